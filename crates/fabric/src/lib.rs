@@ -1,1 +1,70 @@
-//! Placeholder.
+//! One-sided verbs on far memory.
+//!
+//! Everything farindex keeps lives on *memory nodes* that have next to no CPU. Compute nodes operate it by READ, WRITE,
+//! compare-and-swap and fetch-and-add. This crate says what those verbs promise (and, as carefully, what they do not),
+//! and carries them out on two fabrics that need no hardware:
+//!
+//! * [`memory`]: several memory nodes inside the process;
+//! * [`shm`]: a mapped file, used by several processes at once. The same code serves CXL memory behind a DAX device.
+//!
+//! Other fabrics (a simulator in virtual time, RDMA verbs, message-based networks) live in crates of their own and
+//! implement [`Transport`] and [`Fabric`].
+//!
+//! # The parts
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`contract`] | G1-G6, what every fabric promises; N1-N7, what none does |
+//! | [`ptr`] | [`RemotePtr`]: a memory node and a byte offset in 64 bits |
+//! | [`buf`] | [`Buf`]: owned, pooled buffers that a fabric may keep while they are in flight |
+//! | [`verb`] | one verb, and a chain of them |
+//! | [`endpoint`] | [`Endpoint`]: one for each worker thread; posts batches, meters them, keeps deadlines |
+//! | [`meter`] | verbs, bytes and round trips for each kind of operation |
+//! | [`exec`] | the single-threaded executor of a worker's coroutines |
+//! | [`transport`] | what a fabric implements |
+//!
+//! # A first verb
+//!
+//! ```
+//! use farindex_fabric::{Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr};
+//!
+//! let fabric = MemoryFabric::new(1, 1 << 16)?;
+//! let endpoint = fabric.connect(&fabric.new_identity())?;
+//! let word = RemotePtr::new(NodeId::new(0), 4096);
+//! let old = Executor::new().block_on(&endpoint, async {
+//!     let span = endpoint.span(OpKind::Other);
+//!     span.faa(word, 7).await?;
+//!     span.cas(word, 7, 8).await
+//! })?;
+//! assert_eq!(old, 7);
+//! assert_eq!(endpoint.meter().of(OpKind::Other).round_trips, 2);
+//! # Ok::<(), farindex_fabric::FabricError>(())
+//! ```
+
+#[cfg(target_endian = "big")]
+compile_error!("far memory is little-endian, and so must the host be");
+
+pub mod buf;
+pub mod contract;
+pub mod endpoint;
+pub mod error;
+pub mod exec;
+mod gate;
+pub mod memory;
+pub mod meter;
+pub mod ptr;
+mod region;
+mod timer;
+pub mod transport;
+pub mod verb;
+pub mod words;
+
+pub use buf::Buf;
+pub use endpoint::{Batch, Completion, Done, Endpoint, Span, Ticket};
+pub use error::FabricError;
+pub use exec::{Driver, Executor, Task};
+pub use memory::MemoryFabric;
+pub use meter::{Class, Counters, Meter, OpKind, OpStats};
+pub use ptr::{NodeId, RemotePtr};
+pub use transport::{Capabilities, Fabric, Identity, NodeInfo, Transport};
+pub use verb::{Chain, Verb, VerbKind};

@@ -1,0 +1,37 @@
+//! The fabric's contract: what every index is correct *against*.
+//!
+//! An index may rely on G1-G6 and on nothing else. The simulator's adversary exploits everything that is not promised,
+//! N1-N7 first. The conformance suite has a test for each promise, and for each a broken fabric that it convicts.
+//!
+//! # Promised
+//!
+//! * **G1** Every posted verb completes exactly once, with a result or an error; a deadline turns silence into an error.
+//! * **G2** An aligned 8-byte word is read and written whole.
+//! * **G3** CAS and FAA on a word are atomic among themselves, and with reads of it. A CAS that fails writes nothing.
+//! * **G4** Within a batch to one node, WRITEs take effect in posting order, and before any later READ, CAS or FAA of
+//!   that batch. READs, CASes and FAAs of that batch take effect in posting order among themselves (the entries marked
+//!   "order is always maintained" in the InfiniBand ordering table, volume 1, section 10.8.3.3).
+//! * **G5** A completed WRITE, CAS or FAA is seen by every verb posted afterwards, by anyone.
+//! * **G6** Once `revoke(client)` has completed, no verb of that client takes effect any more. It travels on the control
+//!   path: a memory node closes the client's connection; on shared memory the client's process is proved gone, or is
+//!   ended where the pool's settings allow that; a fabric that cannot do it says so.
+//!
+//! # Not promised
+//!
+//! * **N1** Any order between verbs of different batches in flight, of different connections, or to different nodes.
+//! * **N2** Any order of the words within one READ or one WRITE, and any atomicity beyond 8 bytes.
+//! * **N3** That a WRITE posted after a READ or an atomic in the same batch waits for it. Where it must, the caller asks
+//!   for a fence ([`Batch::fence`](crate::Batch::fence)).
+//! * **N4** Atomicity of verbs against the memory node's own CPU, unless the fabric says so.
+//! * **N5** Anything about *when* a WRITE that nobody awaited lands, even after its slot has been reused by others.
+//! * **N6** Atomicity of a plain WRITE against a CAS or FAA that succeeds on the same word: release a lock by CAS or
+//!   FAA, behind the data in the same batch.
+//! * **N7** After an error or a client's death: each of its posted verbs may have taken effect or not, or may still. G4
+//!   holds for what did: if a verb took effect, so did all that G4 orders before it.
+//!
+//! # Addresses, lengths, batches
+//!
+//! READ and WRITE take 8-byte aligned addresses and multiples of 8 bytes, atomics take aligned words. Anything else,
+//! and anything out of a region's bounds, is an error of the batch before any of its verbs takes effect, on fabrics that
+//! can see it beforehand; elsewhere N7 applies. A batch may span nodes; order is promised within a node alone. A batch
+//! costs one round trip, however many verbs it holds.

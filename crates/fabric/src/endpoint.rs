@@ -1,0 +1,612 @@
+//! The endpoint: a worker thread's connection to far memory.
+//!
+//! Invariants: a verb is posted when it is called, not when its future is first polled; every posted batch is completed
+//! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers stay
+//! with the fabric until then; not waiting for a batch is a choice ([`Batch::post_detached`]), and a future that is
+//! dropped early is counted as `abandoned`, which tests hold at zero.
+//!
+//! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
+
+use crate::buf::BufPool;
+use crate::meter::{Class, Counters, Meter, OpKind};
+use crate::timer::{Sleep, Timers};
+use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
+use crate::{Buf, Chain, Driver, FabricError, NodeId, RemotePtr, Verb, VerbKind};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// How long a batch may take before it fails, unless [`Endpoint::set_deadline`] says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A worker thread's connection to every memory node. Cheap to clone; clones share buffers, meter and connection.
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    transport: RefCell<Box<dyn Transport>>,
+    flights: RefCell<Flights>,
+    buffers: Rc<BufPool>,
+    chains: RefCell<Vec<Chain>>,
+    meter: RefCell<Meter>,
+    timers: RefCell<Timers>,
+    deadline: Cell<Duration>,
+}
+
+/// What is known of a batch that did not complete at once.
+enum Flight {
+    Free,
+    Waiting(Option<Waker>),
+    Done(Chain, Result<(), FabricError>),
+    /// Nobody waits: the chain is recycled when it comes back.
+    Unwatched,
+}
+
+/// The batches in flight. A number is (generation, place), so that a completion which comes in after its deadline, when
+/// its place has been used again, is recognised and dropped.
+#[derive(Default)]
+struct Flights {
+    places: Vec<(u32, Flight)>,
+    free: Vec<u32>,
+    by_age: VecDeque<(Duration, u64, NodeId)>,
+}
+
+impl Flights {
+    fn open(&mut self) -> u64 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, Flight::Free));
+            self.places.len() as u32 - 1
+        });
+        let entry = &mut self.places[place as usize];
+        entry.1 = Flight::Waiting(None);
+        u64::from(entry.0) << 32 | u64::from(place)
+    }
+    fn get(&mut self, id: u64) -> Option<&mut Flight> {
+        let entry = self.places.get_mut(id as u32 as usize)?;
+        (u64::from(entry.0) == id >> 32).then_some(&mut entry.1)
+    }
+    fn close(&mut self, id: u64) {
+        if let Some(entry) = self.places.get_mut(id as u32 as usize)
+            && u64::from(entry.0) == id >> 32
+        {
+            *entry = (entry.0.wrapping_add(1), Flight::Free);
+            self.free.push(id as u32);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Puts an endpoint on top of a connection.
+    pub fn new(transport: Box<dyn Transport>) -> Self {
+        Endpoint {
+            inner: Rc::new(Inner {
+                transport: RefCell::new(transport),
+                flights: RefCell::default(),
+                buffers: Rc::default(),
+                chains: RefCell::default(),
+                meter: RefCell::default(),
+                timers: RefCell::default(),
+                deadline: Cell::new(DEFAULT_DEADLINE),
+            }),
+        }
+    }
+    /// Opens the account of one operation.
+    pub fn span(&self, kind: OpKind) -> Span {
+        Span { endpoint: self.clone(), kind, cost: RefCell::default(), waits: Cell::new(0) }
+    }
+    /// A buffer of `len` bytes with undefined content.
+    pub fn buf(&self, len: usize) -> Buf {
+        self.inner.buffers.take(len)
+    }
+    /// A buffer that holds these bytes, zero-padded to whole words.
+    pub fn buf_from(&self, bytes: &[u8]) -> Buf {
+        let mut buf = self.buf(bytes.len());
+        if let Some(last) = buf.words_mut().last_mut() {
+            *last = 0;
+        }
+        buf.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        buf
+    }
+    /// A buffer that holds these words.
+    pub fn buf_from_words(&self, words: &[u64]) -> Buf {
+        let mut buf = self.buf(words.len() * 8);
+        buf.words_mut().copy_from_slice(words);
+        buf
+    }
+    /// What has been counted so far.
+    pub fn meter(&self) -> Meter {
+        self.inner.meter.borrow().clone()
+    }
+    /// Time on the fabric's clock.
+    pub fn now(&self) -> Duration {
+        self.inner.transport.borrow().now()
+    }
+    /// Completes after `pause` on the fabric's clock.
+    pub fn sleep(&self, pause: Duration) -> Sleep {
+        let at = self.now() + pause;
+        self.inner.transport.borrow_mut().wake_at(at);
+        Sleep::new(self.clone(), at)
+    }
+    pub(crate) fn timers(&self) -> &RefCell<Timers> {
+        &self.inner.timers
+    }
+    /// Batches that have not completed after this long fail with [`FabricError::Deadline`].
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.inner.deadline.set(deadline);
+    }
+    /// What the fabric can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.transport.borrow().capabilities()
+    }
+    /// Name of the fabric.
+    pub fn fabric_name(&self) -> &'static str {
+        self.inner.transport.borrow().name()
+    }
+
+    fn chain(&self) -> Chain {
+        self.inner.chains.borrow_mut().pop().unwrap_or_default()
+    }
+    fn recycle(&self, mut chain: Chain) {
+        chain.clear();
+        let mut free = self.inner.chains.borrow_mut();
+        if free.len() < 64 {
+            free.push(chain);
+        }
+    }
+
+    /// Hands a chain to the transport. `Err` is the number it will complete under.
+    fn launch(&self, chain: Chain) -> Result<(Chain, Result<(), FabricError>), u64> {
+        let node = chain.first().map_or(NodeId::new(0), Verb::node);
+        let id = self.inner.flights.borrow_mut().open();
+        let mut transport = self.inner.transport.borrow_mut();
+        match transport.post(id, chain) {
+            Post::Done(chain, result) => {
+                self.inner.flights.borrow_mut().close(id);
+                Ok((chain, result))
+            }
+            Post::Pending => {
+                let deadline = self.inner.deadline.get();
+                let due = transport.now().saturating_add(deadline);
+                transport.wake_at(due);
+                self.inner.flights.borrow_mut().by_age.push_back((due, id, node));
+                Err(id)
+            }
+        }
+    }
+
+    fn expire(&self, now: Duration) -> bool {
+        let mut any = false;
+        loop {
+            let mut flights = self.inner.flights.borrow_mut();
+            let Some(&(due, id, node)) = flights.by_age.front() else {
+                return any;
+            };
+            let waiting = matches!(flights.get(id), Some(Flight::Waiting(_) | Flight::Unwatched));
+            if waiting && due > now {
+                return any;
+            }
+            flights.by_age.pop_front();
+            if waiting {
+                let after = self.inner.deadline.get();
+                let waker = settle(&mut flights, id, Vec::new(), Err(FabricError::Deadline { node, after }));
+                drop(flights);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                any = true;
+            }
+        }
+    }
+}
+
+/// Notes the end of a batch; returns who waits for it.
+fn settle(flights: &mut Flights, id: u64, chain: Chain, result: Result<(), FabricError>) -> Option<Waker> {
+    match flights.get(id) {
+        Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, result)) {
+            Flight::Waiting(waker) => waker,
+            _ => None,
+        },
+        Some(Flight::Unwatched) => {
+            flights.close(id);
+            None
+        }
+        _ => None,
+    }
+}
+
+struct Arrivals<'a> {
+    inner: &'a Inner,
+    woken: Vec<Waker>,
+}
+
+impl Completions for Arrivals<'_> {
+    fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) {
+        self.woken.extend(settle(&mut self.inner.flights.borrow_mut(), id, chain, result));
+    }
+}
+
+impl Driver for Endpoint {
+    fn progress(&self) -> bool {
+        let mut any = false;
+        if !self.inner.flights.borrow().by_age.is_empty() {
+            let mut arrivals = Arrivals { inner: &self.inner, woken: Vec::new() };
+            let mut transport = self.inner.transport.borrow_mut();
+            any = transport.progress(&mut arrivals);
+            let now = transport.now();
+            drop(transport);
+            arrivals.woken.into_iter().for_each(Waker::wake);
+            any |= self.expire(now);
+        }
+        if !self.inner.timers.borrow().is_empty() {
+            let now = self.now();
+            let due = self.inner.timers.borrow_mut().due(now);
+            any |= !due.is_empty();
+            due.into_iter().for_each(Waker::wake);
+        }
+        any
+    }
+}
+
+/// The account of one operation: every verb it posts, and every wait.
+pub struct Span {
+    endpoint: Endpoint,
+    kind: OpKind,
+    cost: RefCell<Counters>,
+    /// Waits that have ended. A batch posted before the latest of them was in flight together with it.
+    waits: Cell<u32>,
+}
+
+impl Span {
+    /// The endpoint that its verbs go through.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+    /// What the operation has cost so far.
+    pub fn cost(&self) -> Counters {
+        *self.cost.borrow()
+    }
+    /// Begins a batch of verbs on the index itself.
+    pub fn batch(&self) -> Batch<'_> {
+        self.batch_of(Class::Index)
+    }
+    /// Begins a batch that only dereferences key-value blocks.
+    pub fn block_batch(&self) -> Batch<'_> {
+        self.batch_of(Class::Block)
+    }
+    fn batch_of(&self, class: Class) -> Batch<'_> {
+        Batch { span: self, chain: self.endpoint.chain(), class, fence: false, failure: None }
+    }
+    /// READs `len` bytes.
+    pub fn read(&self, ptr: RemotePtr, len: usize) -> impl Future<Output = Result<Buf, FabricError>> + '_ {
+        let mut batch = self.batch();
+        let ticket = batch.read(ptr, len);
+        let posted = batch.post();
+        async move { Ok(posted.await?.buf(ticket)) }
+    }
+    /// WRITEs a buffer.
+    pub fn write(&self, ptr: RemotePtr, buf: Buf) -> impl Future<Output = Result<(), FabricError>> + '_ {
+        let mut batch = self.batch();
+        batch.write(ptr, buf);
+        let posted = batch.post();
+        async move { posted.await.map(drop) }
+    }
+    /// Compare-and-swap; returns the word before.
+    pub fn cas(&self, ptr: RemotePtr, expect: u64, new: u64) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let mut batch = self.batch();
+        let ticket = batch.cas(ptr, expect, new);
+        let posted = batch.post();
+        async move { Ok(posted.await?.old(ticket)) }
+    }
+    /// Fetch-and-add; returns the word before.
+    pub fn faa(&self, ptr: RemotePtr, add: u64) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let mut batch = self.batch();
+        let ticket = batch.faa(ptr, add);
+        let posted = batch.post();
+        async move { Ok(posted.await?.old(ticket)) }
+    }
+    /// Compares the bits of `compare_mask` and stores those of `swap_mask`; returns the word before. One verb where the
+    /// fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
+    pub async fn masked_cas(
+        &self,
+        ptr: RemotePtr,
+        expect: u64,
+        new: u64,
+        compare_mask: u64,
+        swap_mask: u64,
+    ) -> Result<u64, FabricError> {
+        if self.endpoint.capabilities().masked_cas {
+            let mut batch = self.batch();
+            let kind = VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old: 0 };
+            let ticket = batch.push(ptr, kind);
+            return Ok(batch.post().await?.old(ticket));
+        }
+        let mut seen = self.read(ptr, 8).await?.words().first().copied().unwrap_or_default();
+        loop {
+            if (seen ^ expect) & compare_mask != 0 {
+                return Ok(seen);
+            }
+            let old = self.cas(ptr, seen, seen & !swap_mask | new & swap_mask).await?;
+            if old == seen {
+                return Ok(old);
+            }
+            seen = old;
+        }
+    }
+    /// Asks the memory node's CPU.
+    pub async fn call(&self, node: NodeId, request: Buf) -> Result<Vec<u8>, FabricError> {
+        let mut batch = self.batch();
+        let ticket = batch.push(RemotePtr::new(node, 0), VerbKind::Call { request, reply: None });
+        Ok(batch.post().await?.reply(ticket))
+    }
+    /// Shuts a client out of one memory node (G6).
+    pub async fn revoke(&self, node: NodeId, identity: Identity) -> Result<(), FabricError> {
+        let mut batch = self.batch();
+        batch.push(RemotePtr::new(node, 0), VerbKind::Revoke(identity));
+        batch.post().await.map(drop)
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        self.endpoint.inner.meter.borrow_mut().record(self.kind, self.cost.get_mut());
+    }
+}
+
+/// Names a verb of a batch, to fetch its result by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(usize);
+
+/// A batch in the making: one doorbell, one round trip.
+#[must_use = "nothing is posted until `post` or `post_detached`"]
+pub struct Batch<'s> {
+    span: &'s Span,
+    chain: Chain,
+    class: Class,
+    fence: bool,
+    failure: Option<FabricError>,
+}
+
+impl<'s> Batch<'s> {
+    fn push(&mut self, ptr: RemotePtr, kind: VerbKind) -> Ticket {
+        let verb = Verb { ptr, fence: std::mem::take(&mut self.fence), kind };
+        if !ptr.offset().is_multiple_of(8) && !verb.is_empty() {
+            self.failure.get_or_insert(FabricError::Misaligned { ptr, len: verb.len() });
+        }
+        self.chain.push(verb);
+        Ticket(self.chain.len() - 1)
+    }
+    /// READ of `len` bytes, a multiple of 8.
+    pub fn read(&mut self, ptr: RemotePtr, len: usize) -> Ticket {
+        if !len.is_multiple_of(8) {
+            self.failure.get_or_insert(FabricError::Misaligned { ptr, len });
+        }
+        let buf = self.span.endpoint.buf(len);
+        self.push(ptr, VerbKind::Read(buf))
+    }
+    /// WRITE of a buffer.
+    pub fn write(&mut self, ptr: RemotePtr, buf: Buf) -> Ticket {
+        self.push(ptr, VerbKind::Write(buf))
+    }
+    /// WRITE of a few words.
+    pub fn write_words(&mut self, ptr: RemotePtr, words: &[u64]) -> Ticket {
+        let buf = self.span.endpoint.buf_from_words(words);
+        self.write(ptr, buf)
+    }
+    /// Compare-and-swap.
+    pub fn cas(&mut self, ptr: RemotePtr, expect: u64, new: u64) -> Ticket {
+        self.push(ptr, VerbKind::Cas { expect, new, old: 0 })
+    }
+    /// Fetch-and-add, wrapping.
+    pub fn faa(&mut self, ptr: RemotePtr, add: u64) -> Ticket {
+        self.push(ptr, VerbKind::Faa { add, old: 0 })
+    }
+    /// The next verb waits for every READ and atomic before it (N3 otherwise).
+    pub fn fence(&mut self) {
+        self.fence = true;
+    }
+    /// Verbs so far.
+    pub fn len(&self) -> usize {
+        self.chain.len()
+    }
+    /// No verbs yet?
+    pub fn is_empty(&self) -> bool {
+        self.chain.is_empty()
+    }
+
+    fn count(&self, cost: &mut Counters) {
+        cost.batches += 1;
+        for verb in &self.chain {
+            match &verb.kind {
+                VerbKind::Read(buf) => {
+                    cost.reads += 1;
+                    cost.block_reads += u64::from(self.class == Class::Block);
+                    cost.bytes_read += buf.len() as u64;
+                }
+                VerbKind::Write(buf) => {
+                    cost.writes += 1;
+                    cost.bytes_written += buf.len() as u64;
+                }
+                VerbKind::Cas { .. } | VerbKind::MaskedCas { .. } => cost.cas += 1,
+                VerbKind::Faa { .. } => cost.faa += 1,
+                VerbKind::Call { .. } | VerbKind::Revoke(_) => cost.calls += 1,
+            }
+        }
+    }
+
+    fn launch(self) -> (State, &'s Span, Class) {
+        let Batch { span, chain, class, failure, .. } = self;
+        let state = match failure {
+            Some(error) => State::Ready(Some((chain, Err(error)))),
+            None if chain.is_empty() => State::Ready(Some((chain, Ok(())))),
+            None => match span.endpoint.launch(chain) {
+                Ok(done) => State::Ready(Some(done)),
+                Err(id) => State::Flying(id),
+            },
+        };
+        (state, span, class)
+    }
+
+    /// Posts the batch now. Await the completion, or the results are lost (the verbs still run).
+    pub fn post(self) -> Completion<'s> {
+        if self.failure.is_none() && !self.chain.is_empty() {
+            self.count(&mut self.span.cost.borrow_mut());
+        }
+        let posted_after = self.span.waits.get();
+        let (state, span, class) = self.launch();
+        Completion { state, span, class, posted_after }
+    }
+
+    /// Posts the batch now, and waits for nothing: N5 applies to when it lands, and an error goes unseen.
+    pub fn post_detached(self) {
+        {
+            let mut cost = self.span.cost.borrow_mut();
+            self.count(&mut cost);
+            cost.detached += 1;
+        }
+        let (state, span, _) = self.launch();
+        match state {
+            State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
+            State::Ready(None) => {}
+            State::Flying(id) => {
+                if let Some(flight) = span.endpoint.inner.flights.borrow_mut().get(id) {
+                    *flight = Flight::Unwatched;
+                }
+            }
+        }
+    }
+}
+
+enum State {
+    Ready(Option<(Chain, Result<(), FabricError>)>),
+    Flying(u64),
+}
+
+/// A batch that has been posted. Awaiting it is a round trip.
+#[must_use = "a batch that nobody waits for is posted with `post_detached`"]
+pub struct Completion<'s> {
+    state: State,
+    span: &'s Span,
+    class: Class,
+    posted_after: u32,
+}
+
+impl<'s> Future for Completion<'s> {
+    type Output = Result<Done, FabricError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Flying(id) = self.state {
+            let mut flights = self.span.endpoint.inner.flights.borrow_mut();
+            match flights.get(id) {
+                Some(Flight::Waiting(waker)) => {
+                    if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                        *waker = Some(cx.waker().clone());
+                    }
+                    return Poll::Pending;
+                }
+                Some(flight @ Flight::Done(..)) => {
+                    let done = match std::mem::replace(flight, Flight::Free) {
+                        Flight::Done(chain, result) => Some((chain, result)),
+                        _ => None,
+                    };
+                    flights.close(id);
+                    drop(flights);
+                    self.state = State::Ready(done);
+                }
+                _ => {
+                    drop(flights);
+                    self.state = State::Ready(None);
+                }
+            }
+        }
+        let State::Ready(done) = &mut self.state else {
+            return Poll::Pending;
+        };
+        let Some((chain, result)) = done.take() else {
+            debug_assert!(false, "a completion was polled after it was done");
+            return Poll::Pending;
+        };
+        if self.posted_after == self.span.waits.get() && !chain.is_empty() {
+            self.span.waits.set(self.posted_after + 1);
+            let mut cost = self.span.cost.borrow_mut();
+            cost.round_trips += 1;
+            cost.block_round_trips += u64::from(self.class == Class::Block);
+        }
+        match result {
+            Ok(()) => Poll::Ready(Ok(Done { chain, endpoint: self.span.endpoint.clone() })),
+            Err(error) => {
+                self.span.endpoint.recycle(chain);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl Drop for Completion<'_> {
+    fn drop(&mut self) {
+        match &self.state {
+            State::Ready(None) => {}
+            State::Ready(Some(_)) => self.span.cost.borrow_mut().abandoned += 1,
+            State::Flying(id) => {
+                self.span.cost.borrow_mut().abandoned += 1;
+                let mut flights = self.span.endpoint.inner.flights.borrow_mut();
+                match flights.get(*id) {
+                    Some(Flight::Done(..)) => flights.close(*id),
+                    Some(flight) => *flight = Flight::Unwatched,
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+/// A completed batch.
+pub struct Done {
+    chain: Chain,
+    endpoint: Endpoint,
+}
+
+impl Done {
+    fn kind(&mut self, ticket: Ticket) -> Option<&mut VerbKind> {
+        self.chain.get_mut(ticket.0).map(|verb| &mut verb.kind)
+    }
+    /// What a READ fetched. Each can be taken once; a second time, or for another verb, it is an empty buffer.
+    pub fn buf(&mut self, ticket: Ticket) -> Buf {
+        let empty = self.endpoint.buf(0);
+        match self.kind(ticket) {
+            Some(VerbKind::Read(buf)) => std::mem::replace(buf, empty),
+            other => {
+                debug_assert!(other.is_none(), "not the ticket of a READ");
+                empty
+            }
+        }
+    }
+    /// The word before a CAS or FAA.
+    pub fn old(&mut self, ticket: Ticket) -> u64 {
+        match self.kind(ticket) {
+            Some(VerbKind::Cas { old, .. } | VerbKind::Faa { old, .. } | VerbKind::MaskedCas { old, .. }) => *old,
+            _ => {
+                debug_assert!(false, "not the ticket of an atomic");
+                0
+            }
+        }
+    }
+    /// What the memory node's CPU answered.
+    pub fn reply(&mut self, ticket: Ticket) -> Vec<u8> {
+        match self.kind(ticket) {
+            Some(VerbKind::Call { reply, .. }) => reply.take().unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.endpoint.recycle(std::mem::take(&mut self.chain));
+    }
+}

@@ -1,0 +1,76 @@
+//! What can go wrong between posting a verb and its completion.
+
+use crate::{NodeId, RemotePtr};
+use std::time::Duration;
+
+/// Why a batch failed. After any of these, N7 of the [contract](crate::contract) applies to its verbs, except where the
+/// error says that nothing was posted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// No such memory node. Nothing was posted.
+    #[error("memory node {0} does not exist in this fabric")]
+    NoSuchNode(NodeId),
+    /// Beyond the end of a region. Nothing was posted.
+    #[error("{len} bytes at {ptr} reach beyond the {region} bytes of their memory node")]
+    OutOfBounds {
+        /// First byte.
+        ptr: RemotePtr,
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes the node has.
+        region: u64,
+    },
+    /// Address or length is not a multiple of 8. Nothing was posted.
+    #[error("{len} bytes at {ptr}: addresses and lengths are multiples of 8 bytes")]
+    Misaligned {
+        /// First byte.
+        ptr: RemotePtr,
+        /// Bytes asked for.
+        len: usize,
+    },
+    /// No completion within the endpoint's deadline (G1).
+    #[error("memory node {node} did not answer within {after:?}")]
+    Deadline {
+        /// The node of the batch's first verb.
+        node: NodeId,
+        /// The endpoint's deadline.
+        after: Duration,
+    },
+    /// The node is gone or refuses this connection.
+    #[error("memory node {node} is unreachable: {reason}")]
+    Unreachable {
+        /// Which one.
+        node: NodeId,
+        /// What the fabric knows.
+        reason: String,
+    },
+    /// Another client has revoked this one (G6): its lease had run out.
+    #[error("this client was revoked by another one after its lease ran out; open the pool again to go on")]
+    Revoked,
+    /// The fabric has no such verb.
+    #[error("the {fabric} fabric has no {verb}")]
+    Unsupported {
+        /// Name of the fabric.
+        fabric: &'static str,
+        /// Name of the verb.
+        verb: &'static str,
+    },
+    /// G6 cannot be given: the client may still act.
+    #[error("cannot revoke the client: {0}")]
+    CannotRevoke(String),
+    /// The region may only be read.
+    #[error("the region of memory node {0} is mapped read-only")]
+    ReadOnly(NodeId),
+    /// The region could not be opened, created or mapped.
+    #[error("{path}: {reason}")]
+    Region {
+        /// The file.
+        path: String,
+        /// What the system said, and what to do.
+        reason: String,
+    },
+    /// Settings that make no fabric.
+    #[error("{0}")]
+    Settings(String),
+}

@@ -1,0 +1,80 @@
+//! Revocation inside one process (G6).
+//!
+//! Invariants: an endpoint carries out verbs only between [`Gate::enter`] and the drop of its pass; once
+//! [`Gates::revoke`] has returned, no endpoint of that client is inside and none gets in again.
+//!
+//! The pair of flags is Dekker's: the endpoint raises `busy` and then looks at `revoked`, the revoker raises `revoked`
+//! and then waits for `busy` to fall. Both are sequentially consistent, so at least one of them sees the other.
+
+use crate::FabricError;
+use crate::transport::Identity;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One endpoint's door to the memory.
+#[derive(Default)]
+pub(crate) struct Gate {
+    busy: AtomicBool,
+    revoked: AtomicBool,
+}
+
+/// The endpoint is inside until this is dropped.
+pub(crate) struct Pass<'a>(&'a Gate);
+
+impl Gate {
+    pub(crate) fn enter(&self) -> Result<Pass<'_>, FabricError> {
+        self.busy.store(true, Ordering::SeqCst);
+        let pass = Pass(self);
+        if self.revoked.load(Ordering::SeqCst) {
+            return Err(FabricError::Revoked);
+        }
+        Ok(pass)
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+/// The gates of all endpoints of this process, by client.
+#[derive(Default)]
+pub(crate) struct Gates(Mutex<HashMap<u64, Client>>);
+
+#[derive(Default)]
+struct Client {
+    revoked: bool,
+    gates: Vec<Arc<Gate>>,
+}
+
+impl Gates {
+    /// Registers a new endpoint of a client.
+    pub(crate) fn open(&self, identity: &Identity) -> Arc<Gate> {
+        let gate = Arc::new(Gate::default());
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = clients.entry(identity.token).or_default();
+        gate.revoked.store(client.revoked, Ordering::SeqCst);
+        client.gates.retain(|gate| Arc::strong_count(gate) > 1);
+        client.gates.push(Arc::clone(&gate));
+        gate
+    }
+    /// Shuts all endpoints of a client out, and waits until each has left.
+    pub(crate) fn revoke(&self, identity: &Identity) {
+        let gates = {
+            let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let client = clients.entry(identity.token).or_default();
+            client.revoked = true;
+            client.gates.clone()
+        };
+        for gate in &gates {
+            gate.revoked.store(true, Ordering::SeqCst);
+        }
+        for gate in &gates {
+            while gate.busy.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}

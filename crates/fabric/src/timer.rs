@@ -1,0 +1,68 @@
+//! Timers of one endpoint, on its fabric's clock.
+
+use crate::Endpoint;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Who is to be woken when. Keyed by time and a number, so that equal times wake in the order of asking.
+#[derive(Default)]
+pub(crate) struct Timers {
+    sleepers: BTreeMap<(Duration, u64), Waker>,
+    next: u64,
+}
+
+impl Timers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sleepers.is_empty()
+    }
+    pub(crate) fn due(&mut self, now: Duration) -> Vec<Waker> {
+        let later = self.sleepers.split_off(&(now, u64::MAX));
+        std::mem::replace(&mut self.sleepers, later).into_values().collect()
+    }
+}
+
+/// Completes at a moment of the fabric's clock. See [`Endpoint::sleep`].
+pub struct Sleep {
+    endpoint: Endpoint,
+    at: Duration,
+    key: Option<(Duration, u64)>,
+}
+
+impl Sleep {
+    pub(crate) fn new(endpoint: Endpoint, at: Duration) -> Self {
+        Sleep { endpoint, at, key: None }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.endpoint.now() >= self.at {
+            return Poll::Ready(());
+        }
+        let at = self.at;
+        let key = {
+            let mut timers = self.endpoint.timers().borrow_mut();
+            let key = self.key.unwrap_or_else(|| {
+                timers.next += 1;
+                (at, timers.next)
+            });
+            timers.sleepers.insert(key, cx.waker().clone());
+            key
+        };
+        self.key = Some(key);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.endpoint.timers().borrow_mut().sleepers.remove(&key);
+        }
+    }
+}

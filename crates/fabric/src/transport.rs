@@ -1,0 +1,93 @@
+//! What a fabric implements.
+//!
+//! A [`Fabric`] is shared by the threads of a process and hands out one connection for each worker. A [`Transport`] is
+//! such a connection: it takes chains of verbs and gives them back completed, at once or later. Everything that fabrics
+//! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`](crate::Endpoint) on top.
+
+use crate::{Chain, Endpoint, FabricError, NodeId};
+use std::time::Duration;
+
+/// Who a client is to the fabric: what `revoke` needs to know to shut it out. Stored in the pool, 24 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Identity {
+    /// Unlike any other client's of this fabric, ever.
+    pub token: u64,
+    /// Process, where the fabric's clients are processes of one machine; else 0.
+    pub pid: u64,
+    /// When that process started, so that a reused number is not mistaken for it; else 0.
+    pub started: u64,
+}
+
+/// Size of one memory node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its number.
+    pub node: NodeId,
+    /// Bytes it offers.
+    pub len: u64,
+}
+
+/// What a fabric can do beyond READ, WRITE, CAS and FAA.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// CAS under a mask in one verb.
+    pub masked_cas: bool,
+    /// Two-sided messages to the memory node's CPU.
+    pub call: bool,
+    /// Verbs are atomic against the memory node's own CPU (lifts N4).
+    pub cpu_atomic: bool,
+    /// A region that was never written reads as zeros.
+    pub zeroed: bool,
+}
+
+/// Memory nodes that can be connected to.
+pub trait Fabric: Send + Sync {
+    /// Short name, for messages and records.
+    fn name(&self) -> &'static str;
+    /// Every memory node, in the order of their numbers.
+    fn nodes(&self) -> Vec<NodeInfo>;
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+    /// A fresh identity for a client of this process.
+    fn new_identity(&self) -> Identity;
+    /// One connection of that client, for one worker thread.
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError>;
+    /// Can this client be seen to be gone without waiting for its lease? `None` where the fabric cannot tell.
+    fn is_gone(&self, identity: &Identity) -> Option<bool> {
+        let _ = identity;
+        None
+    }
+}
+
+/// What became of a chain that was posted.
+pub enum Post {
+    /// Completed already.
+    Done(Chain, Result<(), FabricError>),
+    /// Will come out of [`Transport::progress`] under its number.
+    Pending,
+}
+
+/// Receives completed chains.
+pub trait Completions {
+    /// The chain posted under `id` has completed.
+    fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>);
+}
+
+/// One connection. Not shared between threads.
+pub trait Transport {
+    /// Takes a chain. Never blocks and never fails for want of room: a full send queue is the transport's to handle.
+    fn post(&mut self, id: u64, chain: Chain) -> Post;
+    /// Delivers what has completed; returns whether anything did.
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool;
+    /// Time since some fixed moment, on this fabric's clock.
+    fn now(&self) -> Duration;
+    /// Somebody wants to be woken at `at`: a fabric in virtual time must not pass it by.
+    fn wake_at(&mut self, at: Duration) {
+        let _ = at;
+    }
+    /// What the fabric can do.
+    fn capabilities(&self) -> Capabilities;
+    /// Name of the fabric.
+    fn name(&self) -> &'static str;
+}

@@ -1,0 +1,85 @@
+//! One verb, and a chain of them: what travels from an endpoint to its fabric and back.
+
+use crate::transport::Identity;
+use crate::{Buf, NodeId, RemotePtr};
+
+/// What a verb does, with its buffer on the way out and its result on the way back.
+#[derive(Debug)]
+pub enum VerbKind {
+    /// Fills the buffer.
+    Read(Buf),
+    /// Stores the buffer.
+    Write(Buf),
+    /// Stores `new` if the word equals `expect`; `old` becomes what the word held.
+    Cas {
+        /// Expected word.
+        expect: u64,
+        /// Word to store.
+        new: u64,
+        /// Result: the word before.
+        old: u64,
+    },
+    /// Adds to the word; `old` becomes what it held.
+    Faa {
+        /// Addend, wrapping.
+        add: u64,
+        /// Result: the word before.
+        old: u64,
+    },
+    /// Compares the bits of `compare_mask`, and stores those of `swap_mask`. Only where
+    /// [`Capabilities::masked_cas`](crate::Capabilities) says so.
+    MaskedCas {
+        /// Expected bits.
+        expect: u64,
+        /// Bits to store.
+        new: u64,
+        /// Which bits are compared.
+        compare_mask: u64,
+        /// Which bits are stored.
+        swap_mask: u64,
+        /// Result: the word before.
+        old: u64,
+    },
+    /// A message that the memory node's CPU answers. The pointer's offset is ignored.
+    Call {
+        /// What is asked.
+        request: Buf,
+        /// Result: what was answered.
+        reply: Option<Vec<u8>>,
+    },
+    /// Control path (G6): nothing of that client takes effect on this node once it completes.
+    Revoke(Identity),
+}
+
+/// One verb of a batch.
+#[derive(Debug)]
+pub struct Verb {
+    /// First byte it touches.
+    pub ptr: RemotePtr,
+    /// Wait for all earlier READs and atomics of the batch (see N3).
+    pub fence: bool,
+    /// What it does.
+    pub kind: VerbKind,
+}
+
+impl Verb {
+    /// Bytes it touches in far memory.
+    pub fn len(&self) -> usize {
+        match &self.kind {
+            VerbKind::Read(buf) | VerbKind::Write(buf) => buf.len(),
+            VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. } => 8,
+            VerbKind::Call { .. } | VerbKind::Revoke(_) => 0,
+        }
+    }
+    /// Does it touch no bytes?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The node it goes to.
+    pub fn node(&self) -> NodeId {
+        self.ptr.node()
+    }
+}
+
+/// The verbs of one batch in posting order. A fabric fills in the results and hands the chain back.
+pub type Chain = Vec<Verb>;

@@ -1,0 +1,106 @@
+//! Memory as words of `AtomicU64`, and verbs carried out on it: shared by every fabric whose far memory is mapped.
+//!
+//! Invariants: every access is to a whole aligned word (G2), so concurrent verbs are defined behaviour and READs and
+//! WRITEs tear at 8 bytes and nowhere else (N2); a chain is checked whole before any of it takes effect.
+//!
+//! Memory ordering. A READ loads each word with `Acquire`, a WRITE stores with `Release`, atomics are `AcqRel`: a verb
+//! that sees a word sees everything that was completed before that word was stored (G5 between threads that learn of each
+//! other through far memory), and a WRITE's words cannot sink below a later atomic of the chain (G4).
+
+use crate::{Chain, FabricError, RemotePtr, Verb, VerbKind};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// One memory node's region.
+#[derive(Clone, Copy)]
+pub struct Words<'a>(pub &'a [AtomicU64]);
+
+impl<'a> Words<'a> {
+    /// Bytes of the region.
+    pub fn len(self) -> u64 {
+        self.0.len() as u64 * 8
+    }
+    /// Has it no words at all?
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The words that a verb touches.
+    fn slice(self, ptr: RemotePtr, len: usize) -> Result<&'a [AtomicU64], FabricError> {
+        let first = (ptr.offset() / 8) as usize;
+        first.checked_add(len / 8).and_then(|end| self.0.get(first..end)).ok_or(FabricError::OutOfBounds {
+            ptr,
+            len,
+            region: self.len(),
+        })
+    }
+
+    /// Can this verb be carried out?
+    pub fn check(self, verb: &Verb) -> Result<(), FabricError> {
+        let len = verb.len();
+        if !verb.ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
+            return Err(FabricError::Misaligned { ptr: verb.ptr, len });
+        }
+        self.slice(verb.ptr, len).map(drop)
+    }
+
+    /// Carries out a verb.
+    pub fn execute(self, verb: &mut Verb) -> Result<(), FabricError> {
+        let words = self.slice(verb.ptr, verb.len())?;
+        match &mut verb.kind {
+            VerbKind::Read(buf) => {
+                for (to, from) in buf.words_mut().iter_mut().zip(words) {
+                    *to = from.load(Ordering::Acquire);
+                }
+            }
+            VerbKind::Write(buf) => {
+                for (from, to) in buf.words().iter().zip(words) {
+                    to.store(*from, Ordering::Release);
+                }
+                // A later READ of the chain must not be satisfied before these stores are visible (G4).
+                fence(Ordering::SeqCst);
+            }
+            VerbKind::Cas { expect, new, old } => {
+                if let Some(word) = words.first() {
+                    *old = match word.compare_exchange(*expect, *new, Ordering::SeqCst, Ordering::SeqCst) {
+                        Ok(old) | Err(old) => old,
+                    };
+                }
+            }
+            VerbKind::Faa { add, old } => {
+                if let Some(word) = words.first() {
+                    *old = word.fetch_add(*add, Ordering::SeqCst);
+                }
+            }
+            VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old } => {
+                if let Some(word) = words.first() {
+                    let swap = |seen: u64| {
+                        ((seen ^ *expect) & *compare_mask == 0).then_some(seen & !*swap_mask | *new & *swap_mask)
+                    };
+                    *old = match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, swap) {
+                        Ok(old) | Err(old) => old,
+                    };
+                }
+            }
+            VerbKind::Call { .. } | VerbKind::Revoke(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Carries out a whole chain whose verbs may name several nodes.
+    pub fn run<'r>(
+        chain: &mut Chain,
+        region: impl Fn(RemotePtr) -> Result<Words<'r>, FabricError>,
+        mut control: impl FnMut(&mut Verb) -> Result<(), FabricError>,
+    ) -> Result<(), FabricError> {
+        for verb in chain.iter() {
+            region(verb.ptr)?.check(verb)?;
+        }
+        for verb in chain.iter_mut() {
+            match verb.kind {
+                VerbKind::Call { .. } | VerbKind::Revoke(_) => control(verb)?,
+                _ => region(verb.ptr)?.execute(verb)?,
+            }
+        }
+        Ok(())
+    }
+}
