@@ -1,1 +1,3 @@
-//! Placeholder.
+//! A pool of far memory.
+pub mod error;
+pub use error::PoolError;

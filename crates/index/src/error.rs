@@ -1,0 +1,63 @@
+//! What can go wrong with an index.
+
+use farindex_fabric::{FabricError, RemotePtr};
+use farindex_pool::PoolError;
+
+/// Why an operation failed. Unless the error says otherwise, it had no effect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// A verb failed. The operation may have taken effect or not (N7).
+    #[error(transparent)]
+    Fabric(FabricError),
+    /// The pool refused: full, lease lost, corrupted memory.
+    #[error(transparent)]
+    Pool(PoolError),
+    /// The key is longer than the index takes.
+    #[error("a key of {len} bytes is longer than the limit of {max}")]
+    KeyTooLong {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The value is longer than the index takes.
+    #[error("a value of {len} bytes is longer than the limit of {max}")]
+    ValueTooLong {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The index was dropped while it was open.
+    #[error("the index was dropped by another client")]
+    Dropped,
+    /// The configuration makes no index.
+    #[error("{0}")]
+    BadConfig(String),
+    /// Somebody holds a lock and does not let go.
+    #[error("the bucket at {at} has been locked for longer than {waited_ms} ms by {holder}")]
+    Locked {
+        /// The bucket.
+        at: RemotePtr,
+        /// How long this operation has waited.
+        waited_ms: u64,
+        /// Who holds it, as far as the pool tells.
+        holder: String,
+    },
+}
+
+impl From<FabricError> for IndexError {
+    fn from(error: FabricError) -> Self {
+        IndexError::Fabric(error)
+    }
+}
+
+impl From<PoolError> for IndexError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Fabric(error) => IndexError::Fabric(error),
+            other => IndexError::Pool(other),
+        }
+    }
+}

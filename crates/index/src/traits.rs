@@ -1,0 +1,72 @@
+//! What every index promises.
+//!
+//! Keys and values are byte strings of any content, up to the limits of [`HashIndex::limits`]; there is no reserved key
+//! and no reserved value. Every point operation is linearizable under the fabric's
+//! [contract](farindex_fabric::contract), and says what it did. An index handle belongs to one worker thread; many
+//! operations may be in flight on it at once.
+
+use crate::{IndexError, Value};
+use std::future::Future;
+
+/// What an insert did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Insert {
+    /// The key was absent and is present now.
+    Inserted,
+    /// The key was present; its value is unchanged.
+    Exists,
+}
+
+/// What an update did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// The key was present and has the new value.
+    Updated,
+    /// The key was absent and still is.
+    Absent,
+}
+
+/// What an upsert did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upsert {
+    /// The key was absent and is present now.
+    Inserted,
+    /// The key was present and has the new value.
+    Updated,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remove {
+    /// The key was present and is absent now.
+    Removed,
+    /// The key was absent.
+    Absent,
+}
+
+/// The longest key and value that an index takes, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest key.
+    pub key: usize,
+    /// Longest value.
+    pub value: usize,
+}
+
+/// An unordered index.
+pub trait HashIndex {
+    /// The longest key and value.
+    fn limits(&self) -> Limits;
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, IndexError>>;
+    /// Adds a key that is absent.
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Insert, IndexError>>;
+    /// Changes the value of a key that is present.
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Update, IndexError>>;
+    /// Sets the value of a key, present or not.
+    fn upsert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
+    /// Removes a key.
+    fn remove(&self, key: &[u8]) -> impl Future<Output = Result<Remove, IndexError>>;
+    /// Bytes that this handle, and what it shares with the other handles of its compute node, cache locally.
+    fn cache_bytes(&self) -> u64;
+}

@@ -1,0 +1,69 @@
+//! A value as a lookup returns it: still in the buffer that the READ filled.
+
+use farindex_fabric::Buf;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+
+/// The bytes of a value. Cheap to clone; dereferences to a byte slice.
+#[derive(Clone)]
+pub struct Value {
+    storage: Storage,
+    range: Range<usize>,
+}
+
+#[derive(Clone)]
+enum Storage {
+    Fetched(Rc<Buf>),
+    Owned(Rc<[u8]>),
+}
+
+impl Value {
+    /// The bytes `range` of a buffer. A range beyond the buffer gives the empty value.
+    pub fn fetched(buf: Buf, range: Range<usize>) -> Self {
+        Value { storage: Storage::Fetched(Rc::new(buf)), range }
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(bytes: &[u8]) -> Self {
+        Value { storage: Storage::Owned(bytes.into()), range: 0..bytes.len() }
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let all = match &self.storage {
+            Storage::Fetched(buf) => buf.bytes(),
+            Storage::Owned(bytes) => bytes,
+        };
+        all.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Value {}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<&T> for Value {
+    fn eq(&self, other: &&T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
