@@ -1,3 +1,35 @@
 //! A pool of far memory.
+//!
+//! A pool is a set of memory-node regions with a superblock each. It holds a catalog of named indexes and one slot for
+//! each client, hands out memory by one-sided verbs, and takes it back by epochs. All of it is operated by clients: the
+//! memory nodes do nothing.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`layout`] | where everything lies on a node; typed, checked at compile time |
+//! | [`pool`] | creating and opening, superblocks |
+//! | [`client`] | a compute node's slot: lease, heartbeat, quiescence |
+//! | [`epoch`] | when memory may be used again |
+//! | [`session`] | one worker thread: pins, allocation, reclamation |
+//! | [`alloc`] | size classes, chunks, spans, bitmaps |
+//! | [`intent`] | who holds which lock, readable by everyone |
+//! | [`catalog`] | named indexes |
+//! | [`audit`] | is every block where it should be? |
+
+pub mod alloc;
+pub mod audit;
+pub mod catalog;
+pub mod client;
+pub mod epoch;
 pub mod error;
+pub mod intent;
+pub mod layout;
+pub mod pool;
+pub mod session;
+
+pub use catalog::IndexInfo;
+pub use client::{Client, ClientInfo, clients};
 pub use error::PoolError;
+pub use intent::{Intent, IntentCell};
+pub use pool::{Pool, PoolOptions};
+pub use session::{Pin, Session};

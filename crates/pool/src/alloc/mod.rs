@@ -1,0 +1,80 @@
+//! Allocation, one-sided.
+//!
+//! Memory comes in *chunks*. A chunk holds blocks of one size class, or belongs to a *span* of contiguous chunks that
+//! holds one large object. A session takes blocks from its own stock ([`Stock`]) without any verb, and fills the stock
+//! from the pool: blocks that others gave back, chunks that were freed, and last the chunks that nobody used yet.
+//!
+//! Invariants: a block is in exactly one place: reachable from an index, in a session's stock, in its limbo (unlinked,
+//! waiting for the epoch), or free in its chunk's bitmap. A chunk below the cursor whose descriptor says `Free` belongs to
+//! nobody. Exhaustion is an error that leaves everything as it was.
+
+pub mod chunks;
+pub mod classes;
+
+use crate::layout::Geometry;
+use classes::CLASSES;
+use farindex_fabric::RemotePtr;
+
+/// Blocks of one class that a stock keeps at most; what is above goes back to the pool, down to half.
+const KEEP_BYTES: u64 = 32 << 10;
+const KEEP_BLOCKS: usize = 16;
+
+/// How many blocks of a class a stock may keep.
+pub(crate) fn keep(class: usize) -> usize {
+    ((KEEP_BYTES / classes::bytes(class).max(1)) as usize).max(KEEP_BLOCKS)
+}
+
+/// A run of blocks that were never used, at the end of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) next: RemotePtr,
+    pub(crate) left: u64,
+}
+
+/// One session's free blocks on one node.
+pub(crate) struct Stock {
+    pub(crate) free: [Vec<RemotePtr>; CLASSES],
+    pub(crate) runs: [Option<Run>; CLASSES],
+}
+
+impl Default for Stock {
+    fn default() -> Self {
+        Stock { free: std::array::from_fn(|_| Vec::new()), runs: [None; CLASSES] }
+    }
+}
+
+impl Stock {
+    /// A block of this class, if there is one.
+    pub(crate) fn take(&mut self, class: usize) -> Option<RemotePtr> {
+        if let Some(ptr) = self.free.get_mut(class)?.pop() {
+            return Some(ptr);
+        }
+        let run = self.runs[class].as_mut()?;
+        let ptr = run.next;
+        run.next = ptr.add(classes::bytes(class));
+        run.left -= 1;
+        if run.left == 0 {
+            self.runs[class] = None;
+        }
+        Some(ptr)
+    }
+
+    /// Empties the stock: every block in it.
+    pub(crate) fn drain(&mut self) -> Vec<(RemotePtr, usize)> {
+        let mut all = Vec::new();
+        for class in 0..CLASSES {
+            while let Some(ptr) = self.take(class) {
+                all.push((ptr, class));
+            }
+        }
+        all
+    }
+}
+
+/// Where a block's bit is: its chunk, and its number within the chunk.
+pub(crate) fn place(geometry: &Geometry, ptr: RemotePtr, class: usize) -> Option<(u64, u64)> {
+    let chunk = geometry.chunk_of(ptr)?;
+    let within = (ptr.offset() - geometry.data()) % geometry.chunk_size;
+    let bytes = classes::bytes(class);
+    (bytes > 0 && within.is_multiple_of(bytes)).then(|| (chunk, within / bytes))
+}

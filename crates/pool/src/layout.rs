@@ -1,0 +1,349 @@
+//! Where everything lies on a memory node. See docs/layouts/pool.md for the byte diagram.
+//!
+//! Invariants: every structure is whole 8-byte words, little-endian; everything that is ever CASed or FAAed is one
+//! aligned word; the layout of a node follows from four numbers of its superblock (region length, chunk size, client
+//! slots, chunks), so a client computes every address by itself.
+
+use farindex_fabric::{NodeId, RemotePtr};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// "FARINDEX" in ASCII.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
+/// Version of everything in this module.
+pub const FORMAT_VERSION: u64 = 1;
+
+/// The constant part of a node's first bytes. Written once, checked by everyone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`FORMAT_VERSION`].
+    pub version: u64,
+    /// Random, the same on all nodes of the pool.
+    pub pool_id: [u64; 2],
+    /// Number of this node.
+    pub node: u64,
+    /// Memory nodes of the pool.
+    pub nodes: u64,
+    /// Bytes of this node that the pool uses.
+    pub region_len: u64,
+    /// Bytes of one chunk, a power of two.
+    pub chunk_size: u64,
+    /// Chunks of this node.
+    pub chunks: u64,
+    /// Client slots.
+    pub client_slots: u64,
+    /// Milliseconds without a heartbeat after which a client counts as dead.
+    pub lease_ms: u64,
+    /// Non-zero where bytes that were never allocated are known to be zero.
+    pub zeroed: u64,
+    /// Zero.
+    pub reserved: [u64; 3],
+    /// xxh3-64 of all bytes before it.
+    pub checksum: u64,
+}
+
+const SUPERBLOCK_LEN: usize = 128;
+const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_LEN);
+const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == SUPERBLOCK_LEN - 8);
+
+impl Superblock {
+    /// What [`Superblock::checksum`] must be.
+    pub fn expected_checksum(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(&self.as_bytes()[..SUPERBLOCK_LEN - 8])
+    }
+}
+
+/// One client's slot, on node 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ClientSlot {
+    /// `generation << 8 | active`. Taken and given back by CAS.
+    pub state: u64,
+    /// Counts up while the client lives.
+    pub heartbeat: u64,
+    /// Every operation of this client that began before the pool's epoch reached this number has ended. Zero while the
+    /// client has not said anything.
+    pub quiesced: u64,
+    /// What the fabric needs to shut this client out: [`farindex_fabric::Identity`].
+    pub identity: [u64; 3],
+    /// When it came, in seconds of the Unix epoch. For people.
+    pub since: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// Bytes of a [`ClientSlot`].
+pub const CLIENT_SLOT_LEN: u64 = 64;
+const _: () = assert!(size_of::<ClientSlot>() == CLIENT_SLOT_LEN as usize);
+
+impl ClientSlot {
+    /// Is somebody registered here?
+    pub fn active(&self) -> bool {
+        self.state & 0xFF == 1
+    }
+    /// How often the slot has been taken.
+    pub fn generation(&self) -> u64 {
+        self.state >> 8
+    }
+}
+
+/// Intents that one client may hold at once on one node.
+pub const INTENTS: u64 = 16;
+/// Bytes of an intent.
+pub const INTENT_LEN: u64 = 64;
+
+/// One named index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CatalogEntry {
+    /// [`ENTRY_EMPTY`], [`ENTRY_READY`] or [`ENTRY_DROPPING`]. Written last.
+    pub state: u64,
+    /// xxh3-64 of all bytes behind it.
+    pub checksum: u64,
+    /// Unlike that of any other index of this pool, ever.
+    pub uid: u64,
+    /// Which kind of index.
+    pub kind: u32,
+    /// Version of that kind's format.
+    pub version: u32,
+    /// Where the kind keeps its roots.
+    pub root: u64,
+    /// Length of the name in bytes.
+    pub name_len: u64,
+    /// The name, zero-padded.
+    pub name: [u8; MAX_NAME],
+    /// The kind's own settings.
+    pub config: [u8; CONFIG_LEN],
+    /// Zero.
+    pub reserved: [u8; 72],
+}
+
+/// The entry names no index.
+pub const ENTRY_EMPTY: u64 = 0;
+/// The entry names an index.
+pub const ENTRY_READY: u64 = 1;
+/// The index is being dropped: it cannot be opened any more, and its memory goes back as soon as nobody uses it.
+pub const ENTRY_DROPPING: u64 = 2;
+/// Longest name of an index, in bytes.
+pub const MAX_NAME: usize = 72;
+/// Bytes that a kind of index may keep as its settings.
+pub const CONFIG_LEN: usize = 64;
+/// Indexes of one pool at most.
+pub const CATALOG_ENTRIES: u64 = 64;
+/// Bytes of a [`CatalogEntry`].
+pub const CATALOG_ENTRY_LEN: u64 = 256;
+const _: () = assert!(size_of::<CatalogEntry>() == CATALOG_ENTRY_LEN as usize);
+
+impl CatalogEntry {
+    /// What [`CatalogEntry::checksum`] must be.
+    pub fn expected_checksum(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(&self.as_bytes()[16..])
+    }
+}
+
+/// What a chunk is used for, and which of its blocks are free.
+///
+/// `state`: bits 0-7 [`ChunkUse`], 8-15 size class, 16-31 client slot that took it, 32-63 chunks of the span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ChunkDescriptor {
+    /// See above. Taken by CAS.
+    pub state: u64,
+    /// Zero.
+    pub reserved: [u64; 7],
+    /// A set bit is a free block: FAA gives blocks back, CAS to zero takes those of a word.
+    pub free: [u64; BITMAP_WORDS],
+}
+
+/// Words of a chunk's bitmap.
+pub const BITMAP_WORDS: usize = 16;
+/// Bytes of a [`ChunkDescriptor`].
+pub const DESCRIPTOR_LEN: u64 = 192;
+/// Offset of the bitmap within a descriptor.
+pub const DESCRIPTOR_FREE: u64 = 64;
+const _: () = assert!(size_of::<ChunkDescriptor>() == DESCRIPTOR_LEN as usize);
+const _: () = assert!(std::mem::offset_of!(ChunkDescriptor, free) == DESCRIPTOR_FREE as usize);
+
+/// Bytes of the largest chunk: its 64-byte blocks just fit the bitmap.
+pub const MAX_CHUNK: u64 = BITMAP_WORDS as u64 * 64 * 64;
+/// Bytes of the smallest chunk.
+pub const MIN_CHUNK: u64 = 16 << 10;
+
+/// What a chunk is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkUse {
+    /// Nothing.
+    Free,
+    /// Blocks of one size class.
+    Blocks {
+        /// The class.
+        class: usize,
+        /// The client slot that took the chunk.
+        owner: u16,
+    },
+    /// First chunk of a span.
+    Span {
+        /// Chunks of the span, this one included.
+        chunks: u32,
+        /// The client slot that took it.
+        owner: u16,
+    },
+    /// Further chunk of a span.
+    SpanTail {
+        /// The client slot that took it.
+        owner: u16,
+    },
+    /// Bits that no client writes.
+    Unknown(u64),
+}
+
+impl ChunkUse {
+    /// From the descriptor's state word.
+    pub fn from_bits(bits: u64) -> Self {
+        let owner = (bits >> 16) as u16;
+        match bits & 0xFF {
+            0 if bits == 0 => ChunkUse::Free,
+            1 => ChunkUse::Blocks { class: (bits >> 8 & 0xFF) as usize, owner },
+            2 => ChunkUse::Span { chunks: (bits >> 32) as u32, owner },
+            3 => ChunkUse::SpanTail { owner },
+            _ => ChunkUse::Unknown(bits),
+        }
+    }
+    /// As the descriptor's state word.
+    pub fn to_bits(self) -> u64 {
+        match self {
+            ChunkUse::Free => 0,
+            ChunkUse::Blocks { class, owner } => 1 | (class as u64) << 8 | u64::from(owner) << 16,
+            ChunkUse::Span { chunks, owner } => 2 | u64::from(owner) << 16 | u64::from(chunks) << 32,
+            ChunkUse::SpanTail { owner } => 3 | u64::from(owner) << 16,
+            ChunkUse::Unknown(bits) => bits,
+        }
+    }
+}
+
+/// Words of the node header that change.
+pub mod header {
+    /// Chunks below this number have been taken at least once.
+    pub const CURSOR: u64 = 0x100;
+    /// About how many chunks below the cursor are free.
+    pub const FREE_CHUNKS: u64 = 0x108;
+    /// The pool's epoch (node 0).
+    pub const EPOCH: u64 = 0x110;
+    /// Who holds the catalog: client slot + 1, or zero (node 0).
+    pub const CATALOG_LOCK: u64 = 0x118;
+    /// The last `uid` given to an index (node 0).
+    pub const LAST_UID: u64 = 0x120;
+    /// About how many blocks of each size class lie free in chunk bitmaps: one word for each class.
+    pub const RETURNED: u64 = 0x200;
+    /// First byte behind the header.
+    pub const END: u64 = 0x1000;
+}
+
+/// Computes every address of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of one chunk.
+    pub chunk_size: u64,
+    /// Chunks of the node.
+    pub chunks: u64,
+    /// Client slots.
+    pub client_slots: u64,
+}
+
+impl Geometry {
+    /// The most chunks that fit a region; `None` if there is no room for even one.
+    pub fn fit(region_len: u64, chunk_size: u64, client_slots: u64) -> Option<Self> {
+        let empty = Geometry { chunk_size, chunks: 0, client_slots };
+        // Room for rounding the data area up to whole pages.
+        let room = region_len.checked_sub(empty.descriptors() + 4096)?;
+        let chunks = room / (chunk_size + DESCRIPTOR_LEN);
+        (chunks > 0).then_some(Geometry { chunks, ..empty })
+    }
+    const fn clients(&self) -> u64 {
+        header::END
+    }
+    const fn intents(&self) -> u64 {
+        self.clients() + self.client_slots * CLIENT_SLOT_LEN
+    }
+    const fn catalog(&self) -> u64 {
+        self.intents() + self.client_slots * INTENTS * INTENT_LEN
+    }
+    const fn descriptors(&self) -> u64 {
+        self.catalog() + CATALOG_ENTRIES * CATALOG_ENTRY_LEN
+    }
+    /// Offset of the first chunk.
+    pub const fn data(&self) -> u64 {
+        (self.descriptors() + self.chunks * DESCRIPTOR_LEN).next_multiple_of(4096)
+    }
+    /// Offset behind the last chunk.
+    pub const fn end(&self) -> u64 {
+        self.data() + self.chunks * self.chunk_size
+    }
+    /// A client's slot (node 0).
+    pub const fn client(&self, slot: u64) -> RemotePtr {
+        RemotePtr::new(NodeId::new(0), self.clients() + slot * CLIENT_SLOT_LEN)
+    }
+    /// One of a client's intents on a node.
+    pub const fn intent(&self, node: NodeId, slot: u64, cell: u64) -> RemotePtr {
+        RemotePtr::new(node, self.intents() + (slot * INTENTS + cell) * INTENT_LEN)
+    }
+    /// An entry of the catalog (node 0).
+    pub const fn entry(&self, index: u64) -> RemotePtr {
+        RemotePtr::new(NodeId::new(0), self.catalog() + index * CATALOG_ENTRY_LEN)
+    }
+    /// A chunk's descriptor.
+    pub const fn descriptor(&self, node: NodeId, chunk: u64) -> RemotePtr {
+        RemotePtr::new(node, self.descriptors() + chunk * DESCRIPTOR_LEN)
+    }
+    /// A chunk's first byte.
+    pub const fn chunk(&self, node: NodeId, chunk: u64) -> RemotePtr {
+        RemotePtr::new(node, self.data() + chunk * self.chunk_size)
+    }
+    /// The chunk that an address lies in.
+    pub fn chunk_of(&self, ptr: RemotePtr) -> Option<u64> {
+        let chunk = ptr.offset().checked_sub(self.data())? / self.chunk_size;
+        (chunk < self.chunks).then_some(chunk)
+    }
+}
+
+/// Word of a node's header.
+pub const fn header_word(node: NodeId, offset: u64) -> RemotePtr {
+    RemotePtr::new(node, offset)
+}
+
+/// Node 0, where clients, catalog and epoch live.
+pub const HOME: NodeId = NodeId::new(0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_node_do_not_overlap() {
+        for (len, chunk) in [(1 << 20, MIN_CHUNK), (1 << 30, MAX_CHUNK), (3 << 20, MIN_CHUNK)] {
+            let g = Geometry::fit(len, chunk, 64).expect("fits");
+            const { assert!(header::RETURNED + 64 * 8 <= header::END) };
+            assert!(g.clients() < g.intents() && g.intents() < g.catalog() && g.catalog() < g.descriptors());
+            assert!(g.descriptor(HOME, g.chunks).offset() <= g.data());
+            assert!(g.end() <= len, "{} > {len}", g.end());
+            assert_eq!(g.chunk_of(g.chunk(HOME, 3).add(5)), Some(3));
+            assert_eq!(g.chunk_of(RemotePtr::new(HOME, g.end())), None);
+        }
+        assert_eq!(Geometry::fit(64 << 10, MIN_CHUNK, 64), None);
+    }
+
+    #[test]
+    fn chunk_uses_survive_their_bits() {
+        let uses = [
+            ChunkUse::Free,
+            ChunkUse::Blocks { class: 35, owner: 63 },
+            ChunkUse::Span { chunks: 1 << 30, owner: 7 },
+            ChunkUse::SpanTail { owner: 1023 },
+        ];
+        for used in uses {
+            assert_eq!(ChunkUse::from_bits(used.to_bits()), used);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Creating and opening a pool.
+//!
+//! Invariants: a superblock is written last, so a half-made pool is no pool; a pool is opened only if the superblocks of
+//! all its nodes are whole and agree with each other and with the fabric.
+
+use crate::PoolError;
+use crate::layout::{FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MIN_CHUNK, Superblock, header, header_word};
+use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr};
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Settings of a new pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Clients that may be registered at once, 2 to 1,024.
+    pub client_slots: u64,
+    /// How long a client may be silent before it counts as dead.
+    pub lease: Duration,
+    /// Bytes of one chunk; `None` picks one that suits the region.
+    pub chunk_size: Option<u64>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions { client_slots: 64, lease: Duration::from_secs(10), chunk_size: None }
+    }
+}
+
+/// An open pool: where everything is. Clients [register](crate::Client::register) to work with it.
+#[derive(Clone)]
+pub struct Pool {
+    fabric: Arc<dyn Fabric>,
+    superblocks: Arc<[Superblock]>,
+}
+
+impl Pool {
+    /// Makes a pool of all memory nodes of a fabric.
+    pub async fn create(
+        fabric: Arc<dyn Fabric>,
+        endpoint: &Endpoint,
+        options: &PoolOptions,
+    ) -> Result<Pool, PoolError> {
+        let infos = fabric.nodes();
+        let slots = options.client_slots;
+        if !(2..=1024).contains(&slots) {
+            return Err(PoolError::TooSmall(format!("{slots} client slots: a pool takes 2 to 1024")));
+        }
+        let lease_ms = u64::try_from(options.lease.as_millis()).unwrap_or(u64::MAX);
+        if lease_ms == 0 {
+            return Err(PoolError::TooSmall("a lease of 0 ms: it takes at least 1 ms".to_owned()));
+        }
+        let span = endpoint.span(OpKind::Other);
+        for info in &infos {
+            let first = span.read(RemotePtr::new(info.node, 0), 128).await?;
+            if first.parse::<Superblock>().is_some_and(|block| block.magic == MAGIC) {
+                return Err(PoolError::Exists(info.node));
+            }
+        }
+        let pool_id = pool_id(endpoint, &fabric);
+        let mut superblocks = Vec::with_capacity(infos.len());
+        for info in &infos {
+            let chunk_size = match options.chunk_size {
+                Some(size) if size.is_power_of_two() && (MIN_CHUNK..=MAX_CHUNK).contains(&size) => size,
+                Some(size) => {
+                    return Err(PoolError::TooSmall(format!(
+                        "chunks of {size} bytes: a chunk is a power of two from {MIN_CHUNK} to {MAX_CHUNK}"
+                    )));
+                }
+                None => (info.len / 1024).next_power_of_two().clamp(MIN_CHUNK, MAX_CHUNK),
+            };
+            let least = Geometry { chunk_size, chunks: 8, client_slots: slots }.end();
+            let geometry = Geometry::fit(info.len, chunk_size, slots)
+                .filter(|geometry| geometry.chunks >= 8)
+                .ok_or_else(|| {
+                    PoolError::TooSmall(format!(
+                        "memory node {} offers {} bytes: a pool with {slots} client slots takes at least {least}",
+                        info.node, info.len
+                    ))
+                })?;
+            let mut superblock = Superblock {
+                magic: MAGIC,
+                version: FORMAT_VERSION,
+                pool_id,
+                node: info.node.index() as u64,
+                nodes: infos.len() as u64,
+                region_len: info.len,
+                chunk_size,
+                chunks: geometry.chunks,
+                client_slots: slots,
+                lease_ms,
+                zeroed: u64::from(fabric.capabilities().zeroed),
+                reserved: [0; 3],
+                checksum: 0,
+            };
+            superblock.checksum = superblock.expected_checksum();
+            superblocks.push(superblock);
+        }
+        let pool = Pool { fabric, superblocks: superblocks.into() };
+        for (info, superblock) in infos.iter().zip(pool.superblocks.iter()) {
+            if superblock.zeroed == 0 {
+                let len = pool.geometry(info.node).data();
+                zero(&span, RemotePtr::new(info.node, 0), len).await?;
+            }
+        }
+        span.write(header_word(HOME, header::EPOCH), endpoint.buf_from_words(&[1])).await?;
+        for (info, superblock) in infos.iter().zip(pool.superblocks.iter()) {
+            span.write(RemotePtr::new(info.node, 0), endpoint.buf_from(superblock.as_bytes())).await?;
+        }
+        Ok(pool)
+    }
+
+    /// Opens the pool that the memory nodes of a fabric form.
+    pub async fn open(fabric: Arc<dyn Fabric>, endpoint: &Endpoint) -> Result<Pool, PoolError> {
+        let infos = fabric.nodes();
+        let span = endpoint.span(OpKind::Other);
+        let mut superblocks: Vec<Superblock> = Vec::with_capacity(infos.len());
+        for info in &infos {
+            let node = info.node;
+            if info.len < header::END {
+                return Err(PoolError::NotAPool { node, found: format!("only {} bytes", info.len) });
+            }
+            let buf = span.read(RemotePtr::new(node, 0), 128).await?;
+            let damaged = |what: String| PoolError::Damaged { node, what };
+            let block: Superblock = buf.parse().ok_or_else(|| damaged("it cannot be read".to_owned()))?;
+            if block.magic != MAGIC {
+                let found = if buf.words().iter().all(|word| *word == 0) {
+                    "all zeros".to_owned()
+                } else {
+                    format!("it begins with {:016x}", block.magic.swap_bytes())
+                };
+                return Err(PoolError::NotAPool { node, found });
+            }
+            if block.version != FORMAT_VERSION {
+                return Err(PoolError::Version { found: block.version, expected: FORMAT_VERSION });
+            }
+            if block.checksum != block.expected_checksum() {
+                return Err(damaged("its checksum is wrong".to_owned()));
+            }
+            let geometry = geometry_of(&block);
+            if block.region_len > info.len || geometry.end() > info.len {
+                let has = info.len;
+                let wants = block.region_len;
+                return Err(damaged(format!("the pool was made with {wants} bytes, the region has {has}: truncated?")));
+            }
+            if block.node != node.index() as u64 {
+                let was = block.node;
+                return Err(PoolError::Mismatch(format!(
+                    "memory node {node} was made as node {was}: give the nodes in the order they had at creation"
+                )));
+            }
+            if block.nodes != infos.len() as u64 {
+                let was = block.nodes;
+                return Err(PoolError::Mismatch(format!(
+                    "the pool has {was} memory nodes, {} were given: give them all",
+                    infos.len()
+                )));
+            }
+            if let Some(first) = superblocks.first()
+                && first.pool_id != block.pool_id
+            {
+                return Err(PoolError::Mismatch(format!("memory node {node} belongs to another pool than node 0")));
+            }
+            superblocks.push(block);
+        }
+        Ok(Pool { fabric, superblocks: superblocks.into() })
+    }
+
+    /// The fabric below.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.fabric
+    }
+    /// Memory nodes.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeId> + use<> {
+        (0..self.superblocks.len()).map(|i| NodeId::new(i as u16))
+    }
+    /// The superblock of a node.
+    pub fn superblock(&self, node: NodeId) -> &Superblock {
+        &self.superblocks[node.index().min(self.superblocks.len() - 1)]
+    }
+    /// Addresses on a node.
+    pub fn geometry(&self, node: NodeId) -> Geometry {
+        geometry_of(self.superblock(node))
+    }
+    /// How long a client may be silent before it counts as dead.
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.superblock(HOME).lease_ms)
+    }
+    /// Client slots.
+    pub fn client_slots(&self) -> u64 {
+        self.superblock(HOME).client_slots
+    }
+}
+
+fn geometry_of(block: &Superblock) -> Geometry {
+    Geometry { chunk_size: block.chunk_size, chunks: block.chunks, client_slots: block.client_slots }
+}
+
+/// Unlike any other pool's: of the identity that the fabric gives to a new client, the time and the address of a local.
+fn pool_id(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 2] {
+    let identity = fabric.new_identity();
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seed = [identity.token, identity.pid, identity.started, endpoint.now().as_nanos() as u64];
+    let hash = xxhash_rust::xxh3::xxh3_128_with_seed(seed.as_bytes(), wall.as_nanos() as u64);
+    [hash as u64, (hash >> 64) as u64]
+}
+
+/// Overwrites with zeros.
+pub(crate) async fn zero(span: &farindex_fabric::Span, ptr: RemotePtr, len: u64) -> Result<(), PoolError> {
+    const STEP: u64 = 64 << 10;
+    let mut done = 0;
+    while done < len {
+        let mut batch = span.batch();
+        while done < len && batch.len() < 8 {
+            let step = STEP.min(len - done);
+            let mut buf = span.endpoint().buf(step as usize);
+            buf.words_mut().fill(0);
+            batch.write(ptr.add(done), buf);
+            done += step;
+        }
+        batch.post().await?;
+    }
+    Ok(())
+}
