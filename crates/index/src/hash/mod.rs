@@ -1,0 +1,3 @@
+//! Unordered indexes.
+
+pub mod shard;

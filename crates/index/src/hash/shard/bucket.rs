@@ -1,0 +1,209 @@
+//! Buckets: 64 slots in level 1, 8 in level 2, and nothing else: the bucket's own state lives in bit 63 of its slots.
+//!
+//! | Slot | Its bit 63 |
+//! |---|---|
+//! | 0 | the bucket is locked |
+//! | 1 | some key of overflow class 0 may lie in level 2 or 3 |
+//! | 2-7 | the bucket's version, in Gray code, so that one more version is one bit flipped |
+//! | 8-63 | overflow classes 1 to 56 (level 1) |
+//!
+//! A snapshot is what one READ brought: words of different moments (N2). [`Snapshot::health`] tells whether the absence of
+//! a key can be concluded from it; docs/protocols/shard.md argues why.
+
+use super::slot::{META, Pattern, Slot};
+use farindex_fabric::{Buf, RemotePtr};
+
+/// The two levels that are made of buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// 64 slots.
+    One,
+    /// 8 slots, two choices.
+    Two,
+}
+
+impl Level {
+    /// Slots of a bucket.
+    pub const fn slots(self) -> usize {
+        match self {
+            Level::One => 64,
+            Level::Two => 8,
+        }
+    }
+    /// Bytes of a bucket.
+    pub const fn bytes(self) -> usize {
+        self.slots() * 8
+    }
+}
+
+/// Overflow classes of a level-1 bucket.
+pub const OVERFLOW_CLASSES: u64 = 57;
+/// The slot that carries the lock.
+pub const LOCK_SLOT: usize = 0;
+const VERSION_SLOTS: std::ops::Range<usize> = 2..8;
+/// Versions that a bucket can count.
+pub const MAX_VERSION: u64 = (1 << (VERSION_SLOTS.end - VERSION_SLOTS.start)) - 1;
+
+/// The slot whose bit says that a class has overflowed.
+pub const fn overflow_slot(class: u64) -> usize {
+    if class == 0 { 1 } else { class as usize + 7 }
+}
+
+const fn gray(version: u64) -> u64 {
+    version ^ version >> 1
+}
+
+/// The slot whose bit turns a version into the next one.
+pub fn version_slot(version: u64) -> usize {
+    VERSION_SLOTS.start + (gray(version) ^ gray(version + 1)).trailing_zeros() as usize
+}
+
+/// The bucket bit of a slot in a bucket of this version without lock and overflow.
+pub fn version_bit(slot: usize, version: u64) -> u64 {
+    match slot.checked_sub(VERSION_SLOTS.start) {
+        Some(bit) if slot < VERSION_SLOTS.end => (gray(version) >> bit & 1) * META,
+        _ => 0,
+    }
+}
+
+/// A free slot that never was used, in a bucket of this version.
+pub fn fresh_word(version: u64) -> u64 {
+    Slot::Fresh(version, super::slot::Stamp::NEVER).encode()
+}
+
+/// What can be concluded from a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// What it does not show was not there at some moment while it was read.
+    Good,
+    /// Somebody holds the lock.
+    Locked,
+    /// The bucket has not been split off from its parent yet.
+    Unwritten,
+    /// It has an older version than expected: it has yet to be split.
+    Older(u64),
+    /// It shows signs of a newer version than expected.
+    Newer,
+    /// It mixes words of different versions.
+    Mixed,
+    /// This slot holds bits that no client writes.
+    Corrupt(usize),
+}
+
+/// What one READ of a bucket brought.
+pub struct Snapshot {
+    /// First byte of the bucket.
+    pub at: RemotePtr,
+    words: Buf,
+}
+
+impl Snapshot {
+    /// Of a buffer that a READ of a bucket filled.
+    pub fn new(at: RemotePtr, words: Buf) -> Self {
+        Snapshot { at, words }
+    }
+    /// The words.
+    pub fn words(&self) -> &[u64] {
+        self.words.words()
+    }
+    /// The words, for what is known to have been changed since.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        self.words.words_mut()
+    }
+    /// One word.
+    pub fn word(&self, slot: usize) -> u64 {
+        self.words().get(slot).copied().unwrap_or(0)
+    }
+    /// Address of a slot.
+    pub fn slot(&self, slot: usize) -> RemotePtr {
+        self.at.add(slot as u64 * 8)
+    }
+    /// Is the lock taken?
+    pub fn locked(&self) -> bool {
+        self.word(LOCK_SLOT) & META != 0
+    }
+    /// The bucket's version.
+    pub fn version(&self) -> u64 {
+        let gray = VERSION_SLOTS.rev().fold(0, |bits, slot| bits << 1 | self.word(slot) >> 63);
+        // Gray code back to binary.
+        let mut version = gray;
+        let mut shift = gray >> 1;
+        while shift != 0 {
+            version ^= shift;
+            shift >>= 1;
+        }
+        version
+    }
+    /// May a key of this class lie in level 2 or 3?
+    pub fn overflowed(&self, class: u64) -> bool {
+        self.word(overflow_slot(class)) & META != 0
+    }
+    /// Slots with live words of this pattern.
+    pub fn matches(&self, pattern: Pattern) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let words = self.words().iter().enumerate();
+        words.filter(move |(_, word)| pattern.matches(**word)).map(|(slot, word)| (slot, *word))
+    }
+    /// Every slot, decoded.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        self.words().iter().map(|word| Slot::decode(*word)).enumerate()
+    }
+    /// The first fresh slot.
+    pub fn first_fresh(&self) -> Option<(usize, Slot)> {
+        self.slots().find(|(_, slot)| matches!(slot, Slot::Fresh(..)))
+    }
+
+    /// What can be concluded about keys with this fingerprint, by a client that expects this version?
+    pub fn health(&self, version: u64, fp: u64) -> Health {
+        let mine = self.version();
+        let mut verdict = Health::Good;
+        for (i, slot) in self.slots() {
+            match slot {
+                Slot::Unwritten => return Health::Unwritten,
+                Slot::Unknown | Slot::Link(_) => return Health::Corrupt(i),
+                Slot::Barrier(..) => verdict = Health::Newer,
+                Slot::Frozen(frozen, _) if frozen == fp => verdict = Health::Newer,
+                Slot::Dead(seen, _) if seen > version => verdict = Health::Newer,
+                Slot::Fresh(seen, _) if seen > version => verdict = Health::Newer,
+                Slot::Fresh(seen, _) if seen != mine && verdict == Health::Good => verdict = Health::Mixed,
+                _ => {}
+            }
+        }
+        if self.locked() {
+            return Health::Locked;
+        }
+        match mine.cmp(&version) {
+            std::cmp::Ordering::Less => Health::Older(mine),
+            std::cmp::Ordering::Greater => Health::Newer,
+            std::cmp::Ordering::Equal => verdict,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::{Fabric, MemoryFabric, OpKind};
+
+    #[test]
+    fn every_version_flips_one_bit() {
+        let fabric = MemoryFabric::new(1, 1 << 12).expect("memory");
+        let endpoint = fabric.connect(&fabric.new_identity()).expect("connection");
+        let _ = endpoint.span(OpKind::Other);
+        let mut words = [0u64; 64];
+        for version in 0..MAX_VERSION {
+            for (slot, word) in words.iter().enumerate() {
+                assert_eq!(*word, version_bit(slot, version));
+            }
+            let snapshot = Snapshot::new(RemotePtr::NULL, endpoint.buf_from_words(&words));
+            assert_eq!(snapshot.version(), version);
+            words[version_slot(version)] ^= META;
+        }
+    }
+
+    #[test]
+    fn overflow_classes_have_slots_of_their_own() {
+        let slots: std::collections::BTreeSet<_> = (0..OVERFLOW_CLASSES).map(overflow_slot).collect();
+        assert_eq!(slots.len() as u64, OVERFLOW_CLASSES);
+        assert!(slots.iter().all(|slot| *slot == 1 || (8..64).contains(slot)));
+    }
+}

@@ -1,0 +1,251 @@
+//! Where the buckets of one table lie: the directory, and a client's copy of it.
+//!
+//! A table has one segment for each resize: segment 0 with `2^b` buckets, and segment `k` with as many as all before it
+//! together. A segment holds its share of all three levels behind each other. Under version `V` (the number of resizes) a
+//! key belongs to bucket `h mod 2^(b + V)` of level 1; the segment is told by the number's highest bit.
+//!
+//! Invariants: a segment's pointer is written before the version that needs it, and never changes; versions only grow. So
+//! a client with an old copy computes the right place *for that version*, and the bucket it finds there tells it when it
+//! is behind. A client's copy takes one pointer for each segment: O(log segments).
+//!
+//! ```text
+//! root    word 0  | 31 dropped | 24-8 resizer: client slot + 1, or zero | 7-0 version |
+//!         word 1  entries, counted by FAA (two's complement)
+//!         word 2  b
+//!         word 3  seal: a hash of the pool's and the index's identity
+//!         words 8-  one pointer for each segment
+//! segment  n x 512 bytes of level 1 | n x 64 bytes of level 2 | n x 8 bytes of level 3
+//! ```
+
+use super::bucket::Level;
+use super::slot::Pattern;
+use crate::keyhash::{FINGERPRINT_BITS, HASH_BITS, KeyHash};
+use farindex_fabric::RemotePtr;
+
+/// Segments of a table at most.
+pub const MAX_SEGMENTS: usize = 47;
+/// Largest `b`. The paper takes 10 to 20.
+pub const MAX_INITIAL_BITS: u64 = 20;
+/// Bits of a bucket number at most, so that they never reach those of the fingerprint.
+pub const MAX_BUCKET_BITS: u64 = 46;
+/// Bytes of a root.
+pub const ROOT_LEN: usize = 512;
+/// Word that holds the seal.
+pub const ROOT_SEAL: usize = 3;
+/// Offset of the first segment's pointer.
+pub const ROOT_SEGMENTS: u64 = 64;
+const _: () = assert!(ROOT_SEGMENTS as usize + MAX_SEGMENTS * 8 <= ROOT_LEN);
+const _: () = assert!(MAX_BUCKET_BITS as u32 + FINGERPRINT_BITS < HASH_BITS);
+const _: () = assert!(MAX_SEGMENTS as u64 - 1 <= super::bucket::MAX_VERSION);
+
+/// Bytes of a segment for each of its buckets.
+pub const BYTES_PER_BUCKET: u64 = 512 + 64 + 8;
+
+/// Word 0 of a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RootState(pub u64);
+
+impl RootState {
+    const RESIZER: u64 = 0x1_FFFF << 8;
+    const DROPPED: u64 = 1 << 31;
+
+    /// How often the table has been resized.
+    pub const fn version(self) -> u64 {
+        self.0 & 0xFF
+    }
+    /// The client slot that is resizing it now.
+    pub const fn resizer(self) -> Option<u64> {
+        ((self.0 & Self::RESIZER) >> 8).checked_sub(1)
+    }
+    /// Has the index been dropped?
+    pub const fn dropped(self) -> bool {
+        self.0 & Self::DROPPED != 0
+    }
+    /// The same, being resized by this client slot.
+    #[must_use]
+    pub const fn resized_by(self, slot: u64) -> Self {
+        RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
+    }
+    /// The same with another version, resized by nobody.
+    #[must_use]
+    pub const fn settled(self, version: u64) -> Self {
+        RootState(self.0 & !Self::RESIZER & !0xFF | version)
+    }
+    /// The same, dropped.
+    #[must_use]
+    pub const fn drop(self) -> Self {
+        RootState(self.0 | Self::DROPPED)
+    }
+}
+
+/// A client's copy of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry {
+    /// How often the table has been resized.
+    pub version: u64,
+    initial_bits: u64,
+    segments: Vec<RemotePtr>,
+}
+
+impl Geometry {
+    /// From a root; `None` if no table has such a root.
+    pub fn parse(words: &[u64]) -> Option<Self> {
+        let version = RootState(*words.first()?).version();
+        let initial_bits = *words.get(2)?;
+        let first = (ROOT_SEGMENTS / 8) as usize;
+        let segments = words.get(first..first + version as usize + 1)?;
+        let segments: Vec<_> = segments.iter().map(|bits| RemotePtr::from_bits(*bits)).collect();
+        let sound = initial_bits <= MAX_INITIAL_BITS
+            && initial_bits + version <= MAX_BUCKET_BITS
+            && segments.len() <= MAX_SEGMENTS
+            && segments.iter().all(|segment| !segment.is_null());
+        sound.then_some(Geometry { version, initial_bits, segments })
+    }
+    /// Buckets of level 1 under a version.
+    pub fn buckets(&self, version: u64) -> u64 {
+        1 << (self.initial_bits + version)
+    }
+    /// Buckets of one segment.
+    pub fn segment_buckets(initial_bits: u64, segment: u64) -> u64 {
+        1 << (initial_bits + segment.saturating_sub(1))
+    }
+    /// Initial number of bits.
+    pub fn initial_bits(&self) -> u64 {
+        self.initial_bits
+    }
+    /// The segments.
+    pub fn segments(&self) -> &[RemotePtr] {
+        &self.segments
+    }
+    /// Slots of level 1.
+    pub fn slots(&self) -> u64 {
+        self.buckets(self.version) * Level::One.slots() as u64
+    }
+    /// Bytes that this copy takes.
+    pub fn cache_bytes(&self) -> u64 {
+        (size_of::<Self>() + self.segments.capacity() * size_of::<RemotePtr>()) as u64
+    }
+
+    /// A bucket's segment, its number in there, and the segment's number of buckets.
+    fn place(&self, bucket: u64) -> (RemotePtr, u64, u64) {
+        let segment = (64 - u64::from(bucket.leading_zeros())).saturating_sub(self.initial_bits);
+        let buckets = Self::segment_buckets(self.initial_bits, segment);
+        let within = if segment == 0 { bucket } else { bucket - buckets };
+        let start = self.segments.get(segment as usize).copied().unwrap_or(RemotePtr::NULL);
+        (start, within, buckets)
+    }
+    /// First byte of a bucket.
+    pub fn bucket(&self, level: Level, bucket: u64) -> RemotePtr {
+        let (start, within, buckets) = self.place(bucket);
+        match level {
+            Level::One => start.add(within * 512),
+            Level::Two => start.add(buckets * 512 + within * 64),
+        }
+    }
+    /// The level-3 slot that goes with a level-1 bucket.
+    pub fn third(&self, bucket: u64) -> RemotePtr {
+        let (start, within, buckets) = self.place(bucket);
+        start.add(buckets * (512 + 64) + within * 8)
+    }
+    /// The bucket of a hash under a version.
+    pub fn home(&self, hash: u64, version: u64) -> u64 {
+        hash & (self.buckets(version) - 1)
+    }
+    /// The bucket that `bucket` was split off from; `None` for those of segment 0.
+    pub fn parent(&self, bucket: u64) -> Option<u64> {
+        let top = 63 - u64::from((bucket | 1).leading_zeros());
+        (bucket > 0 && top >= self.initial_bits).then(|| bucket & !(1 << top))
+    }
+    /// The 4 bits of a hash that decide the splits of the round that `version` belongs to.
+    pub fn sid(&self, hash: u64, version: u64) -> u64 {
+        hash >> (self.initial_bits + version / ROUND * ROUND) & 0xF
+    }
+}
+
+/// Splits whose outcome a sid tells; after as many, the sids of a bucket are renewed.
+pub const ROUND: u64 = 4;
+
+/// Does an entry with this sid move when its bucket is split from `version` to the next?
+pub fn moves(sid: u64, version: u64) -> bool {
+    sid >> (version % ROUND) & 1 == 1
+}
+
+/// The places of one key.
+#[derive(Debug, Clone, Copy)]
+pub struct Places {
+    /// Its hash.
+    pub hash: KeyHash,
+    /// Hashes of its two choices in level 2.
+    pub choices: [u64; 2],
+}
+
+impl Places {
+    /// Of a key.
+    pub fn of(hash: KeyHash) -> Self {
+        Places { hash, choices: [hash.rehash(0x243F_6A88_85A3_08D3), hash.rehash(0x1319_8A2E_0370_7344)] }
+    }
+    /// Its class in the overflow bits.
+    pub fn overflow_class(&self) -> u64 {
+        ((u128::from(self.hash.rehash(0xA409_3822_299F_31D0)) * u128::from(super::bucket::OVERFLOW_CLASSES)) >> 64)
+            as u64
+    }
+    /// What its live slot looks like in level 1.
+    pub fn first_pattern(&self, geometry: &Geometry) -> Pattern {
+        Pattern::new(self.hash.fingerprint(), geometry.sid(self.hash.bits(), geometry.version))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::NodeId;
+
+    fn geometry(initial_bits: u64, version: u64) -> Geometry {
+        let mut words = vec![0; ROOT_LEN / 8];
+        words[0] = version;
+        words[2] = initial_bits;
+        let mut start = 1 << 20;
+        for segment in 0..=version {
+            words[8 + segment as usize] = RemotePtr::new(NodeId::new(0), start).to_bits();
+            start += Geometry::segment_buckets(initial_bits, segment) * BYTES_PER_BUCKET;
+        }
+        Geometry::parse(&words).expect("sound")
+    }
+
+    #[test]
+    fn buckets_do_not_overlap() {
+        for bits in [0, 3] {
+            let g = geometry(bits, 4);
+            let mut ends = std::collections::BTreeMap::new();
+            for bucket in 0..g.buckets(4) {
+                for (at, len) in
+                    [(g.bucket(Level::One, bucket), 512), (g.bucket(Level::Two, bucket), 64), (g.third(bucket), 8)]
+                {
+                    assert!(ends.insert(at.offset(), len).is_none());
+                }
+            }
+            let mut end = 1 << 20;
+            for (start, len) in ends {
+                assert_eq!(start, end, "a gap or an overlap");
+                end = start + len;
+            }
+        }
+    }
+
+    #[test]
+    fn a_child_goes_back_to_its_parent() {
+        let g = geometry(2, 5);
+        assert_eq!(g.parent(3), None);
+        assert_eq!(g.parent(4), Some(0));
+        assert_eq!(g.parent(7), Some(3));
+        assert_eq!(g.parent(0b10_0110), Some(0b00_0110));
+        for hash in [0u64, 0x1234_5678, 0xFFFF_FFFF] {
+            for version in 0..5 {
+                let (before, after) = (g.home(hash, version), g.home(hash, version + 1));
+                let moved = moves(g.sid(hash, version), version);
+                assert_eq!(after, if moved { before + g.buckets(version) } else { before });
+                assert_eq!(g.parent(after), if moved { Some(before) } else { g.parent(before) });
+            }
+        }
+    }
+}

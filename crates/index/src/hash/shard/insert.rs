@@ -1,0 +1,283 @@
+//! Inserting: Algorithm 1, with what keeps a key from being in two slots.
+//!
+//! *The usual case*: CAS the first fresh slot of the level-1 bucket. Fresh slots are used front to back and a used slot is
+//! not fresh again until the whole bucket is [recycled](Op::recycle), so two inserts of one key meet at one slot, and one
+//! of them fails. This takes no verb more than the published protocol, and no READ behind the CAS either; the argument is
+//! in docs/protocols/shard.md.
+//!
+//! *No fresh slot*: take the bucket's lock. Then either recycle the dead slots of the bucket, or put the entry into level
+//! 2 or 3. Nobody adds a key of this level-1 bucket to any level without its lock while it has no fresh slot.
+
+use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
+use super::geometry::Geometry;
+use super::level3::Chain3;
+use super::lookup::{Absence, Op};
+use super::slot::{Entry, META, Pattern, Slot, Stamp};
+use super::split::steps;
+use crate::IndexError;
+use crate::block::UNIT;
+use farindex_fabric::{Batch, RemotePtr};
+use farindex_pool::{Intent, IntentCell};
+
+/// What became of an attempt to insert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Put {
+    /// The entry is there.
+    Done,
+    /// Something has changed: look again.
+    Again,
+}
+
+/// A held lock: released by FAA, with the intent cleared behind it.
+struct Held<'s> {
+    cell: IntentCell<'s>,
+    at: RemotePtr,
+}
+
+impl Held<'_> {
+    fn release(&self, batch: &mut Batch<'_>) {
+        batch.faa(self.at, META);
+        self.cell.clear(batch);
+    }
+}
+
+/// What was read under the lock.
+struct Under {
+    first: Snapshot,
+    seconds: [Snapshot; 2],
+    chain: Chain3,
+}
+
+impl Op<'_> {
+    /// The slot of a block of this operation's key, but for its sid.
+    fn entry(&self, ptr: RemotePtr, block_len: usize) -> Entry {
+        let len = ((block_len / UNIT) as u64).min(super::slot::MAX_UNITS);
+        Entry { fp: self.places.hash.fingerprint(), sid: 0, len, ptr }
+    }
+
+    /// Puts a block where the key was found to be absent.
+    pub(super) async fn put(&mut self, absence: &Absence, ptr: RemotePtr, block_len: usize) -> Result<Put, IndexError> {
+        let Absence { geometry, bucket, first } = absence;
+        let entry = self.entry(ptr, block_len);
+        let sid = geometry.sid(self.places.hash.bits(), geometry.version);
+        let live = Slot::Live(Entry { sid, ..entry });
+        let Some((slot, Slot::Fresh(_, stamp))) = first.first_fresh() else {
+            return self.put_locked(geometry, *bucket, first, entry, live).await;
+        };
+        // A READ that overlapped the recycling may have seen a slot before it that is fresh by now.
+        if !stamp.precedes(self.pin.epoch()) && self.trusted != Some((first.at, stamp)) {
+            self.trusted = Some((first.at, stamp));
+            return Ok(Put::Again);
+        }
+        let word = first.word(slot);
+        let old = self.span().cas(first.slot(slot), word, live.over(word)).await?;
+        Ok(if old == word { Put::Done } else { Put::Again })
+    }
+
+    async fn put_locked(
+        &mut self,
+        geometry: &Geometry,
+        bucket: u64,
+        seen: &Snapshot,
+        entry: Entry,
+        live: Slot,
+    ) -> Result<Put, IndexError> {
+        let span = self.pin.span();
+        let homes = self.second_homes(geometry);
+        let cell = self.pin.session().intent_cell(seen.at.node()).await?;
+        let held = Held { cell, at: seen.at };
+        let mut batch = span.batch();
+        let what = [steps::INSERT, bucket, geometry.version, 1];
+        held.cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: seen.at, what });
+        let word = seen.word(LOCK_SLOT);
+        let lock = batch.cas(seen.at, word, word | META);
+        let first = batch.read(seen.at, Level::One.bytes());
+        let seconds = homes.map(|home| {
+            let at = geometry.bucket(Level::Two, home);
+            (at, batch.read(at, Level::Two.bytes()))
+        });
+        let third_at = geometry.third(bucket);
+        let third = batch.read(third_at, 8);
+        let mut done = batch.post().await?;
+        if done.old(lock) != word {
+            drop(done);
+            let mut batch = span.batch();
+            held.cell.clear(&mut batch);
+            batch.post().await?;
+            drop(held);
+            self.wait_for(seen.at).await?;
+            return Ok(Put::Again);
+        }
+        let first = Snapshot::new(seen.at, done.buf(first));
+        let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
+        let third = done.buf(third).words().first().copied().unwrap_or(0);
+        drop(done);
+        let chain = Chain3::read(span, third_at, third).await?;
+        let under = Under { first, seconds, chain };
+        let outcome = self.put_under_lock(geometry, &under, entry, live, &held).await;
+        match outcome {
+            Ok(Step::Released(put)) => Ok(put),
+            Ok(Step::Second(choice)) => {
+                self.release(&held).await?;
+                drop(held);
+                self.mend_second(geometry, homes[choice], &under.seconds[choice]).await?;
+                Ok(Put::Again)
+            }
+            Ok(Step::Again) => {
+                self.release(&held).await?;
+                Ok(Put::Again)
+            }
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            Err(error) => {
+                self.release(&held).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn release(&self, held: &Held<'_>) -> Result<(), IndexError> {
+        let mut batch = self.span().batch();
+        held.release(&mut batch);
+        batch.post().await?;
+        Ok(())
+    }
+
+    /// A level-2 bucket that has to be split, or waited for, before the key can go there.
+    async fn mend_second(&mut self, geometry: &Geometry, home: u64, seen: &Snapshot) -> Result<(), IndexError> {
+        match seen.health(geometry.version, self.places.hash.fingerprint()) {
+            Health::Good => Ok(()),
+            Health::Unwritten | Health::Older(_) => {
+                let at = geometry.bucket(Level::Two, home);
+                let again = Snapshot::new(at, self.span().read(at, Level::Two.bytes()).await?);
+                self.split_towards(geometry, Level::Two, home, again, None).await
+            }
+            health => self.recover(geometry, Level::Two, seen, health).await,
+        }
+    }
+
+    async fn put_under_lock(
+        &mut self,
+        geometry: &Geometry,
+        under: &Under,
+        entry: Entry,
+        live: Slot,
+        held: &Held<'_>,
+    ) -> Result<Step, IndexError> {
+        let fp = self.places.hash.fingerprint();
+        let version = geometry.version;
+        let Under { first, seconds, chain } = under;
+        // The bucket may have been split, recycled or filled in between, or the key may have come.
+        if first.version() != version || first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..)))
+        {
+            return Ok(Step::Again);
+        }
+        let known = |word: u64| self.rejected.contains(&(word & !META));
+        let mut candidates = first.matches(self.places.first_pattern(geometry)).map(|(_, word)| word);
+        if !candidates.all(known) {
+            return Ok(Step::Again);
+        }
+        for (choice, second) in seconds.iter().enumerate() {
+            if second.health(version, fp) != Health::Good {
+                return Ok(Step::Second(choice));
+            }
+            let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));
+            if !second.matches(pattern).all(|(_, word)| known(word)) {
+                return Ok(Step::Again);
+            }
+        }
+        if chain.is_moving(fp) || !chain.matches(Pattern::any_sid(fp)).all(|(_, word)| known(word)) {
+            return Ok(Step::Again);
+        }
+        if let Some(step) = self.recycle(geometry, first, live, held).await? {
+            return Ok(step);
+        }
+        self.put_second(geometry, under, entry, held).await
+    }
+
+    /// Uses the bucket's dead slots again: the first for the entry, the others become fresh, all with a stamp of their
+    /// own. One WRITE for each, front to back (G4): who has seen one of them fresh has everything before it settled.
+    async fn recycle(
+        &mut self,
+        geometry: &Geometry,
+        first: &Snapshot,
+        live: Slot,
+        held: &Held<'_>,
+    ) -> Result<Option<Step>, IndexError> {
+        let epoch = self.pin.epoch();
+        let dead = first.slots().filter(|(_, slot)| matches!(slot, Slot::Dead(_, stamp) if stamp.graced(epoch)));
+        let dead: Vec<usize> = dead.map(|(slot, _)| slot).collect();
+        if dead.is_empty() {
+            return Ok(None);
+        }
+        let fresh = Slot::Fresh(geometry.version, Stamp::of_pin(epoch));
+        let mut batch = self.span().batch();
+        for (i, slot) in dead.into_iter().enumerate() {
+            // The lock bit is set in slot 0 by now; the other bits stand still under the lock.
+            let word = first.word(slot);
+            let becomes = if i == 0 { live } else { fresh };
+            batch.write_words(first.slot(slot), &[becomes.over(word)]);
+        }
+        held.release(&mut batch);
+        batch.post().await?;
+        Ok(Some(Step::Released(Put::Done)))
+    }
+
+    /// Level 2, the emptier of two choices; then level 3.
+    async fn put_second(
+        &mut self,
+        geometry: &Geometry,
+        under: &Under,
+        entry: Entry,
+        held: &Held<'_>,
+    ) -> Result<Step, IndexError> {
+        let Under { first, seconds, chain } = under;
+        let epoch = self.pin.epoch();
+        let free = |snapshot: &Snapshot| {
+            let free = |slot: &Slot| match slot {
+                Slot::Fresh(..) => true,
+                Slot::Dead(_, stamp) => stamp.graced(epoch),
+                _ => false,
+            };
+            let all: Vec<usize> = snapshot.slots().filter(|(_, slot)| free(slot)).map(|(i, _)| i).collect();
+            let fresh = all.iter().copied().find(|i| matches!(Slot::decode(snapshot.word(*i)), Slot::Fresh(..)));
+            (all.len(), fresh.or(all.first().copied()))
+        };
+        let marked = overflow_slot(self.places.overflow_class());
+        let mut batch = self.span().batch();
+        if first.word(marked) & META == 0 {
+            batch.faa(first.slot(marked), META);
+        }
+        let [(one, _), (two, _)] = [free(&seconds[0]), free(&seconds[1])];
+        let choice = usize::from(two > one);
+        if let (_, Some(slot)) = free(&seconds[choice]) {
+            let snapshot = &seconds[choice];
+            // Where both choices are one bucket, the first one counts (see `Op::placing_hash`).
+            let choice = if seconds[0].at == seconds[1].at { 0 } else { choice };
+            let sid = geometry.sid(self.places.choices[choice], geometry.version);
+            let word = snapshot.word(slot);
+            let put = batch.cas(snapshot.slot(slot), word, Slot::Live(Entry { sid, ..entry }).over(word));
+            held.release(&mut batch);
+            let mut done = batch.post().await?;
+            let put = if done.old(put) == word { Put::Done } else { Put::Again };
+            return Ok(Step::Released(put));
+        }
+        batch.post().await?;
+        match chain.add(&self.pin, Slot::Live(Entry { sid: 1, ..entry }).encode()).await? {
+            true => {
+                self.release(held).await?;
+                Ok(Step::Released(Put::Done))
+            }
+            false => Ok(Step::Again),
+        }
+    }
+}
+
+/// How a step under the lock ended.
+enum Step {
+    /// The lock is released already.
+    Released(Put),
+    /// The lock is still held; look again.
+    Again,
+    /// The lock is still held; this level-2 choice is not in order.
+    Second(usize),
+}

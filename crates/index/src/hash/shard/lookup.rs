@@ -1,0 +1,347 @@
+//! Finding a key: Algorithm 2, with what makes its answer linearizable.
+//!
+//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class is
+//! marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was there
+//! when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was in good
+//! [health](super::bucket::Health); otherwise the lookup puts right what is wrong (or waits for who is at it) and begins
+//! again.
+
+use super::bucket::{Health, Level, Snapshot};
+use super::geometry::{Geometry, Places};
+use super::level3::Chain3;
+use super::slot::{META, Pattern, Slot};
+use super::table::Table;
+use super::{Shard, wait::Backoff};
+use crate::IndexError;
+use crate::block::{self, Decoded, Header};
+use crate::keyhash::KeyHash;
+use farindex_fabric::{Buf, RemotePtr, Span};
+use farindex_pool::{Pin, PoolError};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A key that was found.
+pub(super) struct Hit {
+    /// Its slot.
+    pub slot: RemotePtr,
+    /// What the slot held.
+    pub word: u64,
+    /// The block.
+    pub ptr: RemotePtr,
+    /// Its header.
+    pub header: Header,
+    /// Its bytes.
+    pub buf: Buf,
+    /// Where the value lies among them.
+    pub value: Range<usize>,
+    /// Was every slot of its bucket written? If not, who splits the parent may have to write the bucket again.
+    pub settled: bool,
+}
+
+/// A key that was not found, and where it would go.
+pub(super) struct Absence {
+    /// The directory that was used.
+    pub geometry: Rc<Geometry>,
+    /// The level-1 bucket.
+    pub bucket: u64,
+    /// What was read of it.
+    pub first: Snapshot,
+}
+
+/// What a lookup found.
+pub(super) enum Looked {
+    /// The key.
+    Hit(Hit),
+    /// Its absence.
+    Absent(Absence),
+}
+
+/// A slot that may hold the key.
+struct Candidate {
+    slot: RemotePtr,
+    word: u64,
+    settled: bool,
+}
+
+/// One operation on one key.
+pub(super) struct Op<'a> {
+    pub(super) shard: &'a Shard,
+    pub(super) table: &'a Table,
+    pub(super) pin: Pin<'a>,
+    pub(super) key: &'a [u8],
+    pub(super) places: Places,
+    /// Words that point to other keys' blocks. Under the pin they stay what they are.
+    pub(super) rejected: Vec<u64>,
+    pub(super) backoff: Backoff,
+    /// The bucket as the split that this operation made has left it.
+    pub(super) ready: Option<(u64, u64, Snapshot)>,
+    /// Level-1 slots of this recycling have been seen; a READ since then saw all of it.
+    pub(super) trusted: Option<(RemotePtr, super::slot::Stamp)>,
+    counted: bool,
+}
+
+impl<'a> Op<'a> {
+    pub(super) fn new(shard: &'a Shard, table: &'a Table, pin: Pin<'a>, hash: KeyHash, key: &'a [u8]) -> Self {
+        Op {
+            shard,
+            table,
+            pin,
+            key,
+            places: Places::of(hash),
+            rejected: Vec::new(),
+            backoff: Backoff::default(),
+            ready: None,
+            trusted: None,
+            counted: false,
+        }
+    }
+
+    pub(super) fn span(&self) -> &Span {
+        self.pin.span()
+    }
+
+    /// Waits for others, longer each time; in the end gives up, and names who is in the way.
+    pub(super) async fn wait_for(&mut self, lock: RemotePtr) -> Result<(), IndexError> {
+        self.backoff.wait(self.pin.session(), self.pin.span(), lock).await
+    }
+
+    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Looked, IndexError> {
+        loop {
+            if let Some(looked) = self.look_once(along).await? {
+                return Ok(looked);
+            }
+        }
+    }
+
+    async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<Looked>, IndexError> {
+        let geometry = self.table.geometry();
+        let bucket = geometry.home(self.places.hash.bits(), geometry.version);
+        let ready = self.ready.take().filter(|(version, of, _)| (*version, *of) == (geometry.version, bucket));
+        let (first, parent) = match ready {
+            Some((.., snapshot)) => (snapshot, None),
+            None => self.read_first(&geometry, bucket, along).await?,
+        };
+        let pattern = self.places.first_pattern(&geometry);
+        let settled = !first.slots().any(|(_, slot)| slot == Slot::Unwritten);
+        let found = self.candidates(&first, pattern, settled);
+        if !found.is_empty() {
+            match self.verify(found).await? {
+                Verified::Hit(hit) => return Ok(Some(Looked::Hit(hit))),
+                Verified::None => {}
+                Verified::Again => return Ok(None),
+            }
+        }
+        let fp = self.places.hash.fingerprint();
+        match first.health(geometry.version, fp) {
+            Health::Good => {}
+            Health::Unwritten | Health::Older(_) => {
+                self.table.saw_young(false);
+                self.split_towards(&geometry, Level::One, bucket, first, parent).await?;
+                return Ok(None);
+            }
+            health => return self.recover(&geometry, Level::One, &first, health).await.map(|()| None),
+        }
+        if geometry.parent(bucket).is_some() && self.table.speculates() {
+            self.table.saw_young(true);
+        }
+        if !first.overflowed(self.places.overflow_class()) {
+            return Ok(Some(Looked::Absent(Absence { geometry, bucket, first })));
+        }
+        self.look_further(geometry, bucket, first).await
+    }
+
+    async fn read_first(
+        &mut self,
+        geometry: &Geometry,
+        bucket: u64,
+        along: &mut Option<(RemotePtr, Buf)>,
+    ) -> Result<(Snapshot, Option<(u64, Snapshot)>), IndexError> {
+        let span = self.pin.span();
+        let mut batch = span.batch();
+        let sync = match std::mem::replace(&mut self.counted, true) {
+            false => self.table.count_operation(&mut batch, self.pin.epoch()),
+            true => None,
+        };
+        if let Some((ptr, buf)) = along.take() {
+            batch.write(ptr, buf);
+        }
+        let at = geometry.bucket(Level::One, bucket);
+        let own = batch.read(at, Level::One.bytes());
+        let parent = geometry.parent(bucket).filter(|_| self.table.speculates());
+        let parent = parent.map(|parent| {
+            let at = geometry.bucket(Level::One, parent);
+            (parent, at, batch.read(at, Level::One.bytes()))
+        });
+        let mut done = batch.post().await?;
+        if let Some(sync) = sync {
+            self.table.finish_sync(&sync, &mut done)?;
+        }
+        let first = Snapshot::new(at, done.buf(own));
+        let parent = parent.map(|(parent, at, ticket)| (parent, Snapshot::new(at, done.buf(ticket))));
+        Ok((first, parent))
+    }
+
+    /// The overflow levels.
+    async fn look_further(
+        &mut self,
+        geometry: Rc<Geometry>,
+        bucket: u64,
+        first: Snapshot,
+    ) -> Result<Option<Looked>, IndexError> {
+        let version = geometry.version;
+        let fp = self.places.hash.fingerprint();
+        let homes = self.second_homes(&geometry);
+        let span = self.pin.span();
+        let mut batch = span.batch();
+        let seconds = homes.map(|home| {
+            let at = geometry.bucket(Level::Two, home);
+            (at, batch.read(at, Level::Two.bytes()))
+        });
+        let third_at = geometry.third(bucket);
+        let third = batch.read(third_at, 8);
+        let mut done = batch.post().await?;
+        let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
+        let third = done.buf(third).words().first().copied().unwrap_or(0);
+        let chain = Chain3::read(span, third_at, third).await?;
+        let mut found = Vec::new();
+        for (snapshot, hash) in seconds.iter().zip(self.places.choices) {
+            found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version)), true));
+        }
+        for (slot, word) in chain.matches(Pattern::any_sid(fp)) {
+            if !self.rejected.contains(&(word & !META)) {
+                found.push(Candidate { slot, word, settled: true });
+            }
+        }
+        if !found.is_empty() {
+            match self.verify(found).await? {
+                Verified::Hit(hit) => return Ok(Some(Looked::Hit(hit))),
+                Verified::None => {}
+                Verified::Again => return Ok(None),
+            }
+        }
+        for (snapshot, home) in seconds.into_iter().zip(homes) {
+            match snapshot.health(version, fp) {
+                Health::Good => {}
+                Health::Unwritten | Health::Older(_) => {
+                    self.split_towards(&geometry, Level::Two, home, snapshot, None).await?;
+                    return Ok(None);
+                }
+                health => return self.recover(&geometry, Level::Two, &snapshot, health).await.map(|()| None),
+            }
+        }
+        if chain.is_moving(fp) {
+            return self.recover(&geometry, Level::One, &first, Health::Newer).await.map(|()| None);
+        }
+        Ok(Some(Looked::Absent(Absence { geometry, bucket, first })))
+    }
+
+    /// The key's two level-2 buckets.
+    pub(super) fn second_homes(&self, geometry: &Geometry) -> [u64; 2] {
+        self.places.choices.map(|hash| geometry.home(hash, geometry.version))
+    }
+
+    /// A bucket that cannot be concluded from, and does not just have to be split.
+    pub(super) async fn recover(
+        &mut self,
+        geometry: &Geometry,
+        level: Level,
+        seen: &Snapshot,
+        health: Health,
+    ) -> Result<(), IndexError> {
+        match health {
+            Health::Corrupt(slot) => {
+                let what = format!("a slot holds {:#018x}", seen.word(slot));
+                Err(PoolError::Corrupt { at: seen.slot(slot), what }.into())
+            }
+            Health::Newer => {
+                if self.table.sync(self.span()).await? || self.table.geometry().version > geometry.version {
+                    return Ok(());
+                }
+                // Nobody has published a newer version: whoever froze these slots is still at it, or gave up.
+                if self.backoff.is_long() && !seen.locked() {
+                    return self.repair(level, seen.at).await;
+                }
+                self.wait_for(seen.at).await
+            }
+            _ => self.wait_for(seen.at).await,
+        }
+    }
+
+    fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Vec<Candidate> {
+        let unknown = |(slot, word): (usize, u64)| {
+            let candidate = Candidate { slot: snapshot.slot(slot), word, settled };
+            (!self.rejected.contains(&(word & !META))).then_some(candidate)
+        };
+        snapshot.matches(pattern).filter_map(unknown).collect()
+    }
+
+    /// Reads the candidates' blocks, all in one batch, and compares the keys.
+    async fn verify(&mut self, candidates: Vec<Candidate>) -> Result<Verified, IndexError> {
+        let span = self.pin.span();
+        let mut batch = span.block_batch();
+        let mut asked = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let Slot::Live(entry) = Slot::decode(candidate.word) else { continue };
+            let ticket = batch.read(entry.ptr, entry.len as usize * block::UNIT);
+            asked.push((candidate, entry, ticket));
+        }
+        let mut done = batch.post().await?;
+        for (candidate, entry, ticket) in asked {
+            let buf = done.buf(ticket);
+            let (buf, decoded) = match block::decode(&buf) {
+                Decoded::Longer(len) => {
+                    let same = Header::decode(buf.words()).is_some_and(|header| header.hash == self.places.hash);
+                    if !same {
+                        self.rejected.push(candidate.word & !META);
+                        continue;
+                    }
+                    let whole = read_tail(span, entry.ptr, &buf, len).await?;
+                    let decoded = block::decode(&whole);
+                    (whole, decoded)
+                }
+                decoded => (buf, decoded),
+            };
+            let Decoded::Sound(header, key, value) = decoded else {
+                return self.unsound(&candidate, entry.ptr).await;
+            };
+            if buf.bytes().get(key) != Some(self.key) {
+                self.rejected.push(candidate.word & !META);
+                continue;
+            }
+            let Candidate { slot, word, settled } = candidate;
+            return Ok(Verified::Hit(Hit { slot, word, ptr: entry.ptr, header, buf, value, settled }));
+        }
+        Ok(Verified::None)
+    }
+
+    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
+    /// damaged.
+    async fn unsound(&mut self, candidate: &Candidate, ptr: RemotePtr) -> Result<Verified, IndexError> {
+        let now = self.span().read(candidate.slot, 8).await?;
+        if now.words().first().is_some_and(|word| (word ^ candidate.word) & !META == 0) {
+            let what = "the key-value block has a wrong checksum".to_owned();
+            return Err(PoolError::Corrupt { at: ptr, what }.into());
+        }
+        self.wait_for(candidate.slot).await?;
+        Ok(Verified::Again)
+    }
+}
+
+enum Verified {
+    Hit(Hit),
+    None,
+    Again,
+}
+
+/// The whole block whose beginning has been read.
+async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usize) -> Result<Buf, IndexError> {
+    let have = head.len();
+    let mut batch = span.block_batch();
+    let ticket = batch.read(ptr.add(have as u64), len.saturating_sub(have));
+    let tail = batch.post().await?.buf(ticket);
+    let mut whole = span.endpoint().buf(len);
+    whole.words_mut()[..have / 8].copy_from_slice(head.words());
+    whole.words_mut()[have / 8..].copy_from_slice(tail.words());
+    Ok(whole)
+}

@@ -1,0 +1,413 @@
+//! SHARD: a resize-optimized hash index on disaggregated memory.
+//!
+//! After H. Zha et al., PVLDB 19(4), 2025. Iceberg hashing in three levels, ordered CAS, lazy resizing bucket by bucket
+//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its linearization
+//! points, and the numbered deviations from the paper; this is the map:
+//!
+//! | Module | What it holds | Paper |
+//! |---|---|---|
+//! | [`slot`] | the 8-byte slot | Figure 8 |
+//! | [`bucket`] | buckets, and what can be concluded from a READ of one | 3.1, 3.3 |
+//! | [`geometry`] | segments, directory, places of a key | 3.1 |
+//! | [`table`] | root, synchronization, growth | 3.3, 3.4 |
+//! | `lookup` | search | Algorithm 2 |
+//! | `insert` | insert | Algorithm 1 |
+//! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
+//! | `level3` | single slots and chained nodes | 3.2.1 |
+//! | `walk` | every entry, for dumps and checks | |
+
+pub mod bucket;
+pub mod geometry;
+mod insert;
+mod level3;
+mod lookup;
+pub mod slot;
+mod split;
+pub mod table;
+mod wait;
+mod walk;
+
+use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
+use crate::keyhash::KeyHash;
+use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::{IndexError, Value};
+use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_pool::layout::CONFIG_LEN;
+use farindex_pool::{IndexInfo, PoolError, Session, catalog};
+use insert::Put;
+use lookup::{Hit, Looked, Op};
+use slot::{Entry, Slot, Stamp};
+use std::rc::Rc;
+use table::Table;
+
+/// This kind's number in the catalog.
+pub const KIND: u32 = 1;
+/// Version of its format.
+pub const FORMAT: u32 = 1;
+
+/// Settings of a SHARD index.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Config {
+    /// A new table has `2^initial_bits` level-1 buckets on each memory node (`b` of the paper).
+    pub initial_bits: u64,
+    /// Share of level-1 slots in use at which a table grows (0.8 in the paper).
+    pub threshold: f64,
+    /// How rarely workers synchronize with the root: `alpha` of section 3.4 (0.1 in the paper).
+    pub alpha: f64,
+    /// Which protocol.
+    pub variant: Variant,
+}
+
+/// Which protocol an index runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Variant {
+    /// Repaired: linearizable.
+    #[default]
+    Repaired,
+    /// Inserts and removals as published: a removal frees its slot at once, so a slow insert can leave a second entry of
+    /// a key behind, which shows again when the first is removed. For checkers to convict.
+    Published,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { initial_bits: 4, threshold: 0.8, alpha: 0.1, variant: Variant::Repaired }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<(), IndexError> {
+        let bad = |what: String| Err(IndexError::BadConfig(what));
+        if self.initial_bits > geometry::MAX_INITIAL_BITS {
+            return bad(format!(
+                "2^{} buckets: a table begins with at most 2^{}",
+                self.initial_bits,
+                geometry::MAX_INITIAL_BITS
+            ));
+        }
+        if !(0.05..=1.0).contains(&self.threshold) {
+            return bad(format!("a load threshold of {}: it takes 0.05 to 1", self.threshold));
+        }
+        if !(0.0..=100.0).contains(&self.alpha) {
+            return bad(format!("alpha {}: it takes 0 to 100", self.alpha));
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> [u8; CONFIG_LEN] {
+        let mut bytes = [0; CONFIG_LEN];
+        bytes[..8].copy_from_slice(&self.initial_bits.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.threshold.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.alpha.to_le_bytes());
+        bytes[24] = u8::from(self.variant == Variant::Published);
+        bytes
+    }
+
+    /// From the catalog.
+    pub fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
+        let word = |i: usize| std::array::from_fn(|j| bytes[i * 8 + j]);
+        let config = Config {
+            initial_bits: u64::from_le_bytes(word(0)),
+            threshold: f64::from_le_bytes(word(1)),
+            alpha: f64::from_le_bytes(word(2)),
+            variant: if bytes[24] == 1 { Variant::Published } else { Variant::Repaired },
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A SHARD index, as one worker thread uses it.
+pub struct Shard {
+    session: Rc<Session>,
+    uid: u64,
+    config: Config,
+    /// One table for each memory node: a key's hash tells which.
+    tables: Vec<Table>,
+}
+
+impl Shard {
+    /// Makes an index and opens it.
+    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
+        config.check()?;
+        catalog::check_name(name)?;
+        let span = session.span(OpKind::Other);
+        if catalog::list(session.pool(), &span).await?.iter().any(|info| info.name == name && !info.dropping) {
+            return Err(PoolError::IndexExists(name.to_owned()).into());
+        }
+        let uid = catalog::new_uid(&span).await?;
+        let nodes = session.pool().nodes();
+        let list_len = nodes.len() as u64 * 8;
+        let mut roots = Vec::new();
+        let made = async {
+            let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
+            roots.push((list, list_len));
+            for node in nodes {
+                let root = Table::create(session, &span, node, seal(session, uid), config).await?;
+                roots.push((root, geometry::ROOT_LEN as u64));
+            }
+            let words: Vec<_> = roots[1..].iter().map(|(root, _)| root.to_bits()).collect();
+            span.write(list, session.endpoint().buf_from_words(&words)).await?;
+            let info = catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?;
+            Ok::<_, IndexError>(info)
+        };
+        match made.await {
+            Ok(info) => Self::open_info(session, &info).await,
+            Err(error) => {
+                // Nobody has seen it: everything goes back.
+                for (i, (ptr, len)) in roots.into_iter().enumerate() {
+                    if i > 0 {
+                        Self::free_segments(session, &span, ptr).await?;
+                    }
+                    session.free(&span, ptr, len).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the index of this name.
+    pub async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let span = session.span(OpKind::Other);
+        let info = catalog::find(session.pool(), &span, name).await?;
+        Self::open_info(session, &info).await
+    }
+
+    /// Opens an index that was found in the catalog.
+    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+        if info.kind != KIND {
+            let found = crate::kind_name(info.kind);
+            return Err(PoolError::WrongKind { name: info.name.clone(), found, wanted: "shard".to_owned() }.into());
+        }
+        if info.version != FORMAT {
+            let (name, found) = (info.name.clone(), info.version);
+            return Err(PoolError::IndexVersion { name, found, expected: FORMAT }.into());
+        }
+        let config = Config::decode(&info.config)?;
+        let pin = session.pin(session.span(OpKind::Other))?;
+        let span = pin.span();
+        let list = span.read(info.root, session.pool().nodes().len() * 8).await?;
+        let mut tables = Vec::new();
+        for root in list.words() {
+            let root = RemotePtr::from_bits(*root);
+            tables.push(Table::open(session, span, root, seal(session, info.uid), &config).await?);
+        }
+        drop(pin);
+        Ok(Shard { session: Rc::clone(session), uid: info.uid, config, tables })
+    }
+
+    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
+    /// memory goes back once all operations that may still use it have ended.
+    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    fn uid(&self) -> u64 {
+        self.uid
+    }
+    /// The session that it works in.
+    pub fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+    /// Its tables, one for each memory node.
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    fn table(&self, hash: KeyHash) -> &Table {
+        &self.tables[hash.part(self.tables.len())]
+    }
+
+    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        if key.len() > MAX_KEY {
+            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
+        }
+        if value.len() > MAX_VALUE {
+            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
+        }
+        Ok(())
+    }
+
+    /// Between operations: growth and reclamation, which no operation should pay for under its pin.
+    async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
+        if inserted && table.crowded() {
+            let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+            table.grow(&self.session, pin.span()).await?;
+        }
+        if self.session.maintenance_due() {
+            self.session.maintain().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a block, looks for the key, and does what `mode` says.
+    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, value)?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let span = self.session.span(kind);
+        let block_len = block::block_len(key.len(), value.len());
+        let ptr = self.session.alloc(&span, table.root().node(), block_len as u64).await?;
+        let buf = block::encode(self.session.endpoint(), hash, key, value);
+        let wrote = self.write_block(table, span, mode, hash, key, (ptr, buf)).await;
+        match &wrote {
+            Ok(Wrote::Inserted) => table.note(1),
+            Ok(Wrote::Updated) => {}
+            // The block was written, but nothing points to it.
+            Ok(Wrote::Exists | Wrote::Absent) => self.session.discard(ptr, block_len as u64),
+            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+            Err(IndexError::Fabric(_)) => {}
+            Err(_) => self.session.discard(ptr, block_len as u64),
+        }
+        self.after(table, matches!(wrote, Ok(Wrote::Inserted))).await?;
+        wrote
+    }
+
+    async fn write_block(
+        &self,
+        table: &Table,
+        span: Span,
+        mode: Mode,
+        hash: KeyHash,
+        key: &[u8],
+        (ptr, buf): (RemotePtr, Buf),
+    ) -> Result<Wrote, IndexError> {
+        let block_len = buf.len();
+        let pin = self.session.pin(span)?;
+        let mut op = Op::new(self, table, pin, hash, key);
+        let mut along = Some((ptr, buf));
+        loop {
+            match op.look(&mut along).await? {
+                Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
+                Looked::Hit(hit) => {
+                    let len = ((block_len / UNIT) as u64).min(slot::MAX_UNITS);
+                    if let Slot::Live(entry) = Slot::decode(hit.word)
+                        && op.replace(&hit, Slot::Live(Entry { len, ptr, ..entry })).await?
+                    {
+                        return Ok(Wrote::Updated);
+                    }
+                }
+                Looked::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
+                Looked::Absent(absence) => {
+                    if op.put(&absence, ptr, block_len).await? == Put::Done {
+                        return Ok(Wrote::Inserted);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What the roots of an index bear, and nothing else does.
+fn seal(session: &Session, uid: u64) -> u64 {
+    let [a, b] = session.pool().superblock(farindex_pool::layout::HOME).pool_id;
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&a.to_le_bytes());
+    bytes[8..16].copy_from_slice(&b.to_le_bytes());
+    bytes[16..].copy_from_slice(&uid.to_le_bytes());
+    xxhash_rust::xxh3::xxh3_64(&bytes)
+}
+
+impl Op<'_> {
+    /// CASes the slot of a key that was found; on success the old block is retired.
+    async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
+        if !hit.settled {
+            // The bucket is still being written by who splits its parent, and may be written once more.
+            self.wait_for(hit.slot).await?;
+            return Ok(false);
+        }
+        let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;
+        if done {
+            self.pin.retire(hit.ptr, hit.header.block_len() as u64);
+        }
+        Ok(done)
+    }
+}
+
+/// What a write does with a key that is present, and with one that is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Insert,
+    Update,
+    Upsert,
+}
+
+enum Wrote {
+    Inserted,
+    Updated,
+    Exists,
+    Absent,
+}
+
+impl HashIndex for Shard {
+    fn limits(&self) -> Limits {
+        Limits { key: MAX_KEY, value: MAX_VALUE }
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        let mut op = Op::new(self, table, pin, hash, key);
+        match op.look(&mut None).await? {
+            Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            Looked::Absent(_) => Ok(None),
+        }
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
+            Wrote::Exists => Ok(Insert::Exists),
+            _ => Ok(Insert::Inserted),
+        }
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        match self.write(OpKind::Update, Mode::Update, key, value).await? {
+            Wrote::Absent => Ok(Update::Absent),
+            _ => Ok(Update::Updated),
+        }
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
+            Wrote::Updated => Ok(Upsert::Updated),
+            _ => Ok(Upsert::Inserted),
+        }
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let removed = {
+            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
+            let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
+            let mut op = Op::new(self, table, pin, hash, key);
+            loop {
+                match op.look(&mut None).await? {
+                    Looked::Absent(_) => break Remove::Absent,
+                    Looked::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
+                    Looked::Hit(_) => {}
+                }
+            }
+        };
+        if removed == Remove::Removed {
+            table.note(-1);
+        }
+        self.after(table, false).await?;
+        Ok(removed)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.tables.iter().map(Table::cache_bytes).sum()
+    }
+}

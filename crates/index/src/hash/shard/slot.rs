@@ -1,0 +1,233 @@
+//! One slot: 8 bytes, as in Figure 8 of the paper.
+//!
+//! ```text
+//! live     63 62    56 55  52 51  48 47                 0
+//!          |m|   fp   | sid  | len  | block pointer     |    len 1-15, in 64-byte units; 15 means 15 or more
+//! frozen   |m|   fp   |  0   |  0   | block pointer     |
+//! link     |m|   0    |  1   |  0   | node pointer      |    level 3 only
+//! marker   |m|0| ver  | kind |  0   | 0x3FF | stamp 38  |    the pointer names a memory node that cannot exist
+//! unwritten: all zeros
+//! ```
+//!
+//! The bit `m` belongs to the bucket, not to the slot (see [`bucket`](super::bucket)); everybody who changes a slot keeps
+//! it. What a slot may become, and who may do it:
+//!
+//! | from | to | by |
+//! |---|---|---|
+//! | fresh | live | anyone who inserts, by CAS |
+//! | live | live | anyone who updates, by CAS |
+//! | live | dead | anyone who removes, by CAS |
+//! | live | frozen | who splits the bucket, by CAS |
+//! | fresh | barrier | who splits the bucket, by CAS |
+//! | frozen | dead, live | the lock's holder, by WRITE |
+//! | barrier | fresh | the lock's holder, by WRITE |
+//! | dead | fresh, live | the lock's holder, once graced |
+//!
+//! So the only plain WRITEs go to words on which no CAS can succeed (N6).
+
+use farindex_fabric::RemotePtr;
+
+/// The bit that belongs to the bucket.
+pub const META: u64 = 1 << 63;
+
+const FP_SHIFT: u32 = 56;
+const SID_SHIFT: u32 = 52;
+const LEN_SHIFT: u32 = 48;
+const LEN_MASK: u64 = 0xF << LEN_SHIFT;
+const PTR_MASK: u64 = (1 << 48) - 1;
+const MARKER: u64 = 0x3FF << 38;
+const STAMP_MASK: u64 = (1 << 38) - 1;
+
+/// Units that a slot's length field can tell apart.
+pub const MAX_UNITS: u64 = 15;
+
+/// An entry that a slot points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Fingerprint of the key, 7 bits.
+    pub fp: u64,
+    /// Bits of the key's hash that decide the next splits, 4 bits.
+    pub sid: u64,
+    /// Length of the block in units, 1 to 15.
+    pub len: u64,
+    /// The block.
+    pub ptr: RemotePtr,
+}
+
+/// A point in the pool's epochs, cut to 38 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// The beginning: what never was recycled carries it.
+    pub const NEVER: Stamp = Stamp(0);
+
+    /// The stamp of something done by an operation that was pinned at `epoch`: the pool's epoch is at most this while the
+    /// operation runs (E1).
+    pub fn of_pin(epoch: u64) -> Self {
+        // Where the 38 bits wrap to zero, one later is as good.
+        Stamp(((epoch + 1) & STAMP_MASK).max(1))
+    }
+    /// Has everything ended that began before it, for a client that knows `epoch` (E3)?
+    pub fn graced(self, epoch: u64) -> bool {
+        self.before(epoch, 2)
+    }
+    /// Did an operation that was pinned at `epoch` begin after it?
+    pub fn precedes(self, epoch: u64) -> bool {
+        self.before(epoch, 1)
+    }
+    fn before(self, epoch: u64, by: u64) -> bool {
+        let ahead = epoch.wrapping_sub(self.0) & STAMP_MASK;
+        self == Stamp::NEVER || (by..=STAMP_MASK / 2).contains(&ahead)
+    }
+}
+
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot {
+    /// Never written: the bucket is not there yet.
+    Unwritten,
+    /// Free, in a bucket of this version; last recycled at this stamp.
+    Fresh(u64, Stamp),
+    /// An entry.
+    Live(Entry),
+    /// An entry that is being moved, or has been: its pointer, and its fingerprint.
+    Frozen(u64, RemotePtr),
+    /// Not free yet: the entry was removed or moved at this stamp, from a bucket of this version.
+    Dead(u64, Stamp),
+    /// Free, but inserts are held up while the bucket is split.
+    Barrier(u64, Stamp),
+    /// Level 3: the entries go on in this node.
+    Link(RemotePtr),
+    /// Bits that no client writes.
+    Unknown,
+}
+
+const FRESH: u64 = 1;
+const DEAD: u64 = 2;
+const BARRIER: u64 = 3;
+const LINK: u64 = 1;
+
+fn marker(kind: u64, version: u64, stamp: Stamp) -> u64 {
+    (version & 0x3F) << FP_SHIFT | kind << SID_SHIFT | MARKER | stamp.0
+}
+
+impl Slot {
+    /// From a word; its bucket bit is ignored.
+    pub fn decode(word: u64) -> Slot {
+        let word = word & !META;
+        let sid = word >> SID_SHIFT & 0xF;
+        let fp = word >> FP_SHIFT;
+        let len = word >> LEN_SHIFT & 0xF;
+        let ptr = RemotePtr::from_slot(word & PTR_MASK);
+        if word == 0 {
+            return Slot::Unwritten;
+        }
+        if word & MARKER == MARKER {
+            let stamp = Stamp(word & STAMP_MASK);
+            return match (len, sid) {
+                (0, FRESH) => Slot::Fresh(fp, stamp),
+                (0, DEAD) => Slot::Dead(fp, stamp),
+                (0, BARRIER) => Slot::Barrier(fp, stamp),
+                _ => Slot::Unknown,
+            };
+        }
+        match (len, sid) {
+            _ if ptr.is_null() => Slot::Unknown,
+            (0, 0) => Slot::Frozen(fp, ptr),
+            (0, LINK) => Slot::Link(ptr),
+            (0, _) => Slot::Unknown,
+            _ => Slot::Live(Entry { fp, sid, len, ptr }),
+        }
+    }
+
+    /// As a word without its bucket bit.
+    pub fn encode(self) -> u64 {
+        let slot = |ptr: RemotePtr| ptr.to_slot().unwrap_or(0);
+        match self {
+            Slot::Unwritten | Slot::Unknown => 0,
+            Slot::Fresh(version, stamp) => marker(FRESH, version, stamp),
+            Slot::Dead(version, stamp) => marker(DEAD, version, stamp),
+            Slot::Barrier(version, stamp) => marker(BARRIER, version, stamp),
+            Slot::Live(entry) => {
+                entry.fp << FP_SHIFT | entry.sid << SID_SHIFT | entry.len << LEN_SHIFT | slot(entry.ptr)
+            }
+            Slot::Frozen(fp, ptr) => fp << FP_SHIFT | slot(ptr),
+            Slot::Link(ptr) => LINK << SID_SHIFT | slot(ptr),
+        }
+    }
+
+    /// As a word that keeps the bucket bit of `old`.
+    pub fn over(self, old: u64) -> u64 {
+        self.encode() | old & META
+    }
+}
+
+/// The frozen form of a live word.
+pub fn freeze(live: u64) -> u64 {
+    live & !(0xF << SID_SHIFT) & !LEN_MASK
+}
+
+/// Finds live words of one fingerprint, and optionally of one sid, in a single comparison.
+#[derive(Clone, Copy)]
+pub struct Pattern {
+    bits: u64,
+    mask: u64,
+}
+
+impl Pattern {
+    /// Live words with this fingerprint and sid.
+    pub fn new(fp: u64, sid: u64) -> Self {
+        Pattern { bits: fp << FP_SHIFT | sid << SID_SHIFT, mask: 0x7FF << SID_SHIFT }
+    }
+    /// Live words with this fingerprint.
+    pub fn any_sid(fp: u64) -> Self {
+        Pattern { bits: fp << FP_SHIFT, mask: 0x7F << FP_SHIFT }
+    }
+    /// Does this word match?
+    pub fn matches(self, word: u64) -> bool {
+        (word ^ self.bits) & self.mask == 0 && word & LEN_MASK != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::NodeId;
+
+    #[test]
+    fn words_decode_to_what_was_encoded() {
+        let ptr = RemotePtr::new(NodeId::new(1022), (1 << 44) - 64);
+        let stamp = Stamp::of_pin(77);
+        let entry = Entry { fp: 0x7F, sid: 0xF, len: 15, ptr };
+        let all = [
+            Slot::Unwritten,
+            Slot::Fresh(63, stamp),
+            Slot::Live(entry),
+            Slot::Frozen(0x7F, ptr),
+            Slot::Dead(0, stamp),
+            Slot::Barrier(5, Stamp::NEVER),
+            Slot::Link(ptr),
+        ];
+        for slot in all {
+            assert_eq!(Slot::decode(slot.encode()), slot);
+            assert_eq!(Slot::decode(slot.over(META)), slot);
+            assert_eq!(slot.over(META) & META, META);
+        }
+        assert_eq!(Slot::decode(freeze(Slot::Live(entry).over(META))), Slot::Frozen(0x7F, ptr));
+        assert!(Pattern::new(0x7F, 0xF).matches(Slot::Live(entry).over(META)));
+        assert!(!Pattern::new(0x7F, 0).matches(Slot::Live(entry).encode()));
+        assert!(!Pattern::any_sid(0x7F).matches(Slot::Frozen(0x7F, ptr).encode()));
+    }
+
+    #[test]
+    fn stamps_compare_around_the_wrap() {
+        let stamp = Stamp::of_pin((1 << 38) - 1 - 1);
+        assert!(!stamp.precedes((1 << 38) - 1));
+        assert!(stamp.precedes(1 << 38));
+        assert!(!stamp.graced(1 << 38));
+        assert!(stamp.graced((1 << 38) + 1));
+        assert!(!Stamp::of_pin(9).precedes(9));
+        assert!(Stamp::NEVER.precedes(0) && Stamp::NEVER.graced(0));
+    }
+}

@@ -1,0 +1,512 @@
+//! Splitting one bucket: Algorithm 3 with combined writes (Figure 10b), repaired.
+//!
+//! The published move locks one slot, and writes back the whole bucket while CASes on the other slots go on. Here whoever
+//! splits a bucket makes every CAS fail that must not succeed any more, before it moves anything:
+//!
+//! 1. *one batch*: write the intent; CAS the lock; CAS the first fresh slot to a barrier (inserts go to the first fresh
+//!    slot, so that holds all of them up); CAS each entry that moves to its frozen form; READ the bucket again.
+//! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and dead
+//!    slots; then by FAA turn the version, release the old lock, release the new one; clear the intent.
+//!
+//! So a move costs two extra round trips, as in the paper. Entries that stay can be updated and removed all the time.
+//! Every fourth split renews the sids: then all entries are frozen, and their blocks' headers are read within batch 1.
+//!
+//! If the lock was lost to somebody else, the slots that were frozen and barred stay so: they say no more than that this
+//! split is due, which is true. Whoever holds the lock next finds them (`Op::split` and `Op::repair`).
+
+use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, version_bit, version_slot};
+use super::geometry::{Geometry, Places, ROUND, moves};
+use super::level3::Chain3;
+use super::lookup::Op;
+use super::slot::{Entry, META, Slot, Stamp, freeze};
+use crate::IndexError;
+use crate::block::{HEADER_LEN, Header, UNIT};
+use farindex_fabric::{Batch, RemotePtr};
+use farindex_pool::{Intent, IntentCell, PoolError};
+use std::collections::BTreeMap;
+
+/// What an intent's first word says: which kind of step its client is about to take.
+pub(super) mod steps {
+    /// Splitting a bucket: then its number, its version, and 1 or 2 for its level.
+    pub(crate) const SPLIT: u64 = 1;
+    /// Inserting where no slot is free.
+    pub(crate) const INSERT: u64 = 2;
+    /// Undoing an abandoned split.
+    pub(crate) const REPAIR: u64 = 3;
+}
+
+/// The two buckets that a split leaves behind.
+pub(super) struct Halves {
+    pub old: Snapshot,
+    pub new: Snapshot,
+}
+
+/// What is known of the entries of a bucket that is being split.
+#[derive(Default)]
+struct Known {
+    /// By block: the slot as it was before it was frozen.
+    entries: BTreeMap<RemotePtr, Entry>,
+    /// By block: what its header says.
+    headers: BTreeMap<RemotePtr, Header>,
+}
+
+/// CASes of batch 1 for these words: the lock's holder-to-be makes the bucket stand still.
+fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64, known: &mut Known) -> usize {
+    let before = batch.len();
+    let all = version % ROUND == ROUND - 1;
+    let mut barred = seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
+    for (i, slot) in seen.slots() {
+        let word = seen.word(i) | if i == LOCK_SLOT { META } else { 0 };
+        let at = seen.slot(i);
+        match slot {
+            Slot::Live(entry) if all || moves(entry.sid, version) => {
+                known.entries.insert(entry.ptr, entry);
+                batch.cas(at, word, freeze(word));
+            }
+            Slot::Fresh(of, stamp) if !barred => {
+                barred = true;
+                batch.cas(at, word, Slot::Barrier(of, stamp).over(word));
+            }
+            // In level 2 dead slots are used again by CAS: what was seen under the old version must not succeed.
+            Slot::Dead(of, stamp) if level == Level::Two && of <= version => {
+                batch.cas(at, word, Slot::Dead(version + 1, stamp).over(word));
+            }
+            _ => {}
+        }
+    }
+    batch.len() - before
+}
+
+impl Op<'_> {
+    /// Splits `bucket`, whose unlocked snapshot is `seen`, into itself and its child of the next version. `None` if
+    /// another client has the lock, or the snapshot was not what it seemed.
+    async fn split(
+        &mut self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        seen: &Snapshot,
+    ) -> Result<Option<Halves>, IndexError> {
+        let version = seen.version();
+        let span = self.pin.span();
+        let cell = self.pin.session().intent_cell(seen.at.node()).await?;
+        let mut known = Known::default();
+        let mut batch = span.batch();
+        let what = [steps::SPLIT, bucket, version, level as u64 + 1];
+        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: seen.at, what });
+        let word = seen.word(LOCK_SLOT);
+        let lock = batch.cas(seen.at, word, word | META);
+        hold_still(&mut batch, seen, level, version, &mut known);
+        let read = batch.read(seen.at, level.bytes());
+        let third_at = geometry.third(bucket);
+        let third = (level == Level::One).then(|| batch.read(third_at, 8));
+        let headers: Vec<_> = match version % ROUND == ROUND - 1 {
+            true => known.entries.keys().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect(),
+            false => Vec::new(),
+        };
+        let mut done = batch.post().await?;
+        if done.old(lock) != word {
+            drop(done);
+            let mut batch = span.batch();
+            cell.clear(&mut batch);
+            batch.post().await?;
+            return Ok(None);
+        }
+        let mut now = Snapshot::new(seen.at, done.buf(read));
+        let third = third.map(|ticket| done.buf(ticket).words().first().copied().unwrap_or(0));
+        for (ptr, ticket) in headers {
+            if let Some(header) = Header::decode(done.buf(ticket).words()) {
+                known.headers.insert(ptr, header);
+            }
+        }
+        drop(done);
+        if now.version() != version {
+            // The snapshot mixed two versions: what was frozen for a split that is not due is made live again.
+            self.restore(level, &now, &cell, &mut known).await?;
+            return Ok(None);
+        }
+        // An update or an insert may have come in between: once more, until the bucket stands still.
+        loop {
+            let mut batch = span.batch();
+            if hold_still(&mut batch, &now, level, version, &mut known) == 0 {
+                break;
+            }
+            let read = batch.read(now.at, level.bytes());
+            now = Snapshot::new(now.at, batch.post().await?.buf(read));
+        }
+        self.learn_headers(&now, version, &mut known).await?;
+        let chain = match third {
+            Some(word) => Some(Chain3::read(span, third_at, word).await?),
+            None => None,
+        };
+        match self.finish_split(geometry, level, bucket, &now, &cell, &known, chain).await {
+            Err(IndexError::Pool(error)) => {
+                self.restore(level, &now, &cell, &mut known).await?;
+                Err(error.into())
+            }
+            done => done.map(Some),
+        }
+    }
+
+    /// Reads the headers of entries that cannot be placed without.
+    async fn learn_headers(&self, now: &Snapshot, version: u64, known: &mut Known) -> Result<(), IndexError> {
+        let all = version % ROUND == ROUND - 1;
+        let span = self.pin.span();
+        let mut batch = span.batch();
+        let mut asked = Vec::new();
+        for (_, slot) in now.slots() {
+            if let Slot::Frozen(_, ptr) = slot
+                && (all || !known.entries.contains_key(&ptr))
+                && !known.headers.contains_key(&ptr)
+            {
+                asked.push((ptr, batch.read(ptr, HEADER_LEN)));
+            }
+        }
+        let mut done = batch.post().await?;
+        for (ptr, ticket) in asked {
+            let what = "a block's header makes no sense";
+            let corrupt = || IndexError::from(PoolError::Corrupt { at: ptr, what: what.to_owned() });
+            known.headers.insert(ptr, Header::decode(done.buf(ticket).words()).ok_or_else(corrupt)?);
+        }
+        Ok(())
+    }
+
+    /// The hash that counts for an entry in this bucket: the key's own in level 1, that of its choice in level 2.
+    fn placing_hash(geometry: &Geometry, level: Level, bucket: u64, version: u64, header: &Header) -> u64 {
+        let places = Places::of(header.hash);
+        match level {
+            Level::One => header.hash.bits(),
+            Level::Two => {
+                let [first, second] = places.choices;
+                if geometry.home(first, version) == bucket { first } else { second }
+            }
+        }
+    }
+
+    /// What becomes of a frozen slot: its entry with the sid of version `next`, and whether it moves.
+    fn place(
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        version: u64,
+        known: &Known,
+        (fp, ptr): (u64, RemotePtr),
+    ) -> Option<(Entry, bool)> {
+        let renew = version % ROUND == ROUND - 1;
+        if let Some(entry) = known.entries.get(&ptr)
+            && !renew
+        {
+            return Some((*entry, moves(entry.sid, version)));
+        }
+        let header = known.headers.get(&ptr)?;
+        let hash = Self::placing_hash(geometry, level, bucket, version, header);
+        let next = if renew { version + 1 } else { version };
+        let len = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
+        Some((Entry { fp, sid: geometry.sid(hash, next), len, ptr }, moves(geometry.sid(hash, version), version)))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn finish_split(
+        &mut self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        now: &Snapshot,
+        cell: &IntentCell<'_>,
+        known: &Known,
+        chain: Option<Chain3>,
+    ) -> Result<Halves, IndexError> {
+        let version = now.version();
+        let next = version + 1;
+        let stamp = Stamp::of_pin(self.pin.epoch());
+        let child = bucket + geometry.buckets(version);
+        let mut new = vec![fresh_word(next); level.slots()];
+        for (i, word) in new.iter_mut().enumerate() {
+            *word |= version_bit(i, next);
+            let overflow = (0..super::bucket::OVERFLOW_CLASSES).any(|class| overflow_slot(class) == i);
+            *word |= if overflow { now.word(i) & META } else { 0 };
+        }
+        new[LOCK_SLOT] |= META;
+        let mut old = now.words().to_vec();
+        let mut filled = 0;
+        for (i, slot) in now.slots() {
+            match slot {
+                Slot::Frozen(fp, ptr) => {
+                    let placed = Self::place(geometry, level, bucket, version, known, (fp, ptr));
+                    let Some((entry, moved)) = placed else {
+                        let what = "a frozen entry cannot be placed".to_owned();
+                        return Err(PoolError::Corrupt { at: now.slot(i), what }.into());
+                    };
+                    if moved {
+                        new[filled] = Slot::Live(entry).over(new[filled]);
+                        filled += 1;
+                        old[i] = Slot::Dead(next, stamp).over(old[i]);
+                    } else {
+                        old[i] = Slot::Live(entry).over(old[i]);
+                    }
+                }
+                Slot::Fresh(_, recycled) | Slot::Barrier(_, recycled) => {
+                    old[i] = Slot::Fresh(next, recycled).over(old[i]);
+                }
+                _ => {}
+            }
+        }
+        let mut moved_third = Vec::new();
+        if let Some(chain) = &chain {
+            let surplus;
+            (moved_third, surplus) = self.move_third(geometry, version, chain, &mut new, filled).await?;
+            if let Err(error) = self.write_third(geometry.third(child), &surplus).await {
+                // No room for a node: level 3 becomes what it was, as the caller does with the bucket.
+                let mut batch = self.pin.span().batch();
+                for &(at, word) in chain.words().iter().filter(|(at, _)| moved_third.contains(at)) {
+                    batch.write_words(at, &[word]);
+                }
+                batch.write_words(geometry.third(child), &[0]);
+                batch.post().await?;
+                return Err(error);
+            }
+        }
+        let new_at = geometry.bucket(level, child);
+        let span = self.pin.span();
+        let mut batch = span.batch();
+        batch.write_words(new_at, &new);
+        write_changes(&mut batch, now, &old);
+        if let Some(chain) = &chain {
+            chain.bury(&mut batch, &moved_third, next, stamp);
+        }
+        let turned = version_slot(version);
+        batch.faa(now.slot(turned), META);
+        batch.faa(now.slot(LOCK_SLOT), META);
+        batch.faa(new_at, META);
+        cell.clear(&mut batch);
+        batch.post().await?;
+        old[turned] ^= META;
+        old[LOCK_SLOT] ^= META;
+        new[LOCK_SLOT] ^= META;
+        let endpoint = span.endpoint();
+        let old = Snapshot::new(now.at, endpoint.buf_from_words(&old));
+        Ok(Halves { old, new: Snapshot::new(new_at, endpoint.buf_from_words(&new)) })
+    }
+
+    /// Freezes the level-3 entries that move, and puts them into the new bucket as long as it has room. Returns the slots
+    /// they came from, and the entries that found no room.
+    async fn move_third(
+        &self,
+        geometry: &Geometry,
+        version: u64,
+        chain: &Chain3,
+        new: &mut [u64],
+        mut filled: usize,
+    ) -> Result<(Vec<RemotePtr>, Vec<u64>), IndexError> {
+        let span = self.pin.span();
+        let mut moved = Vec::new();
+        let mut surplus = Vec::new();
+        for &(at, word) in chain.words() {
+            let mut word = word;
+            // Level 3 is for hard luck, so it is handled entry by entry.
+            loop {
+                let Slot::Live(entry) = Slot::decode(word) else { break };
+                let header = span.read(entry.ptr, HEADER_LEN).await?;
+                let Some(header) = Header::decode(header.words()) else { break };
+                if !moves(geometry.sid(header.hash.bits(), version), version) {
+                    break;
+                }
+                let old = span.cas(at, word, freeze(word)).await?;
+                if old != word {
+                    word = old;
+                    continue;
+                }
+                let sid = geometry.sid(header.hash.bits(), version + 1);
+                let entry = Slot::Live(Entry { sid, ..entry });
+                moved.push(at);
+                match new.get_mut(filled) {
+                    Some(slot) => *slot = entry.over(*slot),
+                    None => surplus.push(entry.encode()),
+                }
+                filled += 1;
+                break;
+            }
+        }
+        Ok((moved, surplus))
+    }
+
+    /// Gives the new bucket a level-3 chain of its own. Nobody can see it before the bucket is released.
+    async fn write_third(&self, at: RemotePtr, entries: &[u64]) -> Result<(), IndexError> {
+        let span = self.pin.span();
+        for entry in entries {
+            let word = span.read(at, 8).await?.words().first().copied().unwrap_or(0);
+            let chain = Chain3::read(span, at, word).await?;
+            chain.add(&self.pin, *entry).await?;
+        }
+        Ok(())
+    }
+
+    /// Under the lock: makes frozen entries live again and lifts the barrier, then releases the lock.
+    async fn restore(
+        &self,
+        level: Level,
+        now: &Snapshot,
+        cell: &IntentCell<'_>,
+        known: &mut Known,
+    ) -> Result<(), IndexError> {
+        let span = self.pin.span();
+        // What was done before this snapshot, and may have landed after it.
+        let now = Snapshot::new(now.at, span.read(now.at, level.bytes()).await?);
+        // As in a split that renews no sids; a block whose slot this operation froze needs no header.
+        self.learn_headers(&now, 0, known).await?;
+        let geometry = self.table.geometry();
+        let version = now.version();
+        let mut words = now.words().to_vec();
+        for (i, slot) in now.slots() {
+            match slot {
+                Slot::Frozen(fp, ptr) => {
+                    let entry = known.entries.get(&ptr).copied().or_else(|| {
+                        let header = known.headers.get(&ptr)?;
+                        let bucket = self.bucket_of(&geometry, level, now.at, header)?;
+                        let hash = Self::placing_hash(&geometry, level, bucket, version, header);
+                        let len = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
+                        Some(Entry { fp, sid: geometry.sid(hash, version), len, ptr })
+                    });
+                    if let Some(entry) = entry {
+                        words[i] = Slot::Live(entry).over(words[i]);
+                    }
+                }
+                Slot::Barrier(of, stamp) => words[i] = Slot::Fresh(of, stamp).over(words[i]),
+                _ => {}
+            }
+        }
+        let mut batch = span.batch();
+        write_changes(&mut batch, &now, &words);
+        batch.faa(now.slot(LOCK_SLOT), META);
+        cell.clear(&mut batch);
+        batch.post().await?;
+        Ok(())
+    }
+
+    /// The number of the bucket at this address that an entry with this header lies in.
+    fn bucket_of(&self, geometry: &Geometry, level: Level, at: RemotePtr, header: &Header) -> Option<u64> {
+        let places = Places::of(header.hash);
+        let hashes = match level {
+            Level::One => [header.hash.bits(); 2],
+            Level::Two => places.choices,
+        };
+        let homes = hashes.into_iter().flat_map(|hash| (0..=geometry.version).map(move |v| geometry.home(hash, v)));
+        homes.into_iter().find(|home| geometry.bucket(level, *home) == at)
+    }
+
+    /// Takes the lock of a bucket that somebody has begun to split and left, and undoes it.
+    pub(super) async fn repair(&mut self, level: Level, at: RemotePtr) -> Result<(), IndexError> {
+        let span = self.pin.span();
+        let cell = self.pin.session().intent_cell(at.node()).await?;
+        let word = span.read(at, 8).await?.words().first().copied().unwrap_or(META);
+        if word & META != 0 {
+            return Ok(());
+        }
+        let mut batch = span.batch();
+        let what = [steps::REPAIR, 0, 0, level as u64 + 1];
+        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: at, what });
+        let lock = batch.cas(at, word, word | META);
+        let read = batch.read(at, level.bytes());
+        let mut done = batch.post().await?;
+        if done.old(lock) != word {
+            let mut batch = span.batch();
+            cell.clear(&mut batch);
+            batch.post().await?;
+            return Ok(());
+        }
+        let now = Snapshot::new(at, done.buf(read));
+        drop(done);
+        self.restore(level, &now, &cell, &mut Known::default()).await
+    }
+
+    /// Splits whatever has to be split before `bucket` has the directory's version. `seen` is what was read of the bucket
+    /// itself, `parent` what was read of its parent along with it, if it was.
+    ///
+    /// The nearest ancestor that exists is found by reading the first word of all of them in one batch (Figure 11); then
+    /// each split brings the bucket one version closer.
+    pub(super) async fn split_towards(
+        &mut self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        seen: Snapshot,
+        parent: Option<(u64, Snapshot)>,
+    ) -> Result<(), IndexError> {
+        let fp = self.places.hash.fingerprint();
+        let usable = |snapshot: &Snapshot| {
+            let version = snapshot.version();
+            !snapshot.locked() && snapshot.word(LOCK_SLOT) & !META != 0 && version < geometry.version
+        };
+        let exists = |snapshot: &Snapshot| snapshot.slots().all(|(_, slot)| slot != Slot::Unwritten);
+        let (mut at, mut snapshot) = if exists(&seen) {
+            (bucket, seen)
+        } else {
+            match parent.filter(|(_, snapshot)| exists(snapshot)) {
+                Some(parent) => parent,
+                None => match self.nearest_ancestor(geometry, level, bucket).await? {
+                    Some(found) => found,
+                    None => return self.wait_for(seen.at).await,
+                },
+            }
+        };
+        loop {
+            let mixed =
+                snapshot.slots().any(|(_, slot)| matches!(slot, Slot::Fresh(of, _) if of != snapshot.version()));
+            if !usable(&snapshot) || mixed {
+                // Somebody is splitting it, or has: look again from the beginning.
+                return self.wait_for(snapshot.at).await;
+            }
+            let version = snapshot.version();
+            let Some(halves) = self.split(geometry, level, at, &snapshot).await? else {
+                return self.wait_for(snapshot.at).await;
+            };
+            self.backoff = Default::default();
+            let child = at + geometry.buckets(version);
+            // Towards the bucket that is wanted.
+            let lower = geometry.buckets(version + 1) - 1;
+            (at, snapshot) = if bucket & lower == child { (child, halves.new) } else { (at, halves.old) };
+            if version + 1 == geometry.version {
+                if level == Level::One && at == bucket {
+                    debug_assert_ne!(snapshot.health(geometry.version, fp), super::bucket::Health::Unwritten);
+                    self.ready = Some((geometry.version, bucket, snapshot));
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// The nearest ancestor of a bucket that exists.
+    async fn nearest_ancestor(
+        &self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+    ) -> Result<Option<(u64, Snapshot)>, IndexError> {
+        let span = self.pin.span();
+        let line: Vec<_> = std::iter::successors(Some(bucket), |bucket| geometry.parent(*bucket)).skip(1).collect();
+        let mut batch = span.batch();
+        let tickets: Vec<_> = line.iter().map(|at| batch.read(geometry.bucket(level, *at), 8)).collect();
+        let mut done = batch.post().await?;
+        let mut written = |ticket| done.buf(ticket).words().first().is_some_and(|word| word & !META != 0);
+        let Some((at, _)) = line.into_iter().zip(tickets).find(|(_, ticket)| written(*ticket)) else {
+            return Ok(None);
+        };
+        let place = geometry.bucket(level, at);
+        Ok(Some((at, Snapshot::new(place, span.read(place, level.bytes()).await?))))
+    }
+}
+
+/// WRITEs the words that differ, run by run.
+fn write_changes(batch: &mut Batch<'_>, before: &Snapshot, after: &[u64]) {
+    let mut i = 0;
+    while i < after.len() {
+        let mut end = i;
+        while end < after.len() && before.word(end) != after[end] {
+            end += 1;
+        }
+        if end > i {
+            batch.write_words(before.slot(i), &after[i..end]);
+        }
+        i = end + 1;
+    }
+}

@@ -1,0 +1,276 @@
+//! One table: its root in far memory, this worker's copy of the directory, and when to look at the root again.
+//!
+//! Invariants: the copy is never ahead of the root; being behind costs round trips, never correctness, because the buckets
+//! themselves say which version they have; the root's count of entries is a hint that steers growth.
+//!
+//! *Adaptive frequency synchronization* (section 3.4, Algorithm 4): a worker adds what it has inserted to the root and
+//! reads it again after `F = alpha * T * (R - L)` operations, where `T` is the number of level-1 slots, `R` the load at
+//! which the table grows, and `L` its load. Here that READ and FAA ride in the first batch of an operation, so they cost
+//! no round trip; and nobody waits for anybody.
+
+use super::Config;
+use super::geometry::{
+    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, RootState,
+};
+use crate::IndexError;
+use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
+use farindex_pool::{PoolError, Session};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// How many lookups of young buckets in a row must find them split before a worker stops to read the parents along.
+const SPECULATION: u32 = 64;
+
+/// One table, as one worker sees it.
+pub struct Table {
+    root: RemotePtr,
+    seal: u64,
+    geometry: RefCell<Rc<Geometry>>,
+    alpha: f64,
+    threshold: f64,
+    /// Entries in the table when the root was last read.
+    count: Cell<u64>,
+    /// What this worker has added since.
+    added: Cell<i64>,
+    /// Operations until the next synchronization.
+    budget: Cell<u64>,
+    /// The epoch in which the root was last read.
+    checked: Cell<u64>,
+    /// Lookups of young buckets that still read the parent along.
+    speculation: Cell<u32>,
+    /// The pool was full when the table was to grow; at this count it may try again.
+    grow_at: Cell<u64>,
+}
+
+/// The verbs of a synchronization within a batch.
+pub struct Sync(Ticket);
+
+impl Table {
+    /// Makes an empty table on the node; returns its root.
+    pub async fn create(
+        session: &Session,
+        span: &Span,
+        node: NodeId,
+        seal: u64,
+        config: &Config,
+    ) -> Result<RemotePtr, IndexError> {
+        let buckets = Geometry::segment_buckets(config.initial_bits, 0);
+        let root = session.alloc(span, node, ROOT_LEN as u64).await?;
+        let segment = match session.alloc_zeroed(span, node, buckets * BYTES_PER_BUCKET).await {
+            Ok(segment) => segment,
+            Err(error) => {
+                session.free(span, root, ROOT_LEN as u64).await?;
+                return Err(error.into());
+            }
+        };
+        // The buckets of segment 0 are there from the beginning: all fresh, version 0.
+        let fresh = super::bucket::fresh_word(0);
+        let (first, second) = (buckets * 512 / 8, buckets * 64 / 8);
+        let mut done = 0;
+        while done < first + second {
+            let mut batch = span.batch();
+            while done < first + second && batch.len() < 16 {
+                let end = if done < first { first } else { first + second };
+                let step = (end - done).min(1024);
+                let mut buf = session.endpoint().buf(step as usize * 8);
+                buf.words_mut().fill(fresh);
+                batch.write(segment.add(done * 8), buf);
+                done += step;
+            }
+            batch.post().await?;
+        }
+        let mut words = [0; ROOT_LEN / 8];
+        words[2] = config.initial_bits;
+        words[ROOT_SEAL] = seal;
+        words[(ROOT_SEGMENTS / 8) as usize] = segment.to_bits();
+        span.write(root, session.endpoint().buf_from_words(&words)).await?;
+        Ok(root)
+    }
+
+    /// Opens the table with this root.
+    pub async fn open(
+        session: &Session,
+        span: &Span,
+        root: RemotePtr,
+        seal: u64,
+        config: &Config,
+    ) -> Result<Self, IndexError> {
+        let mut words = span.read(root, ROOT_LEN).await?;
+        // A READ that mixes two versions (N2) may miss a pointer: look again before believing it.
+        for _ in 0..3 {
+            if Geometry::parse(words.words()).is_none() {
+                words = span.read(root, ROOT_LEN).await?;
+            }
+        }
+        let geometry = Geometry::parse(words.words()).ok_or_else(|| corrupt_root(root))?;
+        let table = Table {
+            root,
+            seal,
+            geometry: RefCell::new(Rc::new(geometry)),
+            alpha: config.alpha,
+            threshold: config.threshold,
+            count: Cell::new(0),
+            added: Cell::new(0),
+            budget: Cell::new(0),
+            checked: Cell::new(session.client().epoch()),
+            speculation: Cell::new(SPECULATION),
+            grow_at: Cell::new(0),
+        };
+        table.learn(words.words())?;
+        Ok(table)
+    }
+
+    /// The root.
+    pub fn root(&self) -> RemotePtr {
+        self.root
+    }
+    /// This worker's copy of the directory.
+    pub fn geometry(&self) -> Rc<Geometry> {
+        Rc::clone(&self.geometry.borrow())
+    }
+    /// Entries, as far as this worker knows.
+    pub fn count(&self) -> u64 {
+        self.count.get().saturating_add_signed(self.added.get())
+    }
+    /// Bytes of this worker's copy.
+    pub fn cache_bytes(&self) -> u64 {
+        size_of::<Self>() as u64 + self.geometry.borrow().cache_bytes()
+    }
+    /// One entry more or less.
+    pub fn note(&self, change: i64) {
+        self.added.set(self.added.get() + change);
+    }
+    /// Should a lookup of a young bucket read its parent along? After a resize it saves a round trip for every bucket that
+    /// has yet to be split.
+    pub fn speculates(&self) -> bool {
+        self.speculation.get() > 0
+    }
+    /// A young bucket was found split, or not.
+    pub fn saw_young(&self, split: bool) {
+        self.speculation.set(if split { self.speculation.get().saturating_sub(1) } else { SPECULATION });
+    }
+
+    /// Counts an operation; adds a synchronization to its first batch if one is due. It is also due when the epoch has
+    /// moved on: an operation that begins two epochs after an index was dropped must know it.
+    pub fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Sync> {
+        let left = self.budget.get();
+        if left > 0 && self.checked.get() == epoch {
+            self.budget.set(left - 1);
+            return None;
+        }
+        self.checked.set(epoch);
+        Some(self.add_sync(batch))
+    }
+
+    fn add_sync(&self, batch: &mut Batch<'_>) -> Sync {
+        let added = self.added.replace(0);
+        if added != 0 {
+            batch.faa(self.root.add(8), added as u64);
+        }
+        Sync(batch.read(self.root, ROOT_LEN))
+    }
+
+    /// Evaluates the synchronization of a completed batch.
+    pub fn finish_sync(&self, sync: &Sync, done: &mut Done) -> Result<(), IndexError> {
+        self.learn(done.buf(sync.0).words())
+    }
+
+    /// Reads the root now; returns whether there is a newer version.
+    pub async fn sync(&self, span: &Span) -> Result<bool, IndexError> {
+        let before = self.geometry.borrow().version;
+        let mut batch = span.batch();
+        let sync = self.add_sync(&mut batch);
+        let mut done = batch.post().await?;
+        self.finish_sync(&sync, &mut done)?;
+        Ok(self.geometry.borrow().version > before)
+    }
+
+    fn learn(&self, words: &[u64]) -> Result<(), IndexError> {
+        let state = RootState(words.first().copied().unwrap_or_default());
+        // The memory of a dropped root is used again in the end; then it does not bear this index's seal.
+        if state.dropped() || words.get(ROOT_SEAL) != Some(&self.seal) {
+            return Err(IndexError::Dropped);
+        }
+        let known = self.geometry.borrow().version;
+        if state.version() > known {
+            // A READ of the root may mix versions (N2): a pointer that is not there yet comes with the next look.
+            if let Some(geometry) = Geometry::parse(words) {
+                *self.geometry.borrow_mut() = Rc::new(geometry);
+                self.speculation.set(SPECULATION);
+            }
+        }
+        let count = words.get(1).copied().unwrap_or_default();
+        self.count.set(if count > i64::MAX as u64 { 0 } else { count });
+        let slots = self.geometry.borrow().slots() as f64;
+        let load = self.count.get() as f64 / slots;
+        let frequency = self.alpha * slots * (self.threshold - load);
+        self.budget.set(if frequency > 1.0 { frequency as u64 } else { 0 });
+        Ok(())
+    }
+
+    /// Tells everybody that the index has been dropped.
+    pub async fn mark_dropped(&self, span: &Span) -> Result<(), IndexError> {
+        let mut seen = first_word(&span.read(self.root, 8).await?);
+        while !RootState(seen).dropped() {
+            let old = span.cas(self.root, seen, RootState(seen).drop().0).await?;
+            if old == seen {
+                break;
+            }
+            seen = old;
+        }
+        Ok(())
+    }
+
+    /// Is it time to grow?
+    pub fn crowded(&self) -> bool {
+        let count = self.count();
+        count as f64 >= self.threshold * self.geometry.borrow().slots() as f64 && count >= self.grow_at.get()
+    }
+
+    /// Adds a segment as large as all before, unless somebody else is at it. A pool without room for it is no error: the
+    /// table goes on with its overflow levels, and tries again later.
+    pub async fn grow(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
+        self.sync(span).await?;
+        if !self.crowded() {
+            return Ok(());
+        }
+        let geometry = self.geometry();
+        let version = geometry.version;
+        let state = RootState(version);
+        let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
+        let mine = state.resized_by(session.client().slot());
+        if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
+            return Ok(());
+        }
+        let bytes = Geometry::segment_buckets(geometry.initial_bits(), version + 1) * BYTES_PER_BUCKET;
+        let segment = match session.alloc_zeroed(span, self.root.node(), bytes).await {
+            Ok(segment) => segment,
+            Err(error) => {
+                span.cas(self.root, mine.0, state.0).await?;
+                self.grow_at.set(self.count() + geometry.slots() / 16 + 1);
+                return match error {
+                    PoolError::Full { .. } => Ok(()),
+                    other => Err(other.into()),
+                };
+            }
+        };
+        let mut batch = span.batch();
+        batch.write_words(self.root.add(ROOT_SEGMENTS + (version + 1) * 8), &[segment.to_bits()]);
+        let published = batch.cas(self.root, mine.0, state.settled(version + 1).0);
+        let mut done = batch.post().await?;
+        if done.old(published) != mine.0 {
+            // The index was dropped meanwhile: the segment belongs to nobody.
+            session.free(span, segment, bytes).await?;
+            return Err(IndexError::Dropped);
+        }
+        self.sync(span).await.map(drop)
+    }
+}
+
+fn first_word(buf: &Buf) -> u64 {
+    buf.words().first().copied().unwrap_or_default()
+}
+
+fn corrupt_root(root: RemotePtr) -> IndexError {
+    PoolError::Corrupt { at: root, what: "no table has such a root".to_owned() }.into()
+}

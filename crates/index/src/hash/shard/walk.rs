@@ -1,0 +1,388 @@
+//! Every entry of an index: for dumps, audits and drops.
+//!
+//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a later
+//! segment, so a walk beside working clients meets every key that was there all the time at least once; a key that is
+//! moved, or removed and inserted again, it may meet twice. Each step is pinned on its own, so that a long walk holds up
+//! nobody's memory.
+
+use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
+use super::geometry::{BYTES_PER_BUCKET, Geometry, Places, ROOT_LEN};
+use super::level3::{Chain3, NODE_LEN};
+use super::slot::{META, Slot};
+use super::table::Table;
+use super::{Shard, geometry};
+use crate::audit::{IndexAudit, Problems};
+use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
+use crate::{IndexError, Value};
+use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{IndexInfo, Pin, PoolError, catalog};
+use std::time::Duration;
+
+/// Buckets that one step reads.
+const STEP: u64 = 16;
+
+/// What a walk meets.
+struct Met {
+    /// 1, 2 or 3.
+    level: usize,
+    /// Number of the level-1 or level-2 bucket; in level 3 that of the level-1 bucket it belongs to.
+    bucket: u64,
+    /// Version of the bucket.
+    version: u64,
+    slot: RemotePtr,
+    word: u64,
+}
+
+/// One step of a walk.
+#[derive(Default)]
+struct Step {
+    met: Vec<Met>,
+    /// Nodes of level 3.
+    nodes: Vec<RemotePtr>,
+    /// Locked buckets.
+    locked: Vec<RemotePtr>,
+    /// Level-1 buckets that are there, and that are not yet.
+    written: u64,
+    unwritten: u64,
+    slots: u64,
+}
+
+/// Number of the first bucket of a segment.
+fn first_bucket(geometry: &Geometry, segment: usize) -> u64 {
+    if segment == 0 { 0 } else { Geometry::segment_buckets(geometry.initial_bits(), segment as u64) }
+}
+
+/// Steps of a walk: segment, level, first bucket within the segment, buckets.
+fn steps(geometry: &Geometry) -> Vec<(usize, usize, u64, u64)> {
+    let mut steps = Vec::new();
+    for segment in 0..geometry.segments().len() {
+        let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
+        for level in 1..=3 {
+            let step = STEP * [1, 8, 64][level - 1];
+            let parts = (0..buckets).step_by(step as usize);
+            steps.extend(parts.map(|first| (segment, level, first, step.min(buckets - first))));
+        }
+    }
+    steps
+}
+
+async fn read_step(
+    pin: &Pin<'_>,
+    geometry: &Geometry,
+    (segment, level, first, count): (usize, usize, u64, u64),
+) -> Result<Step, IndexError> {
+    let span = pin.span();
+    let mut step = Step::default();
+    let first = first_bucket(geometry, segment) + first;
+    if level == 3 {
+        let words = span.read(geometry.third(first), count as usize * 8).await?;
+        for (i, word) in words.words().iter().enumerate().filter(|(_, word)| **word & !META != 0) {
+            let bucket = first + i as u64;
+            let chain = Chain3::read(span, geometry.third(bucket), *word).await?;
+            step.nodes.extend(&chain.nodes);
+            let met = |(slot, word): &(RemotePtr, u64)| Met { level, bucket, version: 0, slot: *slot, word: *word };
+            step.met.extend(chain.words().iter().map(met));
+        }
+        return Ok(step);
+    }
+    let of = if level == 1 { Level::One } else { Level::Two };
+    let start = geometry.bucket(of, first);
+    let words = span.read(start, count as usize * of.bytes()).await?;
+    for (i, part) in words.words().chunks_exact(of.slots()).enumerate() {
+        let bucket = first + i as u64;
+        let at = start.add((i * of.bytes()) as u64);
+        let snapshot = Snapshot::new(at, span.endpoint().buf_from_words(part));
+        if snapshot.word(LOCK_SLOT) & !META == 0 {
+            step.unwritten += 1;
+            continue;
+        }
+        step.written += 1;
+        step.slots += of.slots() as u64;
+        if snapshot.locked() {
+            step.locked.push(at);
+        }
+        let version = snapshot.version();
+        for (i, word) in part.iter().enumerate() {
+            step.met.push(Met { level, bucket, version, slot: snapshot.slot(i), word: *word });
+        }
+    }
+    Ok(step)
+}
+
+/// Reads whole blocks, those of one step in one batch.
+async fn read_blocks(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Buf>, IndexError> {
+    let mut batch = span.block_batch();
+    let tickets: Vec<_> = entries.iter().map(|(ptr, len)| batch.read(*ptr, *len as usize * UNIT)).collect();
+    let mut done = batch.post().await?;
+    let mut bufs: Vec<_> = tickets.into_iter().map(|ticket| done.buf(ticket)).collect();
+    drop(done);
+    for (buf, (ptr, _)) in bufs.iter_mut().zip(entries) {
+        if let Decoded::Longer(len) = block::decode(buf) {
+            *buf = span.read(*ptr, len).await?;
+        }
+    }
+    Ok(bufs)
+}
+
+impl Shard {
+    /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
+    pub async fn for_each(
+        &self,
+        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+    ) -> Result<u64, IndexError> {
+        let mut seen = 0;
+        for table in &self.tables {
+            let geometry = self.current(table).await?;
+            for part in steps(&geometry) {
+                let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+                let step = read_step(&pin, &geometry, part).await?;
+                let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
+                    Slot::Live(entry) => Some((entry.ptr, entry.len)),
+                    // Being moved: it is here or in a later segment. Its length is in its header.
+                    Slot::Frozen(_, ptr) => Some((ptr, 1)),
+                    _ => None,
+                });
+                let live: Vec<_> = live.collect();
+                let mut found = Vec::new();
+                for part in live.chunks(64) {
+                    for (buf, (ptr, _)) in read_blocks(pin.span(), part).await?.into_iter().zip(part) {
+                        let Decoded::Sound(_, key, value) = block::decode(&buf) else {
+                            let what = "the key-value block has a wrong checksum".to_owned();
+                            return Err(PoolError::Corrupt { at: *ptr, what }.into());
+                        };
+                        let key = buf.bytes().get(key).unwrap_or_default().to_vec();
+                        found.push((key, Value::fetched(buf, value)));
+                    }
+                }
+                drop(pin);
+                for (key, value) in found {
+                    each(&key, value).await?;
+                    seen += 1;
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The directory as the root has it now.
+    async fn current(&self, table: &Table) -> Result<std::rc::Rc<Geometry>, IndexError> {
+        let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+        table.sync(pin.span()).await?;
+        Ok(table.geometry())
+    }
+
+    /// Walks the whole index, notes every object in `audit`, and checks every entry: its block exists, is sound, and lies
+    /// where a lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
+    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        let mut report = IndexAudit::default();
+        let mut problems = Problems::default();
+        let mut hashes: Vec<(u64, RemotePtr)> = Vec::new();
+        let nodes = self.session.pool().nodes();
+        for (table, node) in self.tables.iter().zip(nodes) {
+            if table.root().node() != node {
+                problems.add(format!("the table of memory node {node} has its root at {}", table.root()));
+            }
+            audit.reach(table.root(), ROOT_LEN as u64, "a root");
+            let geometry = self.current(table).await?;
+            report.slots += geometry.slots();
+            report.resizes = report.resizes.max(geometry.version);
+            for (segment, at) in geometry.segments().iter().enumerate() {
+                let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
+                report.index_bytes += buckets * BYTES_PER_BUCKET;
+                audit.reach(*at, buckets * BYTES_PER_BUCKET, "a segment");
+            }
+            for part in steps(&geometry) {
+                let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+                let step = read_step(&pin, &geometry, part).await?;
+                report.buckets += step.written;
+                report.buckets_to_split += step.unwritten;
+                for node in &step.nodes {
+                    report.index_bytes += NODE_LEN as u64;
+                    audit.reach(*node, NODE_LEN as u64, "a node of level 3");
+                }
+                for at in step.locked.iter().filter(|_| alone) {
+                    problems.add(format!("the bucket at {at} is locked, and no client is there to release it"));
+                }
+                for met in step.met.chunks(64) {
+                    self.audit_entries(&pin, &geometry, met, alone, audit, &mut report, &mut problems, &mut hashes)
+                        .await?;
+                }
+            }
+        }
+        if alone {
+            self.find_twins(hashes, &mut problems).await?;
+        }
+        report.problems = problems.into_vec();
+        Ok(report)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn audit_entries(
+        &self,
+        pin: &Pin<'_>,
+        geometry: &Geometry,
+        met: &[Met],
+        alone: bool,
+        audit: &mut Audit,
+        report: &mut IndexAudit,
+        problems: &mut Problems,
+        hashes: &mut Vec<(u64, RemotePtr)>,
+    ) -> Result<(), IndexError> {
+        let span = pin.span();
+        let mut live = Vec::new();
+        for met in met {
+            match Slot::decode(met.word) {
+                Slot::Live(entry) => live.push((met, entry)),
+                Slot::Dead(..) => report.dead += 1,
+                Slot::Frozen(..) | Slot::Barrier(..) if alone => {
+                    problems.add(format!("the slot at {} belongs to a split that nobody finishes", met.slot));
+                }
+                Slot::Unknown => problems.add(format!("the slot at {} holds {:#018x}", met.slot, met.word)),
+                Slot::Unwritten if alone && met.level < 3 => {
+                    problems.add(format!("the slot at {} of a bucket in use was never written", met.slot));
+                }
+                _ => {}
+            }
+        }
+        let blocks: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
+        let bufs = read_blocks(span, &blocks).await?;
+        for ((met, entry), buf) in live.into_iter().zip(bufs) {
+            let at = met.slot;
+            let Decoded::Sound(header, ..) = block::decode(&buf) else {
+                problems.add(format!("the slot at {at} points to {}, where no sound key-value block is", entry.ptr));
+                continue;
+            };
+            let units = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
+            if entry.fp != header.hash.fingerprint() || entry.len != units {
+                problems.add(format!("the slot at {at} does not fit the block at {} that it points to", entry.ptr));
+            }
+            if let Some(what) = misplaced(geometry, met, entry.sid, &header) {
+                problems.add(format!("the entry at {at} {what}"));
+            }
+            if let Some(what) = Audit::dangling(&self.session, span, entry.ptr, header.block_len() as u64).await? {
+                problems.add(format!("the slot at {at} points to {}, but {what}", entry.ptr));
+            }
+            report.entries[met.level - 1] += 1;
+            report.block_bytes += header.block_len() as u64;
+            audit.reach(entry.ptr, header.block_len() as u64, "a block");
+            hashes.push((header.hash.bits(), entry.ptr));
+        }
+        Ok(())
+    }
+
+    /// Keys that have two entries.
+    async fn find_twins(&self, mut hashes: Vec<(u64, RemotePtr)>, problems: &mut Problems) -> Result<(), IndexError> {
+        hashes.sort_unstable();
+        for pair in hashes.windows(2) {
+            let &[(one, first), (two, second)] = pair else { continue };
+            if one != two {
+                continue;
+            }
+            let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+            let bufs = read_blocks(pin.span(), &[(first, 1), (second, 1)]).await?;
+            let key = |buf: &Buf| match block::decode(buf) {
+                Decoded::Sound(_, key, _) => buf.bytes().get(key).map(<[u8]>::to_vec),
+                _ => None,
+            };
+            if let [one, two] = bufs.as_slice()
+                && key(one) == key(two)
+            {
+                problems.add(format!("the blocks at {first} and {second} have the same key"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
+    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+        let session = &self.session;
+        let endpoint = session.endpoint();
+        // Before it is dropped, the directory must be the newest; nobody resizes it afterwards.
+        let mut geometries = Vec::new();
+        for table in &self.tables {
+            geometries.push(self.current(table).await?);
+        }
+        for (table, geometry) in self.tables.iter().zip(&mut geometries) {
+            table.mark_dropped(span).await?;
+            let root = span.read(table.root(), ROOT_LEN).await?;
+            if let Some(newest) = geometry::Geometry::parse(root.words()) {
+                *geometry = std::rc::Rc::new(newest);
+            }
+        }
+        let marked = session.client().epoch() + 1;
+        let until = endpoint.now() + session.pool().lease() * 2;
+        while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
+            if endpoint.now() > until {
+                let what = format!("the memory of index {:?}", info.name);
+                let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
+                return Err(PoolError::Held { what, holder }.into());
+            }
+            session.client().tick(endpoint).await?;
+            endpoint.sleep(Duration::from_micros(20)).await;
+        }
+        for (table, geometry) in self.tables.iter().zip(&geometries) {
+            for part in steps(geometry) {
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                let step = read_step(&pin, geometry, part).await?;
+                let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
+                    Slot::Live(entry) => Some(entry.ptr),
+                    _ => None,
+                });
+                let live: Vec<_> = live.collect();
+                for part in live.chunks(64) {
+                    let mut batch = pin.span().batch();
+                    let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
+                    let mut done = batch.post().await?;
+                    for (ptr, ticket) in tickets {
+                        if let Some(header) = Header::decode(done.buf(ticket).words()) {
+                            session.free(pin.span(), ptr, header.block_len() as u64).await?;
+                        }
+                    }
+                }
+                for node in step.nodes {
+                    session.free(pin.span(), node, NODE_LEN as u64).await?;
+                }
+                drop(pin);
+                session.maintain().await?;
+            }
+            for segment in geometry.segments() {
+                session.free(span, *segment, session.pool().geometry(segment.node()).chunk_size).await?;
+            }
+            span.write(table.root(), endpoint.buf_from_words(&[0; ROOT_LEN / 8])).await?;
+            session.free(span, table.root(), ROOT_LEN as u64).await?;
+        }
+        session.free(span, info.root, self.tables.len() as u64 * 8).await?;
+        catalog::end_drop(session, span, info).await?;
+        Ok(())
+    }
+
+    /// Gives back the segments of a table that nobody has seen.
+    pub(super) async fn free_segments(
+        session: &farindex_pool::Session,
+        span: &Span,
+        root: RemotePtr,
+    ) -> Result<(), IndexError> {
+        let words = span.read(root, ROOT_LEN).await?;
+        if let Some(geometry) = Geometry::parse(words.words()) {
+            for segment in geometry.segments() {
+                session.free(span, *segment, session.pool().geometry(segment.node()).chunk_size).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Would a lookup find an entry where it is?
+fn misplaced(geometry: &Geometry, met: &Met, sid: u64, header: &Header) -> Option<&'static str> {
+    debug_assert_eq!(version_bit(LOCK_SLOT, 0), 0);
+    let places = Places::of(header.hash);
+    let fits = |hash: u64| geometry.home(hash, met.version) == met.bucket && geometry.sid(hash, met.version) == sid;
+    let found = match met.level {
+        1 => fits(header.hash.bits()),
+        2 => places.choices.into_iter().any(fits),
+        // Level 3 goes with the level-1 bucket, whose version this step does not know: any that fits will do.
+        _ => (0..=geometry.version).any(|version| geometry.home(header.hash.bits(), version) == met.bucket),
+    };
+    (!found).then_some("lies where no lookup comes by")
+}
