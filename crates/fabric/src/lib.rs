@@ -50,6 +50,7 @@ pub mod endpoint;
 pub mod error;
 pub mod exec;
 mod gate;
+mod mapped;
 pub mod memory;
 pub mod meter;
 pub mod ptr;
