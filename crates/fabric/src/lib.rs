@@ -53,8 +53,12 @@ mod gate;
 mod mapped;
 pub mod memory;
 pub mod meter;
+#[cfg(target_os = "linux")]
+mod process;
 pub mod ptr;
 mod region;
+#[cfg(target_os = "linux")]
+pub mod shm;
 mod timer;
 pub mod transport;
 pub mod verb;
@@ -67,5 +71,7 @@ pub use exec::{Driver, Executor, Task};
 pub use memory::MemoryFabric;
 pub use meter::{Class, Counters, Meter, OpKind, OpStats};
 pub use ptr::{NodeId, RemotePtr};
+#[cfg(target_os = "linux")]
+pub use shm::ShmFabric;
 pub use transport::{Capabilities, Fabric, Identity, NodeInfo, Transport};
 pub use verb::{Chain, Verb, VerbKind};
