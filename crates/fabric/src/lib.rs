@@ -49,6 +49,7 @@ pub mod contract;
 pub mod endpoint;
 pub mod error;
 pub mod exec;
+mod flights;
 mod gate;
 mod mapped;
 pub mod memory;
