@@ -22,6 +22,7 @@
 //! | [`meter`] | verbs, bytes and round trips for each kind of operation |
 //! | [`exec`] | the single-threaded executor of a worker's coroutines |
 //! | [`transport`] | what a fabric implements |
+//! | `conformance` | the suite that holds a fabric to the contract (feature `conformance`) |
 //!
 //! # A first verb
 //!
@@ -45,6 +46,8 @@
 compile_error!("far memory is little-endian, and so must the host be");
 
 pub mod buf;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod contract;
 pub mod endpoint;
 pub mod error;
