@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(super) fn completed_verbs_are_seen_by_others(bench: &Bench<'_>) -> Verdict {
     let world = bench.world(1)?;
     // Few turns: where threads outnumber cores, each costs a slice of time.
-    let (rounds, ball) = (bench.rounds().div_ceil(4).min(40), Signal::default());
+    let (rounds, ball) = (bench.rounds().div_ceil(4).min(24), Signal::default());
     // They take turns. Whose turn it is changes the words, and the other must see that.
     let scripts = (0..2).map(|me| {
         let ball = ball.clone();
@@ -157,7 +157,7 @@ pub(super) fn reads_and_atomics_keep_posting_order(bench: &Bench<'_>) -> Verdict
 /// Two clients meet again and again, each time on two fresh words; what each saw of the other's word is judged.
 fn litmus(bench: &Bench<'_>, atomic_first: bool, judge: fn(u64, u64) -> bool) -> Verdict {
     let world = bench.world(1)?;
-    let (rounds, here) = (bench.rounds().min(200), Signal::default());
+    let (rounds, here) = (bench.rounds().min(100), Signal::default());
     let (seen, start) = ([Signal::default(), Signal::default()], Signal::default());
     let scripts = (0..2).map(|me| {
         let (here, seen, start) = (here.clone(), seen.clone(), start.clone());
