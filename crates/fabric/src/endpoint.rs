@@ -393,7 +393,11 @@ impl<'s> Batch<'s> {
     fn launch(self) -> (State, &'s Span, Class) {
         let Batch { span, chain, class, failure, .. } = self;
         let state = match failure {
-            Some(error) => State::Ready(Some((chain, Err(error)))),
+            Some(error) => {
+                // Nothing was posted, so waiting for it is no round trip.
+                span.endpoint.recycle(chain);
+                State::Ready(Some((Chain::new(), Err(error))))
+            }
             None if chain.is_empty() => State::Ready(Some((chain, Ok(())))),
             None => match span.endpoint.launch(chain) {
                 Ok(done) => State::Ready(Some(done)),

@@ -58,12 +58,10 @@ fn every_liberty_is_allowed() {
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
 fn flawed_fabrics_are_convicted() {
     for &(flaw, clause) in Flaw::ALL {
-        for seed in 0..2 {
-            let subject = Stepping { seed, masked_cas: true, flaw: Some(flaw) };
-            let violation = check(&subject).expect_err(&format!("{flaw:?} was not noticed with seed {seed}"));
-            println!("{flaw:?}, seed {seed}: {violation}");
-            assert_eq!(violation.clause, clause, "{flaw:?} with seed {seed}: {violation}");
-        }
+        let subject = Stepping { seed: 0, masked_cas: true, flaw: Some(flaw) };
+        let violation = check(&subject).expect_err(&format!("{flaw:?} was not noticed"));
+        println!("{flaw:?}: {violation}");
+        assert_eq!(violation.clause, clause, "{flaw:?}: {violation}");
     }
 }
 
