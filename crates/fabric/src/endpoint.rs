@@ -8,12 +8,12 @@
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
 
 use crate::buf::BufPool;
+use crate::flights::{Ending, Flights};
 use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
 use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
 use crate::{Buf, Chain, Driver, FabricError, NodeId, RemotePtr, Verb, VerbKind};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,6 +22,10 @@ use std::time::Duration;
 
 /// How long a batch may take before it fails, unless [`Endpoint::set_deadline`] says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Bytes that one READ may fetch at most. A length often comes out of far memory: a wild one is an error, and not an
+/// attempt to allocate as much.
+pub const MAX_READ_LEN: usize = 1 << 30;
 
 /// A worker thread's connection to every memory node. Cheap to clone; clones share buffers, meter and connection.
 #[derive(Clone)]
@@ -37,48 +41,6 @@ struct Inner {
     meter: RefCell<Meter>,
     timers: RefCell<Timers>,
     deadline: Cell<Duration>,
-}
-
-/// What is known of a batch that did not complete at once.
-enum Flight {
-    Free,
-    Waiting(Option<Waker>),
-    Done(Chain, Result<(), FabricError>),
-    /// Nobody waits: the chain is recycled when it comes back.
-    Unwatched,
-}
-
-/// The batches in flight. A number is (generation, place), so that a completion which comes in after its deadline, when
-/// its place has been used again, is recognised and dropped.
-#[derive(Default)]
-struct Flights {
-    places: Vec<(u32, Flight)>,
-    free: Vec<u32>,
-    by_age: VecDeque<(Duration, u64, NodeId)>,
-}
-
-impl Flights {
-    fn open(&mut self) -> u64 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, Flight::Free));
-            self.places.len() as u32 - 1
-        });
-        let entry = &mut self.places[place as usize];
-        entry.1 = Flight::Waiting(None);
-        u64::from(entry.0) << 32 | u64::from(place)
-    }
-    fn get(&mut self, id: u64) -> Option<&mut Flight> {
-        let entry = self.places.get_mut(id as u32 as usize)?;
-        (u64::from(entry.0) == id >> 32).then_some(&mut entry.1)
-    }
-    fn close(&mut self, id: u64) {
-        if let Some(entry) = self.places.get_mut(id as u32 as usize)
-            && u64::from(entry.0) == id >> 32
-        {
-            *entry = (entry.0.wrapping_add(1), Flight::Free);
-            self.free.push(id as u32);
-        }
-    }
 }
 
 impl Endpoint {
@@ -136,9 +98,17 @@ impl Endpoint {
     pub(crate) fn timers(&self) -> &RefCell<Timers> {
         &self.inner.timers
     }
-    /// Batches that have not completed after this long fail with [`FabricError::Deadline`].
+    /// Batches that have not completed after this long fail with [`FabricError::Deadline`], those in flight included.
     pub fn set_deadline(&self, deadline: Duration) {
         self.inner.deadline.set(deadline);
+        let mut transport = self.inner.transport.borrow_mut();
+        for posted in self.inner.flights.borrow().posting_times() {
+            transport.wake_at(posted.saturating_add(deadline));
+        }
+    }
+    /// Completions that came for no batch in flight: after its deadline, or a second time (which no fabric may do).
+    pub fn strays(&self) -> u64 {
+        self.inner.flights.borrow().strays()
     }
     /// What the fabric can do.
     pub fn capabilities(&self) -> Capabilities {
@@ -161,7 +131,7 @@ impl Endpoint {
     }
 
     /// Hands a chain to the transport. `Err` is the number it will complete under.
-    fn launch(&self, chain: Chain) -> Result<(Chain, Result<(), FabricError>), u64> {
+    fn launch(&self, chain: Chain) -> Result<Ending, u64> {
         let node = chain.first().map_or(NodeId::new(0), Verb::node);
         let id = self.inner.flights.borrow_mut().open();
         let mut transport = self.inner.transport.borrow_mut();
@@ -171,52 +141,12 @@ impl Endpoint {
                 Ok((chain, result))
             }
             Post::Pending => {
-                let deadline = self.inner.deadline.get();
-                let due = transport.now().saturating_add(deadline);
-                transport.wake_at(due);
-                self.inner.flights.borrow_mut().by_age.push_back((due, id, node));
+                let now = transport.now();
+                transport.wake_at(now.saturating_add(self.inner.deadline.get()));
+                self.inner.flights.borrow_mut().posted(id, node, now);
                 Err(id)
             }
         }
-    }
-
-    fn expire(&self, now: Duration) -> bool {
-        let mut any = false;
-        loop {
-            let mut flights = self.inner.flights.borrow_mut();
-            let Some(&(due, id, node)) = flights.by_age.front() else {
-                return any;
-            };
-            let waiting = matches!(flights.get(id), Some(Flight::Waiting(_) | Flight::Unwatched));
-            if waiting && due > now {
-                return any;
-            }
-            flights.by_age.pop_front();
-            if waiting {
-                let after = self.inner.deadline.get();
-                let waker = settle(&mut flights, id, Vec::new(), Err(FabricError::Deadline { node, after }));
-                drop(flights);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-                any = true;
-            }
-        }
-    }
-}
-
-/// Notes the end of a batch; returns who waits for it.
-fn settle(flights: &mut Flights, id: u64, chain: Chain, result: Result<(), FabricError>) -> Option<Waker> {
-    match flights.get(id) {
-        Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, result)) {
-            Flight::Waiting(waker) => waker,
-            _ => None,
-        },
-        Some(Flight::Unwatched) => {
-            flights.close(id);
-            None
-        }
-        _ => None,
     }
 }
 
@@ -227,21 +157,23 @@ struct Arrivals<'a> {
 
 impl Completions for Arrivals<'_> {
     fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) {
-        self.woken.extend(settle(&mut self.inner.flights.borrow_mut(), id, chain, result));
+        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result));
     }
 }
 
 impl Driver for Endpoint {
     fn progress(&self) -> bool {
         let mut any = false;
-        if !self.inner.flights.borrow().by_age.is_empty() {
+        if !self.inner.flights.borrow().is_empty() {
             let mut arrivals = Arrivals { inner: &self.inner, woken: Vec::new() };
             let mut transport = self.inner.transport.borrow_mut();
             any = transport.progress(&mut arrivals);
             let now = transport.now();
             drop(transport);
             arrivals.woken.into_iter().for_each(Waker::wake);
-            any |= self.expire(now);
+            let (expired, woken) = self.inner.flights.borrow_mut().expire(now, self.inner.deadline.get());
+            woken.into_iter().for_each(Waker::wake);
+            any |= expired;
         }
         if !self.inner.timers.borrow().is_empty() {
             let now = self.now();
@@ -312,43 +244,53 @@ impl Span {
     }
     /// Compares the bits of `compare_mask` and stores those of `swap_mask`; returns the word before. One verb where the
     /// fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
-    pub async fn masked_cas(
+    pub fn masked_cas(
         &self,
         ptr: RemotePtr,
         expect: u64,
         new: u64,
         compare_mask: u64,
         swap_mask: u64,
-    ) -> Result<u64, FabricError> {
-        if self.endpoint.capabilities().masked_cas {
-            let mut batch = self.batch();
-            let kind = VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old: 0 };
-            let ticket = batch.push(ptr, kind);
-            return Ok(batch.post().await?.old(ticket));
-        }
-        let mut seen = self.read(ptr, 8).await?.words().first().copied().unwrap_or_default();
-        loop {
-            if (seen ^ expect) & compare_mask != 0 {
-                return Ok(seen);
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let native = self.endpoint.capabilities().masked_cas;
+        let mut batch = self.batch();
+        let ticket = if native {
+            batch.push(ptr, VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old: 0 })
+        } else {
+            batch.read(ptr, 8)
+        };
+        let posted = batch.post();
+        async move {
+            let mut done = posted.await?;
+            if native {
+                return Ok(done.old(ticket));
             }
-            let old = self.cas(ptr, seen, seen & !swap_mask | new & swap_mask).await?;
-            if old == seen {
-                return Ok(old);
+            let mut seen = done.buf(ticket).words().first().copied().unwrap_or_default();
+            loop {
+                if (seen ^ expect) & compare_mask != 0 {
+                    return Ok(seen);
+                }
+                let old = self.cas(ptr, seen, seen & !swap_mask | new & swap_mask).await?;
+                if old == seen {
+                    return Ok(old);
+                }
+                seen = old;
             }
-            seen = old;
         }
     }
     /// Asks the memory node's CPU.
-    pub async fn call(&self, node: NodeId, request: Buf) -> Result<Vec<u8>, FabricError> {
+    pub fn call(&self, node: NodeId, request: Buf) -> impl Future<Output = Result<Vec<u8>, FabricError>> + '_ {
         let mut batch = self.batch();
         let ticket = batch.push(RemotePtr::new(node, 0), VerbKind::Call { request, reply: None });
-        Ok(batch.post().await?.reply(ticket))
+        let posted = batch.post();
+        async move { Ok(posted.await?.reply(ticket)) }
     }
     /// Shuts a client out of one memory node (G6).
-    pub async fn revoke(&self, node: NodeId, identity: Identity) -> Result<(), FabricError> {
+    pub fn revoke(&self, node: NodeId, identity: Identity) -> impl Future<Output = Result<(), FabricError>> + '_ {
         let mut batch = self.batch();
         batch.push(RemotePtr::new(node, 0), VerbKind::Revoke(identity));
-        batch.post().await.map(drop)
+        let posted = batch.post();
+        async move { posted.await.map(drop) }
     }
 }
 
@@ -381,12 +323,15 @@ impl<'s> Batch<'s> {
         self.chain.push(verb);
         Ticket(self.chain.len() - 1)
     }
-    /// READ of `len` bytes, a multiple of 8.
+    /// READ of `len` bytes, a multiple of 8, at most [`MAX_READ_LEN`].
     pub fn read(&mut self, ptr: RemotePtr, len: usize) -> Ticket {
         if !len.is_multiple_of(8) {
             self.failure.get_or_insert(FabricError::Misaligned { ptr, len });
         }
-        let buf = self.span.endpoint.buf(len);
+        if len > MAX_READ_LEN {
+            self.failure.get_or_insert(FabricError::TooLong { ptr, len });
+        }
+        let buf = self.span.endpoint.buf(if self.failure.is_none() { len } else { 0 });
         self.push(ptr, VerbKind::Read(buf))
     }
     /// WRITE of a buffer.
@@ -419,7 +364,12 @@ impl<'s> Batch<'s> {
         self.chain.is_empty()
     }
 
-    fn count(&self, cost: &mut Counters) {
+    /// Counts what is about to be posted. What is refused beforehand, and a batch without verbs, costs nothing.
+    fn count(&self) -> bool {
+        if self.failure.is_some() || self.chain.is_empty() {
+            return false;
+        }
+        let mut cost = self.span.cost.borrow_mut();
         cost.batches += 1;
         for verb in &self.chain {
             match &verb.kind {
@@ -437,12 +387,17 @@ impl<'s> Batch<'s> {
                 VerbKind::Call { .. } | VerbKind::Revoke(_) => cost.calls += 1,
             }
         }
+        true
     }
 
     fn launch(self) -> (State, &'s Span, Class) {
         let Batch { span, chain, class, failure, .. } = self;
         let state = match failure {
-            Some(error) => State::Ready(Some((chain, Err(error)))),
+            Some(error) => {
+                // Nothing was posted, so waiting for it is no round trip.
+                span.endpoint.recycle(chain);
+                State::Ready(Some((Chain::new(), Err(error))))
+            }
             None if chain.is_empty() => State::Ready(Some((chain, Ok(())))),
             None => match span.endpoint.launch(chain) {
                 Ok(done) => State::Ready(Some(done)),
@@ -454,9 +409,7 @@ impl<'s> Batch<'s> {
 
     /// Posts the batch now. Await the completion, or the results are lost (the verbs still run).
     pub fn post(self) -> Completion<'s> {
-        if self.failure.is_none() && !self.chain.is_empty() {
-            self.count(&mut self.span.cost.borrow_mut());
-        }
+        self.count();
         let posted_after = self.span.waits.get();
         let (state, span, class) = self.launch();
         Completion { state, span, class, posted_after }
@@ -464,26 +417,23 @@ impl<'s> Batch<'s> {
 
     /// Posts the batch now, and waits for nothing: N5 applies to when it lands, and an error goes unseen.
     pub fn post_detached(self) {
-        {
-            let mut cost = self.span.cost.borrow_mut();
-            self.count(&mut cost);
-            cost.detached += 1;
+        if self.count() {
+            self.span.cost.borrow_mut().detached += 1;
         }
         let (state, span, _) = self.launch();
         match state {
             State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
             State::Ready(None) => {}
             State::Flying(id) => {
-                if let Some(flight) = span.endpoint.inner.flights.borrow_mut().get(id) {
-                    *flight = Flight::Unwatched;
-                }
+                let unused = span.endpoint.inner.flights.borrow_mut().forget(id);
+                debug_assert!(unused.is_none(), "nobody can wait for it yet");
             }
         }
     }
 }
 
 enum State {
-    Ready(Option<(Chain, Result<(), FabricError>)>),
+    Ready(Option<Ending>),
     Flying(u64),
 }
 
@@ -501,28 +451,12 @@ impl<'s> Future for Completion<'s> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Flying(id) = self.state {
-            let mut flights = self.span.endpoint.inner.flights.borrow_mut();
-            match flights.get(id) {
-                Some(Flight::Waiting(waker)) => {
-                    if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                        *waker = Some(cx.waker().clone());
-                    }
-                    return Poll::Pending;
-                }
-                Some(flight @ Flight::Done(..)) => {
-                    let done = match std::mem::replace(flight, Flight::Free) {
-                        Flight::Done(chain, result) => Some((chain, result)),
-                        _ => None,
-                    };
-                    flights.close(id);
-                    drop(flights);
-                    self.state = State::Ready(done);
-                }
-                _ => {
-                    drop(flights);
-                    self.state = State::Ready(None);
-                }
-            }
+            let (polled, unused) = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
+            drop(unused);
+            let Poll::Ready(ending) = polled else {
+                return Poll::Pending;
+            };
+            self.state = State::Ready(ending);
         }
         let State::Ready(done) = &mut self.state else {
             return Poll::Pending;
@@ -554,12 +488,8 @@ impl Drop for Completion<'_> {
             State::Ready(Some(_)) => self.span.cost.borrow_mut().abandoned += 1,
             State::Flying(id) => {
                 self.span.cost.borrow_mut().abandoned += 1;
-                let mut flights = self.span.endpoint.inner.flights.borrow_mut();
-                match flights.get(*id) {
-                    Some(Flight::Done(..)) => flights.close(*id),
-                    Some(flight) => *flight = Flight::Unwatched,
-                    None => {}
-                }
+                let unused = self.span.endpoint.inner.flights.borrow_mut().forget(*id);
+                drop(unused);
             }
         }
     }

@@ -29,6 +29,14 @@ pub enum FabricError {
         /// Bytes asked for.
         len: usize,
     },
+    /// More than one READ may fetch. Nothing was posted.
+    #[error("{len} bytes at {ptr}: a READ fetches at most {}", crate::endpoint::MAX_READ_LEN)]
+    TooLong {
+        /// First byte.
+        ptr: RemotePtr,
+        /// Bytes asked for.
+        len: usize,
+    },
     /// No completion within the endpoint's deadline (G1).
     #[error("memory node {node} did not answer within {after:?}")]
     Deadline {

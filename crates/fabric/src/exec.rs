@@ -109,6 +109,16 @@ impl Executor {
     }
 }
 
+impl Drop for Executor {
+    /// Woken tasks and the queue hold each other: without this, what tasks own (endpoints, say) would live for ever.
+    fn drop(&mut self) {
+        // Not under the lock: dropping a task may wake another.
+        while let Some(runnable) = { self.queue.lock().pop_front() } {
+            drop(runnable);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +148,16 @@ mod tests {
             }
         });
         assert_eq!(*order.borrow(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_a_task_owns_goes_with_the_executor() {
+        let owned = Rc::new(());
+        let executor = Executor::new();
+        let task = Rc::clone(&owned);
+        executor.spawn(async move { drop(task) }).detach();
+        drop(executor);
+        assert_eq!(Rc::strong_count(&owned), 1);
     }
 
     #[test]

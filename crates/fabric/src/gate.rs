@@ -1,7 +1,8 @@
 //! Revocation inside one process (G6).
 //!
 //! Invariants: an endpoint carries out verbs only between [`Gate::enter`] and the drop of its pass; once
-//! [`Gates::revoke`] has returned, no endpoint of that client is inside and none gets in again.
+//! [`Gates::revoke`] has returned, no endpoint of that client is inside and none gets in again. Revocations are ordered
+//! by one lock, so of two clients that revoke each other one wins, and the other's has no effect.
 //!
 //! The pair of flags is Dekker's: the endpoint raises `busy` and then looks at `revoked`, the revoker raises `revoked`
 //! and then waits for `busy` to fall. Both are sequentially consistent, so at least one of them sees the other.
@@ -60,21 +61,27 @@ impl Gates {
         client.gates.push(Arc::clone(&gate));
         gate
     }
-    /// Shuts all endpoints of a client out, and waits until each has left.
-    pub(crate) fn revoke(&self, identity: &Identity) {
+    /// Shuts all endpoints of a client out, and waits until each has left. `by` is the gate of whoever asks: it stands
+    /// outside while it waits (or two clients that revoke each other would wait for ever), so whether it may still act is
+    /// decided under the lock.
+    pub(crate) fn revoke(&self, by: &Gate, identity: &Identity) -> Result<(), FabricError> {
         let gates = {
             let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if by.revoked.load(Ordering::SeqCst) {
+                return Err(FabricError::Revoked);
+            }
             let client = clients.entry(identity.token).or_default();
             client.revoked = true;
+            for gate in &client.gates {
+                gate.revoked.store(true, Ordering::SeqCst);
+            }
             client.gates.clone()
         };
-        for gate in &gates {
-            gate.revoked.store(true, Ordering::SeqCst);
-        }
         for gate in &gates {
             while gate.busy.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
         }
+        Ok(())
     }
 }

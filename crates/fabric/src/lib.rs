@@ -22,6 +22,7 @@
 //! | [`meter`] | verbs, bytes and round trips for each kind of operation |
 //! | [`exec`] | the single-threaded executor of a worker's coroutines |
 //! | [`transport`] | what a fabric implements |
+//! | `conformance` | the suite that holds a fabric to the contract (feature `conformance`) |
 //!
 //! # A first verb
 //!
@@ -45,15 +46,23 @@
 compile_error!("far memory is little-endian, and so must the host be");
 
 pub mod buf;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod contract;
 pub mod endpoint;
 pub mod error;
 pub mod exec;
+mod flights;
 mod gate;
+mod mapped;
 pub mod memory;
 pub mod meter;
+#[cfg(target_os = "linux")]
+mod process;
 pub mod ptr;
 mod region;
+#[cfg(target_os = "linux")]
+pub mod shm;
 mod timer;
 pub mod transport;
 pub mod verb;
@@ -66,5 +75,7 @@ pub use exec::{Driver, Executor, Task};
 pub use memory::MemoryFabric;
 pub use meter::{Class, Counters, Meter, OpKind, OpStats};
 pub use ptr::{NodeId, RemotePtr};
+#[cfg(target_os = "linux")]
+pub use shm::ShmFabric;
 pub use transport::{Capabilities, Fabric, Identity, NodeInfo, Transport};
 pub use verb::{Chain, Verb, VerbKind};

@@ -71,10 +71,10 @@ impl RemotePtr {
     pub const fn offset(self) -> u64 {
         self.0 & OFFSET_MASK
     }
-    /// `bytes` further on the same node.
+    /// `bytes` further on the same node, modulo [`MAX_NODE_LEN`].
     #[must_use]
     pub const fn add(self, bytes: u64) -> Self {
-        RemotePtr(self.0 & !OFFSET_MASK | (self.offset() + bytes) & OFFSET_MASK)
+        RemotePtr(self.0 & !OFFSET_MASK | self.offset().wrapping_add(bytes) & OFFSET_MASK)
     }
     /// Is this the null pointer?
     pub const fn is_null(self) -> bool {

@@ -1,7 +1,61 @@
-//! The two places where plain memory becomes words of `AtomicU64`.
+//! The two places where plain memory becomes words of `AtomicU64`: from the allocator, and from a mapped file.
+//!
+//! Invariants: a region's words stay where they are for as long as it lives; nothing in this process touches its memory
+//! except as `AtomicU64`.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
+
+/// The memory of one node.
+pub(crate) enum Region {
+    /// From the allocator.
+    Heap(Box<[AtomicU64]>),
+    /// A mapped file.
+    #[cfg(target_os = "linux")]
+    File(MappedFile),
+}
+
+impl Region {
+    /// Its words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        match self {
+            Region::Heap(words) => words,
+            #[cfg(target_os = "linux")]
+            Region::File(file) => file.words(),
+        }
+    }
+}
+
+/// A file mapped shared, whole.
+#[cfg(target_os = "linux")]
+pub(crate) struct MappedFile(memmap2::MmapRaw);
+
+#[cfg(target_os = "linux")]
+impl MappedFile {
+    /// Maps the first `len` bytes of a file.
+    pub(crate) fn map(file: &std::fs::File, len: usize, read_only: bool) -> std::io::Result<Self> {
+        let mut options = memmap2::MmapOptions::new();
+        options.len(len);
+        let map = if read_only { options.map_raw_read_only(file)? } else { options.map_raw(file)? };
+        Ok(MappedFile(map))
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let start = self.0.as_ptr().cast::<AtomicU64>();
+        // SAFETY:
+        // - `start` is page-aligned, so aligned for `AtomicU64`, and not null; the mapping is one allocation of
+        //   `self.0.len()` bytes, of which whole words are taken, and any bits are an `AtomicU64`.
+        // - The mapping lives as long as `self`, which the slice borrows.
+        // - `AtomicU64` allows change behind a shared reference. This process reaches the memory by such references
+        //   alone; what other processes do to it is outside the language's model, and by aligned 8-byte accesses alone if
+        //   they use this crate.
+        // - On a read-only mapping a store would fault: `Mapped` refuses every verb but READ there, and READs with
+        //   relaxed loads, which are guaranteed to work on read-only memory.
+        // - Pages exist behind the whole length: files are made with their space reserved. A file that somebody shrinks
+        //   while it is mapped ends the process by SIGBUS: an end, not undefined behaviour.
+        unsafe { std::slice::from_raw_parts(start, self.0.len() / size_of::<AtomicU64>()) }
+    }
+}
 
 /// Zeroed words from the allocator, which leaves large ones to the system: pages that are never touched cost nothing.
 /// `None` if there is not that much memory.

@@ -2,7 +2,7 @@
 //!
 //! A [`Fabric`] is shared by the threads of a process and hands out one connection for each worker. A [`Transport`] is
 //! such a connection: it takes chains of verbs and gives them back completed, at once or later. Everything that fabrics
-//! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`](crate::Endpoint) on top.
+//! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`] on top.
 
 use crate::{Chain, Endpoint, FabricError, NodeId};
 use std::time::Duration;

@@ -3,9 +3,13 @@
 //! Invariants: every access is to a whole aligned word (G2), so concurrent verbs are defined behaviour and READs and
 //! WRITEs tear at 8 bytes and nowhere else (N2); a chain is checked whole before any of it takes effect.
 //!
-//! Memory ordering. A READ loads each word with `Acquire`, a WRITE stores with `Release`, atomics are `AcqRel`: a verb
-//! that sees a word sees everything that was completed before that word was stored (G5 between threads that learn of each
-//! other through far memory), and a WRITE's words cannot sink below a later atomic of the chain (G4).
+//! Memory ordering. Atomics and the loads of a READ are `SeqCst`; a WRITE stores with `Release` and ends with a fence.
+//! - A verb that sees a word sees everything that was completed before that word was stored (G5 between threads that
+//!   learn of each other through far memory), and a WRITE's words cannot sink below a later verb of the chain (G4).
+//! - The loads of a READ must not pass an earlier atomic either (G4 within a batch, G5 across batches): when one client
+//!   does CAS A, READ B and another CAS B, READ A, one of them sees the other. `Acquire` loads would allow both to miss,
+//!   on AArch64 as well as in the language; `SeqCst` ones do not, and cost nothing more on x86-64.
+//! - An unfenced WRITE need not wait for earlier READs (N3); here it does, since `Release` stores pass no earlier load.
 
 use crate::{Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -49,7 +53,7 @@ impl<'a> Words<'a> {
         match &mut verb.kind {
             VerbKind::Read(buf) => {
                 for (to, from) in buf.words_mut().iter_mut().zip(words) {
-                    *to = from.load(Ordering::Acquire);
+                    *to = from.load(Ordering::SeqCst);
                 }
             }
             VerbKind::Write(buf) => {
@@ -86,15 +90,35 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
+    /// Carries out a verb on memory that is mapped read-only, where it can only be a READ. Loads stronger than relaxed
+    /// are not guaranteed to work on such pages, so fences order them instead.
+    pub(crate) fn peek(self, verb: &mut Verb) -> Result<(), FabricError> {
+        let words = self.slice(verb.ptr, verb.len())?;
+        if let VerbKind::Read(buf) = &mut verb.kind {
+            fence(Ordering::SeqCst);
+            for (to, from) in buf.words_mut().iter_mut().zip(words) {
+                *to = from.load(Ordering::Relaxed);
+            }
+            fence(Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Can this whole chain be carried out?
+    pub(crate) fn check_all<'r>(
+        chain: &Chain,
+        region: impl Fn(RemotePtr) -> Result<Words<'r>, FabricError>,
+    ) -> Result<(), FabricError> {
+        chain.iter().try_for_each(|verb| region(verb.ptr)?.check(verb))
+    }
+
     /// Carries out a whole chain whose verbs may name several nodes.
     pub fn run<'r>(
         chain: &mut Chain,
         region: impl Fn(RemotePtr) -> Result<Words<'r>, FabricError>,
         mut control: impl FnMut(&mut Verb) -> Result<(), FabricError>,
     ) -> Result<(), FabricError> {
-        for verb in chain.iter() {
-            region(verb.ptr)?.check(verb)?;
-        }
+        Words::check_all(chain, &region)?;
         for verb in chain.iter_mut() {
             match verb.kind {
                 VerbKind::Call { .. } | VerbKind::Revoke(_) => control(verb)?,

@@ -1,0 +1,141 @@
+//! G6: what was revoked stays out. A fabric that says it cannot revoke passes: it promises nothing.
+
+use super::{Bench, Client, Signal, Verdict, at, ensure, word};
+use crate::{FabricError, Identity, NodeId};
+use std::time::Duration;
+
+const COUNTER: u64 = 9;
+const BYSTANDER: u64 = 200;
+
+/// Counts on both nodes with several batches in flight, until it is shut out.
+async fn count_until_shut_out(client: &Client, busy: &Signal, stop: &Signal, revoker: Identity) -> Verdict {
+    let span = client.span();
+    while stop.get() == 0 {
+        let flying: Vec<_> = (0..6).map(|i| span.faa(at(i % 2, COUNTER), 1)).collect();
+        let mut batch = span.batch();
+        batch.write_words(at(0, 32), &[busy.get(); 16]);
+        batch.faa(at(0, COUNTER), 1);
+        batch.post_detached();
+        let mut refused = false;
+        for one in flying {
+            refused |= one.await.is_err();
+        }
+        busy.raise();
+        if refused {
+            break;
+        }
+    }
+    // Whether or not it has been told by now: it is revoked, so nothing that it posts takes effect.
+    stop.reach(client, 1).await?;
+    let late = client.span().faa(at(0, COUNTER), 1 << 32).await;
+    ensure!(late.is_err(), "a verb that was posted after its client had been revoked succeeded");
+    let revenge = client.span().revoke(NodeId::new(0), revoker).await;
+    ensure!(revenge.is_err(), "a revoked client could revoke another one");
+    Ok(())
+}
+
+/// `None` if the fabric cannot.
+async fn revoke_everywhere(client: &Client, victim: Identity) -> Result<Option<()>, super::Failure> {
+    for node in 0..2 {
+        match client.span().revoke(NodeId::new(node), victim).await {
+            Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => return Ok(None),
+            other => other?,
+        }
+    }
+    Ok(Some(()))
+}
+
+pub(super) fn a_revoked_client_is_shut_out(bench: &Bench<'_>) -> Verdict {
+    for _ in 0..bench.rounds().min(5) {
+        let world = bench.world(2)?;
+        let (busy, stop, able) = (Signal::default(), Signal::default(), Signal::default());
+        let (identity, other) = (world.fabric.new_identity(), world.fabric.new_identity());
+        let (busy_too, stop_too, able_too, can) = (busy.clone(), stop.clone(), able.clone(), able.clone());
+        let victim = world.script_of(identity, move |client| async move {
+            let verdict = count_until_shut_out(&client, &busy_too, &stop_too, other).await;
+            if able_too.get() == 0 { Ok(()) } else { verdict }
+        });
+        let revoker = world.script_of(other, move |client| async move {
+            busy.reach(&client, 3).await?;
+            if revoke_everywhere(&client, identity).await?.is_none() {
+                stop.raise();
+                return Ok(());
+            }
+            able.raise();
+            let span = client.span();
+            let before = [word(&span, at(0, COUNTER)).await?, word(&span, at(1, COUNTER)).await?];
+            let data = span.read(at(0, 32), 128).await?.words().to_vec();
+            stop.raise();
+            for _ in 0..5 {
+                client.endpoint.sleep(Duration::from_micros(20)).await;
+                let now = [word(&span, at(0, COUNTER)).await?, word(&span, at(1, COUNTER)).await?];
+                ensure!(now == before, "a revoked client went on to count: from {before:?} to {now:?}");
+                let now = span.read(at(0, 32), 128).await?;
+                ensure!(now.words() == data, "a WRITE of a revoked client landed afterwards");
+            }
+            Ok(())
+        });
+        world.run(vec![victim, revoker])?;
+
+        if can.get() == 0 {
+            return Ok(());
+        }
+
+        // It cannot come back either: its connection is refused, or all that it posts.
+        let connected = Signal::default();
+        let admitted = connected.clone();
+        let again = world.script_of(identity, |client| async move {
+            admitted.raise();
+            let late = client.span().faa(at(0, COUNTER), 1).await;
+            ensure!(late.is_err(), "a revoked client connected anew and went on");
+            Ok(())
+        });
+        let verdict = world.run(vec![again]);
+        if connected.get() > 0 {
+            verdict?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn a_client_may_revoke_itself(bench: &Bench<'_>) -> Verdict {
+    let world = bench.world(2)?;
+    let identity = world.fabric.new_identity();
+    let leaver = world.script_of(identity, move |client| async move {
+        let span = client.span();
+        span.faa(at(0, COUNTER), 1).await?;
+        for node in 0..2 {
+            match span.revoke(NodeId::new(node), identity).await {
+                Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => return Ok(()),
+                // It may be shut out before it hears of it, and of both nodes at once.
+                Err(FabricError::Revoked) => {}
+                other => other?,
+            }
+        }
+        ensure!(span.faa(at(0, COUNTER), 1).await.is_err(), "a client that revoked itself went on");
+        Ok(())
+    });
+    world.run(vec![leaver])
+}
+
+pub(super) fn revoking_spares_everybody_else(bench: &Bench<'_>) -> Verdict {
+    let world = bench.world(2)?;
+    let rounds = bench.rounds() / 4;
+    let victim = world.fabric.new_identity();
+    let bystanders = (0..2).map(|i| {
+        world.script(move |client| async move {
+            for n in 0..rounds {
+                let old = client.span().faa(at(1, BYSTANDER + i), 1).await?;
+                ensure!(old == n, "a bystander's word went wrong");
+                if n == rounds / 2 && i == 0 {
+                    revoke_everywhere(&client, victim).await?;
+                    // Twice is no harm.
+                    revoke_everywhere(&client, victim).await?;
+                }
+            }
+            Ok(())
+        })
+    });
+    world.run(bystanders.collect())?;
+    world.expect(at(1, BYSTANDER), vec![rounds; 2])
+}

@@ -1,0 +1,539 @@
+//! A fabric that does everything the contract allows, one word at a time, and, if asked, one thing that it forbids.
+//!
+//! Invariants: all is drawn from the seed, so a run repeats exactly; every step reads or writes at most one word (large
+//! transfers go faster), and which verb's step comes next is chosen among all that are allowed to: verbs of other batches
+//! in flight (N1), words within a verb (N2), WRITEs ahead of earlier READs (N3). Time is virtual.
+//!
+//! It keeps the suite honest in both directions: without a flaw it passes, so the suite asks for nothing that is not
+//! promised; with a [`Flaw`] it fails, by the clause that the flaw breaks.
+
+use super::{Clause, Script, Subject, Verdict, on_one_thread};
+use crate::transport::{Capabilities, Completions, Fabric, Identity, NodeInfo, Post, Transport};
+use crate::{Chain, Endpoint, FabricError, NodeId, VerbKind};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+macro_rules! flaws {
+    ($($(#[$doc:meta])* $clause:ident $name:ident),* $(,)?) => {
+        /// What a fabric can do wrong.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Flaw { $($(#[$doc])* $name),* }
+
+        impl Flaw {
+            /// Each of them, with the clause that it breaks.
+            pub const ALL: &[(Flaw, Clause)] = &[$((Flaw::$name, Clause::$clause)),*];
+        }
+    };
+}
+
+flaws! {
+    /// Now and then a completion never comes.
+    G1 LosesCompletions,
+    /// Now and then a batch completes a second time.
+    G1 CompletesTwice,
+    /// Now and then a verb takes effect twice, as a retransmission might.
+    G1 AppliesTwice,
+    /// What goes to a memory node that does not answer is reported as done.
+    G1 TakesSilenceForSuccess,
+    /// Verbs ahead of a bad one take effect.
+    G1 ChecksOneByOne,
+    /// A bad verb is skipped and reported as done.
+    G1 SwallowsErrors,
+    /// A WRITE stores each word in two halves.
+    G2 WritesHalves,
+    /// A READ fetches each word in two halves.
+    G2 ReadsHalves,
+    /// A CAS is a load and then a store.
+    G3 SplitsCas,
+    /// A FAA is a load and then a store.
+    G3 SplitsFaa,
+    /// CAS and FAA store their result in two halves.
+    G3 AtomicsStoreHalves,
+    /// A CAS that fails writes back what it saw, after others had their turn.
+    G3 FailedCasWritesBack,
+    /// A masked CAS writes the whole word.
+    G3 MaskedCasWritesAll,
+    /// A batch runs backwards.
+    G4 Backwards,
+    /// WRITEs of a batch overtake each other.
+    G4 WritesOvertakeWrites,
+    /// READs of a batch overtake its WRITEs.
+    G4 ReadsOvertakeWrites,
+    /// Atomics of a batch overtake its WRITEs.
+    G4 AtomicsOvertakeWrites,
+    /// READs and atomics of a batch overtake each other.
+    G4 ReadsOvertakeAtomics,
+    /// Fences are ignored.
+    G4 IgnoresFences,
+    /// A WRITE completes before it lands.
+    G5 WritesBehind,
+    /// READs are served from what this client has read before, now and then.
+    G5 ReadsStale,
+    /// A revoked client's verbs in flight go on.
+    G6 RevokesWhatComesNext,
+    /// A revoked client may connect anew.
+    G6 RevokesConnectionsOnly,
+    /// Revoking does nothing.
+    G6 RevokesNobody,
+    /// Revoking shuts out everybody but the one who asks.
+    G6 RevokesEverybody,
+}
+
+/// A chain's verb, as far as it has come.
+struct Step {
+    verb: usize,
+    node: usize,
+    first: usize,
+    fence: bool,
+    act: Act,
+    /// Words that are still to be touched, in the order in which they will be.
+    left: Vec<usize>,
+    /// Between the two halves of something that should have been whole.
+    half: Option<u64>,
+}
+
+enum Act {
+    Read(Vec<u64>),
+    Write(Vec<u64>),
+    Cas { expect: u64, new: u64, compare: u64, swap: u64, old: u64, masked: bool },
+    Faa { add: u64, old: u64 },
+    Revoke(u64),
+}
+
+impl Act {
+    fn is_write(&self) -> bool {
+        matches!(self, Act::Write(_))
+    }
+}
+
+struct InFlight {
+    id: u64,
+    connection: u64,
+    token: u64,
+    steps: Vec<Step>,
+    acknowledged: bool,
+}
+
+/// A chain that has ended, on its way back.
+struct Ended {
+    id: u64,
+    steps: Vec<Step>,
+    result: Result<(), FabricError>,
+}
+
+struct World {
+    nodes: Vec<Vec<u64>>,
+    flying: Vec<InFlight>,
+    ended: HashMap<u64, VecDeque<Ended>>,
+    revoked: HashSet<u64>,
+    /// Connections of revoked clients that were let in: see [`Flaw::RevokesConnectionsOnly`].
+    escaped: HashSet<u64>,
+    /// A memory node that never answers.
+    silent: Option<usize>,
+    seen: HashMap<(u64, usize, usize), u64>,
+    random: u64,
+    now: u64,
+    connections: u64,
+    tokens: u64,
+    flaw: Option<Flaw>,
+}
+
+const STEP_NS: u64 = 20;
+/// Transfers of more words than this take many words in a step.
+const SLOW_WORDS: usize = 512;
+
+impl World {
+    fn draw(&mut self, below: usize) -> usize {
+        // xorshift64*: small, and good enough to pick a turn.
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        ((self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize) % below.max(1)
+    }
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+    fn now_and_then(&mut self, flaw: Flaw) -> bool {
+        self.has(flaw) && self.draw(8) == 0
+    }
+
+    /// Must `earlier` have taken effect before `later` may, in one batch?
+    fn holds_back(&self, earlier: &Step, later: &Step) -> bool {
+        if later.fence && !earlier.act.is_write() && !self.has(Flaw::IgnoresFences) {
+            return true;
+        }
+        if earlier.node != later.node {
+            return false;
+        }
+        match (&earlier.act, &later.act) {
+            (Act::Write(_), Act::Write(_)) => !self.has(Flaw::WritesOvertakeWrites),
+            (Act::Write(_), Act::Read(_)) => !self.has(Flaw::ReadsOvertakeWrites),
+            (Act::Write(_), _) => !self.has(Flaw::AtomicsOvertakeWrites),
+            (_, Act::Write(_)) => false,
+            _ => !self.has(Flaw::ReadsOvertakeAtomics),
+        }
+    }
+
+    /// Takes one step of one verb of one batch.
+    fn step(&mut self) {
+        self.now += STEP_NS;
+        if self.flying.is_empty() {
+            return;
+        }
+        let place = self.draw(self.flying.len());
+        let mut flight = self.flying.swap_remove(place);
+        let backwards = self.has(Flaw::Backwards);
+        let free = |i: &usize| {
+            let later = &flight.steps[*i];
+            let earlier = if backwards { &flight.steps[*i + 1..] } else { &flight.steps[..*i] };
+            !later.left.is_empty()
+                && self.silent != Some(later.node)
+                && !earlier.iter().any(|step| !step.left.is_empty() && (backwards || self.holds_back(step, later)))
+        };
+        let ready: Vec<usize> = (0..flight.steps.len()).filter(free).collect();
+        if !ready.is_empty() {
+            let chosen = ready[self.draw(ready.len())];
+            let step = &mut flight.steps[chosen];
+            let turns = if step.left.len() > SLOW_WORDS { SLOW_WORDS } else { 1 };
+            for _ in 0..turns {
+                self.touch(step, flight.token);
+            }
+        }
+        if flight.steps.iter().any(|step| !step.left.is_empty()) {
+            self.flying.push(flight);
+        } else {
+            self.end(flight, Ok(()));
+        }
+    }
+
+    /// Touches one word.
+    fn touch(&mut self, step: &mut Step, token: u64) {
+        let Some(&at) = step.left.last() else {
+            return;
+        };
+        let (node, index) = (step.node, step.first + at);
+        let halves = match step.act {
+            Act::Read(_) => self.has(Flaw::ReadsHalves),
+            Act::Write(_) => self.has(Flaw::WritesHalves),
+            Act::Cas { .. } => self.has(Flaw::SplitsCas) || self.has(Flaw::FailedCasWritesBack),
+            Act::Faa { .. } => self.has(Flaw::SplitsFaa),
+            Act::Revoke(_) => false,
+        };
+        let halved_store = self.has(Flaw::AtomicsStoreHalves) && matches!(step.act, Act::Cas { .. } | Act::Faa { .. });
+        let stale = matches!(step.act, Act::Read(_)) && self.now_and_then(Flaw::ReadsStale);
+        let twice = matches!(step.act, Act::Faa { .. }) && self.now_and_then(Flaw::AppliesTwice);
+        let whole_mask = self.has(Flaw::MaskedCasWritesAll);
+        let write_back = self.has(Flaw::FailedCasWritesBack);
+        if let Act::Revoke(victim) = step.act {
+            if self.has(Flaw::RevokesEverybody) {
+                (1..=self.tokens).filter(|other| *other != token).for_each(|other| self.revoke(other));
+            }
+            self.revoke(victim);
+            step.left.pop();
+            return;
+        }
+        let now = self.nodes[node][index];
+        let begun = step.half.take();
+        if halves && begun.is_none() {
+            step.half = Some(now);
+            if let Act::Write(data) = &step.act {
+                self.nodes[node][index] = now >> 32 << 32 | data[at] & 0xffff_ffff;
+            }
+            return;
+        }
+        if halved_store && let Some(result) = begun {
+            self.nodes[node][index] = result;
+            step.left.pop();
+            return;
+        }
+        // What it saw when it began: something else than now only for the flawed.
+        let word = begun.unwrap_or(now);
+        match &mut step.act {
+            Act::Read(data) => {
+                let key = (token, node, index);
+                data[at] = match (stale, self.seen.get(&key)) {
+                    (true, Some(before)) => *before,
+                    _ if halves => now >> 32 << 32 | word & 0xffff_ffff,
+                    _ => now,
+                };
+                if self.flaw == Some(Flaw::ReadsStale) {
+                    self.seen.entry(key).or_insert(now);
+                }
+            }
+            Act::Write(data) => self.nodes[node][index] = data[at],
+            Act::Cas { expect, new, compare, swap, old, masked } => {
+                *old = if write_back { now } else { word };
+                if (*old ^ *expect) & *compare == 0 {
+                    let swap = if whole_mask && *masked { u64::MAX } else { *swap };
+                    self.nodes[node][index] = *old & !swap | *new & swap;
+                } else if write_back {
+                    self.nodes[node][index] = word;
+                }
+            }
+            Act::Faa { add, old } => {
+                *old = word;
+                self.nodes[node][index] = word.wrapping_add(if twice { 2 * *add } else { *add });
+            }
+            Act::Revoke(_) => {}
+        }
+        if halved_store {
+            let result = self.nodes[node][index];
+            self.nodes[node][index] = now >> 32 << 32 | result & 0xffff_ffff;
+            step.half = Some(result);
+            return;
+        }
+        step.left.pop();
+    }
+
+    fn revoke(&mut self, victim: u64) {
+        if self.has(Flaw::RevokesNobody) {
+            return;
+        }
+        self.revoked.insert(victim);
+        if self.has(Flaw::RevokesWhatComesNext) {
+            return;
+        }
+        for flight in std::mem::take(&mut self.flying) {
+            if flight.token == victim {
+                self.end(flight, Err(FabricError::Revoked));
+            } else {
+                self.flying.push(flight);
+            }
+        }
+    }
+
+    fn end(&mut self, flight: InFlight, result: Result<(), FabricError>) {
+        if flight.acknowledged || self.now_and_then(Flaw::LosesCompletions) {
+            return;
+        }
+        let (id, twice) = (flight.id, self.now_and_then(Flaw::CompletesTwice));
+        let back = self.ended.entry(flight.connection).or_default();
+        back.push_back(Ended { id, steps: flight.steps, result });
+        if twice {
+            back.push_back(Ended { id, steps: Vec::new(), result: Ok(()) });
+        }
+    }
+
+    fn check(&self, chain: &Chain) -> Result<(), FabricError> {
+        for verb in chain {
+            let words = self.nodes.get(verb.node().index()).ok_or(FabricError::NoSuchNode(verb.node()))?;
+            let region = words.len() as u64 * 8;
+            if verb.ptr.offset() + verb.len() as u64 > region {
+                return Err(FabricError::OutOfBounds { ptr: verb.ptr, len: verb.len(), region });
+            }
+            if matches!(verb.kind, VerbKind::Call { .. }) {
+                return Err(FabricError::Unsupported { fabric: "stepping", verb: "CALL" });
+            }
+        }
+        Ok(())
+    }
+
+    /// The steps of the verbs from `chain` that can be carried out.
+    fn steps(&mut self, chain: &Chain, masked_cas: bool) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (i, verb) in chain.iter().enumerate() {
+            let (node, first, words) = (verb.node().index(), (verb.ptr.offset() / 8) as usize, verb.len() / 8);
+            if node >= self.nodes.len() || first + words > self.nodes[node].len() {
+                break;
+            }
+            let (act, touches) = match &verb.kind {
+                VerbKind::Read(buf) => (Act::Read(vec![0; buf.words().len()]), words),
+                VerbKind::Write(buf) => (Act::Write(buf.words().to_vec()), words),
+                VerbKind::Cas { expect, new, .. } => {
+                    let (compare, swap) = (u64::MAX, u64::MAX);
+                    (Act::Cas { expect: *expect, new: *new, compare, swap, old: 0, masked: false }, 1)
+                }
+                VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, .. } if masked_cas => {
+                    let (compare, swap) = (*compare_mask, *swap_mask);
+                    (Act::Cas { expect: *expect, new: *new, compare, swap, old: 0, masked: true }, 1)
+                }
+                VerbKind::Faa { add, .. } => (Act::Faa { add: *add, old: 0 }, 1),
+                VerbKind::Revoke(identity) => (Act::Revoke(identity.token), 1),
+                VerbKind::MaskedCas { .. } | VerbKind::Call { .. } => break,
+            };
+            let mut left: Vec<usize> = (0..touches).collect();
+            for i in (1..left.len()).rev() {
+                left.swap(i, self.draw(i + 1));
+            }
+            steps.push(Step { verb: i, node, first, fence: verb.fence, act, left, half: None });
+        }
+        steps
+    }
+}
+
+/// The fabric.
+pub struct SteppingFabric {
+    world: Arc<Mutex<World>>,
+    masked_cas: bool,
+}
+
+impl SteppingFabric {
+    /// Memory nodes of zeros, and what to do wrong.
+    pub fn new(nodes: usize, len: u64, seed: u64, masked_cas: bool, flaw: Option<Flaw>) -> Self {
+        let world = World {
+            nodes: vec![vec![0; (len / 8) as usize]; nodes],
+            flying: Vec::new(),
+            ended: HashMap::new(),
+            revoked: HashSet::new(),
+            escaped: HashSet::new(),
+            silent: None,
+            seen: HashMap::new(),
+            // Neighbouring seeds must not begin alike, and the generator must not begin with zero.
+            random: (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5_deec_e66d) | 1,
+            now: 0,
+            connections: 0,
+            tokens: 0,
+            flaw,
+        };
+        SteppingFabric { world: Arc::new(Mutex::new(world)), masked_cas }
+    }
+}
+
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn abilities(masked_cas: bool) -> Capabilities {
+    Capabilities { masked_cas, call: false, cpu_atomic: false, zeroed: true }
+}
+
+impl Fabric for SteppingFabric {
+    fn name(&self) -> &'static str {
+        "stepping"
+    }
+    fn nodes(&self) -> Vec<NodeInfo> {
+        let world = lock(&self.world);
+        let infos = world.nodes.iter().enumerate();
+        infos.map(|(i, words)| NodeInfo { node: NodeId::new(i as u16), len: words.len() as u64 * 8 }).collect()
+    }
+    fn capabilities(&self) -> Capabilities {
+        abilities(self.masked_cas)
+    }
+    fn new_identity(&self) -> Identity {
+        let mut world = lock(&self.world);
+        world.tokens += 1;
+        Identity { token: world.tokens, pid: 0, started: 0 }
+    }
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
+        let mut world = lock(&self.world);
+        world.connections += 1;
+        if world.revoked.contains(&identity.token) && !world.has(Flaw::RevokesConnectionsOnly) {
+            return Err(FabricError::Revoked);
+        }
+        let (number, token) = (world.connections, identity.token);
+        let masked_cas = self.masked_cas;
+        if world.revoked.contains(&token) {
+            world.escaped.insert(number);
+        }
+        drop(world);
+        let world = Arc::clone(&self.world);
+        Ok(Endpoint::new(Box::new(Connection { world, number, token, masked_cas, chains: HashMap::new() })))
+    }
+}
+
+struct Connection {
+    world: Arc<Mutex<World>>,
+    number: u64,
+    token: u64,
+    masked_cas: bool,
+    chains: HashMap<u64, Chain>,
+}
+
+impl Transport for Connection {
+    fn post(&mut self, id: u64, chain: Chain) -> Post {
+        let mut world = lock(&self.world);
+        if world.revoked.contains(&self.token) && !world.escaped.contains(&self.number) {
+            return Post::Done(chain, Err(FabricError::Revoked));
+        }
+        if let Err(error) = world.check(&chain) {
+            if !world.has(Flaw::ChecksOneByOne) && !world.has(Flaw::SwallowsErrors) {
+                return Post::Done(chain, Err(error));
+            }
+            let mut steps = world.steps(&chain, self.masked_cas);
+            for step in &mut steps {
+                while !step.left.is_empty() {
+                    world.touch(step, self.token);
+                }
+            }
+            let result = if world.has(Flaw::SwallowsErrors) { Ok(()) } else { Err(error) };
+            return Post::Done(chain, result);
+        }
+        let steps = world.steps(&chain, self.masked_cas);
+        if world.has(Flaw::TakesSilenceForSuccess) && steps.iter().any(|step| world.silent == Some(step.node)) {
+            return Post::Done(chain, Ok(()));
+        }
+        let behind = world.has(Flaw::WritesBehind) && steps.iter().all(|step| step.act.is_write());
+        world.flying.push(InFlight { id, connection: self.number, token: self.token, steps, acknowledged: behind });
+        if behind {
+            return Post::Done(chain, Ok(()));
+        }
+        self.chains.insert(id, chain);
+        Post::Pending
+    }
+
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        let mut world = lock(&self.world);
+        world.step();
+        let ended = world.ended.get_mut(&self.number).and_then(VecDeque::pop_front);
+        drop(world);
+        let Some(Ended { id, steps, result }) = ended else {
+            return false;
+        };
+        let mut chain = self.chains.remove(&id).unwrap_or_default();
+        for step in steps {
+            match (step.act, chain.get_mut(step.verb).map(|verb| &mut verb.kind)) {
+                (Act::Read(data), Some(VerbKind::Read(buf))) => buf.words_mut().copy_from_slice(&data),
+                (Act::Cas { old: saw, .. }, Some(VerbKind::Cas { old, .. } | VerbKind::MaskedCas { old, .. }))
+                | (Act::Faa { old: saw, .. }, Some(VerbKind::Faa { old, .. })) => *old = saw,
+                _ => {}
+            }
+        }
+        completions.complete(id, chain, result);
+        true
+    }
+
+    fn now(&self) -> Duration {
+        let mut world = lock(&self.world);
+        // Asking takes time too, so that whoever only sleeps gets on.
+        world.now += STEP_NS;
+        Duration::from_nanos(world.now)
+    }
+    fn capabilities(&self) -> Capabilities {
+        abilities(self.masked_cas)
+    }
+    fn name(&self) -> &'static str {
+        "stepping"
+    }
+}
+
+/// The stepping fabric under test.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stepping {
+    /// What all is drawn from.
+    pub seed: u64,
+    /// Masked CAS as one verb, or by the loop?
+    pub masked_cas: bool,
+    /// What it does wrong.
+    pub flaw: Option<Flaw>,
+}
+
+impl Subject for Stepping {
+    fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+        Ok(Arc::new(SteppingFabric::new(nodes, len, self.seed, self.masked_cas, self.flaw)))
+    }
+    fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
+        let fabric = SteppingFabric::new(nodes, len, self.seed, self.masked_cas, self.flaw);
+        lock(&fabric.world).silent = Some(silent.index());
+        Some(Arc::new(fabric))
+    }
+    fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
+        on_one_thread(&**fabric, scripts)
+    }
+    fn rounds(&self) -> u64 {
+        if cfg!(miri) { 8 } else { 100 }
+    }
+    fn patience(&self) -> Duration {
+        Duration::from_millis(if cfg!(miri) { 1 } else { 20 })
+    }
+}

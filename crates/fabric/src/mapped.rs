@@ -1,0 +1,148 @@
+//! What fabrics have in common whose memory nodes are mapped into the process: memory inside it, and mapped files.
+//!
+//! Invariants: far memory is only ever touched through [`Words`], between the entry to and the exit from the client's
+//! gate (G6); a chain is checked whole (nodes, bounds, alignment, permission, control verbs) before any of it takes
+//! effect; it is carried out by the thread that posts it, in posting order, either while it posts
+//! ([`Delivery::Immediate`]) or when it next asks for progress ([`Delivery::Deferred`]).
+
+use crate::gate::{Gate, Gates};
+use crate::region::Region;
+use crate::transport::{Capabilities, Completions, Identity, NodeInfo, Post, Transport};
+use crate::words::Words;
+use crate::{Chain, Endpoint, FabricError, NodeId, RemotePtr, VerbKind};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// When a posted chain is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// At once, while it is posted.
+    #[default]
+    Immediate,
+    /// When the endpoint next asks for progress, so that the coroutines of one thread interleave as on a network.
+    Deferred,
+}
+
+/// Answers [`VerbKind::Call`] in place of the memory node's CPU.
+pub type Handler = dyn Fn(NodeId, &[u8]) -> Vec<u8> + Send + Sync;
+
+/// Shuts out what the gates of this process cannot: clients of other processes.
+pub(crate) type RevokeForeign = dyn Fn(&Identity) -> Result<(), FabricError> + Send + Sync;
+
+/// The memory nodes of one fabric, and who may touch them.
+pub(crate) struct Mapped {
+    pub(crate) name: &'static str,
+    pub(crate) nodes: Vec<Region>,
+    pub(crate) gates: Arc<Gates>,
+    pub(crate) handler: Option<Box<Handler>>,
+    pub(crate) revoke_foreign: Box<RevokeForeign>,
+    pub(crate) read_only: bool,
+    pub(crate) zeroed: bool,
+    pub(crate) epoch: Instant,
+}
+
+impl Mapped {
+    pub(crate) fn node_infos(&self) -> Vec<NodeInfo> {
+        let infos = self.nodes.iter().enumerate();
+        infos.map(|(i, region)| NodeInfo { node: NodeId::new(i as u16), len: Words(region.words()).len() }).collect()
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities { masked_cas: true, call: self.handler.is_some(), cpu_atomic: true, zeroed: self.zeroed }
+    }
+
+    pub(crate) fn connect(self: &Arc<Self>, identity: &Identity, delivery: Delivery) -> Endpoint {
+        let gate = self.gates.open(identity);
+        Endpoint::new(Box::new(Connection { mapped: Arc::clone(self), gate, delivery, queue: VecDeque::new() }))
+    }
+
+    fn region(&self, ptr: RemotePtr) -> Result<Words<'_>, FabricError> {
+        let region = self.nodes.get(ptr.node().index()).ok_or(FabricError::NoSuchNode(ptr.node()))?;
+        Ok(Words(region.words()))
+    }
+
+    /// The part of a chain's check that only matters for few of them. Tells whether there is anyone to revoke.
+    fn check_rights(&self, chain: &Chain) -> Result<bool, FabricError> {
+        let mut revokes = false;
+        for verb in chain {
+            match verb.kind {
+                VerbKind::Read(_) => {}
+                VerbKind::Revoke(_) => revokes = true,
+                VerbKind::Call { .. } if self.handler.is_none() => {
+                    return Err(FabricError::Unsupported { fabric: self.name, verb: "CALL" });
+                }
+                _ if self.read_only => return Err(FabricError::ReadOnly(verb.node())),
+                _ => {}
+            }
+        }
+        Ok(revokes)
+    }
+
+    fn run(&self, gate: &Gate, chain: &mut Chain) -> Result<(), FabricError> {
+        if self.check_rights(chain)? {
+            Words::check_all(chain, |ptr| self.region(ptr))?;
+            for verb in chain.iter() {
+                if let VerbKind::Revoke(identity) = &verb.kind {
+                    self.gates.revoke(gate, identity)?;
+                    (self.revoke_foreign)(identity)?;
+                }
+            }
+            // Nothing else to do: a client that revoked itself hears that it worked, though its gate is closed by now.
+            if chain.iter().all(|verb| matches!(verb.kind, VerbKind::Revoke(_))) {
+                return Ok(());
+            }
+        }
+        let _pass = gate.enter()?;
+        if self.read_only {
+            Words::check_all(chain, |ptr| self.region(ptr))?;
+            return chain.iter_mut().try_for_each(|verb| self.region(verb.ptr)?.peek(verb));
+        }
+        Words::run(
+            chain,
+            |ptr| self.region(ptr),
+            |verb| {
+                let node = verb.node();
+                if let (VerbKind::Call { request, reply }, Some(handler)) = (&mut verb.kind, &self.handler) {
+                    *reply = Some(handler(node, request.bytes()));
+                }
+                Ok(())
+            },
+        )
+    }
+}
+
+struct Connection {
+    mapped: Arc<Mapped>,
+    gate: Arc<Gate>,
+    delivery: Delivery,
+    queue: VecDeque<(u64, Chain)>,
+}
+
+impl Transport for Connection {
+    fn post(&mut self, id: u64, mut chain: Chain) -> Post {
+        if self.delivery == Delivery::Deferred {
+            self.queue.push_back((id, chain));
+            return Post::Pending;
+        }
+        let result = self.mapped.run(&self.gate, &mut chain);
+        Post::Done(chain, result)
+    }
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        let Some((id, mut chain)) = self.queue.pop_front() else {
+            return false;
+        };
+        let result = self.mapped.run(&self.gate, &mut chain);
+        completions.complete(id, chain, result);
+        true
+    }
+    fn now(&self) -> Duration {
+        self.mapped.epoch.elapsed()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.mapped.capabilities()
+    }
+    fn name(&self) -> &'static str {
+        self.mapped.name
+    }
+}

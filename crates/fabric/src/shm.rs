@@ -1,0 +1,195 @@
+//! The shared-memory fabric: memory nodes that are mapped files, used by several processes of one machine at once.
+//!
+//! Invariants: far memory outlives every process that uses it, `kill -9` included; it is only ever touched by whole
+//! aligned words, so verbs of different processes are as atomic as verbs of different threads; an existing file is never
+//! overwritten; a client counts as revoked only once no instruction of its process can touch the memory any more.
+//!
+//! One file is one memory node. Any mappable path will do: a file in `/dev/shm`, on a hugetlbfs, on an ordinary file
+//! system, or a DAX device (`/dev/daxX.Y`), which is how CXL memory appears. A device is used whole, as it is: its content
+//! is not zeroed.
+//!
+//! ```
+//! # #[cfg(not(miri))] {
+//! use farindex_fabric::{Executor, Fabric, NodeId, OpKind, RemotePtr, ShmFabric};
+//!
+//! let path = std::env::temp_dir().join(format!("farindex-doc-{}", std::process::id()));
+//! let creator = ShmFabric::create(&[path.clone()], 1 << 16)?;
+//! let other = ShmFabric::open(&[path.clone()])?; // in any process
+//! let endpoint = other.connect(&other.new_identity())?;
+//! let word = RemotePtr::new(NodeId::new(0), 64);
+//! let old = Executor::new().block_on(&endpoint, async { endpoint.span(OpKind::Other).faa(word, 1).await })?;
+//! assert_eq!(old, 0);
+//! # drop(creator);
+//! # std::fs::remove_file(path).ok();
+//! # }
+//! # Ok::<(), farindex_fabric::FabricError>(())
+//! ```
+//!
+//! # Revoking (G6)
+//!
+//! There is no server that could close a client's connection. A client of this process is shut out by its gate. A client of
+//! another process is revoked once that process is proved gone; as long as it lives, `revoke` fails with
+//! [`FabricError::CannotRevoke`], or, where [`ShmFabric::allow_kill`] says so, ends it by `SIGKILL` and waits for its end
+//! (milliseconds; the verb blocks meanwhile, the only one that does).
+//!
+//! What can be proved is bounded by what this process sees: all clients should share a PID namespace (containers: run them
+//! with a common one). Of a client in another namespace neither death nor life is claimed. Files are assumed to be used by
+//! one machine; on a DAX device, which several may share, a client of another boot is not taken for dead.
+//!
+//! # What the user must keep
+//!
+//! * Nobody may shrink a file while it is mapped: the next verb beyond its new end would end the process by `SIGBUS`. (No
+//!   lock is held against it: file locks are advisory, and those who know of them do not do that.) Removing a file is
+//!   harmless: it goes on to exist for those who have it mapped.
+//! * A `fork` child must not use the endpoints of its parent, but open the fabric and connect anew.
+//! * A network file system is no shared memory, even where it can be mapped.
+
+mod file;
+
+use crate::gate::Gates;
+use crate::mapped::{Delivery, Mapped};
+use crate::process::{self, Fate};
+use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
+use crate::{Endpoint, FabricError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+/// One set of gates for the process, since it may have the same files open through several fabrics, and a client that is
+/// revoked through one of them must be shut out of all.
+static GATES: LazyLock<Arc<Gates>> = LazyLock::new(Arc::default);
+
+/// Memory nodes in mapped files.
+#[derive(Clone)]
+pub struct ShmFabric {
+    mapped: Arc<Mapped>,
+    policy: Arc<Policy>,
+    delivery: Delivery,
+}
+
+/// What the fabric may do about clients of other processes.
+struct Policy {
+    kill: AtomicBool,
+    /// Other machines may have this memory too.
+    across_hosts: bool,
+}
+
+impl Policy {
+    fn revoke(&self, identity: &Identity) -> Result<(), FabricError> {
+        if process::is_own(identity) {
+            // Its gates are closed by now.
+            return Ok(());
+        }
+        let pid = identity.pid;
+        match process::fate(identity, self.across_hosts) {
+            Fate::Gone => Ok(()),
+            Fate::Alive if self.kill.load(Ordering::Relaxed) => process::kill(identity, self.across_hosts)
+                .map_err(|why| FabricError::CannotRevoke(format!("process {pid}: {why}; end it by hand"))),
+            Fate::Alive => Err(FabricError::CannotRevoke(format!(
+                "process {pid} is alive; end it, or allow this fabric to (allow_kill)"
+            ))),
+            Fate::Unknown(why) => Err(FabricError::CannotRevoke(format!(
+                "whether process {pid} is gone cannot be told from here: {why}; end it where it runs, and revoke it from \
+                 a process that sees it"
+            ))),
+        }
+    }
+}
+
+impl ShmFabric {
+    /// Makes one new file of `len_each` zero bytes (rounded up to whole pages) for each memory node, readable and writable
+    /// by its owner alone, with all its space reserved. A path that exists already is an error, unless it is a DAX device,
+    /// which is taken as it is.
+    pub fn create(paths: &[PathBuf], len_each: u64) -> Result<Self, FabricError> {
+        check_count(paths)?;
+        if len_each == 0 {
+            return Err(FabricError::Settings("0 bytes for each memory node: it takes at least one page".to_owned()));
+        }
+        Ok(Self::from_nodes(file::create_all(paths, len_each)?, false))
+    }
+
+    /// Maps files that exist, one for each memory node, in the order in which they were created.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, FabricError> {
+        check_count(paths)?;
+        Ok(Self::from_nodes(file::open_all(paths, false)?, false))
+    }
+
+    /// The same for looking only: verbs that change memory fail with [`FabricError::ReadOnly`] before any verb of their
+    /// batch takes effect. Needs no more than permission to read the files.
+    pub fn open_read_only(paths: &[PathBuf]) -> Result<Self, FabricError> {
+        check_count(paths)?;
+        Ok(Self::from_nodes(file::open_all(paths, true)?, true))
+    }
+
+    fn from_nodes(nodes: Vec<file::Node>, read_only: bool) -> Self {
+        let any_device = nodes.iter().any(|node| node.is_device);
+        let policy = Arc::new(Policy { kill: AtomicBool::new(false), across_hosts: any_device });
+        let revoker = Arc::clone(&policy);
+        let mapped = Mapped {
+            name: "shm",
+            nodes: nodes.into_iter().map(|node| node.region).collect(),
+            gates: Arc::clone(&GATES),
+            handler: None,
+            revoke_foreign: Box::new(move |identity| revoker.revoke(identity)),
+            read_only,
+            zeroed: !any_device,
+            epoch: Instant::now(),
+        };
+        ShmFabric { mapped: Arc::new(mapped), policy, delivery: Delivery::Immediate }
+    }
+
+    /// May `revoke` end the process of a client that is still alive? Not unless this says so. It holds for every clone of
+    /// this fabric, and for the endpoints that exist already.
+    #[must_use]
+    pub fn allow_kill(self, allow: bool) -> Self {
+        self.policy.kill.store(allow, Ordering::Relaxed);
+        self
+    }
+
+    /// The same memory, with chains carried out at another moment.
+    #[must_use]
+    pub fn with_delivery(&self, delivery: Delivery) -> Self {
+        ShmFabric { delivery, ..self.clone() }
+    }
+}
+
+fn check_count(paths: &[PathBuf]) -> Result<(), FabricError> {
+    let (count, max) = (paths.len(), crate::ptr::MAX_NODES);
+    if count == 0 || count > max {
+        return Err(FabricError::Settings(format!("{count} memory nodes: it takes between 1 and {max}")));
+    }
+    Ok(())
+}
+
+impl Fabric for ShmFabric {
+    fn name(&self) -> &'static str {
+        self.mapped.name
+    }
+    fn nodes(&self) -> Vec<NodeInfo> {
+        self.mapped.node_infos()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.mapped.capabilities()
+    }
+    fn new_identity(&self) -> Identity {
+        process::new_identity()
+    }
+    /// Only for a client of this process: of one that lives in another, G6 could not be kept.
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
+        if !process::is_own(identity) {
+            let pid = identity.pid;
+            return Err(FabricError::Settings(format!(
+                "this identity belongs to process {pid}: make a new one, in a fork child as well"
+            )));
+        }
+        Ok(self.mapped.connect(identity, self.delivery))
+    }
+    fn is_gone(&self, identity: &Identity) -> Option<bool> {
+        match process::fate(identity, self.policy.across_hosts) {
+            Fate::Gone => Some(true),
+            Fate::Alive => Some(false),
+            Fate::Unknown(_) => None,
+        }
+    }
+}

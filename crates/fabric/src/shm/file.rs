@@ -1,0 +1,218 @@
+//! The files behind a shared-memory fabric: made, opened, checked and mapped.
+//!
+//! Invariants: an existing file is never overwritten, emptied or cut; a file that was made by a call which then fails is
+//! removed again; whatever is mapped has its space reserved, so that touching it cannot end the process for want of room.
+
+use crate::FabricError;
+use crate::ptr::MAX_NODE_LEN;
+use crate::region::{MappedFile, Region};
+use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::io::Errno;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// A mapped file, and what tells it apart from others.
+pub(super) struct Node {
+    pub(super) region: Region,
+    pub(super) is_device: bool,
+    key: (u64, u64),
+}
+
+/// Files made by a call that has not succeeded yet.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // Nobody could have relied on it yet; if it cannot be removed, the first error is the one that matters.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn refuse(path: &Path, reason: impl Into<String>) -> FabricError {
+    FabricError::Region { path: path.display().to_string(), reason: reason.into() }
+}
+
+fn explain(path: &Path, doing: &str, error: &io::Error, hint: &str) -> FabricError {
+    let advice = match error.kind() {
+        ErrorKind::NotFound => "create the region first, and check the path",
+        ErrorKind::PermissionDenied => "files are made for their owner alone: use the same user, or change the mode",
+        ErrorKind::AlreadyExists => "it is never overwritten: open it, remove it or choose another path",
+        _ => hint,
+    };
+    let sep = if advice.is_empty() { "" } else { "; " };
+    refuse(path, format!("{doing}: {error}{sep}{advice}"))
+}
+
+fn page_size(file: &File) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    match fstatfs(file) {
+        // Only whole huge pages exist there.
+        Ok(fs) if fs.f_type as u64 == HUGETLBFS_MAGIC => page.max(fs.f_bsize as u64),
+        _ => page,
+    }
+}
+
+/// Bytes that a DAX device offers, from sysfs: a device node itself has no length.
+fn dax_len(path: &Path, meta: &Metadata) -> Result<u64, FabricError> {
+    let device = meta.rdev();
+    let dir = format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let is_dax = fs::read_link(format!("{dir}/subsystem")).is_ok_and(|link| link.ends_with("dax"));
+    let len = fs::read_to_string(format!("{dir}/size")).ok().and_then(|text| text.trim().parse().ok());
+    len.filter(|_| is_dax).ok_or_else(|| refuse(path, "it is a device, but not a DAX device (/dev/daxX.Y)"))
+}
+
+/// The length of an existing file or device, if it can be a region at all.
+fn usable_len(path: &Path, file: &File) -> Result<(u64, bool), FabricError> {
+    let meta = file.metadata().map_err(|error| explain(path, "cannot be examined", &error, ""))?;
+    let kind = meta.file_type();
+    if kind.is_char_device() {
+        return Ok((dax_len(path, &meta)?, true));
+    }
+    let len = meta.len();
+    let page = page_size(file);
+    if len == 0 {
+        return Err(refuse(path, "it is empty: it was never made into a region, or was cut to nothing"));
+    }
+    if !len.is_multiple_of(page) {
+        let what = format!("its {len} bytes are no multiple of the page size {page}");
+        return Err(refuse(path, format!("{what}: it is no region, or was cut off; restore it or create it anew")));
+    }
+    Ok((len, false))
+}
+
+/// Refuses what is neither a file nor a device, before it is opened: opening some of those waits, or has effects.
+fn check_kind(path: &Path) -> Result<bool, FabricError> {
+    let meta = fs::metadata(path).map_err(|error| explain(path, "cannot be opened", &error, ""))?;
+    let kind = meta.file_type();
+    if kind.is_dir() {
+        return Err(refuse(path, "it is a directory; name a file in it"));
+    }
+    if kind.is_char_device() {
+        dax_len(path, &meta)?;
+    } else if !kind.is_file() {
+        return Err(refuse(path, "it is neither a file nor a DAX device"));
+    }
+    Ok(kind.is_char_device())
+}
+
+/// Has the file's system set space aside for all `len` bytes, of which `has` are there. Existing content stays.
+fn reserve(path: &Path, file: &File, len: u64, has: u64) -> Result<(), FabricError> {
+    // Asked beforehand, since some file systems fill themselves up before they find that it is not enough. Where there is
+    // no limit, zero blocks are reported.
+    let free = match fstatfs(file) {
+        Ok(fs) if fs.f_blocks > 0 => fs.f_bavail.saturating_mul(fs.f_bsize as u64),
+        _ => u64::MAX,
+    };
+    let missing = len.saturating_sub(has);
+    let result = if free < missing { Err(Errno::NOSPC) } else { fallocate(file, FallocateFlags::empty(), 0, len) };
+    let error = match result {
+        Ok(()) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) if has > 0 => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => match fill_with_zeros(file, len) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        },
+        Err(error) => error.into(),
+    };
+    let free = if free == u64::MAX { "an unknown number".to_owned() } else { free.to_string() };
+    let hint = format!(
+        "{missing} bytes are wanted and {free} are free: free some, ask for less or use another directory (/dev/shm grows \
+         by `mount -o remount,size=... /dev/shm`, hugetlbfs by vm.nr_hugepages)"
+    );
+    Err(explain(path, "no space can be reserved", &error, &hint))
+}
+
+fn fill_with_zeros(file: &File, len: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let step = (len - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..step as usize], at)?;
+        at += step;
+    }
+    Ok(())
+}
+
+fn map(path: &Path, file: &File, len: u64, is_device: bool, read_only: bool) -> Result<Node, FabricError> {
+    if len > MAX_NODE_LEN {
+        return Err(refuse(path, format!("{len} bytes are more than the {MAX_NODE_LEN} of the largest memory node")));
+    }
+    let bytes = usize::try_from(len).map_err(|_| refuse(path, "too large for this machine's addresses"))?;
+    let mapped = MappedFile::map(file, bytes, read_only);
+    let mapped = mapped.map_err(|error| explain(path, "cannot be mapped", &error, "too large, perhaps"))?;
+    let meta = file.metadata().map_err(|error| explain(path, "cannot be examined", &error, ""))?;
+    let key = if is_device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) };
+    Ok(Node { region: Region::File(mapped), is_device, key })
+}
+
+/// Maps an existing file or device.
+fn open_one(path: &Path, read_only: bool) -> Result<Node, FabricError> {
+    check_kind(path)?;
+    let file = OpenOptions::new().read(true).write(!read_only).open(path);
+    let file = file.map_err(|error| explain(path, "cannot be opened", &error, ""))?;
+    let (len, is_device) = usable_len(path, &file)?;
+    let reserved = file.metadata().map_or(0, |meta| meta.blocks().saturating_mul(512));
+    if !is_device && !read_only && reserved < len {
+        reserve(path, &file, len, reserved)?;
+    }
+    map(path, &file, len, is_device, read_only)
+}
+
+fn create_one(path: &Path, len: u64, made: &mut Made) -> Result<Node, FabricError> {
+    if fs::metadata(path).is_ok() && check_kind(path)? {
+        let node = open_one(path, false)?;
+        let has = node.region.words().len() as u64 * 8;
+        if has < len {
+            return Err(refuse(path, format!("the device has {has} bytes, and {len} are wanted")));
+        }
+        return Ok(node);
+    }
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => refuse(path, format!("cannot be created: {error}; make its directory first")),
+        ErrorKind::PermissionDenied => refuse(path, format!("cannot be created: {error}; choose another directory")),
+        _ => explain(path, "cannot be created", &error, ""),
+    })?;
+    made.0.push(path.to_owned());
+    let page = page_size(&file);
+    let len = len.checked_next_multiple_of(page).filter(|len| *len <= MAX_NODE_LEN).ok_or_else(|| {
+        refuse(path, format!("{len} bytes are more than the {MAX_NODE_LEN} of the largest memory node"))
+    })?;
+    file.set_len(len).map_err(|error| explain(path, "cannot be given its length", &error, "ask for less"))?;
+    reserve(path, &file, len, 0)?;
+    map(path, &file, len, false, false)
+}
+
+/// No two nodes may be one file: every word would have two addresses.
+fn check_distinct(paths: &[PathBuf], nodes: &[Node]) -> Result<(), FabricError> {
+    for (i, node) in nodes.iter().enumerate() {
+        if let Some(earlier) = nodes[..i].iter().position(|other| other.key == node.key) {
+            let twin = paths[earlier].display();
+            return Err(refuse(&paths[i], format!("it is the same file as {twin}; each memory node takes its own")));
+        }
+    }
+    Ok(())
+}
+
+/// Maps existing files and devices, one for each memory node.
+pub(super) fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Node>, FabricError> {
+    let nodes = paths.iter().map(|path| open_one(path, read_only)).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(paths, &nodes)?;
+    Ok(nodes)
+}
+
+/// Makes and maps new files, one for each memory node, or takes devices as they are.
+pub(super) fn create_all(paths: &[PathBuf], len_each: u64) -> Result<Vec<Node>, FabricError> {
+    let mut made = Made::default();
+    let nodes = paths.iter().map(|path| create_one(path, len_each, &mut made)).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(paths, &nodes)?;
+    made.0.clear();
+    Ok(nodes)
+}

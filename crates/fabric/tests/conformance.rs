@@ -1,0 +1,123 @@
+//! The suite, run on every fabric of this crate, and on flawed ones that it must convict.
+
+use farindex_fabric::conformance::stepping::{Flaw, Stepping};
+use farindex_fabric::conformance::{
+    CASES, Clause, Script, Subject, Verdict, check, check_case, on_one_thread, on_threads,
+};
+use farindex_fabric::memory::Delivery;
+use farindex_fabric::{Fabric, FabricError, MemoryFabric};
+use std::sync::{Arc, Mutex, PoisonError};
+
+struct Memory {
+    delivery: Delivery,
+    threads: bool,
+}
+
+impl Subject for Memory {
+    fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+        Ok(Arc::new(MemoryFabric::new(nodes, len)?.with_delivery(self.delivery)))
+    }
+    fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
+        if self.threads { on_threads(&**fabric, scripts) } else { on_one_thread(&**fabric, scripts) }
+    }
+}
+
+/// Suites of threads take turns: they are made to race among themselves, and hand over to each other at every step.
+fn in_turn(subject: &dyn Subject) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    check(subject).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+#[test]
+fn memory_at_once() {
+    in_turn(&Memory { delivery: Delivery::Immediate, threads: true });
+}
+
+#[test]
+fn memory_deferred() {
+    in_turn(&Memory { delivery: Delivery::Deferred, threads: true });
+}
+
+#[test]
+fn memory_as_coroutines() {
+    in_turn(&Memory { delivery: Delivery::Deferred, threads: false });
+}
+
+/// The suite asks for nothing beyond the contract.
+#[test]
+fn every_liberty_is_allowed() {
+    for seed in 0..if cfg!(miri) { 1 } else { 6 } {
+        let subject = Stepping { seed, masked_cas: seed % 2 == 0, flaw: None };
+        check(&subject).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    }
+}
+
+/// Each flaw is noticed, and named by the clause that it breaks.
+#[test]
+#[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
+fn flawed_fabrics_are_convicted() {
+    for &(flaw, clause) in Flaw::ALL {
+        let subject = Stepping { seed: 0, masked_cas: true, flaw: Some(flaw) };
+        let violation = check(&subject).expect_err(&format!("{flaw:?} was not noticed"));
+        println!("{flaw:?}: {violation}");
+        assert_eq!(violation.clause, clause, "{flaw:?}: {violation}");
+    }
+}
+
+/// No case is there for nothing: each that stands for a promise notices some flaw.
+#[test]
+#[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
+fn every_case_convicts() {
+    for case in CASES.iter().filter(|case| case.clause != Clause::Verbs) {
+        let noticed = |(flaw, clause): &(Flaw, Clause)| {
+            let subject = Stepping { seed: 1, masked_cas: true, flaw: Some(*flaw) };
+            *clause == case.clause && check_case(&subject, case).is_err()
+        };
+        let flaw = Flaw::ALL.iter().find(|flaw| noticed(flaw));
+        println!("{}: {flaw:?}", case.name);
+        assert!(flaw.is_some(), "{} notices no flaw", case.name);
+    }
+}
+
+/// A conviction can be repeated: the same seed shows the same.
+#[test]
+#[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
+fn convictions_are_deterministic() {
+    let subject = Stepping { seed: 7, masked_cas: true, flaw: Some(Flaw::SplitsCas) };
+    let convict = || CASES.iter().map(|case| check_case(&subject, case)).collect::<Vec<_>>();
+    assert_eq!(convict(), convict());
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod shm {
+    use super::*;
+    use farindex_fabric::ShmFabric;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    struct Shm(Delivery);
+
+    impl Subject for Shm {
+        fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = |node| format!("farindex-suite-{}-{number}-{node}", std::process::id());
+            let paths: Vec<PathBuf> = (0..nodes).map(|node| std::env::temp_dir().join(name(node))).collect();
+            let fabric = ShmFabric::create(&paths, len)?.with_delivery(self.0);
+            // What is mapped outlives its name, so nothing is left behind whatever happens.
+            paths.iter().for_each(|path| std::fs::remove_file(path).unwrap_or_default());
+            Ok(Arc::new(fabric))
+        }
+    }
+
+    #[test]
+    fn shared_memory_at_once() {
+        in_turn(&Shm(Delivery::Immediate));
+    }
+
+    #[test]
+    fn shared_memory_deferred() {
+        in_turn(&Shm(Delivery::Deferred));
+    }
+}

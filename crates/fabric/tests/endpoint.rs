@@ -1,0 +1,131 @@
+//! The endpoint on a connection that answers late, or twice, or never.
+
+use farindex_fabric::transport::{Completions, Post};
+use farindex_fabric::{
+    Capabilities, Chain, Driver, Endpoint, Executor, FabricError, NodeId, OpKind, RemotePtr, Transport, VerbKind,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What the test holds in its hands: the clock, what was posted, and what is to be answered.
+#[derive(Default)]
+struct Hands {
+    now: Cell<Duration>,
+    alarms: RefCell<Vec<Duration>>,
+    posted: RefCell<Vec<(u64, Chain)>>,
+    answers: RefCell<Vec<(u64, Chain)>>,
+}
+
+struct ByHand(Rc<Hands>);
+
+impl Transport for ByHand {
+    fn post(&mut self, id: u64, chain: Chain) -> Post {
+        self.0.posted.borrow_mut().push((id, chain));
+        Post::Pending
+    }
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        let answers = std::mem::take(&mut *self.0.answers.borrow_mut());
+        let any = !answers.is_empty();
+        answers.into_iter().for_each(|(id, chain)| completions.complete(id, chain, Ok(())));
+        any
+    }
+    fn now(&self) -> Duration {
+        self.0.now.get()
+    }
+    fn wake_at(&mut self, at: Duration) {
+        self.0.alarms.borrow_mut().push(at);
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+    fn name(&self) -> &'static str {
+        "by hand"
+    }
+}
+
+fn by_hand() -> (Rc<Hands>, Endpoint) {
+    let hands = Rc::new(Hands::default());
+    let endpoint = Endpoint::new(Box::new(ByHand(Rc::clone(&hands))));
+    (hands, endpoint)
+}
+
+const WORD: RemotePtr = RemotePtr::new(NodeId::new(3), 64);
+
+/// Answers a FAA that was posted.
+fn answer(hands: &Hands, saw: u64) -> u64 {
+    let (id, mut chain) = hands.posted.borrow_mut().remove(0);
+    for verb in &mut chain {
+        if let VerbKind::Faa { old, .. } = &mut verb.kind {
+            *old = saw;
+        }
+    }
+    hands.answers.borrow_mut().push((id, chain));
+    id
+}
+
+#[test]
+fn what_comes_after_its_deadline_is_dropped() {
+    let (hands, endpoint) = by_hand();
+    endpoint.set_deadline(Duration::from_secs(2));
+    let span = endpoint.span(OpKind::Other);
+    let late = span.faa(WORD, 1);
+    assert_eq!(*hands.alarms.borrow(), [Duration::from_secs(2)], "virtual time must not pass the deadline by");
+    hands.now.set(Duration::from_secs(2));
+    let silence = FabricError::Deadline { node: NodeId::new(3), after: Duration::from_secs(2) };
+    assert_eq!(Executor::new().block_on(&endpoint, late), Err(silence));
+
+    // Its place is used again, and then the first answer comes in.
+    let fresh = span.faa(WORD, 1);
+    answer(&hands, 77);
+    endpoint.progress();
+    assert_eq!(endpoint.strays(), 1);
+    answer(&hands, 78);
+    assert_eq!(Executor::new().block_on(&endpoint, fresh), Ok(78));
+    assert_eq!(endpoint.strays(), 1);
+}
+
+#[test]
+fn a_second_completion_changes_nothing_and_is_counted() {
+    let (hands, endpoint) = by_hand();
+    let span = endpoint.span(OpKind::Other);
+    let once = span.faa(WORD, 1);
+    let id = answer(&hands, 5);
+    hands.answers.borrow_mut().push((id, Chain::new()));
+    assert_eq!(Executor::new().block_on(&endpoint, once), Ok(5));
+    hands.answers.borrow_mut().push((id, Chain::new()));
+    drop(span.faa(WORD, 1));
+    endpoint.progress();
+    assert_eq!(endpoint.strays(), 2);
+}
+
+#[test]
+fn a_lowered_deadline_holds_for_what_is_in_flight() {
+    let (hands, endpoint) = by_hand();
+    let span = endpoint.span(OpKind::Other);
+    let early = span.faa(WORD, 1);
+    hands.now.set(Duration::from_millis(1));
+    endpoint.set_deadline(Duration::from_millis(10));
+    assert!(hands.alarms.borrow().contains(&Duration::from_millis(10)));
+    let late = span.faa(WORD, 1);
+    hands.now.set(Duration::from_millis(10));
+    assert!(Executor::new().block_on(&endpoint, early).is_err());
+    assert!(!endpoint.progress(), "the second is not due yet");
+    hands.now.set(Duration::from_millis(11));
+    assert!(Executor::new().block_on(&endpoint, late).is_err());
+}
+
+#[test]
+fn what_is_refused_beforehand_is_neither_posted_nor_counted() {
+    let (hands, endpoint) = by_hand();
+    let span = endpoint.span(OpKind::Other);
+    let wild = Executor::new().block_on(&endpoint, span.read(WORD, usize::MAX - 7)).map(drop);
+    assert!(matches!(wild, Err(FabricError::TooLong { .. })), "{wild:?}");
+    let mut batch = span.batch();
+    batch.faa(WORD.add(4), 1);
+    batch.post_detached();
+    span.batch().post_detached();
+    assert!(hands.posted.borrow().is_empty());
+    assert_eq!(span.cost(), farindex_fabric::Counters::default());
+    assert_eq!(WORD.add(u64::MAX).node(), WORD.node());
+}
