@@ -40,6 +40,7 @@ mod recorder;
 pub mod scan;
 pub mod search;
 mod text;
+mod tighten;
 pub mod timeline;
 mod zones;
 

@@ -7,14 +7,14 @@
 //! 2. an operation for which `is_read` holds never changes a state that admits it;
 //! 3. an operation that `observes` a token is admitted only by states that carry the token;
 //! 4. a step after which a state newly carries a token is a step of an operation that `produces` the token;
-//! 5. `simplify` and `refute` change no verdict.
+//! 5. `simplify`, `tighten` and `refute` change no verdict, and `tighten` changes nothing but intervals.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::history::{Call, History, Outcome};
-use crate::{partition, zones};
+use crate::{partition, tighten, zones};
 
 /// A small number for something that a state carries and an operation can observe: here, a value. Numbers are dense,
 /// since the search keeps a table of them.
@@ -90,12 +90,27 @@ pub trait Model {
         let _ = entries;
     }
 
+    /// Shortens intervals where that excludes no linearization, so that the search has fewer choices.
+    fn tighten(&self, entries: &mut [Entry<Self::Op>]) -> Tightened {
+        let _ = entries;
+        Tightened::Consistent
+    }
+
     /// A cheap proof that no linearization exists: the positions of entries that contradict each other. `None` proves
     /// nothing.
     fn refute(&self, entries: &[Entry<Self::Op>]) -> Option<Vec<usize>> {
         let _ = entries;
         None
     }
+}
+
+/// What [`Model::tighten`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tightened {
+    /// Nothing against a linearization.
+    Consistent,
+    /// There is none.
+    Contradiction,
 }
 
 /// A value as a number. Values that nobody reads are all [`UNREAD`]: no outcome tells them apart, so states that
@@ -220,6 +235,10 @@ impl Model for MapModel {
                 *value = number(*value);
             }
         }
+    }
+
+    fn tighten(&self, entries: &mut [Entry<KeyOp>]) -> Tightened {
+        tighten::tighten(entries)
     }
 
     fn refute(&self, entries: &[Entry<KeyOp>]) -> Option<Vec<usize>> {

@@ -39,7 +39,7 @@ use std::time::Instant;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::model::{Entry, Model};
+use crate::model::{Entry, Model, Tightened};
 use crate::plan::Plan;
 
 /// How much a search may do.
@@ -85,10 +85,19 @@ pub struct Outcome {
 
 /// Searches for a linearization of the entries of one part.
 pub fn search<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Budget) -> Outcome {
-    Search::new(model, entries, false).run(budget)
+    let mut tight = entries.to_vec();
+    match model.tighten(&mut tight) {
+        Tightened::Consistent => Search::new(model, &tight, false).run(budget),
+        Tightened::Contradiction => Outcome {
+            answer: Answer::Violation,
+            steps: 0,
+            longest: Vec::new(),
+        },
+    }
 }
 
-/// As [`search`], and remembers the longest partial linearization, which costs time on long histories.
+/// As [`search`], and remembers the longest partial linearization, which costs time on long histories. It leaves the
+/// intervals as they are: a contradiction is to be met by the search, not proved ahead of it.
 pub fn search_longest<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Budget) -> Outcome {
     Search::new(model, entries, true).run(budget)
 }

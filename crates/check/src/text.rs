@@ -248,7 +248,7 @@ impl fmt::Display for View<'_> {
         let (shown, prefix) = (self.shown.len(), self.prefix);
         write!(
             f,
-            "  {shown} of the first {prefix} operations on the key contradict each other"
+            "  {shown} of the first {prefix} operations on the key cannot all be true"
         )?;
         match self.irrelevant_writes {
             0 => writeln!(f, ":")?,

@@ -43,6 +43,50 @@ impl Cluster {
     }
 }
 
+/// The clusters of values that one operation alone writes and that somebody reads, in stamps.
+pub(crate) struct Clusters {
+    /// By value: first response, last invocation, writer.
+    known: Vec<Option<(u64, u64, usize)>>,
+}
+
+impl Clusters {
+    pub(crate) fn of(entries: &[Entry<KeyOp>]) -> Self {
+        let clusters = clusters(entries, &Positions::of(entries));
+        let known = clusters.iter().enumerate().map(|(value, cluster)| {
+            cluster
+                .reader
+                .filter(|_| value != UNREAD as usize && cluster.writers == 1)?;
+            let first = entries[cluster.first?.1].responded?;
+            Some((first, entries[cluster.last?.1].invoked, cluster.writer?))
+        });
+        Self {
+            known: known.collect(),
+        }
+    }
+
+    fn get(&self, value: ValueId) -> Option<(u64, u64, usize)> {
+        self.known.get(value as usize).copied().flatten()
+    }
+
+    /// First response and last invocation of a value's cluster.
+    pub(crate) fn interval(&self, value: ValueId) -> Option<(u64, u64)> {
+        self.get(value).map(|(first, last, _)| (first, last))
+    }
+
+    /// The entry that writes the value.
+    pub(crate) fn writer(&self, value: ValueId) -> Option<usize> {
+        self.get(value).map(|(_, _, writer)| writer)
+    }
+
+    /// All clusters, with their intervals.
+    pub(crate) fn intervals(&self) -> impl Iterator<Item = (ValueId, u64, u64)> {
+        let numbered = self.known.iter().enumerate();
+        numbered.filter_map(|(value, known)| {
+            known.map(|(first, last, _)| (value as ValueId, first, last))
+        })
+    }
+}
+
 /// A forward cluster as an interval of positions.
 struct Forward {
     start: u32,
@@ -168,6 +212,11 @@ fn contradicts(op: &KeyOp, value: ValueId) -> bool {
         Effect::Clear => true,
     };
     other_guard || other_effect
+}
+
+/// Whether `op` contradicts every value but the one that it reads or writes itself.
+pub(crate) fn contradicts_others(op: &KeyOp) -> bool {
+    op.effect != Effect::Keep || matches!(op.guard, Guard::Absent | Guard::Holds(_))
 }
 
 fn sorted<'a>(entries: impl Iterator<Item = &'a usize>) -> Vec<usize> {

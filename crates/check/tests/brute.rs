@@ -6,8 +6,8 @@
 mod common;
 
 use common::{Random, Shape, Store, apply, random_history};
-use farindex_check::model::{Entry, MapModel, Model};
-use farindex_check::search::{Answer, Budget, search};
+use farindex_check::model::{Entry, MapModel, Model, Part};
+use farindex_check::search::{self, Answer, Budget, search};
 use farindex_check::{Call, History, Limits, Operation, Outcome, Response, Verdict, check};
 
 /// Whether some order of the operations explains all answers: tries each operation that no other one left precedes.
@@ -118,6 +118,26 @@ fn assert_linearization(entries: &[Entry<<MapModel as Model>::Op>], order: &[usi
     }
 }
 
+/// The map without anything that only makes the search faster.
+struct Plain;
+
+impl Model for Plain {
+    type State = <MapModel as Model>::State;
+    type Op = <MapModel as Model>::Op;
+
+    fn init(&self) -> Self::State {
+        MapModel.init()
+    }
+
+    fn step(&self, state: &Self::State, op: &Self::Op) -> Option<Self::State> {
+        MapModel.step(state, op)
+    }
+
+    fn partition(&self, history: &History) -> Vec<Part<Self::Op>> {
+        MapModel.partition(history)
+    }
+}
+
 fn compare(shape: Shape, seed: u64) {
     let count: u64 = std::env::var("FARINDEX_CHECK_HISTORIES").map_or(25_000, |count| {
         count.parse().expect("FARINDEX_CHECK_HISTORIES is a number")
@@ -148,21 +168,28 @@ fn compare(shape: Shape, seed: u64) {
         );
         violations += u64::from(!expected);
         for part in MapModel.partition(&history) {
-            // Without the refutation beforehand, so that the search is on trial alone.
-            let outcome = search(&MapModel, &part.entries, Budget::steps(100_000));
-            match outcome.answer {
-                Answer::Linearizable(order) => {
-                    assert_linearization(&part.entries, &order);
-                    assert_eq!(
-                        MapModel.refute(&part.entries),
-                        None,
-                        "seed {}",
-                        seed + number
-                    );
+            let fast = search(&MapModel, &part.entries, Budget::steps(100_000));
+            let plain = search(&Plain, &part.entries, Budget::steps(100_000));
+            for outcome in [&fast, &plain] {
+                match &outcome.answer {
+                    Answer::Linearizable(order) => {
+                        assert_linearization(&part.entries, order);
+                        assert_eq!(
+                            MapModel.refute(&part.entries),
+                            None,
+                            "seed {}",
+                            seed + number
+                        );
+                    }
+                    Answer::Violation => assert!(!expected, "seed {}", seed + number),
+                    Answer::Unknown => {
+                        panic!("seed {}: a small history is undecided", seed + number)
+                    }
                 }
-                Answer::Violation => assert!(!expected, "seed {}", seed + number),
-                Answer::Unknown => panic!("seed {}: a small history is undecided", seed + number),
             }
+            let holds =
+                |outcome: &search::Outcome| matches!(outcome.answer, Answer::Linearizable(_));
+            assert_eq!(holds(&fast), holds(&plain), "seed {}", seed + number);
         }
     }
     let percent = violations * 100 / count;

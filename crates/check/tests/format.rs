@@ -135,7 +135,8 @@ fn the_documented_example_is_read() {
 fn errors_name_the_line_and_what_is_wrong() {
     let good = "{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"invoked\":5}\n";
     let error = |line: &str| body(&format!("{good}\n{line}\n{good}")).unwrap_err();
-    let cases: [(&str, fn(&LineError) -> bool); 8] = [
+    type Expected = fn(&LineError) -> bool;
+    let cases: [(&str, Expected); 8] = [
         ("{", |e| matches!(e, LineError::Malformed(_))),
         (
             "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"colour\":2}",

@@ -1,6 +1,10 @@
 //! What the tests share: a small generator and random histories.
 
-#![allow(dead_code, reason = "every test binary uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "every test binary includes this and uses its own part"
+)]
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
