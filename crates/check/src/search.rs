@@ -334,6 +334,10 @@ impl<'m, M: Model> Search<'m, M> {
     /// Rule R4. The operation that leads to `next` does not bring the old token about, or `next` would carry it, so it
     /// need not be subtracted from the producers.
     fn may_become(&self, next: &M::State) -> bool {
+        // A partial linearization is to go as far as it can, not to stop where it is known to lead nowhere.
+        if self.longest.is_some() {
+            return true;
+        }
         let Some(token) = self.model.token(&self.state) else {
             return true;
         };
@@ -443,8 +447,16 @@ impl<'m, M: Model> Search<'m, M> {
     }
 
     fn note_longest(&mut self) {
+        // Most completed operations; among those, fewest pending ones.
+        let merit = |trail: &[Choice]| {
+            let completed = trail
+                .iter()
+                .filter(|choice| matches!(choice, Choice::Completed(_)))
+                .count();
+            (completed, std::cmp::Reverse(trail.len()))
+        };
         if let Some(longest) = &mut self.longest
-            && self.trail.len() > longest.len()
+            && merit(&self.trail) > merit(longest)
         {
             longest.clone_from(&self.trail);
         }

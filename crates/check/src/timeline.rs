@@ -333,6 +333,11 @@ fn write_svg(
             labelled_until = x + (stamp.to_string().len() + 1) * CHARACTER_WIDTH;
         }
     }
+    let keys: BTreeSet<Option<&[u8]>> = picture
+        .bars
+        .iter()
+        .map(|bar| history.operations()[bar.operation].call.key())
+        .collect();
     for bar in &picture.bars {
         let operation = &history.operations()[bar.operation];
         let class = marks.class(bar.operation, operation);
@@ -347,7 +352,9 @@ fn write_svg(
             "operation {}, client {}: {full}\n{} – {responded}",
             bar.operation, operation.client, operation.invoked
         );
-        let label: String = full
+        // Room is scarce: where all bars are about one key, only the tooltips name it.
+        let label = text::operation(operation, keys.len() > 1);
+        let label: String = label
             .chars()
             .take(width.saturating_sub(6) / CHARACTER_WIDTH)
             .collect();
