@@ -7,7 +7,12 @@
 //! 2. an operation for which `is_read` holds never changes a state that admits it;
 //! 3. an operation that `observes` a token is admitted only by states that carry the token;
 //! 4. a step after which a state newly carries a token is a step of an operation that `produces` the token;
-//! 5. `simplify`, `tighten` and `refute` change no verdict, and `tighten` changes nothing but intervals.
+//! 5. states that differ only in their tokens admit the same operations, except for those that observe the tokens, and
+//!    the states after them differ only in their tokens, if at all;
+//! 6. an operation for which `is_update` holds changes the token and nothing else, always to the one that it
+//!    `produces`, is admitted by states that carry some token only, and observes none;
+//! 7. `forget` changes the token and nothing else, to the same for all states that differ only in it;
+//! 8. `simplify`, `tighten` and `refute` change no verdict, and `tighten` changes nothing but intervals.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -83,6 +88,17 @@ pub trait Model {
     fn produces(&self, op: &Self::Op) -> Option<Token> {
         let _ = op;
         None
+    }
+
+    /// Whether `op` replaces the token and changes nothing else.
+    fn is_update(&self, op: &Self::Op) -> bool {
+        let _ = op;
+        false
+    }
+
+    /// The state with its token replaced by one that stands for all that nobody will observe.
+    fn forget(&self, state: &Self::State) -> Self::State {
+        state.clone()
     }
 
     /// Rewrites operations so that more of them are equal, where no operation of the list can tell the difference.
@@ -214,6 +230,14 @@ impl Model for MapModel {
             Effect::Set(value) => Some(value),
             _ => None,
         }
+    }
+
+    fn is_update(&self, op: &KeyOp) -> bool {
+        op.guard == Guard::Present && matches!(op.effect, Effect::Set(_))
+    }
+
+    fn forget(&self, state: &Self::State) -> Self::State {
+        state.map(|_| UNREAD)
     }
 
     /// Renumbers values densely, with `UNREAD` for those that no *completed* read observes (a pending read tells

@@ -12,6 +12,7 @@
 //! ```text
 //! enter(configuration):
 //!     linearize every read that may be next and agrees with the state, until none does         (R1)
+//!     linearize an update whose readers may all be next, if the old token is dead; repeat R1   (R5)
 //!     if all completed operations are linearized: done
 //!     if a configuration at least as good was entered before: go back                          (R2)
 //!     for each operation that may be next and agrees with the state, earliest response first:  (R3, R4)
@@ -32,6 +33,13 @@
 //!   only in the past, so they are used in order of invocation, and the rules never use one that changes nothing.
 //! * **R4.** A state's token (its value) is not given up while a completed operation not yet linearized observes
 //!   it and no operation is left that could bring it back.
+
+//! * **R5.** A token is *dead* once no completed operation left observes it; states that differ in dead tokens only have
+//!   the same future, and R2 does not tell them apart. An *update* replaces the token and nothing else. Let the
+//!   state's token be dead, and let an update and every operation left that observes its token be allowed next. Take
+//!   any linearization of the rest and move these to its front, the update first. Where they were taken out, the state
+//!   differs in the token only, and whoever observed that token has moved along; where they are put in, one dead token
+//!   is replaced by another. Without this rule, `k` overlapping updates make 2^k configurations.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -195,7 +203,7 @@ impl<'m, M: Model> Search<'m, M> {
     fn solve(&mut self, budget: Budget) -> Answer {
         loop {
             // Here the configuration has just been made by linearizing something, or is the first.
-            self.take_reads();
+            self.take_forced();
             self.note_longest();
             if self.frontier as usize == self.plan.ops.len() {
                 return Answer::Linearizable(self.entries_of(&self.trail));
@@ -237,6 +245,54 @@ impl<'m, M: Model> Search<'m, M> {
         false
     }
 
+    /// Rules R1 and R5: what can be linearized without a choice.
+    fn take_forced(&mut self) {
+        self.take_reads();
+        while let Some(number) = self.free_update() {
+            self.linearize(Choice::Completed(number));
+            self.take_reads();
+        }
+    }
+
+    /// An operation that rule R5 allows to linearize at once; its readers are then taken by R1.
+    fn free_update(&self) -> Option<u32> {
+        if !self.token_is_dead() {
+            return None;
+        }
+        let open = |slot: usize| {
+            let number = self.active[slot];
+            (number != NOBODY && !self.bit(slot)).then_some(number)
+        };
+        (0..self.active.len()).filter_map(open).find(|&number| {
+            let op = &self.plan.ops[number as usize];
+            if !self.model.is_update(op) || self.model.step(&self.state, op).is_none() {
+                return false;
+            }
+            let Some(token) = self.model.produces(op) else {
+                return false;
+            };
+            let left = self.observers.get(token as usize).copied().unwrap_or(0) as usize;
+            let observes =
+                |&number: &u32| self.model.observes(&self.plan.ops[number as usize]) == Some(token);
+            left == 0
+                || left
+                    == (0..self.active.len())
+                        .filter_map(open)
+                        .filter(observes)
+                        .count()
+        })
+    }
+
+    /// Whether the state has a token that no completed operation left observes.
+    fn token_is_dead(&self) -> bool {
+        let token = self.model.token(&self.state);
+        token.is_some_and(|token| {
+            self.observers
+                .get(token as usize)
+                .is_none_or(|&left| left == 0)
+        })
+    }
+
     /// Rule R1, and moves the frontier.
     fn take_reads(&mut self) {
         loop {
@@ -264,7 +320,12 @@ impl<'m, M: Model> Search<'m, M> {
 
     /// Rule R2. Remembers the configuration if nothing at least as good is known.
     fn is_new(&mut self) -> bool {
-        let key = (self.frontier, self.bits.clone(), self.state.clone());
+        let state = if self.token_is_dead() {
+            self.model.forget(&self.state)
+        } else {
+            self.state.clone()
+        };
+        let key = (self.frontier, self.bits.clone(), state);
         match self.seen.entry(key) {
             Slot::Vacant(vacant) => {
                 vacant.insert(smallvec![self.used.clone()]);

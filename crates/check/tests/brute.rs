@@ -209,7 +209,7 @@ fn one_key_with_few_values() {
         span: 16,
         pending_percent: 15,
         scan_percent: 0,
-        wrong_percent: 15,
+        wrong_percent: 30,
     };
     compare(shape, 1 << 32);
 }
@@ -237,7 +237,7 @@ fn two_keys_and_scans() {
         span: 20,
         pending_percent: 10,
         scan_percent: 25,
-        wrong_percent: 25,
+        wrong_percent: 40,
     };
     compare(shape, 3 << 32);
 }
