@@ -179,11 +179,19 @@ fn cut<M: Model>(trials: &mut Trials<'_, M>, entries: &[Entry<M::Op>]) -> Vec<En
     stamps.sort_unstable();
     stamps.dedup();
     let mut best = entries.to_vec();
+    // Searching prefixes of a long history is dear. Where the cheap proof holds for the whole, it alone judges the
+    // prefixes, at the price of a prefix that may be a little longer than need be.
+    let refutable = trials.model.refute(entries).is_some();
     let (mut low, mut high) = (0, stamps.len());
     while low < high {
         let middle = low + (high - low) / 2;
         let prefix = prefix(trials.model, entries, stamps[middle]);
-        if trials.convicts(&prefix) {
+        let convicted = if refutable {
+            trials.model.refute(&prefix).is_some()
+        } else {
+            trials.convicts(&prefix)
+        };
+        if convicted {
             best = prefix;
             high = middle;
         } else {
