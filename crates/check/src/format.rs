@@ -1,0 +1,419 @@
+//! Histories as files: JSON lines, described field by field in `docs/history-format.md`.
+//!
+//! Invariants:
+//!
+//! 1. what [`write()`] writes, [`read()`] reads back as the same history, for any bytes in keys and values;
+//! 2. no input makes [`read()`] panic, and every error names its line;
+//! 3. a file of another version, or with a field that this version does not know, is refused rather than misread.
+
+use std::io::{self, BufRead, Write};
+use std::ops::Bound;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{self, Call, History, HistoryError, Operation, Outcome, Response};
+
+/// The header's `format`.
+pub const FORMAT: &str = "farindex-history";
+/// The header's `version`.
+pub const VERSION: u32 = 1;
+
+/// Why a file could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {error}")]
+pub struct ReadError {
+    /// Where, counted from 1.
+    pub line: u64,
+    /// What.
+    #[source]
+    pub error: LineError,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineError {
+    /// The line could not be read, or is not UTF-8.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// The file is empty.
+    #[error("the header line is missing")]
+    NoHeader,
+    /// The header names another format.
+    #[error("the header's format is {0:?}, not \"{FORMAT}\"")]
+    OtherFormat(String),
+    /// The header names another version.
+    #[error("version {0} is not supported; this is version {VERSION}")]
+    OtherVersion(u32),
+    /// Not JSON, or not of the described shape.
+    #[error("malformed: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A field that the operation needs is missing.
+    #[error("a {op} needs the field \"{field}\"")]
+    Missing {
+        /// The operation.
+        op: &'static str,
+        /// The field.
+        field: &'static str,
+    },
+    /// A field that the operation does not have.
+    #[error("a {op} has no field \"{field}\"")]
+    Surplus {
+        /// The operation.
+        op: &'static str,
+        /// The field.
+        field: &'static str,
+    },
+    /// One of `responded` and `outcome` without the other.
+    #[error("\"responded\" and \"outcome\" must both be there, or neither (pending)")]
+    HalfResponse,
+    /// Digits that are not pairs of hexadecimal digits.
+    #[error("{0:?} is not an even number of hexadecimal digits")]
+    BadHex(String),
+    /// The line contradicts itself.
+    #[error("{0}")]
+    Invalid(#[from] HistoryError),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    format: String,
+    version: u32,
+}
+
+/// A byte string: itself where that is printable text, and hexadecimal digits otherwise.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Bytes {
+    Text(String),
+    Hex(Hex),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hex {
+    hex: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Edge {
+    Unbounded,
+    Included(Bytes),
+    Excluded(Bytes),
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Op {
+    Get,
+    Insert,
+    Update,
+    Upsert,
+    Remove,
+    Scan,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Value(Option<Bytes>),
+    Inserted,
+    Exists,
+    Updated,
+    Absent,
+    Written,
+    Removed,
+    Pairs(Vec<(Bytes, Bytes)>),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    client: u64,
+    op: Op,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    from: Option<Edge>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to: Option<Edge>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    invoked: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    responded: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outcome: Option<Answer>,
+}
+
+/// Writes a history. Wrap a file in a `BufWriter`.
+pub fn write(history: &History, mut to: impl Write) -> io::Result<()> {
+    let header = Header {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+    };
+    serde_json::to_writer(&mut to, &header)?;
+    to.write_all(b"\n")?;
+    for operation in history.operations() {
+        serde_json::to_writer(&mut to, &encode(operation))?;
+        to.write_all(b"\n")?;
+    }
+    to.flush()
+}
+
+/// Reads a history. Blank lines are skipped. Wrap a file in a `BufReader`.
+pub fn read(from: impl BufRead) -> Result<History, ReadError> {
+    let mut operations = Vec::new();
+    let mut has_header = false;
+    let mut line = 0;
+    for text in from.lines() {
+        line += 1;
+        let at = |error| ReadError { line, error };
+        let text = text.map_err(|error| at(error.into()))?;
+        if text.trim().is_empty() {
+            continue;
+        }
+        if has_header {
+            operations.push(decode_line(&text, operations.len()).map_err(at)?);
+        } else {
+            check_header(&text).map_err(at)?;
+            has_header = true;
+        }
+    }
+    let at = |error| ReadError {
+        line: line.max(1),
+        error,
+    };
+    if !has_header {
+        return Err(at(LineError::NoHeader));
+    }
+    History::new(operations).map_err(|error| at(error.into()))
+}
+
+fn check_header(text: &str) -> Result<(), LineError> {
+    let header: Header = serde_json::from_str(text)?;
+    if header.format != FORMAT {
+        return Err(LineError::OtherFormat(header.format));
+    }
+    if header.version != VERSION {
+        return Err(LineError::OtherVersion(header.version));
+    }
+    Ok(())
+}
+
+fn encode(operation: &Operation) -> Line {
+    let mut line = Line {
+        client: operation.client,
+        op: Op::Get,
+        key: operation.call.key().map(bytes),
+        value: None,
+        from: None,
+        to: None,
+        limit: None,
+        invoked: operation.invoked,
+        responded: operation.response.as_ref().map(|response| response.at),
+        outcome: operation
+            .response
+            .as_ref()
+            .map(|response| answer(&response.outcome)),
+    };
+    let (op, value) = match &operation.call {
+        Call::Get { .. } => (Op::Get, None),
+        Call::Insert { value, .. } => (Op::Insert, Some(value)),
+        Call::Update { value, .. } => (Op::Update, Some(value)),
+        Call::Upsert { value, .. } => (Op::Upsert, Some(value)),
+        Call::Remove { .. } => (Op::Remove, None),
+        Call::Scan { from, to, limit } => {
+            line.from = Some(edge(from));
+            line.to = Some(edge(to));
+            line.limit = *limit;
+            (Op::Scan, None)
+        }
+    };
+    line.op = op;
+    line.value = value.map(|value| bytes(value));
+    line
+}
+
+fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
+    let line: Line = serde_json::from_str(text)?;
+    let response = match (line.responded, line.outcome) {
+        (Some(at), Some(answer)) => Some(Response {
+            at,
+            outcome: outcome(answer)?,
+        }),
+        (None, None) => None,
+        _ => return Err(LineError::HalfResponse),
+    };
+    let (client, invoked) = (line.client, line.invoked);
+    let fields = Fields {
+        key: line.key,
+        value: line.value,
+        from: line.from,
+        to: line.to,
+        limit: line.limit,
+    };
+    let operation = Operation {
+        client,
+        call: call(line.op, fields)?,
+        invoked,
+        response,
+    };
+    history::validate(index, &operation)?;
+    Ok(operation)
+}
+
+/// The arguments that a line gives.
+struct Fields {
+    key: Option<Bytes>,
+    value: Option<Bytes>,
+    from: Option<Edge>,
+    to: Option<Edge>,
+    limit: Option<u64>,
+}
+
+fn call(op: Op, fields: Fields) -> Result<Call, LineError> {
+    let (name, has_key, has_value) = match op {
+        Op::Get => ("get", true, false),
+        Op::Insert => ("insert", true, true),
+        Op::Update => ("update", true, true),
+        Op::Upsert => ("upsert", true, true),
+        Op::Remove => ("remove", true, false),
+        Op::Scan => ("scan", false, false),
+    };
+    let surplus = [
+        ("key", fields.key.is_some() && !has_key),
+        ("value", fields.value.is_some() && !has_value),
+        ("from", fields.from.is_some() && has_key),
+        ("to", fields.to.is_some() && has_key),
+        ("limit", fields.limit.is_some() && has_key),
+    ];
+    if let Some((field, _)) = surplus.into_iter().find(|(_, surplus)| *surplus) {
+        return Err(LineError::Surplus { op: name, field });
+    }
+    let need = |bytes: Option<Bytes>, field| match bytes {
+        Some(bytes) => unbytes(bytes),
+        None => Err(LineError::Missing { op: name, field }),
+    };
+    Ok(match op {
+        Op::Get => Call::Get {
+            key: need(fields.key, "key")?,
+        },
+        Op::Remove => Call::Remove {
+            key: need(fields.key, "key")?,
+        },
+        Op::Insert => Call::Insert {
+            key: need(fields.key, "key")?,
+            value: need(fields.value, "value")?,
+        },
+        Op::Update => Call::Update {
+            key: need(fields.key, "key")?,
+            value: need(fields.value, "value")?,
+        },
+        Op::Upsert => Call::Upsert {
+            key: need(fields.key, "key")?,
+            value: need(fields.value, "value")?,
+        },
+        Op::Scan => Call::Scan {
+            from: bound(fields.from)?,
+            to: bound(fields.to)?,
+            limit: fields.limit,
+        },
+    })
+}
+
+fn answer(outcome: &Outcome) -> Answer {
+    match outcome {
+        Outcome::Value(value) => Answer::Value(value.as_deref().map(bytes)),
+        Outcome::Inserted => Answer::Inserted,
+        Outcome::Exists => Answer::Exists,
+        Outcome::Updated => Answer::Updated,
+        Outcome::Absent => Answer::Absent,
+        Outcome::Written => Answer::Written,
+        Outcome::Removed => Answer::Removed,
+        Outcome::Pairs(pairs) => Answer::Pairs(
+            pairs
+                .iter()
+                .map(|(key, value)| (bytes(key), bytes(value)))
+                .collect(),
+        ),
+    }
+}
+
+fn outcome(answer: Answer) -> Result<Outcome, LineError> {
+    Ok(match answer {
+        Answer::Value(value) => Outcome::Value(value.map(unbytes).transpose()?),
+        Answer::Inserted => Outcome::Inserted,
+        Answer::Exists => Outcome::Exists,
+        Answer::Updated => Outcome::Updated,
+        Answer::Absent => Outcome::Absent,
+        Answer::Written => Outcome::Written,
+        Answer::Removed => Outcome::Removed,
+        Answer::Pairs(pairs) => {
+            let pair = |(key, value)| Ok((unbytes(key)?, unbytes(value)?));
+            Outcome::Pairs(
+                pairs
+                    .into_iter()
+                    .map(pair)
+                    .collect::<Result<_, LineError>>()?,
+            )
+        }
+    })
+}
+
+fn edge(bound: &Bound<Vec<u8>>) -> Edge {
+    match bound {
+        Bound::Unbounded => Edge::Unbounded,
+        Bound::Included(key) => Edge::Included(bytes(key)),
+        Bound::Excluded(key) => Edge::Excluded(bytes(key)),
+    }
+}
+
+/// A missing bound is no bound.
+fn bound(edge: Option<Edge>) -> Result<Bound<Vec<u8>>, LineError> {
+    Ok(match edge {
+        None | Some(Edge::Unbounded) => Bound::Unbounded,
+        Some(Edge::Included(key)) => Bound::Included(unbytes(key)?),
+        Some(Edge::Excluded(key)) => Bound::Excluded(unbytes(key)?),
+    })
+}
+
+/// The text of printable bytes: valid UTF-8 without control characters.
+pub(crate) fn printable(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    (!text.chars().any(char::is_control)).then_some(text)
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(bytes: &[u8]) -> Bytes {
+    match printable(bytes) {
+        Some(text) => Bytes::Text(text.to_owned()),
+        None => Bytes::Hex(Hex { hex: hex(bytes) }),
+    }
+}
+
+fn unbytes(bytes: Bytes) -> Result<Vec<u8>, LineError> {
+    match bytes {
+        Bytes::Text(text) => Ok(text.into_bytes()),
+        Bytes::Hex(Hex { hex }) => unhex(&hex).ok_or(LineError::BadHex(hex)),
+    }
+}
+
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pairs = digits.as_bytes().chunks(2);
+    pairs
+        .map(|pair| match *pair {
+            [high, low] => u8::try_from(digit(high)? * 16 + digit(low)?).ok(),
+            _ => None,
+        })
+        .collect()
+}

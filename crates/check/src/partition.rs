@@ -1,0 +1,126 @@
+//! From a history to one part for each key.
+//!
+//! Invariants:
+//!
+//! 1. each completed operation on a key, and each pending one that could change it, is in exactly the part of its key;
+//! 2. a completed scan is, in the part of each key that it covers, one read of what it returned for that key, with the
+//!    interval of the scan. That is the whole promise of scans (see [`crate::scan`]): each key is read at some moment
+//!    of the interval, each at a moment of its own;
+//! 3. a read of absence by a scan is left out where the key could not be present yet: it would always hold.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::history::{Call, History, Operation, Outcome};
+use crate::model::{Effect, Entry, KeyOp, MapModel, Model, Part, ValueId, key_op};
+use crate::scan;
+
+/// A part while it grows: values are numbered in the order they appear.
+#[derive(Default)]
+struct Growing<'h> {
+    numbers: HashMap<&'h [u8], ValueId>,
+    entries: Vec<Entry<KeyOp>>,
+    /// The first moment at which the key may be present.
+    writable_from: Option<u64>,
+}
+
+impl<'h> Growing<'h> {
+    fn number(&mut self, value: &'h [u8]) -> ValueId {
+        let next = self.numbers.len() as ValueId + 1;
+        *self.numbers.entry(value).or_insert(next)
+    }
+
+    fn push(&mut self, source: usize, operation: &Operation, from_scan: bool, op: KeyOp) {
+        if matches!(op.effect, Effect::Set(_)) {
+            let earliest = self.writable_from.unwrap_or(u64::MAX);
+            self.writable_from = Some(earliest.min(operation.invoked));
+        }
+        let responded = operation.response.as_ref().map(|response| response.at);
+        self.entries.push(Entry {
+            source,
+            from_scan,
+            invoked: operation.invoked,
+            responded,
+            op,
+        });
+    }
+}
+
+/// The parts of a history, ordered by key.
+pub(crate) fn by_key(history: &History) -> Vec<Part<KeyOp>> {
+    let mut parts: BTreeMap<&[u8], Growing<'_>> = BTreeMap::new();
+    for (source, operation) in history.operations().iter().enumerate() {
+        let Some(key) = operation.call.key() else {
+            continue;
+        };
+        let part = parts.entry(key).or_default();
+        let outcome = operation
+            .response
+            .as_ref()
+            .map(|response| &response.outcome);
+        // Numbering borrows the part, pushing does too: two steps.
+        if let Some(op) = number_in(part, operation, outcome) {
+            part.push(source, operation, false, op);
+        }
+    }
+    add_scans(history, &mut parts);
+    parts
+        .into_iter()
+        .filter(|(_, part)| !part.entries.is_empty())
+        .map(|(key, mut part)| {
+            MapModel.simplify(&mut part.entries);
+            Part {
+                key: key.to_vec(),
+                entries: part.entries,
+            }
+        })
+        .collect()
+}
+
+fn number_in<'h>(
+    part: &mut Growing<'h>,
+    operation: &'h Operation,
+    outcome: Option<&'h Outcome>,
+) -> Option<KeyOp> {
+    // At most one value occurs in an operation on one key: that of the call, or the one that a get answers.
+    let number = value_of(&operation.call, outcome).map(|value| part.number(value));
+    key_op(&operation.call, outcome, |_| number.unwrap_or_default())
+}
+
+fn value_of<'h>(call: &'h Call, outcome: Option<&'h Outcome>) -> Option<&'h [u8]> {
+    match (call, outcome) {
+        (
+            Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. },
+            _,
+        ) => Some(value),
+        (Call::Get { .. }, Some(Outcome::Value(seen))) => seen.as_deref(),
+        _ => None,
+    }
+}
+
+/// Adds the reads that the scans stand for (invariants 2 and 3).
+fn add_scans<'h>(history: &'h History, parts: &mut BTreeMap<&'h [u8], Growing<'h>>) {
+    // First what was returned: that may name keys nobody ever wrote.
+    for (source, operation) in history.operations().iter().enumerate() {
+        for (key, value) in scan::pairs(operation) {
+            let part = parts.entry(key).or_default();
+            let seen = part.number(value);
+            part.push(source, operation, true, KeyOp::read(Some(seen)));
+        }
+    }
+    for (source, operation) in history.operations().iter().enumerate() {
+        let Some(cover) = scan::Cover::of(operation) else {
+            continue;
+        };
+        let responded = operation
+            .response
+            .as_ref()
+            .map_or(0, |response| response.at);
+        for (key, part) in parts.range_mut::<[u8], _>(cover.range()) {
+            // An invocation at the very stamp of the response counts as concurrent, so it may come first.
+            let may_be_present = part.writable_from.is_some_and(|from| from <= responded);
+            if may_be_present && !cover.returned(key) {
+                part.push(source, operation, true, KeyOp::read(None));
+            }
+        }
+    }
+}

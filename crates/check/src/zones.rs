@@ -1,0 +1,227 @@
+//! Cheap proofs that a key's operations contradict each other, for values that one operation alone can have written.
+//!
+//! Invariants:
+//!
+//! 1. a refutation is a proof; no refutation proves nothing;
+//! 2. the entries named already contradict each other, provided that no other entry writes their values.
+//!
+//! Let `v` be read by somebody, and let `w` be the only operation that can write it. As soon as `v` is overwritten or
+//! removed it never comes back, so in every linearization the key holds `v` for one unbroken stretch. Call `w` and the
+//! reads of `v` the *cluster* of `v`. With `first` the earliest response in the cluster and `last` its latest
+//! invocation, some operation of the cluster takes effect before `first` and some after `last`. So
+//!
+//! * if `first < last`, the key holds `v` at every moment from `first` to `last` (a *forward* cluster);
+//! * otherwise it holds `v` at some moment from `last` to `first` (a *backward* cluster).
+//!
+//! Two values cannot be held at the same moment: forward clusters must not overlap, and neither a backward cluster nor
+//! an operation that contradicts `v` (one that found the key absent, removed it, or wrote another value) may lie
+//! entirely within the forward cluster of `v`. These are the zones of Gibbons and Korach (Testing shared memories,
+//! 1997). For plain reads and writes the conditions are also sufficient; here, where operations depend on presence,
+//! they are only necessary, and the search decides.
+
+use crate::model::{Effect, Entry, Guard, KeyOp, UNREAD, ValueId};
+use crate::order::Positions;
+
+/// What is known about one value. Each position comes with the entry that it belongs to.
+#[derive(Clone, Default)]
+struct Cluster {
+    writers: u32,
+    writer: Option<usize>,
+    reader: Option<usize>,
+    first: Option<(u32, usize)>,
+    last: Option<(u32, usize)>,
+}
+
+impl Cluster {
+    fn add(&mut self, entry: usize, positions: &Positions) {
+        let invoked = (positions.invoked(entry), entry);
+        self.last = self.last.max(Some(invoked));
+        if let Some(responded) = positions.responded(entry) {
+            let responded = (responded, entry);
+            self.first = Some(self.first.map_or(responded, |first| first.min(responded)));
+        }
+    }
+}
+
+/// The clusters of values that one operation alone writes and that somebody reads, in stamps.
+pub(crate) struct Clusters {
+    /// By value: first response, last invocation, writer.
+    known: Vec<Option<(u64, u64, usize)>>,
+}
+
+impl Clusters {
+    pub(crate) fn of(entries: &[Entry<KeyOp>]) -> Self {
+        let clusters = clusters(entries, &Positions::of(entries));
+        let known = clusters.iter().enumerate().map(|(value, cluster)| {
+            cluster
+                .reader
+                .filter(|_| value != UNREAD as usize && cluster.writers == 1)?;
+            let first = entries[cluster.first?.1].responded?;
+            Some((first, entries[cluster.last?.1].invoked, cluster.writer?))
+        });
+        Self {
+            known: known.collect(),
+        }
+    }
+
+    fn get(&self, value: ValueId) -> Option<(u64, u64, usize)> {
+        self.known.get(value as usize).copied().flatten()
+    }
+
+    /// First response and last invocation of a value's cluster.
+    pub(crate) fn interval(&self, value: ValueId) -> Option<(u64, u64)> {
+        self.get(value).map(|(first, last, _)| (first, last))
+    }
+
+    /// The entry that writes the value.
+    pub(crate) fn writer(&self, value: ValueId) -> Option<usize> {
+        self.get(value).map(|(_, _, writer)| writer)
+    }
+
+    /// All clusters, with their intervals.
+    pub(crate) fn intervals(&self) -> impl Iterator<Item = (ValueId, u64, u64)> {
+        let numbered = self.known.iter().enumerate();
+        numbered.filter_map(|(value, known)| {
+            known.map(|(first, last, _)| (value as ValueId, first, last))
+        })
+    }
+}
+
+/// A forward cluster as an interval of positions.
+struct Forward {
+    start: u32,
+    end: u32,
+    value: ValueId,
+    entries: [usize; 3],
+}
+
+/// The entries of a contradiction, if one is found.
+pub(crate) fn refute(entries: &[Entry<KeyOp>]) -> Option<Vec<usize>> {
+    let positions = Positions::of(entries);
+    let clusters = clusters(entries, &positions);
+    if let Some(core) = unwritten_or_too_early(&clusters, &positions) {
+        return Some(core);
+    }
+    let (mut forward, backward) = split(&clusters);
+    forward.sort_by_key(|zone| zone.start);
+    for pair in forward.windows(2) {
+        if pair[1].start < pair[0].end {
+            return Some(sorted(pair[0].entries.iter().chain(&pair[1].entries)));
+        }
+    }
+    // The forward zones are disjoint from here on, so at most one can contain an interval: the last to start before it.
+    let containing = |start: u32, end: u32| {
+        let next = forward.partition_point(|zone| zone.start < start);
+        let zone = forward.get(next.checked_sub(1)?)?;
+        (end < zone.end).then_some(zone)
+    };
+    for (start, end, members) in backward {
+        if let Some(zone) = containing(start, end) {
+            return Some(sorted(zone.entries.iter().chain(&members)));
+        }
+    }
+    entries.iter().enumerate().find_map(|(index, entry)| {
+        let zone = containing(positions.invoked(index), positions.responded(index)?)?;
+        contradicts(&entry.op, zone.value).then(|| sorted(zone.entries.iter().chain(&[index])))
+    })
+}
+
+fn clusters(entries: &[Entry<KeyOp>], positions: &Positions) -> Vec<Cluster> {
+    let mut clusters: Vec<Cluster> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let value = match (entry.op.guard, entry.op.effect) {
+            (_, Effect::Set(value)) => value,
+            (Guard::Holds(value), _) if entry.responded.is_some() => value,
+            _ => continue,
+        };
+        if clusters.len() <= value as usize {
+            clusters.resize(value as usize + 1, Cluster::default());
+        }
+        let cluster = &mut clusters[value as usize];
+        if matches!(entry.op.effect, Effect::Set(_)) {
+            cluster.writers += 1;
+            cluster.writer = Some(index);
+        } else {
+            let earlier = cluster
+                .reader
+                .is_some_and(|reader| positions.responded(reader) < positions.responded(index));
+            if !earlier {
+                cluster.reader = Some(index);
+            }
+        }
+        cluster.add(index, positions);
+    }
+    clusters
+}
+
+/// A read of a value that nobody writes, or that nobody has begun to write when the read is over.
+fn unwritten_or_too_early(clusters: &[Cluster], positions: &Positions) -> Option<Vec<usize>> {
+    clusters.iter().find_map(|cluster| {
+        let reader = cluster.reader?;
+        match cluster.writer {
+            None => Some(vec![reader]),
+            Some(writer) if cluster.writers == 1 => {
+                let too_early = positions.responded(reader)? < positions.invoked(writer);
+                too_early.then(|| sorted([reader, writer].iter()))
+            }
+            Some(_) => None,
+        }
+    })
+}
+
+type Backward = (u32, u32, [usize; 3]);
+
+fn split(clusters: &[Cluster]) -> (Vec<Forward>, Vec<Backward>) {
+    let mut forward = Vec::new();
+    let mut backward = Vec::new();
+    for (value, cluster) in clusters.iter().enumerate() {
+        let value = value as ValueId;
+        // Without a reader nothing proves that the value was ever there.
+        if value == UNREAD || cluster.writers != 1 || cluster.reader.is_none() {
+            continue;
+        }
+        let (Some(writer), Some(first), Some(last)) = (cluster.writer, cluster.first, cluster.last)
+        else {
+            continue;
+        };
+        let entries = [writer, first.1, last.1];
+        if first.0 < last.0 {
+            forward.push(Forward {
+                start: first.0,
+                end: last.0,
+                value,
+                entries,
+            });
+        } else {
+            backward.push((last.0, first.0, entries));
+        }
+    }
+    (forward, backward)
+}
+
+/// Whether the key cannot hold `value` throughout an interval in which `op` takes effect.
+fn contradicts(op: &KeyOp, value: ValueId) -> bool {
+    let other_guard = match op.guard {
+        Guard::Absent => true,
+        Guard::Holds(held) => held != value,
+        Guard::Any | Guard::Present => false,
+    };
+    let other_effect = match op.effect {
+        Effect::Keep => false,
+        Effect::Set(set) => set != value,
+        Effect::Clear => true,
+    };
+    other_guard || other_effect
+}
+
+/// Whether `op` contradicts every value but the one that it reads or writes itself.
+pub(crate) fn contradicts_others(op: &KeyOp) -> bool {
+    op.effect != Effect::Keep || matches!(op.guard, Guard::Absent | Guard::Holds(_))
+}
+
+fn sorted<'a>(entries: impl Iterator<Item = &'a usize>) -> Vec<usize> {
+    let mut entries: Vec<usize> = entries.copied().collect();
+    entries.sort_unstable();
+    entries.dedup();
+    entries
+}

@@ -1,0 +1,199 @@
+//! The file format: round trips, and errors that name their line.
+
+use std::ops::Bound;
+
+use farindex_check::format::{LineError, ReadError, read, write};
+use farindex_check::{Call, History, Operation, Outcome, Response};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        vec(any::<u8>(), 0..12),
+        "[a-z\"\\\\é\u{7f}\u{85}\n ]{0,8}".prop_map(String::into_bytes),
+    ]
+}
+
+fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
+    prop_oneof![
+        Just(Bound::Unbounded),
+        bytes().prop_map(Bound::Included),
+        bytes().prop_map(Bound::Excluded),
+    ]
+}
+
+fn call_and_outcome() -> impl Strategy<Value = (Call, Outcome)> {
+    let one_of = |outcomes: &'static [Outcome]| proptest::sample::select(outcomes);
+    use Outcome::{Absent, Exists, Inserted, Removed, Updated, Written};
+    prop_oneof![
+        (bytes(), option::of(bytes()))
+            .prop_map(|(key, value)| (Call::Get { key }, Outcome::Value(value))),
+        (bytes(), bytes(), one_of(&[Inserted, Exists]))
+            .prop_map(|(key, value, outcome)| (Call::Insert { key, value }, outcome)),
+        (bytes(), bytes(), one_of(&[Updated, Absent]))
+            .prop_map(|(key, value, outcome)| (Call::Update { key, value }, outcome)),
+        (bytes(), bytes(), one_of(&[Inserted, Updated, Written]))
+            .prop_map(|(key, value, outcome)| (Call::Upsert { key, value }, outcome)),
+        (bytes(), one_of(&[Removed, Absent]))
+            .prop_map(|(key, outcome)| (Call::Remove { key }, outcome)),
+        (
+            bound(),
+            bound(),
+            option::of(any::<u64>()),
+            vec((bytes(), bytes()), 0..4)
+        )
+            .prop_map(|(from, to, limit, pairs)| (
+                Call::Scan { from, to, limit },
+                Outcome::Pairs(pairs)
+            )),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    (
+        any::<u64>(),
+        call_and_outcome(),
+        any::<[u64; 2]>(),
+        any::<bool>(),
+    )
+        .prop_map(|(client, (call, outcome), mut stamps, pending)| {
+            stamps.sort_unstable();
+            let response = (!pending).then_some(Response {
+                at: stamps[1],
+                outcome,
+            });
+            Operation {
+                client,
+                call,
+                invoked: stamps[0],
+                response,
+            }
+        })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_back(operations in vec(operation(), 0..20)) {
+        let history = History::new(operations).unwrap();
+        let mut file = Vec::new();
+        write(&history, &mut file).unwrap();
+        prop_assert_eq!(read(file.as_slice()).unwrap(), history);
+    }
+
+    #[test]
+    fn no_input_panics(junk in vec(any::<u8>(), 0..200), text in "[{}\\[\\]\":,a-z0-9 \n]{0,80}") {
+        let header = b"{\"format\":\"farindex-history\",\"version\":1}\n".to_vec();
+        for body in [junk, text.into_bytes()] {
+            let _ = read(body.as_slice());
+            let _ = read([header.clone(), body].concat().as_slice());
+        }
+    }
+}
+
+/// Reads a body behind a good header.
+fn body(lines: &str) -> Result<History, ReadError> {
+    read(format!("{{\"format\":\"farindex-history\",\"version\":1}}\n{lines}").as_bytes())
+}
+
+#[test]
+fn the_documented_example_is_read() {
+    let history = body(concat!(
+        "{\"client\":1,\"op\":\"insert\",\"key\":\"k\",\"value\":{\"hex\":\"00fF\"},\"invoked\":1,\"responded\":4,\"outcome\":\"inserted\"}\n",
+        "\n",
+        "{\"client\":2,\"op\":\"get\",\"key\":\"k\",\"invoked\":2,\"responded\":3,\"outcome\":{\"value\":null}}\n",
+        "{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"invoked\":5}\n",
+        "{\"client\":2,\"op\":\"scan\",\"from\":{\"included\":\"a\"},\"limit\":1,\"invoked\":6,\"responded\":8,",
+        "\"outcome\":{\"pairs\":[[\"k\",{\"hex\":\"00ff\"}]]}}\n",
+    ))
+    .unwrap();
+    let operations = history.operations();
+    assert_eq!(
+        operations[0].call,
+        Call::Insert {
+            key: b"k".to_vec(),
+            value: vec![0, 255]
+        }
+    );
+    assert_eq!(
+        operations[1].response.as_ref().unwrap().outcome,
+        Outcome::Value(None)
+    );
+    assert_eq!(operations[2].response, None);
+    let from = Bound::Included(b"a".to_vec());
+    assert_eq!(
+        operations[3].call,
+        Call::Scan {
+            from,
+            to: Bound::Unbounded,
+            limit: Some(1)
+        }
+    );
+}
+
+#[test]
+fn errors_name_the_line_and_what_is_wrong() {
+    let good = "{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"invoked\":5}\n";
+    let error = |line: &str| body(&format!("{good}\n{line}\n{good}")).unwrap_err();
+    type Expected = fn(&LineError) -> bool;
+    let cases: [(&str, Expected); 8] = [
+        ("{", |e| matches!(e, LineError::Malformed(_))),
+        (
+            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"colour\":2}",
+            |e| matches!(e, LineError::Malformed(_)),
+        ),
+        ("{\"client\":1,\"op\":\"get\",\"invoked\":1}", |e| {
+            matches!(
+                e,
+                LineError::Missing {
+                    op: "get",
+                    field: "key"
+                }
+            )
+        }),
+        (
+            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"value\":\"v\",\"invoked\":1}",
+            |e| {
+                matches!(
+                    e,
+                    LineError::Surplus {
+                        op: "get",
+                        field: "value"
+                    }
+                )
+            },
+        ),
+        (
+            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2}",
+            |e| matches!(e, LineError::HalfResponse),
+        ),
+        (
+            "{\"client\":1,\"op\":\"get\",\"key\":{\"hex\":\"0\"},\"invoked\":1}",
+            |e| matches!(e, LineError::BadHex(_)),
+        ),
+        (
+            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":3,\"responded\":2,\"outcome\":{\"value\":null}}",
+            |e| matches!(e, LineError::Invalid(_)),
+        ),
+        (
+            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2,\"outcome\":\"removed\"}",
+            |e| matches!(e, LineError::Invalid(_)),
+        ),
+    ];
+    for (line, is_expected) in cases {
+        let error = error(line);
+        assert_eq!(error.line, 4, "{error}");
+        assert!(is_expected(&error.error), "{error}");
+    }
+}
+
+#[test]
+fn other_files_are_refused() {
+    let error = |file: &str| read(file.as_bytes()).unwrap_err();
+    assert!(matches!(error("").error, LineError::NoHeader));
+    let other = error("{\"format\":\"other\",\"version\":1}");
+    assert!(matches!(other.error, LineError::OtherFormat(_)));
+    let newer = error("{\"format\":\"farindex-history\",\"version\":2}");
+    assert!(matches!(newer.error, LineError::OtherVersion(2)));
+    assert_eq!(newer.line, 1);
+}
