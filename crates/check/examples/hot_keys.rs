@@ -40,12 +40,7 @@ fn plan(random: &mut Random, clients: u64, operations: u64) -> Vec<Planned> {
             let length = if random.below(100) == 0 { 20_000 } else { 1000 };
             let effect = invoked + random.below(length);
             let responded = effect + random.below(length);
-            planned.push(Planned {
-                client,
-                invoked,
-                effect,
-                responded,
-            });
+            planned.push(Planned { client, invoked, effect, responded });
             now = responded;
         }
     }
@@ -66,54 +61,28 @@ fn history(random: &mut Random, planned: &[Planned], keys: u64) -> Vec<Operation
             0..50 => (Call::Get { key }, Outcome::Value(held)),
             50..80 => {
                 store.insert(key_number, value.clone());
-                let outcome = if present {
-                    Outcome::Updated
-                } else {
-                    Outcome::Inserted
-                };
+                let outcome = if present { Outcome::Updated } else { Outcome::Inserted };
                 (Call::Upsert { key, value }, outcome)
             }
             80..86 => {
-                let outcome = if present {
-                    Outcome::Updated
-                } else {
-                    Outcome::Absent
-                };
-                store
-                    .entry(key_number)
-                    .and_modify(|held| held.clone_from(&value));
+                let outcome = if present { Outcome::Updated } else { Outcome::Absent };
+                store.entry(key_number).and_modify(|held| held.clone_from(&value));
                 (Call::Update { key, value }, outcome)
             }
             86..93 => {
-                let outcome = if present {
-                    Outcome::Exists
-                } else {
-                    Outcome::Inserted
-                };
+                let outcome = if present { Outcome::Exists } else { Outcome::Inserted };
                 store.entry(key_number).or_insert_with(|| value.clone());
                 (Call::Insert { key, value }, outcome)
             }
             _ => {
                 store.remove(&key_number);
-                let outcome = if present {
-                    Outcome::Removed
-                } else {
-                    Outcome::Absent
-                };
+                let outcome = if present { Outcome::Removed } else { Outcome::Absent };
                 (Call::Remove { key }, outcome)
             }
         };
         // One operation in a thousand is never answered.
-        let response = (random.below(1000) > 0).then_some(Response {
-            at: it.responded,
-            outcome,
-        });
-        operations.push(Operation {
-            client: it.client,
-            call,
-            invoked: it.invoked,
-            response,
-        });
+        let response = (random.below(1000) > 0).then_some(Response { at: it.responded, outcome });
+        operations.push(Operation { client: it.client, call, invoked: it.invoked, response });
     }
     operations
 }
@@ -121,24 +90,18 @@ fn history(random: &mut Random, planned: &[Planned], keys: u64) -> Vec<Operation
 /// Makes a late get answer what it would have answered much earlier.
 fn break_one(operations: &mut [Operation]) {
     let length = operations.len();
-    let stale = operations[..length / 2].iter().rev().find_map(|operation| {
-        match (&operation.call, &operation.response) {
-            (
-                Call::Get { key },
-                Some(Response {
-                    outcome: Outcome::Value(Some(value)),
-                    ..
-                }),
-            ) => Some((key.clone(), value.clone())),
+    let stale =
+        operations[..length / 2].iter().rev().find_map(|operation| match (&operation.call, &operation.response) {
+            (Call::Get { key }, Some(Response { outcome: Outcome::Value(Some(value)), .. })) => {
+                Some((key.clone(), value.clone()))
+            }
             _ => None,
-        }
-    });
+        });
     let Some((stale_key, stale_value)) = stale else {
         return;
     };
     let late = operations[length * 9 / 10..].iter_mut().find(|operation| {
-        matches!(&operation.call, Call::Get { key } if *key == stale_key)
-            && operation.response.is_some()
+        matches!(&operation.call, Call::Get { key } if *key == stale_key) && operation.response.is_some()
     });
     if let Some(response) = late.and_then(|operation| operation.response.as_mut()) {
         response.outcome = Outcome::Value(Some(stale_value));
@@ -166,15 +129,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let report = check(&history, &Limits::default());
     let elapsed = started.elapsed();
     println!("{report}");
-    println!(
-        "{clients} clients, {keys} keys: checked in {:.3} s",
-        elapsed.as_secs_f64()
-    );
-    let expected = if broken {
-        Verdict::Violation
-    } else {
-        Verdict::Ok
-    };
+    println!("{clients} clients, {keys} keys: checked in {:.3} s", elapsed.as_secs_f64());
+    let expected = if broken { Verdict::Violation } else { Verdict::Ok };
     if report.verdict != expected {
         return Err(format!("the verdict is {:?}, not {expected:?}", report.verdict).into());
     }

@@ -13,17 +13,12 @@ use farindex_check::{Limits, Verdict, check, format};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let input = arguments
-        .next()
-        .ok_or("usage: report history.jsonl [timeline.html]")?;
+    let input = arguments.next().ok_or("usage: report history.jsonl [timeline.html]")?;
     let history = format::read(BufReader::new(File::open(&input)?))?;
     let report = check(&history, &Limits::default());
     println!("{report}");
     if let Some(output) = arguments.next() {
-        let options = Options {
-            title: input,
-            ..Options::default()
-        };
+        let options = Options { title: input, ..Options::default() };
         std::fs::write(output, html(&history, &report, &options))?;
     }
     match report.verdict {

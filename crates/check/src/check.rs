@@ -32,11 +32,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            steps_per_key: 5_000_000,
-            time: None,
-            explanations: 4,
-        }
+        Self { steps_per_key: 5_000_000, time: None, explanations: 4 }
     }
 }
 
@@ -99,24 +95,15 @@ pub struct Report {
 
 /// Checks a history.
 pub fn check(history: &History, limits: &Limits) -> Report {
-    let deadline = limits
-        .time
-        .and_then(|time| Instant::now().checked_add(time));
-    let budget = Budget {
-        steps: limits.steps_per_key,
-        deadline,
-    };
+    let deadline = limits.time.and_then(|time| Instant::now().checked_add(time));
+    let budget = Budget { steps: limits.steps_per_key, deadline };
     let parts = MapModel.partition(history);
     let mut report = Report {
         verdict: Verdict::Ok,
         keys: Vec::new(),
         scans: scan::malformed(history),
         undecided: Vec::new(),
-        stats: Stats {
-            operations: history.operations().len(),
-            keys: parts.len(),
-            steps: 0,
-        },
+        stats: Stats { operations: history.operations().len(), keys: parts.len(), steps: 0 },
     };
     for part in parts {
         check_part(history, part, budget, limits, &mut report);
@@ -163,26 +150,14 @@ fn check_part(
         report.undecided.push(key);
         return;
     }
-    let explained = report
-        .keys
-        .iter()
-        .filter(|key| key.explanation.is_some())
-        .count();
-    let explanation = (explained < limits.explanations)
-        .then(|| explain::explain(history, &key, promise, &entries, budget));
-    report.keys.push(KeyViolation {
-        key,
-        promise,
-        explanation,
-    });
+    let explained = report.keys.iter().filter(|key| key.explanation.is_some()).count();
+    let explanation =
+        (explained < limits.explanations).then(|| explain::explain(history, &key, promise, &entries, budget));
+    report.keys.push(KeyViolation { key, promise, explanation });
 }
 
 /// The verdict on one part: the cheap proof first, and where it proves nothing the search.
-fn decide(
-    entries: &[Entry<<MapModel as Model>::Op>],
-    budget: Budget,
-    report: &mut Report,
-) -> Verdict {
+fn decide(entries: &[Entry<<MapModel as Model>::Op>], budget: Budget, report: &mut Report) -> Verdict {
     if MapModel.refute(entries).is_some() {
         return Verdict::Violation;
     }
@@ -197,37 +172,22 @@ fn decide(
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stats {
-            operations,
-            keys,
-            steps,
-        } = self.stats;
+        let Stats { operations, keys, steps } = self.stats;
         let verdict = match self.verdict {
             Verdict::Ok => "ok",
             Verdict::Violation => "VIOLATION",
             Verdict::Unknown => "unknown",
         };
-        writeln!(
-            f,
-            "{verdict}: {operations} operations on {keys} keys, {steps} search steps"
-        )?;
+        writeln!(f, "{verdict}: {operations} operations on {keys} keys, {steps} search steps")?;
         for violation in &self.scans {
-            writeln!(
-                f,
-                "\nscan, operation {}: {}",
-                violation.operation, violation.fault
-            )?;
+            writeln!(f, "\nscan, operation {}: {}", violation.operation, violation.fault)?;
         }
         for violation in &self.keys {
             match &violation.explanation {
                 Some(explanation) => write!(f, "\n{explanation}")?,
                 None => {
                     let key = text::bytes(&violation.key);
-                    writeln!(
-                        f,
-                        "\nkey {key}: {} (not explained)",
-                        text::promise(violation.promise)
-                    )?;
+                    writeln!(f, "\nkey {key}: {} (not explained)", text::promise(violation.promise))?;
                 }
             }
         }

@@ -73,32 +73,18 @@ pub(crate) fn explain(
     budget: Budget,
 ) -> Explanation {
     let core = shrink(&MapModel, entries, budget);
-    let outcome = search_longest(
-        &MapModel,
-        &core.entries,
-        Budget {
-            steps: TRIAL_STEPS,
-            ..budget
-        },
-    );
+    let outcome = search_longest(&MapModel, &core.entries, Budget { steps: TRIAL_STEPS, ..budget });
     let entries = &core.entries;
-    let mut shown: Vec<usize> = (0..entries.len())
-        .filter(|&index| entries[index].responded.is_some())
-        .collect();
+    let mut shown: Vec<usize> = (0..entries.len()).filter(|&index| entries[index].responded.is_some()).collect();
     shown.sort_by_key(|&index| (entries[index].invoked, entries[index].responded));
     // Every completed operation that the longest attempt leaves out is unplaced; the one that responds first is the
     // one that the attempt could not go past.
-    let unplaced = shown
-        .iter()
-        .copied()
-        .filter(|index| !outcome.longest.contains(index));
+    let unplaced = shown.iter().copied().filter(|index| !outcome.longest.contains(index));
     let unplaced = unplaced.min_by_key(|&index| entries[index].responded);
     let is_context = |&index: &usize| {
-        let read_from = MapModel.produces(&entries[index].op).is_some_and(|value| {
-            shown
-                .iter()
-                .any(|&other| MapModel.observes(&entries[other].op) == Some(value))
-        });
+        let read_from = MapModel
+            .produces(&entries[index].op)
+            .is_some_and(|value| shown.iter().any(|&other| MapModel.observes(&entries[other].op) == Some(value)));
         entries[index].responded.is_none() && (read_from || outcome.longest.contains(&index))
     };
     let mut context: Vec<usize> = (0..entries.len()).filter(is_context).collect();
@@ -143,14 +129,7 @@ impl<M: Model> Trials<'_, M> {
             return true;
         }
         let steps = TRIAL_STEPS.min(self.steps_left);
-        let outcome = search(
-            self.model,
-            entries,
-            Budget {
-                steps,
-                ..self.budget
-            },
-        );
+        let outcome = search(self.model, entries, Budget { steps, ..self.budget });
         self.steps_left = self.steps_left.saturating_sub(outcome.steps);
         outcome.answer == Answer::Violation
     }
@@ -158,19 +137,12 @@ impl<M: Model> Trials<'_, M> {
 
 /// Shrinks a part that has no linearization. The result is as large as the part where the budget is too small.
 pub(crate) fn shrink<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Budget) -> Core<M::Op> {
-    let mut trials = Trials {
-        model,
-        budget,
-        steps_left: SHRINK_STEPS,
-    };
+    let mut trials = Trials { model, budget, steps_left: SHRINK_STEPS };
     let cut = cut(&mut trials, entries);
     let prefix = cut.len();
     let mut core = focus(&mut trials, &cut).unwrap_or(cut);
     relax_piecewise(&mut trials, &mut core);
-    Core {
-        entries: core,
-        prefix,
-    }
+    Core { entries: core, prefix }
 }
 
 /// The shortest prefix in violation, by bisection: a prefix of a linearizable history is linearizable.
@@ -186,11 +158,7 @@ fn cut<M: Model>(trials: &mut Trials<'_, M>, entries: &[Entry<M::Op>]) -> Vec<En
     while low < high {
         let middle = low + (high - low) / 2;
         let prefix = prefix(trials.model, entries, stamps[middle]);
-        let convicted = if refutable {
-            trials.model.refute(&prefix).is_some()
-        } else {
-            trials.convicts(&prefix)
-        };
+        let convicted = if refutable { trials.model.refute(&prefix).is_some() } else { trials.convicts(&prefix) };
         if convicted {
             best = prefix;
             high = middle;
@@ -207,11 +175,7 @@ fn prefix<M: Model>(model: &M, entries: &[Entry<M::Op>], stamp: u64) -> Vec<Entr
     let mut prefix: Vec<_> = before
         .filter_map(|entry| {
             let responds = entry.responded.is_some_and(|responded| responded <= stamp);
-            if responds {
-                Some(entry.clone())
-            } else {
-                relaxed(model, entry)
-            }
+            if responds { Some(entry.clone()) } else { relaxed(model, entry) }
         })
         .collect();
     model.simplify(&mut prefix);
@@ -220,28 +184,15 @@ fn prefix<M: Model>(model: &M, entries: &[Entry<M::Op>], stamp: u64) -> Vec<Entr
 
 /// What is left of an entry that is dropped if it is a read and relaxed if it is not.
 fn relaxed<M: Model>(model: &M, entry: &Entry<M::Op>) -> Option<Entry<M::Op>> {
-    (!model.is_read(&entry.op)).then(|| Entry {
-        responded: None,
-        ..entry.clone()
-    })
+    (!model.is_read(&entry.op)).then(|| Entry { responded: None, ..entry.clone() })
 }
 
 /// Relaxes the entries that `keep` does not want.
-fn only<M: Model>(
-    model: &M,
-    entries: &[Entry<M::Op>],
-    keep: impl Fn(usize) -> bool,
-) -> Vec<Entry<M::Op>> {
+fn only<M: Model>(model: &M, entries: &[Entry<M::Op>], keep: impl Fn(usize) -> bool) -> Vec<Entry<M::Op>> {
     let mut rest: Vec<_> = entries
         .iter()
         .enumerate()
-        .filter_map(|(index, entry)| {
-            if keep(index) {
-                Some(entry.clone())
-            } else {
-                relaxed(model, entry)
-            }
-        })
+        .filter_map(|(index, entry)| if keep(index) { Some(entry.clone()) } else { relaxed(model, entry) })
         .collect();
     model.simplify(&mut rest);
     rest
@@ -249,19 +200,14 @@ fn only<M: Model>(
 
 /// Finds a much smaller contradiction at once: the one that a refutation names, or the last few operations before the
 /// contradiction is complete, twice as many at each attempt.
-fn focus<M: Model>(
-    trials: &mut Trials<'_, M>,
-    entries: &[Entry<M::Op>],
-) -> Option<Vec<Entry<M::Op>>> {
+fn focus<M: Model>(trials: &mut Trials<'_, M>, entries: &[Entry<M::Op>]) -> Option<Vec<Entry<M::Op>>> {
     if let Some(named) = trials.model.refute(entries) {
         let rest = only(trials.model, entries, |index| named.contains(&index));
         if trials.convicts(&rest) {
             return Some(rest);
         }
     }
-    let mut by_response: Vec<usize> = (0..entries.len())
-        .filter(|&index| entries[index].responded.is_some())
-        .collect();
+    let mut by_response: Vec<usize> = (0..entries.len()).filter(|&index| entries[index].responded.is_some()).collect();
     by_response.sort_by_key(|&index| std::cmp::Reverse(entries[index].responded));
     let mut count = 4;
     while count < by_response.len() {
@@ -281,9 +227,7 @@ fn focus<M: Model>(
 /// Delta debugging over the completed entries: relaxes chunks, halving the chunk when nothing goes any more.
 fn relax_piecewise<M: Model>(trials: &mut Trials<'_, M>, core: &mut Vec<Entry<M::Op>>) {
     let completed = |core: &[Entry<M::Op>]| -> Vec<usize> {
-        (0..core.len())
-            .filter(|&index| core[index].responded.is_some())
-            .collect()
+        (0..core.len()).filter(|&index| core[index].responded.is_some()).collect()
     };
     let mut chunk = completed(core).len().div_ceil(2);
     while chunk > 0 && trials.steps_left > 0 {

@@ -152,10 +152,7 @@ struct Line {
 
 /// Writes a history. Wrap a file in a `BufWriter`.
 pub fn write(history: &History, mut to: impl Write) -> io::Result<()> {
-    let header = Header {
-        format: FORMAT.to_owned(),
-        version: VERSION,
-    };
+    let header = Header { format: FORMAT.to_owned(), version: VERSION };
     serde_json::to_writer(&mut to, &header)?;
     to.write_all(b"\n")?;
     for operation in history.operations() {
@@ -184,10 +181,7 @@ pub fn read(from: impl BufRead) -> Result<History, ReadError> {
             has_header = true;
         }
     }
-    let at = |error| ReadError {
-        line: line.max(1),
-        error,
-    };
+    let at = |error| ReadError { line: line.max(1), error };
     if !has_header {
         return Err(at(LineError::NoHeader));
     }
@@ -216,10 +210,7 @@ fn encode(operation: &Operation) -> Line {
         limit: None,
         invoked: operation.invoked,
         responded: operation.response.as_ref().map(|response| response.at),
-        outcome: operation
-            .response
-            .as_ref()
-            .map(|response| answer(&response.outcome)),
+        outcome: operation.response.as_ref().map(|response| answer(&response.outcome)),
     };
     let (op, value) = match &operation.call {
         Call::Get { .. } => (Op::Get, None),
@@ -242,27 +233,13 @@ fn encode(operation: &Operation) -> Line {
 fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
     let line: Line = serde_json::from_str(text)?;
     let response = match (line.responded, line.outcome) {
-        (Some(at), Some(answer)) => Some(Response {
-            at,
-            outcome: outcome(answer)?,
-        }),
+        (Some(at), Some(answer)) => Some(Response { at, outcome: outcome(answer)? }),
         (None, None) => None,
         _ => return Err(LineError::HalfResponse),
     };
     let (client, invoked) = (line.client, line.invoked);
-    let fields = Fields {
-        key: line.key,
-        value: line.value,
-        from: line.from,
-        to: line.to,
-        limit: line.limit,
-    };
-    let operation = Operation {
-        client,
-        call: call(line.op, fields)?,
-        invoked,
-        response,
-    };
+    let fields = Fields { key: line.key, value: line.value, from: line.from, to: line.to, limit: line.limit };
+    let operation = Operation { client, call: call(line.op, fields)?, invoked, response };
     history::validate(index, &operation)?;
     Ok(operation)
 }
@@ -300,29 +277,12 @@ fn call(op: Op, fields: Fields) -> Result<Call, LineError> {
         None => Err(LineError::Missing { op: name, field }),
     };
     Ok(match op {
-        Op::Get => Call::Get {
-            key: need(fields.key, "key")?,
-        },
-        Op::Remove => Call::Remove {
-            key: need(fields.key, "key")?,
-        },
-        Op::Insert => Call::Insert {
-            key: need(fields.key, "key")?,
-            value: need(fields.value, "value")?,
-        },
-        Op::Update => Call::Update {
-            key: need(fields.key, "key")?,
-            value: need(fields.value, "value")?,
-        },
-        Op::Upsert => Call::Upsert {
-            key: need(fields.key, "key")?,
-            value: need(fields.value, "value")?,
-        },
-        Op::Scan => Call::Scan {
-            from: bound(fields.from)?,
-            to: bound(fields.to)?,
-            limit: fields.limit,
-        },
+        Op::Get => Call::Get { key: need(fields.key, "key")? },
+        Op::Remove => Call::Remove { key: need(fields.key, "key")? },
+        Op::Insert => Call::Insert { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
+        Op::Update => Call::Update { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
+        Op::Upsert => Call::Upsert { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
+        Op::Scan => Call::Scan { from: bound(fields.from)?, to: bound(fields.to)?, limit: fields.limit },
     })
 }
 
@@ -335,12 +295,7 @@ fn answer(outcome: &Outcome) -> Answer {
         Outcome::Absent => Answer::Absent,
         Outcome::Written => Answer::Written,
         Outcome::Removed => Answer::Removed,
-        Outcome::Pairs(pairs) => Answer::Pairs(
-            pairs
-                .iter()
-                .map(|(key, value)| (bytes(key), bytes(value)))
-                .collect(),
-        ),
+        Outcome::Pairs(pairs) => Answer::Pairs(pairs.iter().map(|(key, value)| (bytes(key), bytes(value))).collect()),
     }
 }
 
@@ -355,12 +310,7 @@ fn outcome(answer: Answer) -> Result<Outcome, LineError> {
         Answer::Removed => Outcome::Removed,
         Answer::Pairs(pairs) => {
             let pair = |(key, value)| Ok((unbytes(key)?, unbytes(value)?));
-            Outcome::Pairs(
-                pairs
-                    .into_iter()
-                    .map(pair)
-                    .collect::<Result<_, LineError>>()?,
-            )
+            Outcome::Pairs(pairs.into_iter().map(pair).collect::<Result<_, LineError>>()?)
         }
     })
 }

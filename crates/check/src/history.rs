@@ -249,11 +249,7 @@ pub(crate) fn validate(index: usize, operation: &Operation) -> Result<(), Histor
         return Ok(());
     };
     if response.at < operation.invoked {
-        return Err(HistoryError::RespondsBeforeInvoked {
-            index,
-            invoked: operation.invoked,
-            responded: response.at,
-        });
+        return Err(HistoryError::RespondsBeforeInvoked { index, invoked: operation.invoked, responded: response.at });
     }
     if !operation.call.admits(&response.outcome) {
         return Err(HistoryError::OutcomeMismatch {
@@ -286,11 +282,8 @@ impl Stamps {
     pub fn at(&self, now: u64) -> u64 {
         // SeqCst: the stamps stand for the order of events across threads, and nothing here is hot enough to argue
         // for less. The closure always returns `Some`, so both arms carry the previous value.
-        let previous = self
-            .next
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |next| {
-                Some(next.max(now).saturating_add(1))
-            });
+        let previous =
+            self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |next| Some(next.max(now).saturating_add(1)));
         match previous {
             Ok(next) | Err(next) => next.max(now),
         }
@@ -309,10 +302,7 @@ mod tests {
     #[test]
     fn stamps_follow_the_clock_and_never_repeat() {
         let stamps = Stamps::new();
-        assert_eq!(
-            [stamps.at(5), stamps.at(5), stamps.at(3), stamps.at(9)],
-            [5, 6, 7, 9]
-        );
+        assert_eq!([stamps.at(5), stamps.at(5), stamps.at(3), stamps.at(9)], [5, 6, 7, 9]);
         assert_eq!(stamps.tick(), 10);
     }
 
@@ -325,17 +315,8 @@ mod tests {
             response: Some(Response { at, outcome }),
         };
         let backwards = History::new(vec![get(5, 4, Outcome::Value(None))]);
-        assert!(matches!(
-            backwards,
-            Err(HistoryError::RespondsBeforeInvoked { index: 0, .. })
-        ));
-        let misfit = History::new(vec![
-            get(1, 1, Outcome::Value(None)),
-            get(5, 6, Outcome::Removed),
-        ]);
-        assert!(matches!(
-            misfit,
-            Err(HistoryError::OutcomeMismatch { index: 1, .. })
-        ));
+        assert!(matches!(backwards, Err(HistoryError::RespondsBeforeInvoked { index: 0, .. })));
+        let misfit = History::new(vec![get(1, 1, Outcome::Value(None)), get(5, 6, Outcome::Removed)]);
+        assert!(matches!(misfit, Err(HistoryError::OutcomeMismatch { index: 1, .. })));
     }
 }

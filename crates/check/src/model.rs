@@ -173,10 +173,7 @@ impl KeyOp {
     /// A read of `seen`.
     pub fn read(seen: Option<ValueId>) -> Self {
         let guard = seen.map_or(Guard::Absent, Guard::Holds);
-        Self {
-            guard,
-            effect: Effect::Keep,
-        }
+        Self { guard, effect: Effect::Keep }
     }
 }
 
@@ -282,24 +279,14 @@ pub(crate) fn key_op(
     let op = |guard, effect| Some(KeyOp { guard, effect });
     match (call, outcome) {
         (Call::Scan { .. }, _) | (Call::Get { .. }, None) => None,
-        (Call::Get { .. }, Some(Outcome::Value(seen))) => {
-            Some(KeyOp::read(seen.as_deref().map(number)))
-        }
+        (Call::Get { .. }, Some(Outcome::Value(seen))) => Some(KeyOp::read(seen.as_deref().map(number))),
         // A pending operation is admitted only where it would change something (invariant 1).
-        (Call::Insert { value, .. }, None | Some(Outcome::Inserted)) => {
-            op(Absent, Effect::Set(number(value)))
-        }
+        (Call::Insert { value, .. }, None | Some(Outcome::Inserted)) => op(Absent, Effect::Set(number(value))),
         (Call::Insert { .. }, Some(_)) => op(Present, Keep),
-        (Call::Update { value, .. }, None | Some(Outcome::Updated)) => {
-            op(Present, Effect::Set(number(value)))
-        }
+        (Call::Update { value, .. }, None | Some(Outcome::Updated)) => op(Present, Effect::Set(number(value))),
         (Call::Update { .. }, Some(_)) => op(Absent, Keep),
-        (Call::Upsert { value, .. }, Some(Outcome::Inserted)) => {
-            op(Absent, Effect::Set(number(value)))
-        }
-        (Call::Upsert { value, .. }, Some(Outcome::Updated)) => {
-            op(Present, Effect::Set(number(value)))
-        }
+        (Call::Upsert { value, .. }, Some(Outcome::Inserted)) => op(Absent, Effect::Set(number(value))),
+        (Call::Upsert { value, .. }, Some(Outcome::Updated)) => op(Present, Effect::Set(number(value))),
         (Call::Upsert { value, .. }, _) => op(Any, Effect::Set(number(value))),
         (Call::Remove { .. }, None | Some(Outcome::Removed)) => op(Present, Clear),
         (Call::Remove { .. }, Some(_)) => op(Absent, Keep),

@@ -25,10 +25,7 @@ impl Positions {
             }
         }
         events.sort_unstable();
-        let mut positions = Self {
-            invoked: vec![0; entries.len()],
-            responded: vec![None; entries.len()],
-        };
+        let mut positions = Self { invoked: vec![0; entries.len()], responded: vec![None; entries.len()] };
         for (position, (_, is_response, index)) in events.into_iter().enumerate() {
             let position = position as u32;
             if is_response {

@@ -35,13 +35,7 @@ impl<'h> Growing<'h> {
             self.writable_from = Some(earliest.min(operation.invoked));
         }
         let responded = operation.response.as_ref().map(|response| response.at);
-        self.entries.push(Entry {
-            source,
-            from_scan,
-            invoked: operation.invoked,
-            responded,
-            op,
-        });
+        self.entries.push(Entry { source, from_scan, invoked: operation.invoked, responded, op });
     }
 }
 
@@ -53,10 +47,7 @@ pub(crate) fn by_key(history: &History) -> Vec<Part<KeyOp>> {
             continue;
         };
         let part = parts.entry(key).or_default();
-        let outcome = operation
-            .response
-            .as_ref()
-            .map(|response| &response.outcome);
+        let outcome = operation.response.as_ref().map(|response| &response.outcome);
         // Numbering borrows the part, pushing does too: two steps.
         if let Some(op) = number_in(part, operation, outcome) {
             part.push(source, operation, false, op);
@@ -68,19 +59,12 @@ pub(crate) fn by_key(history: &History) -> Vec<Part<KeyOp>> {
         .filter(|(_, part)| !part.entries.is_empty())
         .map(|(key, mut part)| {
             MapModel.simplify(&mut part.entries);
-            Part {
-                key: key.to_vec(),
-                entries: part.entries,
-            }
+            Part { key: key.to_vec(), entries: part.entries }
         })
         .collect()
 }
 
-fn number_in<'h>(
-    part: &mut Growing<'h>,
-    operation: &'h Operation,
-    outcome: Option<&'h Outcome>,
-) -> Option<KeyOp> {
+fn number_in<'h>(part: &mut Growing<'h>, operation: &'h Operation, outcome: Option<&'h Outcome>) -> Option<KeyOp> {
     // At most one value occurs in an operation on one key: that of the call, or the one that a get answers.
     let number = value_of(&operation.call, outcome).map(|value| part.number(value));
     key_op(&operation.call, outcome, |_| number.unwrap_or_default())
@@ -88,10 +72,7 @@ fn number_in<'h>(
 
 fn value_of<'h>(call: &'h Call, outcome: Option<&'h Outcome>) -> Option<&'h [u8]> {
     match (call, outcome) {
-        (
-            Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. },
-            _,
-        ) => Some(value),
+        (Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. }, _) => Some(value),
         (Call::Get { .. }, Some(Outcome::Value(seen))) => seen.as_deref(),
         _ => None,
     }
@@ -111,10 +92,7 @@ fn add_scans<'h>(history: &'h History, parts: &mut BTreeMap<&'h [u8], Growing<'h
         let Some(cover) = scan::Cover::of(operation) else {
             continue;
         };
-        let responded = operation
-            .response
-            .as_ref()
-            .map_or(0, |response| response.at);
+        let responded = operation.response.as_ref().map_or(0, |response| response.at);
         for (key, part) in parts.range_mut::<[u8], _>(cover.range()) {
             // An invocation at the very stamp of the response counts as concurrent, so it may come first.
             let may_be_present = part.writable_from.is_some_and(|from| from <= responded);

@@ -56,16 +56,12 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
     /// Prepares the entries of one part.
     pub(crate) fn new<M: Model<Op = O>>(model: &M, entries: &[Entry<O>]) -> Self {
         let positions = Positions::of(entries);
-        let mut by_response: Vec<(u32, usize)> = (0..entries.len())
-            .filter_map(|index| Some((positions.responded(index)?, index)))
-            .collect();
+        let mut by_response: Vec<(u32, usize)> =
+            (0..entries.len()).filter_map(|index| Some((positions.responded(index)?, index))).collect();
         by_response.sort_unstable();
         let mut kind_numbers: HashMap<&O, u32> = HashMap::new();
         let mut plan = Self {
-            ops: by_response
-                .iter()
-                .map(|&(_, entry)| entries[entry].op.clone())
-                .collect(),
+            ops: by_response.iter().map(|&(_, entry)| entries[entry].op.clone()).collect(),
             entries: by_response.iter().map(|&(_, entry)| entry).collect(),
             kinds: Vec::with_capacity(by_response.len()),
             reads: Vec::with_capacity(by_response.len()),
@@ -87,8 +83,7 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
         }
         plan.kind_count = kind_numbers.len();
         let invoked = |number: u32| positions.invoked(plan.entries[number as usize]);
-        plan.arrivals
-            .sort_unstable_by_key(|&number| invoked(number));
+        plan.arrivals.sort_unstable_by_key(|&number| invoked(number));
         plan.assign_slots(&positions);
         plan.count_tokens(model);
         plan
@@ -116,23 +111,13 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
     }
 
     fn count_tokens<M: Model<Op = O>>(&mut self, model: &M) {
-        let Self {
-            ops,
-            classes,
-            producers,
-            observers,
-            ..
-        } = self;
+        let Self { ops, classes, producers, observers, .. } = self;
         for op in ops.iter() {
             count(producers, model.produces(op), 1);
             count(observers, model.observes(op), 1);
         }
         for class in classes {
-            count(
-                producers,
-                model.produces(&class.op),
-                class.members.len() as u32,
-            );
+            count(producers, model.produces(&class.op), class.members.len() as u32);
         }
         // Both tables are indexed by any token that either knows.
         let length = producers.len().max(observers.len());
@@ -151,11 +136,7 @@ fn count(counts: &mut Vec<u32>, token: Option<Token>, by: u32) {
     }
 }
 
-fn classes<M: Model>(
-    model: &M,
-    entries: &[Entry<M::Op>],
-    positions: &Positions,
-) -> Vec<Class<M::Op>> {
+fn classes<M: Model>(model: &M, entries: &[Entry<M::Op>], positions: &Positions) -> Vec<Class<M::Op>> {
     let mut numbers: HashMap<&M::Op, usize> = HashMap::new();
     let mut classes: Vec<Class<M::Op>> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -165,14 +146,9 @@ fn classes<M: Model>(
         }
         let number = *numbers.entry(&entry.op).or_insert(classes.len());
         if number == classes.len() {
-            classes.push(Class {
-                op: entry.op.clone(),
-                members: Vec::new(),
-            });
+            classes.push(Class { op: entry.op.clone(), members: Vec::new() });
         }
-        classes[number]
-            .members
-            .push((positions.invoked(index), index));
+        classes[number].members.push((positions.invoked(index), index));
     }
     for class in &mut classes {
         class.members.sort_unstable();

@@ -37,11 +37,7 @@ impl Recorder {
     /// Opens a log for a client. A client may have several logs, one for each of its threads.
     pub fn client(&self, client: u64) -> ClientLog {
         lock(&self.shared).open_logs += 1;
-        ClientLog {
-            client,
-            operations: Vec::new(),
-            shared: Arc::clone(&self.shared),
-        }
+        ClientLog { client, operations: Vec::new(), shared: Arc::clone(&self.shared) }
     }
 
     /// The history of all logs, ordered by invocation; the recorder is empty afterwards. Fails while a log is open.
@@ -82,12 +78,7 @@ impl ClientLog {
     /// Notes an invocation. Stamp it *before* anything of the operation can take effect.
     pub fn invoke(&mut self, call: Call, at: u64) -> Ticket {
         let index = self.operations.len();
-        let operation = Operation {
-            client: self.client,
-            call,
-            invoked: at,
-            response: None,
-        };
+        let operation = Operation { client: self.client, call, invoked: at, response: None };
         self.operations.push(Some(operation));
         Ticket { index }
     }
@@ -111,9 +102,7 @@ impl ClientLog {
 impl Drop for ClientLog {
     fn drop(&mut self) {
         let mut shared = lock(&self.shared);
-        shared
-            .operations
-            .extend(self.operations.drain(..).flatten());
+        shared.operations.extend(self.operations.drain(..).flatten());
         shared.open_logs -= 1;
     }
 }
@@ -144,21 +133,9 @@ mod tests {
             }
         });
         let history = recorder.finish().unwrap();
-        assert_eq!(
-            history.clients().into_iter().collect::<Vec<_>>(),
-            [(0, 100), (1, 100), (2, 100), (3, 100)]
-        );
-        assert!(
-            history
-                .operations()
-                .is_sorted_by_key(|operation| operation.invoked)
-        );
-        assert!(
-            history
-                .operations()
-                .iter()
-                .all(|operation| operation.response.is_some())
-        );
+        assert_eq!(history.clients().into_iter().collect::<Vec<_>>(), [(0, 100), (1, 100), (2, 100), (3, 100)]);
+        assert!(history.operations().is_sorted_by_key(|operation| operation.invoked));
+        assert!(history.operations().iter().all(|operation| operation.response.is_some()));
     }
 
     #[test]

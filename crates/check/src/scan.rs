@@ -57,18 +57,12 @@ pub struct ScanViolation {
 /// All scans with malformed answers, each with its first fault.
 pub(crate) fn malformed(history: &History) -> Vec<ScanViolation> {
     let operations = history.operations().iter().enumerate();
-    operations
-        .filter_map(|(operation, it)| fault(it).map(|fault| ScanViolation { operation, fault }))
-        .collect()
+    operations.filter_map(|(operation, it)| fault(it).map(|fault| ScanViolation { operation, fault })).collect()
 }
 
 /// The pairs that a completed scan returned; nothing for other operations.
 pub(crate) fn pairs(operation: &Operation) -> &[(Vec<u8>, Vec<u8>)] {
-    match operation
-        .response
-        .as_ref()
-        .map(|response| &response.outcome)
-    {
+    match operation.response.as_ref().map(|response| &response.outcome) {
         Some(Outcome::Pairs(pairs)) => pairs,
         _ => &[],
     }
@@ -82,10 +76,7 @@ fn fault(operation: &Operation) -> Option<ScanFault> {
     if let Some(limit) = *limit
         && pairs.len() as u64 > limit
     {
-        return Some(ScanFault::TooMany {
-            returned: pairs.len(),
-            limit,
-        });
+        return Some(ScanFault::TooMany { returned: pairs.len(), limit });
     }
     pairs.iter().enumerate().find_map(|(position, (key, _))| {
         if position > 0 && pairs[position - 1].0 >= *key {
@@ -142,10 +133,7 @@ impl<'h> Cover<'h> {
         let empty = match (from, to) {
             (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
             (Bound::Included(from), Bound::Included(to)) => from > to,
-            (
-                Bound::Included(from) | Bound::Excluded(from),
-                Bound::Included(to) | Bound::Excluded(to),
-            ) => from >= to,
+            (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from >= to,
         };
         (!empty).then_some(Self { from, to, pairs })
     }
@@ -157,8 +145,6 @@ impl<'h> Cover<'h> {
 
     /// Whether the scan returned the key. The pairs are in order: only well-formed scans have a cover.
     pub(crate) fn returned(&self, key: &[u8]) -> bool {
-        self.pairs
-            .binary_search_by(|(returned, _)| returned.as_slice().cmp(key))
-            .is_ok()
+        self.pairs.binary_search_by(|(returned, _)| returned.as_slice().cmp(key)).is_ok()
     }
 }

@@ -62,10 +62,7 @@ pub struct Budget {
 impl Budget {
     /// A budget of steps alone, so that the answer does not depend on the machine.
     pub fn steps(steps: u64) -> Self {
-        Self {
-            steps,
-            deadline: None,
-        }
+        Self { steps, deadline: None }
     }
 }
 
@@ -96,11 +93,7 @@ pub fn search<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Budget) -> 
     let mut tight = entries.to_vec();
     match model.tighten(&mut tight) {
         Tightened::Consistent => Search::new(model, &tight, false).run(budget),
-        Tightened::Contradiction => Outcome {
-            answer: Answer::Violation,
-            steps: 0,
-            longest: Vec::new(),
-        },
+        Tightened::Contradiction => Outcome { answer: Answer::Violation, steps: 0, longest: Vec::new() },
     }
 }
 
@@ -193,11 +186,7 @@ impl<'m, M: Model> Search<'m, M> {
     fn run(mut self, budget: Budget) -> Outcome {
         let answer = self.solve(budget);
         let longest = self.longest.take().unwrap_or_default();
-        Outcome {
-            answer,
-            steps: self.steps,
-            longest: self.entries_of(&longest),
-        }
+        Outcome { answer, steps: self.steps, longest: self.entries_of(&longest) }
     }
 
     fn solve(&mut self, budget: Budget) -> Answer {
@@ -224,10 +213,7 @@ impl<'m, M: Model> Search<'m, M> {
     /// Looks at the clock now and then.
     fn late(&self, budget: Budget) -> bool {
         const STEPS_PER_LOOK: u64 = 1024;
-        self.steps.is_multiple_of(STEPS_PER_LOOK)
-            && budget
-                .deadline
-                .is_some_and(|deadline| Instant::now() >= deadline)
+        self.steps.is_multiple_of(STEPS_PER_LOOK) && budget.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// Returns to the last configuration with something left to try and linearizes that; `false` if there is none.
@@ -272,25 +258,15 @@ impl<'m, M: Model> Search<'m, M> {
                 return false;
             };
             let left = self.observers.get(token as usize).copied().unwrap_or(0) as usize;
-            let observes =
-                |&number: &u32| self.model.observes(&self.plan.ops[number as usize]) == Some(token);
-            left == 0
-                || left
-                    == (0..self.active.len())
-                        .filter_map(open)
-                        .filter(observes)
-                        .count()
+            let observes = |&number: &u32| self.model.observes(&self.plan.ops[number as usize]) == Some(token);
+            left == 0 || left == (0..self.active.len()).filter_map(open).filter(observes).count()
         })
     }
 
     /// Whether the state has a token that no completed operation left observes.
     fn token_is_dead(&self) -> bool {
         let token = self.model.token(&self.state);
-        token.is_some_and(|token| {
-            self.observers
-                .get(token as usize)
-                .is_none_or(|&left| left == 0)
-        })
+        token.is_some_and(|token| self.observers.get(token as usize).is_none_or(|&left| left == 0))
     }
 
     /// Rule R1, and moves the frontier.
@@ -303,11 +279,7 @@ impl<'m, M: Model> Search<'m, M> {
                 if number == NOBODY || self.bit(slot) || !self.plan.reads[number as usize] {
                     continue;
                 }
-                if self
-                    .model
-                    .step(&self.state, &self.plan.ops[number as usize])
-                    .is_some()
-                {
+                if self.model.step(&self.state, &self.plan.ops[number as usize]).is_some() {
                     self.linearize(Choice::Completed(number));
                     found = true;
                 }
@@ -320,11 +292,7 @@ impl<'m, M: Model> Search<'m, M> {
 
     /// Rule R2. Remembers the configuration if nothing at least as good is known.
     fn is_new(&mut self) -> bool {
-        let state = if self.token_is_dead() {
-            self.model.forget(&self.state)
-        } else {
-            self.state.clone()
-        };
+        let state = if self.token_is_dead() { self.model.forget(&self.state) } else { self.state.clone() };
         let key = (self.frontier, self.bits.clone(), state);
         match self.seen.entry(key) {
             Slot::Vacant(vacant) => {
@@ -363,9 +331,7 @@ impl<'m, M: Model> Search<'m, M> {
                 continue;
             }
             self.kind_met[kind] = self.steps;
-            let next = self
-                .model
-                .step(&self.state, &self.plan.ops[number as usize]);
+            let next = self.model.step(&self.state, &self.plan.ops[number as usize]);
             if next.is_some_and(|next| self.may_become(&next)) {
                 self.choices.push(Choice::Completed(number));
             }
@@ -496,11 +462,7 @@ impl<'m, M: Model> Search<'m, M> {
 
     /// How many operations are invoked before the given frontier. Past the last one there is nothing left to arrive.
     fn arrived_at(&self, frontier: usize) -> u32 {
-        self.plan
-            .arrived
-            .get(frontier)
-            .copied()
-            .unwrap_or(self.plan.ops.len() as u32)
+        self.plan.arrived.get(frontier).copied().unwrap_or(self.plan.ops.len() as u32)
     }
 
     fn bit(&self, slot: usize) -> bool {
@@ -510,10 +472,7 @@ impl<'m, M: Model> Search<'m, M> {
     fn note_longest(&mut self) {
         // Most completed operations; among those, fewest pending ones.
         let merit = |trail: &[Choice]| {
-            let completed = trail
-                .iter()
-                .filter(|choice| matches!(choice, Choice::Completed(_)))
-                .count();
+            let completed = trail.iter().filter(|choice| matches!(choice, Choice::Completed(_))).count();
             (completed, std::cmp::Reverse(trail.len()))
         };
         if let Some(longest) = &mut self.longest

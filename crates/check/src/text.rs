@@ -30,17 +30,10 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
         }
         None => {
             let shown = &bytes[..bytes.len().min(BYTES_SHOWN_MAX / 2)];
-            (
-                format!("0x{}", format::hex(shown)),
-                bytes.len() - shown.len(),
-            )
+            (format!("0x{}", format::hex(shown)), bytes.len() - shown.len())
         }
     };
-    if rest == 0 {
-        text
-    } else {
-        format!("{text}… (+{rest} bytes)")
-    }
+    if rest == 0 { text } else { format!("{text}… (+{rest} bytes)") }
 }
 
 /// A promise, broken.
@@ -55,9 +48,7 @@ pub(crate) fn promise(promise: Promise) -> &'static str {
 pub(crate) fn call(call: &Call, with_key: bool) -> String {
     let key = call.key().filter(|_| with_key).map(bytes);
     let value = match call {
-        Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. } => {
-            Some(bytes(value))
-        }
+        Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. } => Some(bytes(value)),
         _ => None,
     };
     let mut text = call.name().to_owned();
@@ -129,22 +120,15 @@ impl View<'_> {
         if !self.entries[index].from_scan {
             return operation(source, false);
         }
-        let mut values = scan::pairs(source)
-            .iter()
-            .filter(|(key, _)| key == self.key);
-        let seen = values
-            .next()
-            .map_or("nothing".to_owned(), |(_, value)| bytes(value));
+        let mut values = scan::pairs(source).iter().filter(|(key, _)| key == self.key);
+        let seen = values.next().map_or("nothing".to_owned(), |(_, value)| bytes(value));
         format!("scan saw {seen}")
     }
 
     /// The interval in the history. A relaxed write shows when it responded; only the argument does without it.
     fn interval(&self, index: usize) -> (u64, Option<u64>) {
         let source = self.source(index);
-        (
-            source.invoked,
-            source.response.as_ref().map(|response| response.at),
-        )
+        (source.invoked, source.response.as_ref().map(|response| response.at))
     }
 
     fn rows(&self) -> Vec<usize> {
@@ -162,31 +146,16 @@ impl View<'_> {
                 let (invoked, responded) = self.interval(index);
                 let responded = responded.map_or("pending".to_owned(), |at| at.to_string());
                 let client = self.source(index).client.to_string();
-                [
-                    client,
-                    self.describe(index),
-                    format!("{invoked}–{responded}"),
-                ]
+                [client, self.describe(index), format!("{invoked}–{responded}")]
             })
             .collect();
         let width = |column: usize, title: &str| {
-            let longest = labels
-                .iter()
-                .map(|label| label[column].chars().count())
-                .max();
+            let longest = labels.iter().map(|label| label[column].chars().count()).max();
             longest.unwrap_or(0).max(title.len())
         };
-        let (client, what, when) = (
-            width(0, "client"),
-            width(1, "operation"),
-            width(2, "interval"),
-        );
+        let (client, what, when) = (width(0, "client"), width(1, "operation"), width(2, "interval"));
         let title = ["client", "operation", "interval"];
-        writeln!(
-            f,
-            "  {:>client$}  {:what$}  {:when$}  order of events",
-            title[0], title[1], title[2]
-        )?;
+        writeln!(f, "  {:>client$}  {:what$}  {:when$}  order of events", title[0], title[1], title[2])?;
         for (&index, label) in rows.iter().zip(&labels) {
             let [a, b, c] = label;
             let bar = columns.bar(self.interval(index));
@@ -215,28 +184,20 @@ impl View<'_> {
                 Effect::Clear => holds = "nothing".to_owned(),
                 Effect::Set(_) => {
                     holds = match &self.source(index).call {
-                        Call::Insert { value, .. }
-                        | Call::Update { value, .. }
-                        | Call::Upsert { value, .. } => bytes(value),
+                        Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. } => {
+                            bytes(value)
+                        }
                         _ => continue,
                     }
                 }
             }
             let client = self.source(index).client;
             let what = self.describe(index);
-            writeln!(
-                f,
-                "  {:>3}. client {client}: {what}; the key now holds {holds}",
-                number + 1
-            )?;
+            writeln!(f, "  {:>3}. client {client}: {what}; the key now holds {holds}", number + 1)?;
         }
         if let Some(index) = self.unplaced {
             let client = self.source(index).client;
-            writeln!(
-                f,
-                "    ✗ client {client}: {} cannot be placed",
-                self.describe(index)
-            )?;
+            writeln!(f, "    ✗ client {client}: {} cannot be placed", self.describe(index))?;
         }
         Ok(())
     }
@@ -246,16 +207,12 @@ impl fmt::Display for View<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "key {}: {}", bytes(self.key), promise(self.promise))?;
         let (shown, prefix) = (self.shown.len(), self.prefix);
-        write!(
-            f,
-            "  {shown} of the first {prefix} operations on the key cannot all be true"
-        )?;
+        write!(f, "  {shown} of the first {prefix} operations on the key cannot all be true")?;
         match self.irrelevant_writes {
             0 => writeln!(f, ":")?,
-            count => writeln!(
-                f,
-                ",\n  whether or not the other {count} writes take effect, and however late they do:"
-            )?,
+            count => {
+                writeln!(f, ",\n  whether or not the other {count} writes take effect, and however late they do:")?
+            }
         }
         writeln!(f)?;
         self.write_timeline(f)?;
@@ -275,9 +232,7 @@ impl Columns {
     fn of(intervals: impl Iterator<Item = (u64, Option<u64>)>) -> Self {
         let mut events: Vec<(u64, bool)> = intervals
             .flat_map(|(invoked, responded)| {
-                [Some((invoked, false)), responded.map(|at| (at, true))]
-                    .into_iter()
-                    .flatten()
+                [Some((invoked, false)), responded.map(|at| (at, true))].into_iter().flatten()
             })
             .collect();
         events.sort_unstable();
@@ -287,10 +242,7 @@ impl Columns {
     }
 
     fn column(&self, event: (u64, bool)) -> usize {
-        let rank = self
-            .events
-            .binary_search(&event)
-            .unwrap_or_else(|rank| rank);
+        let rank = self.events.binary_search(&event).unwrap_or_else(|rank| rank);
         rank * self.width / self.events.len().max(1)
     }
 
@@ -306,10 +258,7 @@ impl Columns {
         bar.push(cap);
         // Notes line up behind the widest bar.
         let drawn = end + 1;
-        bar.extend(std::iter::repeat_n(
-            ' ',
-            (self.width + 1).saturating_sub(drawn),
-        ));
+        bar.extend(std::iter::repeat_n(' ', (self.width + 1).saturating_sub(drawn)));
         bar
     }
 }
@@ -322,10 +271,7 @@ mod tests {
     fn byte_strings_are_unambiguous() {
         assert_eq!(bytes(b"a\"b"), "\"a\\\"b\"");
         assert_eq!(bytes(b"\x00\xff"), "0x00ff");
-        assert_eq!(
-            bytes("é".repeat(40).as_bytes()),
-            format!("\"{}\"… (+16 bytes)", "é".repeat(32))
-        );
+        assert_eq!(bytes("é".repeat(40).as_bytes()), format!("\"{}\"… (+16 bytes)", "é".repeat(32)));
     }
 
     #[test]

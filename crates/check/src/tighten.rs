@@ -70,15 +70,9 @@ fn round(entries: &mut [Entry<KeyOp>]) -> bool {
         if entries[index].responded.is_none() && entries[index].op.effect == Effect::Keep {
             continue;
         }
-        let own = Unit {
-            last_invoked: entries[index].invoked,
-            first_responded: entries[index].responded,
-        };
+        let own = Unit { last_invoked: entries[index].invoked, first_responded: entries[index].responded };
         let interval = value.and_then(|value| clusters.interval(value));
-        let unit = interval.map_or(own, |(first, last)| Unit {
-            last_invoked: last,
-            first_responded: Some(first),
-        });
+        let unit = interval.map_or(own, |(first, last)| Unit { last_invoked: last, first_responded: Some(first) });
         let (mut invoked, mut responded) = (own.last_invoked, own.first_responded);
         if let Some(value) = value
             && let Some(writer) = clusters.writer(value)
@@ -133,10 +127,7 @@ fn after(stretches: &[Stretch], unit: Unit, own: Option<ValueId>, op: &KeyOp) ->
 fn before(stretches: &[Stretch], unit: Unit, own: Option<ValueId>, op: &KeyOp) -> Option<u64> {
     let responded = unit.first_responded?;
     let mut from = stretches.partition_point(|stretch| stretch.last <= responded);
-    if stretches
-        .get(from)
-        .is_some_and(|stretch| Some(stretch.value) == own)
-    {
+    if stretches.get(from).is_some_and(|stretch| Some(stretch.value) == own) {
         from += 1;
     }
     let stretch = stretches.get(from)?;

@@ -28,11 +28,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            title: "History".to_owned(),
-            operations_max: 400,
-            violated_keys_only: true,
-        }
+        Self { title: "History".to_owned(), operations_max: 400, violated_keys_only: true }
     }
 }
 
@@ -43,15 +39,7 @@ pub fn html(history: &History, report: &Report, options: &Options) -> String {
     let picture = Picture::lay_out(history, chosen.drawn);
     let mut page = String::new();
     // Writing to a `String` cannot fail.
-    let _ = write_page(
-        &mut page,
-        history,
-        report,
-        options,
-        &marks,
-        &picture,
-        chosen.left_out,
-    );
+    let _ = write_page(&mut page, history, report, options, &marks, &picture, chosen.left_out);
     page
 }
 
@@ -66,14 +54,8 @@ struct Marks {
 impl Marks {
     fn of(report: &Report) -> Self {
         let mut marks = Self::default();
-        marks
-            .offending
-            .extend(report.scans.iter().map(|scan| scan.operation));
-        for explanation in report
-            .keys
-            .iter()
-            .filter_map(|key| key.explanation.as_ref())
-        {
+        marks.offending.extend(report.scans.iter().map(|scan| scan.operation));
+        for explanation in report.keys.iter().filter_map(|key| key.explanation.as_ref()) {
             marks.offending.extend(&explanation.operations);
             marks.unplaced.extend(explanation.unplaced);
             marks.context.extend(&explanation.context);
@@ -110,18 +92,12 @@ fn choose(history: &History, report: &Report, marks: &Marks, options: &Options) 
     let operations = history.operations();
     let violated: BTreeSet<&[u8]> = report.keys.iter().map(|key| key.key.as_slice()).collect();
     let wanted = |index: &usize| {
-        let on_violated = operations[*index]
-            .call
-            .key()
-            .is_some_and(|key| violated.contains(key));
+        let on_violated = operations[*index].call.key().is_some_and(|key| violated.contains(key));
         marks.contains(*index) || !options.violated_keys_only || violated.is_empty() || on_violated
     };
     let mut drawn: Vec<usize> = (0..operations.len()).filter(wanted).collect();
     let centers: Vec<u64> = {
-        let marked = marks
-            .offending
-            .iter()
-            .filter_map(|&index| operations.get(index));
+        let marked = marks.offending.iter().filter_map(|&index| operations.get(index));
         let mut centers: Vec<u64> = marked.map(|operation| operation.invoked).collect();
         centers.sort_unstable();
         centers
@@ -130,10 +106,7 @@ fn choose(history: &History, report: &Report, marks: &Marks, options: &Options) 
         let at = operations[index].invoked;
         let after = centers.partition_point(|&center| center < at);
         let neighbours = [after.checked_sub(1), Some(after)];
-        let near = neighbours
-            .into_iter()
-            .flatten()
-            .filter_map(|index| centers.get(index));
+        let near = neighbours.into_iter().flatten().filter_map(|index| centers.get(index));
         near.map(|center| center.abs_diff(at)).min().unwrap_or(at)
     };
     drawn.sort_by_cached_key(|&index| (!marks.contains(index), distance(index), index));
@@ -179,32 +152,23 @@ impl Picture {
         let operations = history.operations();
         let interval = |index: usize| {
             let operation = &operations[index];
-            (
-                operation.invoked,
-                operation.response.as_ref().map(|response| response.at),
-            )
+            (operation.invoked, operation.response.as_ref().map(|response| response.at))
         };
         let mut events: Vec<(u64, bool)> = drawn
             .iter()
             .flat_map(|&index| {
                 let (invoked, responded) = interval(index);
-                [Some((invoked, false)), responded.map(|at| (at, true))]
-                    .into_iter()
-                    .flatten()
+                [Some((invoked, false)), responded.map(|at| (at, true))].into_iter().flatten()
             })
             .collect();
         events.sort_unstable();
         events.dedup();
-        let x_of = |event: (u64, bool)| {
-            LANE_LEFT + EVENT_WIDTH * events.binary_search(&event).unwrap_or_else(|rank| rank)
-        };
+        let x_of =
+            |event: (u64, bool)| LANE_LEFT + EVENT_WIDTH * events.binary_search(&event).unwrap_or_else(|rank| rank);
         let right = LANE_LEFT + EVENT_WIDTH * (events.len() + 1);
         let mut by_client: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for &index in &drawn {
-            by_client
-                .entry(operations[index].client)
-                .or_default()
-                .push(index);
+            by_client.entry(operations[index].client).or_default().push(index);
         }
         let (mut bars, mut lanes) = (Vec::new(), Vec::new());
         let mut y = AXIS_HEIGHT;
@@ -223,27 +187,15 @@ impl Picture {
                 rows[row] = end;
                 // A gap keeps neighbours apart; a bar is never narrower than what one can point at.
                 let width = (end - x).saturating_sub(2).max(4);
-                bars.push(Bar {
-                    operation,
-                    x,
-                    width,
-                    y: y + row * ROW_HEIGHT,
-                });
+                bars.push(Bar { operation, x, width, y: y + row * ROW_HEIGHT });
             }
             let height = rows.len() * ROW_HEIGHT;
             lanes.push(Lane { client, y, height });
             y += height + LANE_GAP;
         }
-        let mut ticks: Vec<(u64, usize)> =
-            events.iter().map(|&event| (event.0, x_of(event))).collect();
+        let mut ticks: Vec<(u64, usize)> = events.iter().map(|&event| (event.0, x_of(event))).collect();
         ticks.dedup_by_key(|tick| tick.0);
-        Self {
-            bars,
-            lanes,
-            ticks,
-            width: right + 16,
-            height: y,
-        }
+        Self { bars, lanes, ticks, width: right + 16, height: y }
     }
 }
 
@@ -292,19 +244,10 @@ fn write_page(
         history.operations().len(),
     )?;
     write_svg(page, history, marks, picture)?;
-    write!(
-        page,
-        "<pre>{}</pre>\n</body></html>\n",
-        Escaped(&report.to_string())
-    )
+    write!(page, "<pre>{}</pre>\n</body></html>\n", Escaped(&report.to_string()))
 }
 
-fn write_svg(
-    page: &mut String,
-    history: &History,
-    marks: &Marks,
-    picture: &Picture,
-) -> fmt::Result {
+fn write_svg(page: &mut String, history: &History, marks: &Marks, picture: &Picture) -> fmt::Result {
     let Picture { width, height, .. } = *picture;
     writeln!(
         page,
@@ -313,16 +256,8 @@ fn write_svg(
     )?;
     for lane in &picture.lanes {
         let (top, tall) = (lane.y - 2, lane.height);
-        writeln!(
-            page,
-            "<rect class=\"lane\" x=\"0\" y=\"{top}\" width=\"{width}\" height=\"{tall}\"/>"
-        )?;
-        writeln!(
-            page,
-            "<text x=\"8\" y=\"{}\">client {}</text>",
-            lane.y + 15,
-            lane.client
-        )?;
+        writeln!(page, "<rect class=\"lane\" x=\"0\" y=\"{top}\" width=\"{width}\" height=\"{tall}\"/>")?;
+        writeln!(page, "<text x=\"8\" y=\"{}\">client {}</text>", lane.y + 15, lane.client)?;
     }
     let mut labelled_until = 0;
     for &(stamp, x) in &picture.ticks {
@@ -333,20 +268,14 @@ fn write_svg(
             labelled_until = x + (stamp.to_string().len() + 1) * CHARACTER_WIDTH;
         }
     }
-    let keys: BTreeSet<Option<&[u8]>> = picture
-        .bars
-        .iter()
-        .map(|bar| history.operations()[bar.operation].call.key())
-        .collect();
+    let keys: BTreeSet<Option<&[u8]>> =
+        picture.bars.iter().map(|bar| history.operations()[bar.operation].call.key()).collect();
     for bar in &picture.bars {
         let operation = &history.operations()[bar.operation];
         let class = marks.class(bar.operation, operation);
         let Bar { x, y, width, .. } = *bar;
         let high = ROW_HEIGHT - 6;
-        let responded = operation
-            .response
-            .as_ref()
-            .map_or("pending".to_owned(), |r| r.at.to_string());
+        let responded = operation.response.as_ref().map_or("pending".to_owned(), |r| r.at.to_string());
         let full = text::operation(operation, true);
         let tip = format!(
             "operation {}, client {}: {full}\n{} – {responded}",
@@ -354,10 +283,7 @@ fn write_svg(
         );
         // Room is scarce: where all bars are about one key, only the tooltips name it.
         let label = text::operation(operation, keys.len() > 1);
-        let label: String = label
-            .chars()
-            .take(width.saturating_sub(6) / CHARACTER_WIDTH)
-            .collect();
+        let label: String = label.chars().take(width.saturating_sub(6) / CHARACTER_WIDTH).collect();
         writeln!(
             page,
             "<g class=\"{class}\"><title>{}</title><rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{high}\" rx=\"3\"/>\

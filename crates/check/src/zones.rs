@@ -53,15 +53,11 @@ impl Clusters {
     pub(crate) fn of(entries: &[Entry<KeyOp>]) -> Self {
         let clusters = clusters(entries, &Positions::of(entries));
         let known = clusters.iter().enumerate().map(|(value, cluster)| {
-            cluster
-                .reader
-                .filter(|_| value != UNREAD as usize && cluster.writers == 1)?;
+            cluster.reader.filter(|_| value != UNREAD as usize && cluster.writers == 1)?;
             let first = entries[cluster.first?.1].responded?;
             Some((first, entries[cluster.last?.1].invoked, cluster.writer?))
         });
-        Self {
-            known: known.collect(),
-        }
+        Self { known: known.collect() }
     }
 
     fn get(&self, value: ValueId) -> Option<(u64, u64, usize)> {
@@ -81,9 +77,7 @@ impl Clusters {
     /// All clusters, with their intervals.
     pub(crate) fn intervals(&self) -> impl Iterator<Item = (ValueId, u64, u64)> {
         let numbered = self.known.iter().enumerate();
-        numbered.filter_map(|(value, known)| {
-            known.map(|(first, last, _)| (value as ValueId, first, last))
-        })
+        numbered.filter_map(|(value, known)| known.map(|(first, last, _)| (value as ValueId, first, last)))
     }
 }
 
@@ -142,9 +136,7 @@ fn clusters(entries: &[Entry<KeyOp>], positions: &Positions) -> Vec<Cluster> {
             cluster.writers += 1;
             cluster.writer = Some(index);
         } else {
-            let earlier = cluster
-                .reader
-                .is_some_and(|reader| positions.responded(reader) < positions.responded(index));
+            let earlier = cluster.reader.is_some_and(|reader| positions.responded(reader) < positions.responded(index));
             if !earlier {
                 cluster.reader = Some(index);
             }
@@ -180,18 +172,12 @@ fn split(clusters: &[Cluster]) -> (Vec<Forward>, Vec<Backward>) {
         if value == UNREAD || cluster.writers != 1 || cluster.reader.is_none() {
             continue;
         }
-        let (Some(writer), Some(first), Some(last)) = (cluster.writer, cluster.first, cluster.last)
-        else {
+        let (Some(writer), Some(first), Some(last)) = (cluster.writer, cluster.first, cluster.last) else {
             continue;
         };
         let entries = [writer, first.1, last.1];
         if first.0 < last.0 {
-            forward.push(Forward {
-                start: first.0,
-                end: last.0,
-                value,
-                entries,
-            });
+            forward.push(Forward { start: first.0, end: last.0, value, entries });
         } else {
             backward.push((last.0, first.0, entries));
         }

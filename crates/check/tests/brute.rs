@@ -17,12 +17,8 @@ fn explainable(left: &[Operation], store: &Store) -> bool {
     }
     (0..left.len()).any(|index| {
         let operation = &left[index];
-        let preceded = left.iter().any(|other| {
-            other
-                .response
-                .as_ref()
-                .is_some_and(|response| response.at < operation.invoked)
-        });
+        let preceded =
+            left.iter().any(|other| other.response.as_ref().is_some_and(|response| response.at < operation.invoked));
         if preceded {
             return false;
         }
@@ -46,35 +42,22 @@ fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
             expanded.push(operation.clone());
             continue;
         };
-        let Some(Response {
-            at,
-            outcome: Outcome::Pairs(pairs),
-        }) = &operation.response
-        else {
+        let Some(Response { at, outcome: Outcome::Pairs(pairs) }) = &operation.response else {
             continue;
         };
         let full = limit.is_some_and(|limit| pairs.len() as u64 == limit);
-        if limit.is_some_and(|limit| pairs.len() as u64 > limit)
-            || !pairs.is_sorted_by(|a, b| a.0 < b.0)
-        {
+        if limit.is_some_and(|limit| pairs.len() as u64 > limit) || !pairs.is_sorted_by(|a, b| a.0 < b.0) {
             return None;
         }
         for key in (0..keys).map(|number| common::text(b'k', number)) {
             // The store's own scan says whether a key is within the bounds.
             let mut only = Store::from([(key.clone(), vec![])]);
             let unlimited = match &operation.call {
-                Call::Scan { from, to, .. } => Call::Scan {
-                    from: from.clone(),
-                    to: to.clone(),
-                    limit: None,
-                },
+                Call::Scan { from, to, .. } => Call::Scan { from: from.clone(), to: to.clone(), limit: None },
                 other => other.clone(),
             };
             let inside = apply(&mut only, &unlimited) != Outcome::Pairs(vec![]);
-            let seen = pairs
-                .iter()
-                .find(|pair| pair.0 == key)
-                .map(|pair| pair.1.clone());
+            let seen = pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1.clone());
             if seen.is_some() && !inside {
                 return None;
             }
@@ -84,10 +67,7 @@ fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
                     client: operation.client,
                     call: Call::Get { key },
                     invoked: operation.invoked,
-                    response: Some(Response {
-                        at: *at,
-                        outcome: Outcome::Value(seen),
-                    }),
+                    response: Some(Response { at: *at, outcome: Outcome::Value(seen) }),
                 });
             }
         }
@@ -99,22 +79,15 @@ fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
 fn assert_linearization(entries: &[Entry<<MapModel as Model>::Op>], order: &[usize]) {
     let mut state = MapModel.init();
     for (position, &index) in order.iter().enumerate() {
-        state = MapModel
-            .step(&state, &entries[index].op)
-            .expect("an admitted operation");
+        state = MapModel.step(&state, &entries[index].op).expect("an admitted operation");
         for &later in &order[position + 1..] {
             assert_ne!(index, later);
-            let precedes = entries[later]
-                .responded
-                .is_some_and(|at| at < entries[index].invoked);
+            let precedes = entries[later].responded.is_some_and(|at| at < entries[index].invoked);
             assert!(!precedes, "{later} responds before {index} is invoked");
         }
     }
     for (index, entry) in entries.iter().enumerate() {
-        assert!(
-            entry.responded.is_none() || order.contains(&index),
-            "{index} is left out"
-        );
+        assert!(entry.responded.is_none() || order.contains(&index), "{index} is left out");
     }
 }
 
@@ -139,33 +112,17 @@ impl Model for Plain {
 }
 
 fn compare(shape: Shape, seed: u64) {
-    let count: u64 = std::env::var("FARINDEX_CHECK_HISTORIES").map_or(25_000, |count| {
-        count.parse().expect("FARINDEX_CHECK_HISTORIES is a number")
-    });
+    let count: u64 = std::env::var("FARINDEX_CHECK_HISTORIES")
+        .map_or(25_000, |count| count.parse().expect("FARINDEX_CHECK_HISTORIES is a number"));
     let mut violations = 0;
     for number in 0..count {
         let mut random = Random(seed + number);
         let history = random_history(&mut random, &shape);
         let expanded = expand_scans(&history, shape.keys);
         let expected = expanded.is_some_and(|operations| explainable(&operations, &Store::new()));
-        let report = check(
-            &history,
-            &Limits {
-                explanations: 1,
-                ..Limits::default()
-            },
-        );
-        let verdict = if expected {
-            Verdict::Ok
-        } else {
-            Verdict::Violation
-        };
-        assert_eq!(
-            report.verdict,
-            verdict,
-            "seed {}: {history:#?}\n{report}",
-            seed + number
-        );
+        let report = check(&history, &Limits { explanations: 1, ..Limits::default() });
+        let verdict = if expected { Verdict::Ok } else { Verdict::Violation };
+        assert_eq!(report.verdict, verdict, "seed {}: {history:#?}\n{report}", seed + number);
         violations += u64::from(!expected);
         for part in MapModel.partition(&history) {
             let fast = search(&MapModel, &part.entries, Budget::steps(100_000));
@@ -174,12 +131,7 @@ fn compare(shape: Shape, seed: u64) {
                 match &outcome.answer {
                     Answer::Linearizable(order) => {
                         assert_linearization(&part.entries, order);
-                        assert_eq!(
-                            MapModel.refute(&part.entries),
-                            None,
-                            "seed {}",
-                            seed + number
-                        );
+                        assert_eq!(MapModel.refute(&part.entries), None, "seed {}", seed + number);
                     }
                     Answer::Violation => assert!(!expected, "seed {}", seed + number),
                     Answer::Unknown => {
@@ -187,71 +139,39 @@ fn compare(shape: Shape, seed: u64) {
                     }
                 }
             }
-            let holds =
-                |outcome: &search::Outcome| matches!(outcome.answer, Answer::Linearizable(_));
+            let holds = |outcome: &search::Outcome| matches!(outcome.answer, Answer::Linearizable(_));
             assert_eq!(holds(&fast), holds(&plain), "seed {}", seed + number);
         }
     }
     let percent = violations * 100 / count;
     println!("{violations} of {count} histories are violations, {percent} %");
-    assert!(
-        (10..=90).contains(&percent),
-        "{percent} % violations: one verdict is too rare to be tested"
-    );
+    assert!((10..=90).contains(&percent), "{percent} % violations: one verdict is too rare to be tested");
 }
 
 #[test]
 fn one_key_with_few_values() {
-    let shape = Shape {
-        keys: 1,
-        values: 2,
-        operations: 7,
-        span: 16,
-        pending_percent: 15,
-        scan_percent: 0,
-        wrong_percent: 30,
-    };
+    let shape =
+        Shape { keys: 1, values: 2, operations: 7, span: 16, pending_percent: 15, scan_percent: 0, wrong_percent: 30 };
     compare(shape, 1 << 32);
 }
 
 #[test]
 fn one_key_with_values_that_are_mostly_unique() {
-    let shape = Shape {
-        keys: 1,
-        values: 10,
-        operations: 7,
-        span: 12,
-        pending_percent: 20,
-        scan_percent: 0,
-        wrong_percent: 25,
-    };
+    let shape =
+        Shape { keys: 1, values: 10, operations: 7, span: 12, pending_percent: 20, scan_percent: 0, wrong_percent: 25 };
     compare(shape, 2 << 32);
 }
 
 #[test]
 fn two_keys_and_scans() {
-    let shape = Shape {
-        keys: 2,
-        values: 2,
-        operations: 6,
-        span: 20,
-        pending_percent: 10,
-        scan_percent: 25,
-        wrong_percent: 40,
-    };
+    let shape =
+        Shape { keys: 2, values: 2, operations: 6, span: 20, pending_percent: 10, scan_percent: 25, wrong_percent: 40 };
     compare(shape, 3 << 32);
 }
 
 #[test]
 fn many_operations_at_once() {
-    let shape = Shape {
-        keys: 1,
-        values: 3,
-        operations: 8,
-        span: 5,
-        pending_percent: 10,
-        scan_percent: 0,
-        wrong_percent: 40,
-    };
+    let shape =
+        Shape { keys: 1, values: 3, operations: 8, span: 5, pending_percent: 10, scan_percent: 0, wrong_percent: 40 };
     compare(shape, 4 << 32);
 }

@@ -9,67 +9,38 @@ use proptest::option;
 use proptest::prelude::*;
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![
-        vec(any::<u8>(), 0..12),
-        "[a-z\"\\\\é\u{7f}\u{85}\n ]{0,8}".prop_map(String::into_bytes),
-    ]
+    prop_oneof![vec(any::<u8>(), 0..12), "[a-z\"\\\\é\u{7f}\u{85}\n ]{0,8}".prop_map(String::into_bytes),]
 }
 
 fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
-    prop_oneof![
-        Just(Bound::Unbounded),
-        bytes().prop_map(Bound::Included),
-        bytes().prop_map(Bound::Excluded),
-    ]
+    prop_oneof![Just(Bound::Unbounded), bytes().prop_map(Bound::Included), bytes().prop_map(Bound::Excluded),]
 }
 
 fn call_and_outcome() -> impl Strategy<Value = (Call, Outcome)> {
     let one_of = |outcomes: &'static [Outcome]| proptest::sample::select(outcomes);
     use Outcome::{Absent, Exists, Inserted, Removed, Updated, Written};
     prop_oneof![
-        (bytes(), option::of(bytes()))
-            .prop_map(|(key, value)| (Call::Get { key }, Outcome::Value(value))),
+        (bytes(), option::of(bytes())).prop_map(|(key, value)| (Call::Get { key }, Outcome::Value(value))),
         (bytes(), bytes(), one_of(&[Inserted, Exists]))
             .prop_map(|(key, value, outcome)| (Call::Insert { key, value }, outcome)),
         (bytes(), bytes(), one_of(&[Updated, Absent]))
             .prop_map(|(key, value, outcome)| (Call::Update { key, value }, outcome)),
         (bytes(), bytes(), one_of(&[Inserted, Updated, Written]))
             .prop_map(|(key, value, outcome)| (Call::Upsert { key, value }, outcome)),
-        (bytes(), one_of(&[Removed, Absent]))
-            .prop_map(|(key, outcome)| (Call::Remove { key }, outcome)),
-        (
-            bound(),
-            bound(),
-            option::of(any::<u64>()),
-            vec((bytes(), bytes()), 0..4)
-        )
-            .prop_map(|(from, to, limit, pairs)| (
-                Call::Scan { from, to, limit },
-                Outcome::Pairs(pairs)
-            )),
+        (bytes(), one_of(&[Removed, Absent])).prop_map(|(key, outcome)| (Call::Remove { key }, outcome)),
+        (bound(), bound(), option::of(any::<u64>()), vec((bytes(), bytes()), 0..4))
+            .prop_map(|(from, to, limit, pairs)| (Call::Scan { from, to, limit }, Outcome::Pairs(pairs))),
     ]
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    (
-        any::<u64>(),
-        call_and_outcome(),
-        any::<[u64; 2]>(),
-        any::<bool>(),
-    )
-        .prop_map(|(client, (call, outcome), mut stamps, pending)| {
+    (any::<u64>(), call_and_outcome(), any::<[u64; 2]>(), any::<bool>()).prop_map(
+        |(client, (call, outcome), mut stamps, pending)| {
             stamps.sort_unstable();
-            let response = (!pending).then_some(Response {
-                at: stamps[1],
-                outcome,
-            });
-            Operation {
-                client,
-                call,
-                invoked: stamps[0],
-                response,
-            }
-        })
+            let response = (!pending).then_some(Response { at: stamps[1], outcome });
+            Operation { client, call, invoked: stamps[0], response }
+        },
+    )
 }
 
 proptest! {
@@ -108,27 +79,11 @@ fn the_documented_example_is_read() {
     ))
     .unwrap();
     let operations = history.operations();
-    assert_eq!(
-        operations[0].call,
-        Call::Insert {
-            key: b"k".to_vec(),
-            value: vec![0, 255]
-        }
-    );
-    assert_eq!(
-        operations[1].response.as_ref().unwrap().outcome,
-        Outcome::Value(None)
-    );
+    assert_eq!(operations[0].call, Call::Insert { key: b"k".to_vec(), value: vec![0, 255] });
+    assert_eq!(operations[1].response.as_ref().unwrap().outcome, Outcome::Value(None));
     assert_eq!(operations[2].response, None);
     let from = Bound::Included(b"a".to_vec());
-    assert_eq!(
-        operations[3].call,
-        Call::Scan {
-            from,
-            to: Bound::Unbounded,
-            limit: Some(1)
-        }
-    );
+    assert_eq!(operations[3].call, Call::Scan { from, to: Bound::Unbounded, limit: Some(1) });
 }
 
 #[test]
@@ -138,47 +93,26 @@ fn errors_name_the_line_and_what_is_wrong() {
     type Expected = fn(&LineError) -> bool;
     let cases: [(&str, Expected); 8] = [
         ("{", |e| matches!(e, LineError::Malformed(_))),
-        (
-            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"colour\":2}",
-            |e| matches!(e, LineError::Malformed(_)),
-        ),
-        ("{\"client\":1,\"op\":\"get\",\"invoked\":1}", |e| {
-            matches!(
-                e,
-                LineError::Missing {
-                    op: "get",
-                    field: "key"
-                }
-            )
+        ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"colour\":2}", |e| {
+            matches!(e, LineError::Malformed(_))
         }),
-        (
-            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"value\":\"v\",\"invoked\":1}",
-            |e| {
-                matches!(
-                    e,
-                    LineError::Surplus {
-                        op: "get",
-                        field: "value"
-                    }
-                )
-            },
-        ),
-        (
-            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2}",
-            |e| matches!(e, LineError::HalfResponse),
-        ),
-        (
-            "{\"client\":1,\"op\":\"get\",\"key\":{\"hex\":\"0\"},\"invoked\":1}",
-            |e| matches!(e, LineError::BadHex(_)),
-        ),
+        ("{\"client\":1,\"op\":\"get\",\"invoked\":1}", |e| {
+            matches!(e, LineError::Missing { op: "get", field: "key" })
+        }),
+        ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"value\":\"v\",\"invoked\":1}", |e| {
+            matches!(e, LineError::Surplus { op: "get", field: "value" })
+        }),
+        ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2}", |e| {
+            matches!(e, LineError::HalfResponse)
+        }),
+        ("{\"client\":1,\"op\":\"get\",\"key\":{\"hex\":\"0\"},\"invoked\":1}", |e| matches!(e, LineError::BadHex(_))),
         (
             "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":3,\"responded\":2,\"outcome\":{\"value\":null}}",
             |e| matches!(e, LineError::Invalid(_)),
         ),
-        (
-            "{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2,\"outcome\":\"removed\"}",
-            |e| matches!(e, LineError::Invalid(_)),
-        ),
+        ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2,\"outcome\":\"removed\"}", |e| {
+            matches!(e, LineError::Invalid(_))
+        }),
     ];
     for (line, is_expected) in cases {
         let error = error(line);

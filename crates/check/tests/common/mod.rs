@@ -1,10 +1,6 @@
 //! What the tests share: a small generator and random histories.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "every test binary includes this and uses its own part"
-)]
+#![allow(dead_code, unreachable_pub, reason = "every test binary includes this and uses its own part")]
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -74,12 +70,7 @@ pub fn apply(store: &mut Store, call: &Call) -> Outcome {
             };
             let pairs = store.iter().filter(|(key, _)| inside(key));
             let limit = limit.map_or(usize::MAX, |limit| limit as usize);
-            Outcome::Pairs(
-                pairs
-                    .take(limit)
-                    .map(|(k, v)| (k.clone(), v.clone()))
-                    .collect(),
-            )
+            Outcome::Pairs(pairs.take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
         }
     }
 }
@@ -113,11 +104,7 @@ pub fn random_call(random: &mut Random, shape: &Shape) -> Call {
             _ => Bound::Unbounded,
         };
         let limit = random.chance(50).then(|| random.below(3));
-        return Call::Scan {
-            from: bound(random),
-            to: bound(random),
-            limit,
-        };
+        return Call::Scan { from: bound(random), to: bound(random), limit };
     }
     match random.below(8) {
         0..3 => Call::Get { key },
@@ -159,16 +146,8 @@ pub fn random_history(random: &mut Random, shape: &Shape) -> History {
             outcome = Outcome::Written;
         }
         let pending = random.chance(shape.pending_percent);
-        let response = (!pending).then_some(Response {
-            at: responded,
-            outcome,
-        });
-        operations.push(Operation {
-            client: client as u64 % 3,
-            call,
-            invoked,
-            response,
-        });
+        let response = (!pending).then_some(Response { at: responded, outcome });
+        operations.push(Operation { client: client as u64 % 3, call, invoked, response });
     }
     History::new(operations).expect("the generator keeps the invariants")
 }

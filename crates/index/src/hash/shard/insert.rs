@@ -11,7 +11,7 @@
 use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
 use super::geometry::Geometry;
 use super::level3::Chain3;
-use super::lookup::{Absence, Op};
+use super::lookup::{Absence, Op, Verified};
 use super::slot::{Entry, META, Pattern, Slot, Stamp};
 use super::split::steps;
 use crate::IndexError;
@@ -166,26 +166,26 @@ impl Op<'_> {
         let fp = self.places.hash.fingerprint();
         let version = geometry.version;
         let Under { first, seconds, chain } = under;
+
         // The bucket may have been split, recycled or filled in between, or the key may have come.
         if first.version() != version || first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..)))
         {
             return Ok(Step::Again);
         }
-        let known = |word: u64| self.rejected.contains(&(word & !META));
-        let mut candidates = first.matches(self.places.first_pattern(geometry)).map(|(_, word)| word);
-        if !candidates.all(known) {
-            return Ok(Step::Again);
-        }
+        let mut unknown = self.candidates(first, self.places.first_pattern(geometry), true);
         for (choice, second) in seconds.iter().enumerate() {
             if second.health(version, fp) != Health::Good {
                 return Ok(Step::Second(choice));
             }
             let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));
-            if !second.matches(pattern).all(|(_, word)| known(word)) {
-                return Ok(Step::Again);
-            }
+            unknown.extend(self.candidates(second, pattern, true));
         }
-        if chain.is_moving(fp) || !chain.matches(Pattern::any_sid(fp)).all(|(_, word)| known(word)) {
+        unknown.extend(self.third_candidates(chain));
+        if chain.is_moving(fp) {
+            return Ok(Step::Again);
+        }
+        // Usually the lookup has met them all; but where it was not told to look further, it has not looked there.
+        if !unknown.is_empty() && !matches!(self.verify(unknown).await?, Verified::None) {
             return Ok(Step::Again);
         }
         if let Some(step) = self.recycle(geometry, first, live, held).await? {

@@ -57,7 +57,7 @@ pub(super) enum Looked {
 }
 
 /// A slot that may hold the key.
-struct Candidate {
+pub(super) struct Candidate {
     slot: RemotePtr,
     word: u64,
     settled: bool,
@@ -208,11 +208,7 @@ impl<'a> Op<'a> {
         for (snapshot, hash) in seconds.iter().zip(self.places.choices) {
             found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version)), true));
         }
-        for (slot, word) in chain.matches(Pattern::any_sid(fp)) {
-            if !self.rejected.contains(&(word & !META)) {
-                found.push(Candidate { slot, word, settled: true });
-            }
-        }
+        found.extend(self.third_candidates(&chain));
         if !found.is_empty() {
             match self.verify(found).await? {
                 Verified::Hit(hit) => return Ok(Some(Looked::Hit(hit))),
@@ -268,7 +264,13 @@ impl<'a> Op<'a> {
         }
     }
 
-    fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Vec<Candidate> {
+    pub(super) fn third_candidates(&self, chain: &Chain3) -> Vec<Candidate> {
+        let matches = chain.matches(Pattern::any_sid(self.places.hash.fingerprint()));
+        let unknown = matches.filter(|(_, word)| !self.rejected.contains(&(word & !META)));
+        unknown.map(|(slot, word)| Candidate { slot, word, settled: true }).collect()
+    }
+
+    pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Vec<Candidate> {
         let unknown = |(slot, word): (usize, u64)| {
             let candidate = Candidate { slot: snapshot.slot(slot), word, settled };
             (!self.rejected.contains(&(word & !META))).then_some(candidate)
@@ -277,7 +279,7 @@ impl<'a> Op<'a> {
     }
 
     /// Reads the candidates' blocks, all in one batch, and compares the keys.
-    async fn verify(&mut self, candidates: Vec<Candidate>) -> Result<Verified, IndexError> {
+    pub(super) async fn verify(&mut self, candidates: Vec<Candidate>) -> Result<Verified, IndexError> {
         let span = self.pin.span();
         let mut batch = span.block_batch();
         let mut asked = Vec::with_capacity(candidates.len());
@@ -328,7 +330,7 @@ impl<'a> Op<'a> {
     }
 }
 
-enum Verified {
+pub(super) enum Verified {
     Hit(Hit),
     None,
     Again,
