@@ -197,7 +197,7 @@ impl Client {
         loop {
             self.tick(endpoint).await?;
             let session = self.session(endpoint.clone());
-            session.adopt(std::mem::take(&mut *self.orphans()));
+            session.adopt_orphans();
             session.flush().await?;
             drop(session);
             if self.orphans().is_empty() || endpoint.now() >= until {
