@@ -83,6 +83,10 @@ impl ClientSlot {
     pub fn active(&self) -> bool {
         self.state & 0xFF == 1
     }
+    /// May the slot be taken? What says neither this nor that it is active belongs to nobody.
+    pub fn vacant(&self) -> bool {
+        self.state & 0xFF == 0
+    }
     /// How often the slot has been taken.
     pub fn generation(&self) -> u64 {
         self.state >> 8
