@@ -30,6 +30,8 @@ pub struct Client {
     pins: Mutex<Vec<Arc<OldestPin>>>,
     /// What closed sessions could not give back themselves.
     orphans: Mutex<Limbo>,
+    /// The words of all client slots when this one was taken.
+    slots_before: Vec<u64>,
     /// One operation of this client in the catalog at a time.
     cataloguing: AtomicBool,
     /// This client's intent cells, for each node.
@@ -80,11 +82,13 @@ impl Client {
         let span = endpoint.span(OpKind::Other);
         loop {
             let slots = read_slots(&span, pool).await?;
+            let mut words: Vec<u64> = parse_slots(&slots).iter().map(|slot| slot.state).collect();
             let mut raced = false;
             for (slot, seen) in (0..).zip(parse_slots(&slots)).filter(|(_, slot)| slot.vacant()) {
                 let state = seen.generation().wrapping_add(1) << 8 | 1;
                 if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state {
-                    return Self::settle_in(pool, identity, &span, slot, state).await;
+                    words[slot as usize] = state;
+                    return Self::settle_in(pool, identity, &span, (slot, state), words).await;
                 }
                 raced = true;
             }
@@ -99,8 +103,8 @@ impl Client {
         pool: &Pool,
         identity: Identity,
         span: &Span,
-        slot: u64,
-        state: u64,
+        (slot, state): (u64, u64),
+        slots_before: Vec<u64>,
     ) -> Result<Arc<Client>, PoolError> {
         let at = pool.geometry(HOME).client(slot);
         // Until `quiesced` is set it is zero, which holds the epoch where it is: from before this client reads the epoch
@@ -121,6 +125,7 @@ impl Client {
             heartbeat: AtomicU64::new(1),
             lost: AtomicBool::new(false),
             ticking: AtomicBool::new(false),
+            slots_before,
             cataloguing: AtomicBool::new(false),
             pins: Mutex::default(),
             orphans: Mutex::default(),
@@ -196,6 +201,10 @@ impl Client {
     /// Enters the catalog; `None` while another operation of this client is there.
     pub(crate) fn enter_catalog(&self) -> Option<Raised<'_>> {
         Raised::raise(&self.cataloguing)
+    }
+
+    pub(crate) fn slots_at_registration(&self) -> &[u64] {
+        &self.slots_before
     }
 
     /// Sessions that are open.
@@ -296,6 +305,12 @@ pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolEr
             ClientInfo { slot: i as u64, record: *record, identity, gone: pool.fabric().is_gone(&identity) }
         })
         .collect())
+}
+
+/// The state word of every client slot: who is there, and how often each has been taken.
+pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
+    let slots = read_slots(span, pool).await?;
+    Ok(parse_slots(&slots).iter().map(|slot| slot.state).collect())
 }
 
 fn identity_of(slot: &ClientSlot) -> Identity {

@@ -421,6 +421,12 @@ impl Session {
         }
     }
 
+    /// Neither stock nor limbo?
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let empty = |stock: &RefCell<(Stock, Hints)>| (0..classes::CLASSES).all(|class| !stock.borrow().0.has(class));
+        self.retired.borrow().is_empty() && self.stocks.iter().all(empty)
+    }
+
     /// Gives the whole stock back to the pool, and frees what the epoch allows.
     pub async fn flush(&self) -> Result<(), PoolError> {
         self.free_graced();
