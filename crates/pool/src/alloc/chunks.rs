@@ -242,11 +242,12 @@ impl Chunks<'_> {
                 let moved = batch.cas(self.word(header::CURSOR), cursor, cursor + 1);
                 let mut done = batch.post().await?;
                 let seen = done.old(moved);
+                let fresh = seen == cursor;
+                let seen = if fresh { cursor + 1 } else { self.raise_cursor(span, seen, cursor + 1).await? };
                 if done.old(taken) == 0 {
-                    let seen = self.raise_cursor(span, seen, cursor + 1).await?;
-                    return Ok(Some((cursor, seen == cursor)));
+                    return Ok(Some((cursor, fresh)));
                 }
-                cursor = self.raise_cursor(span, seen, cursor + 1).await?.max(cursor + 1);
+                cursor = seen.max(cursor + 1);
                 continue;
             }
             if self.claim_run(span, cursor, count, used).await? {
