@@ -5,15 +5,19 @@
 //!
 //! Invariants: the auditor is a client and is pinned while it reads an index, so a block that it saw linked cannot become
 //! free before it has looked at the bitmap; a difference that a client at work may explain (a block in its stock, or in
-//! its limbo) is never called lost; it is, once no other client is registered.
+//! its limbo) is never called lost. It is, if nobody else was there from the beginning of the walk to the end of the
+//! account: a client that came or went in between has changed what was walked already. Every slot counts its owners, so
+//! the same slot words before and after prove that nobody did.
 
-use crate::alloc::chunks::all_descriptors;
+use crate::alloc::chunks::{all_descriptors, free_blocks};
 use crate::alloc::{classes, place};
-use crate::layout::{ChunkDescriptor, ChunkUse};
+use crate::client::slot_words;
+use crate::layout::{ChunkDescriptor, ChunkUse, Geometry};
 use crate::session::Session;
 use crate::{ClientInfo, PoolError, clients};
+use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// How full one node is, and what does not add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub struct AuditReport {
     pub nodes: Vec<NodeReport>,
     /// Other clients that were registered meanwhile.
     pub clients: Vec<ClientInfo>,
+    /// Was nobody else there from beginning to end? Only then is anything called lost.
+    pub alone: bool,
     /// Objects that are neither reachable nor free although no other client is there to hold them.
     pub lost: u64,
     /// Everything that is wrong, in words. Empty for a sound pool.
@@ -53,15 +59,53 @@ const SPELLED_OUT: usize = 50;
 /// An audit in progress.
 #[derive(Default)]
 pub struct Audit {
-    /// Reached objects: address and bytes.
-    reached: BTreeMap<RemotePtr, u64>,
+    /// Reached objects, by the 4 KiB page they begin in. Chunks are whole pages, so a page lies in one chunk.
+    pages: HashMap<u64, Page>,
+    reached: usize,
     /// Reached from two places: an error, unless clients at work moved it in between.
     twice: Vec<String>,
     problems: Vec<String>,
     unspelled: u64,
+    /// The words of all client slots before the walk.
+    before: Option<Vec<u64>>,
+}
+
+/// Objects that begin in one page: a bit for each 64 bytes, and their least and largest size in units of 64 bytes. All
+/// blocks of a chunk are of one class, so that says as much as the size of each would, in 16 bytes for up to 64 objects.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    starts: u64,
+    least: u32,
+    most: u32,
+}
+
+const PAGE: u64 = 4096;
+
+/// Pages of one node in ascending order.
+type Pages = std::iter::Peekable<std::vec::IntoIter<(u64, Page)>>;
+
+fn page_start(page: u64) -> RemotePtr {
+    RemotePtr::from_bits(page * PAGE)
+}
+
+impl Page {
+    fn count(&self) -> u64 {
+        u64::from(self.starts.count_ones())
+    }
+    fn objects(&self, page: u64) -> impl Iterator<Item = RemotePtr> + use<> {
+        let starts = self.starts;
+        (0..64).filter(move |bit| starts >> bit & 1 == 1).map(move |bit| page_start(page).add(bit * BLOCK_ALIGN))
+    }
 }
 
 impl Audit {
+    /// Begins an audit: notes who is there, so that [`settle`](Self::settle) can tell whether anyone came or went during
+    /// the walk. (An audit made by `default` compares with the moment its client registered.)
+    pub async fn begin(session: &Session, span: &Span) -> Result<Self, PoolError> {
+        let before = Some(slot_words(session.pool(), span).await?);
+        Ok(Audit { before, ..Audit::default() })
+    }
+
     /// Notes a problem.
     pub fn problem(&mut self, what: String) {
         if self.problems.len() < SPELLED_OUT {
@@ -73,14 +117,26 @@ impl Audit {
 
     /// Notes an object that an index reaches.
     pub fn reach(&mut self, ptr: RemotePtr, bytes: u64, what: &str) {
-        if self.reached.insert(ptr, bytes).is_some() {
+        if !ptr.offset().is_multiple_of(BLOCK_ALIGN) {
+            return self.problem(format!("{what} at {ptr} does not begin at a multiple of {BLOCK_ALIGN} bytes"));
+        }
+        let bit = 1 << (ptr.offset() % PAGE / BLOCK_ALIGN);
+        let units = u32::try_from(bytes.div_ceil(BLOCK_ALIGN)).unwrap_or(u32::MAX);
+        let page = self.pages.entry(ptr.to_bits() / PAGE).or_insert(Page { starts: 0, least: units, most: units });
+        page.least = page.least.min(units);
+        page.most = page.most.max(units);
+        let again = page.starts & bit != 0;
+        page.starts |= bit;
+        if !again {
+            self.reached += 1;
+        } else if self.twice.len() < SPELLED_OUT {
             self.twice.push(format!("{what} at {ptr} is reached twice"));
         }
     }
 
     /// Objects noted so far.
     pub fn reached(&self) -> usize {
-        self.reached.len()
+        self.reached
     }
 
     /// Is this block marked free in its chunk's bitmap, or its chunk not a chunk of such blocks? Call it while the pin
@@ -110,23 +166,42 @@ impl Audit {
                     None => Some("it does not point to the beginning of a block".to_owned()),
                 }
             }
-            (ChunkUse::Span { chunks, .. }, None) if u64::from(chunks) * geometry.chunk_size >= bytes => None,
+            (ChunkUse::Span { chunks, .. }, None) if u64::from(chunks) == geometry.chunks_for(bytes) => {
+                let starts = geometry.span_start(ptr, u64::from(chunks)).is_some();
+                (!starts).then(|| "it does not point to the beginning of a span".to_owned())
+            }
             (used, _) => Some(format!("an object of {bytes} bytes lies in a chunk used as {used:?}")),
         })
     }
 
-    /// Compares what was reached with the chunks.
+    /// Compares what was reached with the chunks. Gives back what the session has in stock first.
     pub async fn settle(mut self, session: &Session, span: &Span) -> Result<AuditReport, PoolError> {
-        let mine = session.client().slot();
-        let mut others = clients(session.pool(), span).await?;
-        others.retain(|client| client.slot != mine);
-        let mut report = AuditReport { clients: others, ..AuditReport::default() };
+        session.adopt_orphans();
+        session.flush().await?;
+        let client = session.client();
+        let mut nodes = Vec::new();
         for node in session.pool().nodes() {
-            let counted = self.settle_node(session, span, node, report.clients.is_empty()).await?;
-            report.lost += if report.clients.is_empty() { counted.held_objects } else { 0 };
+            nodes.push(all_descriptors(session.pool(), span, node).await?.1);
+        }
+        let mut others = clients(session.pool(), span).await?;
+        others.retain(|other| other.slot != client.slot());
+        let now = slot_words(session.pool(), span).await?;
+        let before = self.before.as_deref().unwrap_or(client.slots_at_registration());
+        let alone = others.is_empty() && now == before && client.sessions() == 1 && session.holds_nothing();
+
+        let mut report = AuditReport { clients: others, alone, ..AuditReport::default() };
+        let mut pages: Vec<_> = std::mem::take(&mut self.pages).into_iter().collect();
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        let mut pages = pages.into_iter().peekable();
+        for (node, descriptors) in session.pool().nodes().zip(&nodes) {
+            let counted = self.settle_node(&session.pool().geometry(node), node, descriptors, &mut pages, alone);
+            report.lost += if alone { counted.held_objects } else { 0 };
             report.nodes.push(counted);
         }
-        for twice in std::mem::take(&mut self.twice).into_iter().filter(|_| report.clients.is_empty()) {
+        for object in pages.flat_map(|(page, objects)| objects.objects(page)) {
+            self.problem(format!("the object at {object} lies on a memory node that does not exist"));
+        }
+        for twice in std::mem::take(&mut self.twice).into_iter().filter(|_| alone) {
             self.problem(twice);
         }
         if report.lost > 0 {
@@ -139,75 +214,122 @@ impl Audit {
         Ok(report)
     }
 
-    async fn settle_node(
+    fn settle_node(
         &mut self,
-        session: &Session,
-        span: &Span,
+        geometry: &Geometry,
         node: NodeId,
+        descriptors: &[ChunkDescriptor],
+        pages: &mut Pages,
         alone: bool,
-    ) -> Result<NodeReport, PoolError> {
-        let geometry = session.pool().geometry(node);
-        let (_, descriptors) = all_descriptors(session.pool(), span, node).await?;
+    ) -> NodeReport {
         let used = descriptors.iter().filter(|descriptor| descriptor.state != 0).count() as u64;
         let mut report = NodeReport {
             data_bytes: geometry.chunks * geometry.chunk_size,
             free_chunk_bytes: (geometry.chunks - used) * geometry.chunk_size,
             ..NodeReport::default()
         };
-        let mut reached = std::mem::take(&mut self.reached).into_iter().peekable();
-        let mut rest = BTreeMap::new();
-        // Everything that was reached on this node, chunk by chunk.
-        let mut by_chunk: BTreeMap<u64, Vec<(RemotePtr, u64)>> = BTreeMap::new();
-        for (ptr, bytes) in reached.by_ref() {
-            match geometry.chunk_of(ptr) {
-                _ if ptr.node() != node => drop(rest.insert(ptr, bytes)),
-                Some(chunk) => by_chunk.entry(chunk).or_default().push((ptr, bytes)),
-                None => self.problem(format!("the object at {ptr} lies outside of all chunks")),
-            }
-        }
-        self.reached = rest;
+        let mut until = |end: RemotePtr| -> Vec<(u64, Page)> {
+            std::iter::from_fn(|| pages.next_if(|(page, _)| page_start(*page) < end)).collect()
+        };
+        self.misplaced(until(geometry.chunk(node, 0)), "lies outside of all chunks", true);
         let mut tails = 0;
-        for (chunk, descriptor) in (0..).zip(&descriptors) {
-            let live = by_chunk.remove(&chunk).unwrap_or_default();
-            report.live_objects += live.len() as u64;
+        for (chunk, descriptor) in (0..).zip(descriptors) {
             let at = geometry.chunk(node, chunk);
+            let here = until(geometry.chunk(node, chunk + 1));
+            let live = here.iter().map(|(_, page)| page.count()).sum::<u64>();
+            report.live_objects += live;
             let in_span = tails > 0;
             tails = u64::saturating_sub(tails, 1);
             match ChunkUse::from_bits(descriptor.state) {
                 ChunkUse::Blocks { class, .. } => {
                     let blocks = classes::blocks(class, geometry.chunk_size);
-                    let free: u64 = descriptor.free.iter().map(|word| u64::from(word.count_ones())).sum();
-                    if free > blocks {
-                        self.problem(format!("the chunk at {at} has {free} free blocks of {blocks}"));
-                    }
-                    let held = blocks.saturating_sub(free).saturating_sub(live.len() as u64);
-                    report.live_bytes += live.len() as u64 * classes::bytes(class);
+                    let free = free_blocks(&descriptor.free, blocks);
+                    let held = blocks.saturating_sub(free).saturating_sub(live);
+                    report.live_bytes += live * classes::bytes(class);
                     report.free_block_bytes += free * classes::bytes(class);
                     report.held_bytes += held * classes::bytes(class);
                     report.held_objects += held;
+                    if alone {
+                        self.check_blocks(geometry, at, class, descriptor, &here);
+                    }
                 }
                 ChunkUse::Span { chunks, .. } => {
                     tails = u64::from(chunks).saturating_sub(1);
                     let bytes = u64::from(chunks) * geometry.chunk_size;
-                    if live.is_empty() {
-                        report.held_bytes += bytes;
-                        report.held_objects += 1;
-                    } else {
-                        report.live_bytes += bytes;
+                    match here.as_slice() {
+                        [] => {
+                            report.held_bytes += bytes;
+                            report.held_objects += 1;
+                        }
+                        _ => report.live_bytes += bytes,
+                    }
+                    if alone {
+                        let whole = |(page, objects): &(u64, Page)| {
+                            page_start(*page) == at
+                                && objects.starts == 1
+                                && geometry.chunks_for(u64::from(objects.most) * BLOCK_ALIGN) == u64::from(chunks)
+                        };
+                        let misplaced = here.into_iter().filter(|page| !whole(page)).collect();
+                        self.misplaced(misplaced, &format!("does not fit the span of {chunks} chunks at {at}"), true);
                     }
                 }
-                ChunkUse::SpanTail { .. } if alone && !in_span => {
-                    self.problem(format!("the chunk at {at} continues a span that does not exist"));
+                ChunkUse::SpanTail { .. } => {
+                    if alone && !in_span {
+                        self.problem(format!("the chunk at {at} continues a span that does not exist"));
+                    }
+                    self.misplaced(here, "lies in the midst of a span", alone);
                 }
-                ChunkUse::SpanTail { .. } | ChunkUse::Free => {}
+                ChunkUse::Free => self.misplaced(here, "lies in a free chunk", alone),
                 ChunkUse::Unknown(bits) => self.problem(format!("the chunk at {at} has the unknown state {bits:#x}")),
             }
         }
-        if alone {
-            for (ptr, _) in by_chunk.into_values().flatten() {
-                self.problem(format!("the object at {ptr} lies in a chunk that was never taken"));
+        self.misplaced(until(geometry.chunk(node, geometry.chunks)), "lies in a chunk that was never taken", alone);
+        let behind = RemotePtr::new(NodeId::new(node.index() as u16 + 1), 0);
+        self.misplaced(until(behind), "lies outside of all chunks", true);
+        report
+    }
+
+    fn misplaced(&mut self, pages: Vec<(u64, Page)>, where_it_is: &str, certain: bool) {
+        for object in pages.iter().filter(|_| certain).flat_map(|(page, objects)| objects.objects(*page)) {
+            self.problem(format!("the object at {object} {where_it_is}"));
+        }
+    }
+
+    fn check_blocks(
+        &mut self,
+        geometry: &Geometry,
+        at: RemotePtr,
+        class: usize,
+        descriptor: &ChunkDescriptor,
+        live: &[(u64, Page)],
+    ) {
+        let blocks = classes::blocks(class, geometry.chunk_size);
+        let marked: u64 = descriptor.free.iter().map(|word| u64::from(word.count_ones())).sum();
+        let free = free_blocks(&descriptor.free, blocks);
+        if marked != free {
+            self.problem(format!("the chunk at {at} has {blocks} blocks, and {} more are marked free", marked - free));
+        }
+        for (page, objects) in live {
+            for units in [objects.least, objects.most] {
+                let bytes = u64::from(units) * BLOCK_ALIGN;
+                if classes::of(bytes, geometry.chunk_size) != Some(class) {
+                    let page = page_start(*page);
+                    let of_class = classes::bytes(class);
+                    self.problem(format!(
+                        "an object of {bytes} bytes at {page} lies in a chunk of {of_class}-byte blocks"
+                    ));
+                    break;
+                }
+            }
+            for object in objects.objects(*page) {
+                match place(geometry, object, class) {
+                    Some((_, bit)) if descriptor.free[bit as usize / 64] >> (bit % 64) & 1 == 1 => {
+                        self.problem(format!("the object at {object} is marked free"));
+                    }
+                    Some(_) => {}
+                    None => self.problem(format!("the object at {object} is not the beginning of a block")),
+                }
             }
         }
-        Ok(report)
     }
 }

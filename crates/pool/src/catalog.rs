@@ -4,6 +4,7 @@
 //! added and removed under one lock word, whose holder is named in it; an entry's `uid` is never used again.
 
 use crate::client::first_word;
+use crate::intent::describe;
 use crate::layout::{
     CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CONFIG_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME,
     MAX_NAME, header, header_word,
@@ -46,47 +47,70 @@ pub fn check_name(name: &str) -> Result<(), PoolError> {
     )))
 }
 
-/// Every index of the pool.
-pub async fn list(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
+/// What one look at the catalog shows: the indexes, and the first entry that makes no sense.
+async fn look(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
     let buf = span.read(pool.geometry(HOME).entry(0), (CATALOG_ENTRIES * CATALOG_ENTRY_LEN) as usize).await?;
     let entries = <[CatalogEntry]>::ref_from_bytes(buf.bytes()).unwrap_or_default();
     let mut found = Vec::new();
-    for (i, entry) in entries.iter().enumerate() {
-        if entry.state == ENTRY_EMPTY {
-            continue;
+    let mut damaged = None;
+    for (i, entry) in (0..).zip(entries).filter(|(_, entry)| entry.state != ENTRY_EMPTY) {
+        match parse(i, entry) {
+            Ok(info) => found.push(info),
+            Err(what) => {
+                let at = pool.geometry(HOME).entry(i);
+                damaged = damaged.or(Some(PoolError::Corrupt { at, what: what.to_owned() }));
+            }
         }
-        let at = pool.geometry(HOME).entry(i as u64);
-        let name = entry.name.get(..entry.name_len as usize).and_then(|name| std::str::from_utf8(name).ok());
-        let whole = entry.checksum == entry.expected_checksum() && matches!(entry.state, ENTRY_READY | ENTRY_DROPPING);
-        let Some(name) = name.filter(|_| whole) else {
-            return Err(PoolError::Corrupt { at, what: "a catalog entry has a wrong checksum".to_owned() });
-        };
-        found.push(IndexInfo {
-            name: name.to_owned(),
-            uid: entry.uid,
-            kind: entry.kind,
-            version: entry.version,
-            root: RemotePtr::from_bits(entry.root),
-            config: entry.config,
-            dropping: entry.state == ENTRY_DROPPING,
-            entry: i as u64,
-        });
     }
-    Ok(found)
+    Ok((found, damaged))
 }
 
-/// The index of this name.
-pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
-    // An entry that changes while it is read may look torn (N2): look again before believing it.
-    let mut attempt = 0;
-    let all = loop {
-        match list(pool, span).await {
-            Err(PoolError::Corrupt { .. }) if attempt < 3 => attempt += 1,
-            other => break other?,
+fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
+    if entry.checksum != entry.expected_checksum() {
+        return Err("a catalog entry has a wrong checksum");
+    }
+    if !matches!(entry.state, ENTRY_READY | ENTRY_DROPPING) {
+        return Err("a catalog entry has an unknown state");
+    }
+    let name = usize::try_from(entry.name_len).ok().and_then(|len| entry.name.get(..len));
+    let name = name.and_then(|name| std::str::from_utf8(name).ok()).ok_or("a catalog entry has no readable name")?;
+    Ok(IndexInfo {
+        name: name.to_owned(),
+        uid: entry.uid,
+        kind: entry.kind,
+        version: entry.version,
+        root: RemotePtr::from_bits(entry.root),
+        config: entry.config,
+        dropping: entry.state == ENTRY_DROPPING,
+        entry: i,
+    })
+}
+
+/// Looks until every entry makes sense, or one goes on making none: an entry that changes while it is read looks torn
+/// (N2).
+async fn look_twice(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
+    let mut pause = Duration::from_micros(20);
+    loop {
+        let (found, damaged) = look(pool, span).await?;
+        if damaged.is_none() || pause > Duration::from_millis(5) {
+            return Ok((found, damaged));
         }
-    };
-    let found = all.into_iter().find(|info| info.name == name && !info.dropping);
-    found.ok_or_else(|| PoolError::NoSuchIndex(name.to_owned()))
+        span.endpoint().sleep(pause).await;
+        pause *= 4;
+    }
+}
+
+/// Every index of the pool.
+pub async fn list(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
+    let (found, damaged) = look_twice(pool, span).await?;
+    damaged.map_or(Ok(found), Err)
+}
+
+/// The index of this name. Another index's damaged entry does not keep it from being found.
+pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
+    let (found, damaged) = look_twice(pool, span).await?;
+    let found = found.into_iter().find(|info| info.name == name && !info.dropping);
+    found.ok_or_else(|| damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
 }
 
 /// Takes the catalog's lock, runs `body`, and releases it, whatever came of it.
@@ -98,18 +122,23 @@ async fn locked<T>(
     let lock = header_word(HOME, header::CATALOG_LOCK);
     let mine = session.client().slot() + 1;
     let until = session.endpoint().now() + session.pool().lease();
-    loop {
-        let holder = span.cas(lock, 0, mine).await?;
-        if holder == 0 {
-            break;
-        }
+    let _inside = loop {
+        let holder = match session.client().enter_catalog() {
+            Some(inside) => match span.cas(lock, 0, mine).await? {
+                // This client's own number, with none of its operations inside: left by one that was cancelled, or by a
+                // former owner of the slot.
+                holder if holder == 0 || holder == mine => break inside,
+                holder => holder,
+            },
+            None => mine,
+        };
         if session.endpoint().now() >= until {
-            let slot = holder.wrapping_sub(1);
-            let holder = format!("client {slot}");
+            let clients = crate::clients(session.pool(), span).await?;
+            let holder = describe(&clients, holder.wrapping_sub(1), None);
             return Err(PoolError::Held { what: "the catalog".to_owned(), holder });
         }
         session.endpoint().sleep(Duration::from_micros(200)).await;
-    }
+    };
     let result = body().await;
     span.cas(lock, mine, 0).await?;
     result

@@ -30,8 +30,37 @@ pub struct Client {
     pins: Mutex<Vec<Arc<OldestPin>>>,
     /// What closed sessions could not give back themselves.
     orphans: Mutex<Limbo>,
-    /// A bit for each intent cell that is taken, for each node.
-    intents: Vec<AtomicU64>,
+    /// The words of all client slots when this one was taken.
+    slots_before: Vec<u64>,
+    /// One operation of this client in the catalog at a time.
+    cataloguing: AtomicBool,
+    /// This client's intent cells, for each node.
+    intents: Vec<Cells>,
+}
+
+/// The intent cells of one node: a bit for each.
+#[derive(Default)]
+struct Cells {
+    /// In the hands of an operation.
+    taken: AtomicU64,
+    /// Left with an intent in them that was never cleared: its lock may be held still.
+    stale: AtomicU64,
+}
+
+/// A flag that is up until this is dropped, as it also is when a future is cancelled.
+pub(crate) struct Raised<'a>(&'a AtomicBool);
+
+impl<'a> Raised<'a> {
+    /// `None` if somebody else has raised it.
+    fn raise(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::AcqRel)).then_some(Raised(flag))
+    }
+}
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Who sits in a client slot, for people and checkers.
@@ -51,39 +80,57 @@ impl Client {
     /// Takes a client slot.
     pub async fn register(pool: &Pool, identity: Identity, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
         let span = endpoint.span(OpKind::Other);
-        let geometry = pool.geometry(HOME);
-        for slot in 0..pool.client_slots() {
-            let at = geometry.client(slot);
-            let seen: ClientSlot = read_slot(&span, pool, slot).await?;
-            if seen.active() {
-                continue;
+        loop {
+            let slots = read_slots(&span, pool).await?;
+            let mut words: Vec<u64> = parse_slots(&slots).iter().map(|slot| slot.state).collect();
+            let mut raced = false;
+            for (slot, seen) in (0..).zip(parse_slots(&slots)).filter(|(_, slot)| slot.vacant()) {
+                let state = seen.generation().wrapping_add(1) << 8 | 1;
+                if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state {
+                    words[slot as usize] = state;
+                    return Self::settle_in(pool, identity, &span, (slot, state), words).await;
+                }
+                raced = true;
             }
-            let state = (seen.generation() + 1) << 8 | 1;
-            if span.cas(at, seen.state, state).await? != seen.state {
-                continue;
+            if !raced {
+                return Err(PoolError::NoClientSlot(pool.client_slots() as usize));
             }
-            // Until `quiesced` is set it is zero, which holds the epoch where it is.
-            let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            let words = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs(), 0];
-            span.write(at.add(offset_of!(ClientSlot, heartbeat) as u64), endpoint.buf_from_words(&words)).await?;
-            let epoch = first_word(&span.read(header_word(HOME, header::EPOCH), 8).await?);
-            let quiesced = at.add(offset_of!(ClientSlot, quiesced) as u64);
-            span.write(quiesced, endpoint.buf_from_words(&[epoch])).await?;
-            return Ok(Arc::new(Client {
-                pool: pool.clone(),
-                identity,
-                slot,
-                state,
-                epoch: AtomicU64::new(epoch),
-                heartbeat: AtomicU64::new(1),
-                lost: AtomicBool::new(false),
-                ticking: AtomicBool::new(false),
-                pins: Mutex::default(),
-                orphans: Mutex::default(),
-                intents: pool.nodes().map(|_| AtomicU64::new(0)).collect(),
-            }));
         }
-        Err(PoolError::NoClientSlot(pool.client_slots() as usize))
+    }
+
+    /// Fills in a slot that this client has just won.
+    async fn settle_in(
+        pool: &Pool,
+        identity: Identity,
+        span: &Span,
+        (slot, state): (u64, u64),
+        slots_before: Vec<u64>,
+    ) -> Result<Arc<Client>, PoolError> {
+        let at = pool.geometry(HOME).client(slot);
+        // Until `quiesced` is set it is zero, which holds the epoch where it is: from before this client reads the epoch
+        // until it has published it, G cannot pass what it read by more than one.
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let words = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs(), 0];
+        let endpoint = span.endpoint();
+        span.write(at.add(offset_of!(ClientSlot, heartbeat) as u64), endpoint.buf_from_words(&words)).await?;
+        let epoch = checked_epoch(first_word(&span.read(header_word(HOME, header::EPOCH), 8).await?), 1)?;
+        let quiesced = at.add(offset_of!(ClientSlot, quiesced) as u64);
+        span.write(quiesced, endpoint.buf_from_words(&[epoch])).await?;
+        Ok(Arc::new(Client {
+            pool: pool.clone(),
+            identity,
+            slot,
+            state,
+            epoch: AtomicU64::new(epoch),
+            heartbeat: AtomicU64::new(1),
+            lost: AtomicBool::new(false),
+            ticking: AtomicBool::new(false),
+            slots_before,
+            cataloguing: AtomicBool::new(false),
+            pins: Mutex::default(),
+            orphans: Mutex::default(),
+            intents: pool.nodes().map(|_| Cells::default()).collect(),
+        }))
     }
 
     /// The pool.
@@ -124,44 +171,70 @@ impl Client {
         lock(&self.orphans)
     }
 
-    /// Takes one of this client's intent cells on a node; `None` if all are taken.
+    /// Takes one of this client's intent cells on a node; `None` if all are taken. A cell that an operation left without
+    /// clearing its intent is taken only if there is no other: the intent stays readable that long.
     pub(crate) fn take_intent(&self, node: usize) -> Option<u64> {
         let cells = self.intents.get(node)?;
-        let taken = cells.fetch_update(Ordering::AcqRel, Ordering::Acquire, |bits| {
-            let cell = u64::from((!bits).trailing_zeros());
-            (cell < INTENTS).then(|| bits | 1 << cell)
+        let stale = cells.stale.load(Ordering::Acquire);
+        let pick = |taken: u64| {
+            let clean = u64::from((!(taken | stale)).trailing_zeros());
+            if clean < INTENTS { clean } else { u64::from((!taken).trailing_zeros()) }
+        };
+        let taken = cells.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
+            let cell = pick(taken);
+            (cell < INTENTS).then(|| taken | 1 << cell)
         });
-        taken.ok().map(|bits| u64::from((!bits).trailing_zeros()))
+        let cell = pick(taken.ok()?);
+        cells.stale.fetch_and(!(1 << cell), Ordering::AcqRel);
+        Some(cell)
     }
-    pub(crate) fn give_intent(&self, node: usize, cell: u64) {
+    pub(crate) fn give_intent(&self, node: usize, cell: u64, stale: bool) {
         if let Some(cells) = self.intents.get(node) {
-            cells.fetch_and(!(1 << cell), Ordering::AcqRel);
+            cells.stale.fetch_or(u64::from(stale) << cell, Ordering::AcqRel);
+            cells.taken.fetch_and(!(1 << cell), Ordering::AcqRel);
         }
+    }
+    /// How often the slot has been taken, this time included.
+    pub(crate) fn generation(&self) -> u64 {
+        self.state >> 8
+    }
+    /// Enters the catalog; `None` while another operation of this client is there.
+    pub(crate) fn enter_catalog(&self) -> Option<Raised<'_>> {
+        Raised::raise(&self.cataloguing)
+    }
+
+    pub(crate) fn slots_at_registration(&self) -> &[u64] {
+        &self.slots_before
+    }
+
+    /// Sessions that are open.
+    pub(crate) fn sessions(&self) -> usize {
+        lock(&self.pins).iter().filter(|pin| Arc::strong_count(pin) > 1).count()
     }
 
     /// One heartbeat: learns the epoch, publishes how far this client has quiesced, and moves the epoch on if everyone
     /// has come so far. Costs two round trips. Returns at once if another thread is at it.
     pub async fn tick(&self, endpoint: &Endpoint) -> Result<(), PoolError> {
-        if self.ticking.swap(true, Ordering::AcqRel) {
-            return Ok(());
+        if self.is_lost() {
+            return Err(PoolError::LeaseLost);
         }
-        let result = self.tick_alone(endpoint).await;
-        self.ticking.store(false, Ordering::Release);
-        result
+        let Some(_ticking) = Raised::raise(&self.ticking) else { return Ok(()) };
+        self.tick_alone(endpoint).await
     }
 
     async fn tick_alone(&self, endpoint: &Endpoint) -> Result<(), PoolError> {
         let span = endpoint.span(OpKind::Maintenance);
         let geometry = self.pool.geometry(HOME);
+        let known = self.epoch();
         let mut batch = span.batch();
         let epoch = batch.read(header_word(HOME, header::EPOCH), 8);
         let slots = batch.read(geometry.client(0), (self.pool.client_slots() * CLIENT_SLOT_LEN) as usize);
         let mut done = batch.post().await?;
-        let epoch = first_word(&done.buf(epoch));
+        let epoch = checked_epoch(first_word(&done.buf(epoch)), known)?;
         let slots = done.buf(slots);
         let slots = parse_slots(&slots);
         let mine = slots.get(self.slot as usize);
-        if self.is_lost() || mine.is_none_or(|slot| slot.state != self.state) {
+        if mine.is_none_or(|slot| slot.state != self.state) {
             self.lost.store(true, Ordering::Relaxed);
             return Err(PoolError::LeaseLost);
         }
@@ -189,15 +262,20 @@ impl Client {
         Ok(())
     }
 
-    /// Gives back all that closed sessions left, and then the slot. Sessions must have been closed. What cannot be given
-    /// back because another client does not quiesce within a lease is left to `pool check`.
+    /// Gives back all that closed sessions left, and then the slot. Refuses while sessions are open: their pins would no
+    /// longer count. What cannot be given back because another client does not quiesce within a lease is left to
+    /// `pool check`.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
+        match self.sessions() {
+            0 => {}
+            open => return Err(PoolError::SessionsOpen(open)),
+        }
         let until = endpoint.now() + self.pool.lease();
         let mut pause = Duration::from_micros(50);
         loop {
             self.tick(endpoint).await?;
             let session = self.session(endpoint.clone());
-            session.adopt(std::mem::take(&mut *self.orphans()));
+            session.adopt_orphans();
             session.flush().await?;
             drop(session);
             if self.orphans().is_empty() || endpoint.now() >= until {
@@ -219,8 +297,7 @@ impl Client {
 
 /// Everyone who is registered.
 pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolError> {
-    let len = (pool.client_slots() * CLIENT_SLOT_LEN) as usize;
-    let slots = span.read(pool.geometry(HOME).client(0), len).await?;
+    let slots = read_slots(span, pool).await?;
     let active = parse_slots(&slots).iter().enumerate().filter(|(_, slot)| slot.active());
     Ok(active
         .map(|(i, record)| {
@@ -228,6 +305,12 @@ pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolEr
             ClientInfo { slot: i as u64, record: *record, identity, gone: pool.fabric().is_gone(&identity) }
         })
         .collect())
+}
+
+/// The state word of every client slot: who is there, and how often each has been taken.
+pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
+    let slots = read_slots(span, pool).await?;
+    Ok(parse_slots(&slots).iter().map(|slot| slot.state).collect())
 }
 
 fn identity_of(slot: &ClientSlot) -> Identity {
@@ -239,10 +322,18 @@ fn parse_slots(buf: &Buf) -> &[ClientSlot] {
     <[ClientSlot]>::ref_from_bytes(buf.bytes()).unwrap_or_default()
 }
 
-async fn read_slot(span: &Span, pool: &Pool, slot: u64) -> Result<ClientSlot, PoolError> {
-    let buf = span.read(pool.geometry(HOME).client(slot), CLIENT_SLOT_LEN as usize).await?;
-    let at = pool.geometry(HOME).client(slot);
-    buf.parse().ok_or_else(|| PoolError::Corrupt { at, what: "a client slot was cut short".to_owned() })
+async fn read_slots(span: &Span, pool: &Pool) -> Result<Buf, PoolError> {
+    let len = (pool.client_slots() * CLIENT_SLOT_LEN) as usize;
+    Ok(span.read(pool.geometry(HOME).client(0), len).await?)
+}
+
+/// The pool's epoch as it was read, unless it cannot be that: it begins at 1, only grows, and will not wrap in a lifetime.
+fn checked_epoch(epoch: u64, known: u64) -> Result<u64, PoolError> {
+    if (known..1 << 62).contains(&epoch) {
+        return Ok(epoch);
+    }
+    let what = format!("the epoch is {epoch}, after {known}");
+    Err(PoolError::Corrupt { at: header_word(HOME, header::EPOCH), what })
 }
 
 pub(crate) fn first_word(buf: &Buf) -> u64 {

@@ -62,6 +62,9 @@ pub enum PoolError {
     /// This client's lease has run out and its slot was taken back.
     #[error("this client's lease ran out and others have taken over its slot; open the pool again to go on")]
     LeaseLost,
+    /// The client cannot be closed yet.
+    #[error("this client still has {0} open sessions; drop them before closing it")]
+    SessionsOpen(usize),
     /// No such index.
     #[error("the pool has no index named {0:?}; `farindex index list` shows those it has")]
     NoSuchIndex(String),

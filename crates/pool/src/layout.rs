@@ -83,6 +83,10 @@ impl ClientSlot {
     pub fn active(&self) -> bool {
         self.state & 0xFF == 1
     }
+    /// May the slot be taken? What says neither this nor that it is active belongs to nobody.
+    pub fn vacant(&self) -> bool {
+        self.state & 0xFF == 0
+    }
     /// How often the slot has been taken.
     pub fn generation(&self) -> u64 {
         self.state >> 8
@@ -256,10 +260,11 @@ impl Geometry {
     /// The most chunks that fit a region; `None` if there is no room for even one.
     pub fn fit(region_len: u64, chunk_size: u64, client_slots: u64) -> Option<Self> {
         let empty = Geometry { chunk_size, chunks: 0, client_slots };
-        // Room for rounding the data area up to whole pages.
-        let room = region_len.checked_sub(empty.descriptors() + 4096)?;
-        let chunks = room / (chunk_size + DESCRIPTOR_LEN);
-        (chunks > 0).then_some(Geometry { chunks, ..empty })
+        let room = region_len.checked_sub(empty.descriptors())?;
+        let most = room / (chunk_size + DESCRIPTOR_LEN);
+        // Rounding the data area up to whole pages may cost one of them.
+        let mut fits = [most, most.saturating_sub(1)].into_iter().map(|chunks| Geometry { chunks, ..empty });
+        fits.find(|geometry| geometry.chunks > 0 && geometry.end() <= region_len)
     }
     const fn clients(&self) -> u64 {
         header::END
@@ -300,6 +305,16 @@ impl Geometry {
     /// A chunk's first byte.
     pub const fn chunk(&self, node: NodeId, chunk: u64) -> RemotePtr {
         RemotePtr::new(node, self.data() + chunk * self.chunk_size)
+    }
+    /// Chunks of a span for `bytes` bytes.
+    pub const fn chunks_for(&self, bytes: u64) -> u64 {
+        let chunks = bytes.div_ceil(self.chunk_size);
+        if chunks == 0 { 1 } else { chunks }
+    }
+    /// The first chunk of a span of `count` chunks at `start`, if one may lie there.
+    pub fn span_start(&self, start: RemotePtr, count: u64) -> Option<u64> {
+        let first = self.chunk_of(start)?;
+        (self.chunk(start.node(), first) == start && count <= self.chunks - first).then_some(first)
     }
     /// The chunk that an address lies in.
     pub fn chunk_of(&self, ptr: RemotePtr) -> Option<u64> {

@@ -5,7 +5,7 @@
 
 use crate::PoolError;
 use crate::layout::{FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MIN_CHUNK, Superblock, header, header_word};
-use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr};
+use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr, Span};
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -78,7 +78,7 @@ impl Pool {
                         info.node, info.len
                     ))
                 })?;
-            let mut superblock = Superblock {
+            let superblock = Superblock {
                 magic: MAGIC,
                 version: FORMAT_VERSION,
                 pool_id,
@@ -89,25 +89,31 @@ impl Pool {
                 chunks: geometry.chunks,
                 client_slots: slots,
                 lease_ms,
-                zeroed: u64::from(fabric.capabilities().zeroed),
+                zeroed: 0,
                 reserved: [0; 3],
                 checksum: 0,
             };
-            superblock.checksum = superblock.expected_checksum();
             superblocks.push(superblock);
         }
-        let pool = Pool { fabric, superblocks: superblocks.into() };
-        for (info, superblock) in infos.iter().zip(pool.superblocks.iter()) {
-            if superblock.zeroed == 0 {
-                let len = pool.geometry(info.node).data();
-                zero(&span, RemotePtr::new(info.node, 0), len).await?;
+        for (info, superblock) in infos.iter().zip(&mut superblocks) {
+            // The fabric knows whether untouched memory is zero, not whether this memory is untouched: where a pool was
+            // whose superblock is gone, its descriptors still stand.
+            let start = RemotePtr::new(info.node, 0);
+            let len = geometry_of(superblock).data();
+            if fabric.capabilities().zeroed && is_zero(&span, start, len).await? {
+                superblock.zeroed = 1;
+            } else {
+                zero(&span, start, len).await?;
             }
+            superblock.checksum = superblock.expected_checksum();
         }
         span.write(header_word(HOME, header::EPOCH), endpoint.buf_from_words(&[1])).await?;
-        for (info, superblock) in infos.iter().zip(pool.superblocks.iter()) {
-            span.write(RemotePtr::new(info.node, 0), endpoint.buf_from(superblock.as_bytes())).await?;
+        let mut batch = span.batch();
+        for (info, superblock) in infos.iter().zip(&superblocks) {
+            batch.write(RemotePtr::new(info.node, 0), endpoint.buf_from(superblock.as_bytes()));
         }
-        Ok(pool)
+        batch.post().await?;
+        Ok(Pool { fabric, superblocks: superblocks.into() })
     }
 
     /// Opens the pool that the memory nodes of a fabric form.
@@ -205,9 +211,23 @@ fn pool_id(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 2] {
     [hash as u64, (hash >> 64) as u64]
 }
 
+const STEP: u64 = 64 << 10;
+
+/// Are these bytes all zero?
+async fn is_zero(span: &Span, ptr: RemotePtr, len: u64) -> Result<bool, PoolError> {
+    let mut done = 0;
+    while done < len {
+        let step = STEP.min(len - done);
+        if span.read(ptr.add(done), step as usize).await?.words().iter().any(|word| *word != 0) {
+            return Ok(false);
+        }
+        done += step;
+    }
+    Ok(true)
+}
+
 /// Overwrites with zeros.
-pub(crate) async fn zero(span: &farindex_fabric::Span, ptr: RemotePtr, len: u64) -> Result<(), PoolError> {
-    const STEP: u64 = 64 << 10;
+pub(crate) async fn zero(span: &Span, ptr: RemotePtr, len: u64) -> Result<(), PoolError> {
     let mut done = 0;
     while done < len {
         let mut batch = span.batch();

@@ -4,7 +4,7 @@
 //! session frees it once no operation that could have seen it is left (see [`epoch`](crate::epoch)); blocks are taken from
 //! the session's stock without a verb whenever it has some.
 
-use crate::alloc::chunks::{Chunks, Hints};
+use crate::alloc::chunks::{Chunks, Counters, Hints};
 use crate::alloc::{self, Stock, classes};
 use crate::client::Client;
 use crate::epoch::{OldestPin, Pins, graced, tag};
@@ -58,6 +58,8 @@ pub struct Session {
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which the next look at the epoch is due.
     tick_at: Cell<usize>,
+    /// Has the stock grown well beyond what a session keeps?
+    hoards: Cell<bool>,
 }
 
 impl Session {
@@ -70,6 +72,7 @@ impl Session {
             stocks,
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
+            hoards: Cell::new(false),
         }
     }
 
@@ -110,6 +113,29 @@ impl Session {
     fn class(&self, node: NodeId, bytes: u64) -> Option<usize> {
         classes::of(bytes, self.pool().geometry(node).chunk_size)
     }
+    /// The class of a block, `None` for a span. An address at which no such object can lie is an error: it came out of
+    /// damaged memory, and must not come back out of the stock.
+    fn object(&self, ptr: RemotePtr, bytes: u64) -> Result<Option<usize>, PoolError> {
+        self.stock(ptr.node())?;
+        let geometry = self.pool().geometry(ptr.node());
+        let class = classes::of(bytes, geometry.chunk_size);
+        let fits = match class {
+            Some(class) => alloc::place(&geometry, ptr, class).is_some(),
+            None => geometry.span_start(ptr, geometry.chunks_for(bytes)).is_some(),
+        };
+        let corrupt = || PoolError::Corrupt { at: ptr, what: format!("no object of {bytes} bytes can lie here") };
+        fits.then_some(class).ok_or_else(corrupt)
+    }
+    /// Puts a free block into the stock; returns how many of its class are there now.
+    fn stow(&self, ptr: RemotePtr, class: usize) -> usize {
+        let Ok(stock) = self.stock(ptr.node()) else { return 0 };
+        let free = &mut stock.borrow_mut().0.free[class];
+        free.push(ptr);
+        if free.len() > 2 * alloc::keep(class) {
+            self.hoards.set(true);
+        }
+        free.len()
+    }
 
     /// At least `bytes` bytes of undefined content on `node`, 64-byte aligned. In a full pool it waits, for up to a
     /// lease, for what this session has retired; so call it before the operation is pinned, and not under a lock.
@@ -145,11 +171,8 @@ impl Session {
     pub async fn alloc_zeroed(&self, span: &Span, node: NodeId, bytes: u64) -> Result<RemotePtr, PoolError> {
         let (ptr, is_zero) = self.alloc_span(span, node, bytes, Patience::Try, true).await?;
         if !is_zero {
-            let cleared = zero(span, ptr, bytes).await;
-            if cleared.is_err() {
-                self.chunks(node).free_span(span, ptr).await?;
-            }
-            cleared?;
+            // If this fails, a WRITE may land yet (N7), so nobody else may have the chunks: they are left to the checker.
+            zero(span, ptr, bytes).await?;
         }
         Ok(ptr)
     }
@@ -163,11 +186,15 @@ impl Session {
         zero: bool,
     ) -> Result<(RemotePtr, bool), PoolError> {
         let chunks = self.chunks(node);
-        let count = bytes.div_ceil(chunks.geometry().chunk_size).max(1);
-        if let Some(found) = chunks.take_span(span, count, zero).await? {
+        self.stock(node)?;
+        let geometry = chunks.geometry();
+        if geometry.chunks_for(bytes) > geometry.chunks {
+            return Err(chunks.full(bytes));
+        }
+        if let Some(found) = chunks.take_span(span, bytes, zero, false).await? {
             return Ok(found);
         }
-        self.squeeze(span, node, patience, async |chunks| chunks.take_span(span, count, false).await)
+        self.squeeze(span, node, patience, None, async |chunks| chunks.take_span(span, bytes, false, true).await)
             .await?
             .ok_or_else(|| chunks.full(bytes))
     }
@@ -176,29 +203,26 @@ impl Session {
     async fn refill(&self, span: &Span, node: NodeId, class: usize, patience: Patience) -> Result<(), PoolError> {
         self.free_graced();
         let stock = self.stock(node)?;
-        if !stock.borrow().0.free[class].is_empty() {
+        let ready = || stock.borrow().0.has(class);
+        if ready() || self.refill_once(span, node, class, false).await? {
             return Ok(());
         }
-        if self.refill_once(span, node, class).await? {
-            return Ok(());
-        }
-        let refilled = self.squeeze(span, node, patience, async |_| {
-            let ready = !stock.borrow().0.free[class].is_empty();
-            Ok((ready || self.refill_once(span, node, class).await?).then_some(()))
+        let refilled = self.squeeze(span, node, patience, Some(class), async |_| {
+            Ok((ready() || self.refill_once(span, node, class, true).await?).then_some(()))
         });
         refilled.await?.ok_or_else(|| self.chunks(node).full(classes::bytes(class)))
     }
 
-    async fn refill_once(&self, span: &Span, node: NodeId, class: usize) -> Result<bool, PoolError> {
+    async fn refill_once(&self, span: &Span, node: NodeId, class: usize, thorough: bool) -> Result<bool, PoolError> {
         let chunks = self.chunks(node);
         let stock = self.stock(node)?;
         let counters = chunks.counters(span, Some(class)).await?;
         // A chunk's worth of returned blocks is worth a scan; with fewer, an unused chunk is nearer.
         let enough = counters.returned >= 32;
-        if enough && self.claim_returned(span, &chunks, class, counters.cursor).await? {
+        if enough && self.claim_returned(span, &chunks, class, &counters).await? {
             return Ok(true);
         }
-        if let Some(run) = chunks.take_chunk(span, class, &counters).await? {
+        if let Some(run) = chunks.take_chunk(span, class, &counters, thorough).await? {
             let replaced = stock.borrow_mut().0.runs[class].replace(run);
             if let Some(run) = replaced {
                 // Another coroutine of this session filled the stock at the same time.
@@ -207,7 +231,8 @@ impl Session {
             }
             return Ok(true);
         }
-        self.claim_returned(span, &chunks, class, counters.cursor).await
+        let some = !enough && counters.returned > 0;
+        Ok((some || thorough) && self.claim_returned(span, &chunks, class, &counters).await?)
     }
 
     async fn claim_returned(
@@ -215,15 +240,18 @@ impl Session {
         span: &Span,
         chunks: &Chunks<'_>,
         class: usize,
-        cursor: u64,
+        counters: &Counters,
     ) -> Result<bool, PoolError> {
         let cell = self.stock(chunks.node)?;
         let mut found = Stock::default();
         let mut hints = std::mem::take(&mut cell.borrow_mut().1);
-        let any = chunks.claim_returned(span, class, cursor, &mut hints, &mut found).await;
+        let any = chunks.claim_returned(span, class, counters, &mut hints, &mut found).await;
         let mut stock = cell.borrow_mut();
         stock.1 = hints;
-        stock.0.free[class].append(&mut found.free[class]);
+        // Blocks of another class may be among them: see `Chunks::claim`.
+        for (free, found) in stock.0.free.iter_mut().zip(&mut found.free) {
+            free.append(found);
+        }
         any
     }
 
@@ -234,20 +262,24 @@ impl Session {
         span: &Span,
         node: NodeId,
         patience: Patience,
+        class: Option<usize>,
         mut attempt: impl AsyncFnMut(&Chunks<'_>) -> Result<Option<T>, PoolError>,
     ) -> Result<Option<T>, PoolError> {
         let until = self.endpoint.now() + self.pool().lease();
         let mut pause = Duration::from_micros(50);
         loop {
-            let waiting = self.retired.borrow().len();
-            if waiting > 0 {
+            self.adopt_orphans();
+            if !self.retired.borrow().is_empty() {
                 self.client.tick(&self.endpoint).await?;
                 self.free_graced();
+                self.free_spans().await?;
             }
-            self.give_back_surplus(0).await?;
             let chunks = self.chunks(node);
-            let counters = chunks.counters(span, None).await?;
-            chunks.recycle(span, counters.cursor).await?;
+            let ready = class.is_some_and(|class| self.stock(node).is_ok_and(|stock| stock.borrow().0.has(class)));
+            if !ready {
+                self.give_back_all().await?;
+                chunks.recycle(span).await?;
+            }
             if let Some(found) = attempt(&chunks).await? {
                 return Ok(Some(found));
             }
@@ -261,20 +293,30 @@ impl Session {
 
     /// Frees an object that was never linked anywhere, or that no operation can see any more.
     pub async fn free(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
-        match self.class(ptr.node(), bytes) {
-            Some(class) => {
-                self.stock(ptr.node())?.borrow_mut().0.free[class].push(ptr);
-                Ok(())
-            }
-            None => self.chunks(ptr.node()).free_span(span, ptr).await,
+        let Some(class) = self.object(ptr, bytes)? else {
+            return self.chunks(ptr.node()).free_span(span, ptr, bytes).await;
+        };
+        // Who only ever frees must not hoard, even if it never calls `maintain`.
+        if self.stow(ptr, class) > 4 * alloc::keep(class) {
+            self.give_back_surplus().await?;
+        }
+        Ok(())
+    }
+
+    /// Frees a block at once and without a verb, if it is one; a span waits in limbo like anything retired. Where no such
+    /// object can lie, nothing happens.
+    pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
+        match self.object(ptr, bytes) {
+            Ok(Some(class)) => drop(self.stow(ptr, class)),
+            Ok(None) => self.retired.borrow_mut().push_front(Retired { tag: 0, ptr, bytes }),
+            Err(_) => {}
         }
     }
 
-    /// Frees a block at once and without a verb, if it is one; a span waits in limbo like anything retired.
-    pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
-        match (self.class(ptr.node(), bytes), self.stock(ptr.node())) {
-            (Some(class), Ok(stock)) => stock.borrow_mut().0.free[class].push(ptr),
-            _ => self.retired.borrow_mut().push_back(Retired { tag: 0, ptr, bytes }),
+    /// Frees an object once nobody can see it who began before the epoch passed `tag`.
+    fn retire(&self, tag: u64, ptr: RemotePtr, bytes: u64) {
+        if self.object(ptr, bytes).is_ok() {
+            self.retired.borrow_mut().push_back(Retired { tag, ptr, bytes });
         }
     }
 
@@ -285,18 +327,21 @@ impl Session {
         let mut spans = Vec::new();
         while let Some(front) = retired.front().copied().filter(|front| graced(front.tag, epoch)) {
             retired.pop_front();
-            match (self.class(front.ptr.node(), front.bytes), self.stock(front.ptr.node())) {
-                (Some(class), Ok(stock)) => stock.borrow_mut().0.free[class].push(front.ptr),
-                _ => spans.push(front),
+            match self.class(front.ptr.node(), front.bytes) {
+                Some(class) => drop(self.stow(front.ptr, class)),
+                None => spans.push(front),
             }
         }
         for span in spans {
             retired.push_front(Retired { tag: 0, ..span });
         }
-        self.tick_at.set(retired.len() + TICK_EVERY);
+        // Never later than it was: every refill comes by here, and must not put maintenance off for ever.
+        self.tick_at.set(self.tick_at.get().min(retired.len() + TICK_EVERY));
     }
 
-    async fn free_spans(&self, span: &Span) -> Result<(), PoolError> {
+    /// Frees the spans whose time has come: [`free_graced`](Self::free_graced) has put them in front.
+    async fn free_spans(&self) -> Result<(), PoolError> {
+        let span = self.endpoint.span(OpKind::Maintenance);
         loop {
             let next = {
                 let mut retired = self.retired.borrow_mut();
@@ -308,33 +353,47 @@ impl Session {
                 front
             };
             let Some(next) = next else { return Ok(()) };
-            self.chunks(next.ptr.node()).free_span(span, next.ptr).await?;
+            self.chunks(next.ptr.node()).free_span(&span, next.ptr, next.bytes).await?;
         }
     }
 
-    async fn give_back_surplus(&self, keep_share: usize) -> Result<(), PoolError> {
+    /// Gives back what the stock holds beyond what a session keeps.
+    async fn give_back_surplus(&self) -> Result<(), PoolError> {
+        self.hoards.set(false);
         for node in self.pool().nodes() {
             let mut surplus = Vec::new();
-            {
-                let stock = &mut self.stock(node)?.borrow_mut().0;
-                for (class, free) in stock.free.iter_mut().enumerate() {
-                    let keep = alloc::keep(class) * keep_share;
-                    if free.len() > keep {
-                        surplus.extend(free.drain(keep / 2..).map(|ptr| (ptr, class)));
-                    }
+            for (class, free) in self.stock(node)?.borrow_mut().0.free.iter_mut().enumerate() {
+                let keep = alloc::keep(class);
+                if free.len() > keep {
+                    surplus.extend(free.drain(keep / 2..).map(|ptr| (ptr, class)));
                 }
             }
-            if !surplus.is_empty() {
-                let span = self.endpoint.span(OpKind::Maintenance);
-                self.chunks(node).give_back(&span, &surplus).await?;
-            }
+            self.give_back(node, surplus).await?;
         }
         Ok(())
     }
 
+    /// Gives the whole stock back, runs included.
+    async fn give_back_all(&self) -> Result<(), PoolError> {
+        self.hoards.set(false);
+        for node in self.pool().nodes() {
+            let all = self.stock(node)?.borrow_mut().0.drain();
+            self.give_back(node, all).await?;
+        }
+        Ok(())
+    }
+
+    async fn give_back(&self, node: NodeId, blocks: Vec<(RemotePtr, usize)>) -> Result<(), PoolError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let span = self.endpoint.span(OpKind::Maintenance);
+        self.chunks(node).give_back(&span, &blocks).await
+    }
+
     /// Is [`maintain`](Self::maintain) due? Costs nothing.
     pub fn maintenance_due(&self) -> bool {
-        self.retired.borrow().len() >= self.tick_at.get()
+        self.retired.borrow().len() >= self.tick_at.get() || self.hoards.get()
     }
 
     /// Moves reclamation on: looks at the epoch, frees what it allows, gives back what this session has too much of.
@@ -342,36 +401,37 @@ impl Session {
     pub async fn maintain(&self) -> Result<(), PoolError> {
         self.tick_at.set(self.retired.borrow().len() + TICK_EVERY);
         self.client.tick(&self.endpoint).await?;
-        let left = std::mem::take(&mut *self.client.orphans());
-        self.adopt(left);
+        self.adopt_orphans();
         self.free_graced();
-        let span = self.endpoint.span(OpKind::Maintenance);
-        self.free_spans(&span).await?;
-        self.give_back_surplus(1).await
+        self.free_spans().await?;
+        self.give_back_surplus().await
     }
 
     /// Takes over what closed sessions of this client left.
-    pub(crate) fn adopt(&self, limbo: Limbo) {
-        self.retired.borrow_mut().extend(limbo.retired);
-        for (ptr, class) in limbo.free {
-            if let Ok(stock) = self.stock(ptr.node()) {
-                stock.borrow_mut().0.free[class].push(ptr);
-            }
+    pub(crate) fn adopt_orphans(&self) {
+        let limbo = std::mem::take(&mut *self.client.orphans());
+        if !limbo.retired.is_empty() {
+            // Oldest first again, or what is freed already would wait behind what is not.
+            let mut retired = self.retired.borrow_mut();
+            retired.extend(limbo.retired);
+            retired.make_contiguous().sort_by_key(|retired| retired.tag);
         }
+        for (ptr, class) in limbo.free {
+            self.stow(ptr, class);
+        }
+    }
+
+    /// Neither stock nor limbo?
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let empty = |stock: &RefCell<(Stock, Hints)>| (0..classes::CLASSES).all(|class| !stock.borrow().0.has(class));
+        self.retired.borrow().is_empty() && self.stocks.iter().all(empty)
     }
 
     /// Gives the whole stock back to the pool, and frees what the epoch allows.
     pub async fn flush(&self) -> Result<(), PoolError> {
         self.free_graced();
-        let span = self.endpoint.span(OpKind::Maintenance);
-        self.free_spans(&span).await?;
-        for node in self.pool().nodes() {
-            let all = self.stock(node)?.borrow_mut().0.drain();
-            if !all.is_empty() {
-                self.chunks(node).give_back(&span, &all).await?;
-            }
-        }
-        Ok(())
+        self.free_spans().await?;
+        self.give_back_all().await
     }
 }
 
@@ -405,9 +465,10 @@ impl<'s> Pin<'s> {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
-    /// Frees an object as soon as no operation can see it any more. Call it after the object was unlinked.
+    /// Frees an object as soon as no operation can see it any more. Call it after the object was unlinked. Where no such
+    /// object can lie, nothing happens: the checker finds what is wrong.
     pub fn retire(&self, ptr: RemotePtr, bytes: u64) {
-        self.session.retired.borrow_mut().push_back(Retired { tag: tag(self.epoch), ptr, bytes });
+        self.session.retire(tag(self.epoch), ptr, bytes);
     }
 }
 

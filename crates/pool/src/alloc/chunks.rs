@@ -1,14 +1,17 @@
 //! The pool's side of allocation: chunks, spans and bitmaps, operated by verbs.
 
+use super::classes::CLASSES;
 use super::{Run, Stock, classes, place};
 use crate::client::first_word;
 use crate::layout::{
     BITMAP_WORDS, ChunkDescriptor, ChunkUse, DESCRIPTOR_FREE, DESCRIPTOR_LEN, Geometry, header, header_word,
 };
 use crate::{Pool, PoolError};
-use farindex_fabric::{NodeId, RemotePtr, Span};
+use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
+
+const GIVEN_BACK_TWICE: &str = "a block was given back twice";
 
 /// Descriptors fetched by one READ.
 const SCAN: u64 = 64;
@@ -57,6 +60,12 @@ impl Chunks<'_> {
         let head = done.buf(head);
         let &[cursor, free_chunks] = head.words() else { return Err(self.full(0)) };
         let returned = returned.map_or(0, |ticket| first_word(&done.buf(ticket)));
+        // Everything below the cursor is read, and CASed, as descriptors: beyond the last one lie other people's bytes.
+        let chunks = self.geometry().chunks;
+        if cursor > chunks {
+            let what = format!("the cursor stands at chunk {cursor} of {chunks}");
+            return Err(PoolError::Corrupt { at: self.word(header::CURSOR), what });
+        }
         Ok(Counters { cursor, free_chunks: at_least_zero(free_chunks), returned: at_least_zero(returned) })
     }
 
@@ -72,94 +81,143 @@ impl Chunks<'_> {
     }
 
     /// Takes blocks of a class that were given back, into `stock`; looks through the whole node at most once, and stops
-    /// at the first chunk that had some.
+    /// at the first descriptors that had some.
     pub(crate) async fn claim_returned(
         &self,
         span: &Span,
         class: usize,
-        cursor: u64,
+        counters: &Counters,
         hints: &mut Hints,
         stock: &mut Stock,
     ) -> Result<bool, PoolError> {
+        let cursor = counters.cursor;
+        let size = self.geometry().chunk_size;
+        let enough = super::keep(class) as u64 / 2;
         let mut looked = 0;
         while looked < cursor {
             let first = hints.scan % cursor;
             let count = SCAN.min(cursor - first).min(cursor - looked);
             let found = self.descriptors(span, first, count).await?;
-            for (i, descriptor) in found.iter().enumerate() {
-                let ours =
-                    matches!(ChunkUse::from_bits(descriptor.state), ChunkUse::Blocks { class: c, .. } if c == class);
-                if ours && descriptor.free.iter().any(|word| *word != 0) {
-                    let chunk = first + i as u64;
-                    let claimed = self.claim_words(span, chunk, &descriptor.free).await?;
-                    if claimed.is_empty() {
-                        continue;
-                    }
+            let mut wanted = Vec::new();
+            let mut blocks = 0;
+            hints.scan = first + count;
+            for (chunk, descriptor) in (first..).zip(&found) {
+                if blocks >= enough {
                     hints.scan = chunk;
-                    let start = self.geometry().chunk(self.node, chunk);
-                    let free = claimed.iter().map(|bit| start.add(bit * classes::bytes(class)));
-                    stock.free[class].extend(free);
-                    span.faa(self.returned(class), (claimed.len() as u64).wrapping_neg()).await?;
-                    return Ok(true);
+                    break;
+                }
+                let used = ChunkUse::from_bits(descriptor.state);
+                let free = free_blocks(&descriptor.free, classes::blocks(class, size));
+                if matches!(used, ChunkUse::Blocks { class: c, .. } if c == class) && free > 0 {
+                    blocks += free;
+                    wanted.push((chunk, descriptor.free));
                 }
             }
+            if !wanted.is_empty() && self.claim_blocks(span, class, &wanted, blocks, stock).await? {
+                return Ok(true);
+            }
             looked += count;
-            hints.scan = first + count;
+        }
+        // Nothing at all, whatever the counter says: put it right, unless somebody has just moved it.
+        if counters.returned > 0 {
+            span.cas(self.returned(class), counters.returned, 0).await?;
         }
         Ok(false)
     }
 
-    /// CASes the bitmap words to zero; returns the bits that were won.
-    async fn claim_words(&self, span: &Span, chunk: u64, free: &[u64; BITMAP_WORDS]) -> Result<Vec<u64>, PoolError> {
-        let bitmap = self.geometry().descriptor(self.node, chunk).add(DESCRIPTOR_FREE);
+    /// Claims the free blocks of several chunks that were seen with this class, in one round trip. `expected` is how many
+    /// those are. Answers whether any block of the class was won.
+    async fn claim_blocks(
+        &self,
+        span: &Span,
+        class: usize,
+        wanted: &[(u64, Bitmap)],
+        expected: u64,
+        stock: &mut Stock,
+    ) -> Result<bool, PoolError> {
+        let geometry = self.geometry();
         let mut batch = span.batch();
-        let mut tickets = Vec::new();
-        for (i, word) in free.iter().enumerate().filter(|(_, word)| **word != 0) {
-            tickets.push((i as u64, *word, batch.cas(bitmap.add(i as u64 * 8), *word, 0)));
-        }
+        let claims: Vec<_> = wanted.iter().map(|(chunk, free)| self.claim(&mut batch, *chunk, class, free)).collect();
+        batch.faa(self.returned(class), expected.wrapping_neg());
         let mut done = batch.post().await?;
-        let mut bits = Vec::new();
-        for (i, word, ticket) in tickets {
-            if done.old(ticket) == word {
-                bits.extend((0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| i * 64 + bit));
+        let mut won = [0_u64; CLASSES];
+        for claim in claims {
+            let claimed = claim.settle(&mut done, &geometry);
+            let ChunkUse::Blocks { class: actual, .. } = ChunkUse::from_bits(claimed.state) else { continue };
+            let start = geometry.chunk(self.node, claimed.chunk);
+            if let (Some(won), Some(free)) = (won.get_mut(actual), stock.free.get_mut(actual)) {
+                *won += claimed.bits.len() as u64;
+                free.extend(claimed.bits.iter().map(|bit| start.add(bit * classes::bytes(actual))));
             }
         }
-        Ok(bits)
+        let any = won[class] > 0;
+        // What others won first was not ours to count.
+        won[class] = won[class].wrapping_sub(expected);
+        let mut batch = span.batch();
+        for (class, off) in won.iter().enumerate().filter(|(_, off)| **off != 0) {
+            batch.faa(self.returned(class), off.wrapping_neg());
+        }
+        batch.post().await?;
+        Ok(any)
     }
 
-    /// Gives blocks back to their chunks' bitmaps.
+    /// Posts the claim of a chunk's free blocks: a CAS for each word of the bitmap that has some, and a READ of the state
+    /// behind them.
+    ///
+    /// Between the READ that showed the bitmap and these CASes, the chunk may have been emptied, freed and taken for
+    /// another class, and the same bits may be set again. So what was won are blocks of the class that the state names
+    /// *now*: the READ takes effect after the CASes (G4), and a chunk of which somebody holds a block stays what it is.
+    fn claim(&self, batch: &mut Batch<'_>, chunk: u64, class: usize, free: &Bitmap) -> Claim {
+        let geometry = self.geometry();
+        let descriptor = geometry.descriptor(self.node, chunk);
+        let blocks = classes::blocks(class, geometry.chunk_size);
+        let words = free.iter().enumerate().filter_map(|(i, word)| {
+            // Bits behind the last block mean nothing and stay where they are.
+            let bits = word & valid_bits(blocks, i);
+            let at = descriptor.add(DESCRIPTOR_FREE + i as u64 * 8);
+            (bits != 0).then(|| (i as u64, *word, bits, batch.cas(at, *word, word & !bits)))
+        });
+        let words = words.collect();
+        Claim { chunk, words, state: batch.read(descriptor, 8) }
+    }
+
+    /// Gives blocks back to their chunks' bitmaps, in one round trip for every 64 words of them.
     pub(crate) async fn give_back(&self, span: &Span, blocks: &[(RemotePtr, usize)]) -> Result<(), PoolError> {
         let geometry = self.geometry();
         let mut words: BTreeMap<RemotePtr, (u64, RemotePtr)> = BTreeMap::new();
         let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut wrong = None;
         for (ptr, class) in blocks {
             let Some((chunk, bit)) = place(&geometry, *ptr, *class) else {
-                return Err(PoolError::Corrupt {
-                    at: *ptr,
-                    what: "a block that is no block was given back".to_owned(),
-                });
+                wrong = wrong.or(Some((*ptr, "a block that is no block was given back")));
+                continue;
             };
             let word = geometry.descriptor(self.node, chunk).add(DESCRIPTOR_FREE + bit / 64 * 8);
-            words.entry(word).or_insert((0, *ptr)).0 |= 1 << (bit % 64);
+            let entry = words.entry(word).or_insert((0, *ptr));
+            if entry.0 >> (bit % 64) & 1 == 1 {
+                wrong = wrong.or(Some((*ptr, GIVEN_BACK_TWICE)));
+                continue;
+            }
+            entry.0 |= 1 << (bit % 64);
             *counts.entry(*class).or_default() += 1;
         }
         let words: Vec<_> = words.into_iter().collect();
+        let mut counts = Some(counts);
         for part in words.chunks(64) {
             let mut batch = span.batch();
             let tickets: Vec<_> = part.iter().map(|(at, (bits, ptr))| (batch.faa(*at, *bits), *bits, *ptr)).collect();
+            // The counters are hints, so it does no harm that they are ahead of the later parts.
+            for (class, count) in counts.take().into_iter().flatten() {
+                batch.faa(self.returned(class), count);
+            }
             let mut done = batch.post().await?;
             for (ticket, bits, ptr) in tickets {
                 if done.old(ticket) & bits != 0 {
-                    return Err(PoolError::Corrupt { at: ptr, what: "a block was given back twice".to_owned() });
+                    wrong = wrong.or(Some((ptr, GIVEN_BACK_TWICE)));
                 }
             }
         }
-        let mut batch = span.batch();
-        for (class, count) in counts {
-            batch.faa(self.returned(class), count);
-        }
-        batch.post().await?;
-        Ok(())
+        wrong.map_or(Ok(()), |(at, what)| Err(PoolError::Corrupt { at, what: what.to_owned() }))
     }
 
     /// Takes `count` contiguous chunks at the cursor. The second answer says whether nobody used them before.
@@ -176,6 +234,21 @@ impl Chunks<'_> {
         loop {
             if cursor.checked_add(count).is_none_or(|end| end > self.geometry().chunks) {
                 return Ok(None);
+            }
+            if count == 1 {
+                // Won or lost, the cursor moves past this chunk: one batch (G4 orders the two).
+                let mut batch = span.batch();
+                let taken = batch.cas(self.geometry().descriptor(self.node, cursor), 0, used.to_bits());
+                let moved = batch.cas(self.word(header::CURSOR), cursor, cursor + 1);
+                let mut done = batch.post().await?;
+                let seen = done.old(moved);
+                let fresh = seen == cursor;
+                let seen = if fresh { cursor + 1 } else { self.raise_cursor(span, seen, cursor + 1).await? };
+                if done.old(taken) == 0 {
+                    return Ok(Some((cursor, fresh)));
+                }
+                cursor = seen.max(cursor + 1);
+                continue;
             }
             if self.claim_run(span, cursor, count, used).await? {
                 let fresh = self.raise_cursor(span, cursor, cursor + count).await? == cursor;
@@ -232,13 +305,25 @@ impl Chunks<'_> {
     }
 
     /// Takes `count` contiguous chunks below the cursor that were freed.
-    async fn reuse(&self, span: &Span, cursor: u64, count: u64, used: ChunkUse) -> Result<Option<u64>, PoolError> {
+    async fn reuse(
+        &self,
+        span: &Span,
+        counters: &Counters,
+        count: u64,
+        used: ChunkUse,
+    ) -> Result<Option<u64>, PoolError> {
+        let cursor = counters.cursor;
         let mut run = 0;
+        let mut unused = 0;
         let mut first = 0;
         while first < cursor {
             let step = SCAN.min(cursor - first);
             for (i, descriptor) in self.descriptors(span, first, step).await?.iter().enumerate() {
-                run = if descriptor.state == 0 { run + 1 } else { 0 };
+                // A free chunk has an empty bitmap; one that has not is damaged, and handing it out would hand out its
+                // blocks twice.
+                let free = descriptor.state == 0 && descriptor.free.iter().all(|word| *word == 0);
+                run = if free { run + 1 } else { 0 };
+                unused += u64::from(free);
                 if run == count {
                     let start = first + i as u64 + 1 - count;
                     if self.claim_run(span, start, count, used).await? {
@@ -250,64 +335,103 @@ impl Chunks<'_> {
             }
             first += step;
         }
+        // The whole node was looked through in vain: the counter had better tell the truth, or everyone looks again.
+        if unused == 0 && counters.free_chunks > 0 {
+            span.cas(self.word(header::FREE_CHUNKS), counters.free_chunks, 0).await?;
+        }
         Ok(None)
     }
 
-    /// Turns chunks whose blocks are all free into free chunks; returns how many.
-    pub(crate) async fn recycle(&self, span: &Span, cursor: u64) -> Result<u64, PoolError> {
+    /// Turns chunks whose blocks are all free into free chunks, and puts the counters right; returns how many.
+    pub(crate) async fn recycle(&self, span: &Span) -> Result<u64, PoolError> {
         let geometry = self.geometry();
+        let mut batch = span.batch();
+        let head = batch.read(self.word(header::CURSOR), 16);
+        let hints = batch.read(self.returned(0), CLASSES * 8);
+        let mut done = batch.post().await?;
+        let head = done.buf(head);
+        let hints = done.buf(hints);
+        let &[cursor, free_chunks] = head.words() else { return Err(self.full(0)) };
+        let cursor = cursor.min(geometry.chunks);
+        let mut returned = [0_u64; CLASSES];
+        let mut unused = 0;
         let mut recycled = 0;
         let mut first = 0;
         while first < cursor {
             let step = SCAN.min(cursor - first);
-            for (i, descriptor) in self.descriptors(span, first, step).await?.iter().enumerate() {
+            for (chunk, descriptor) in (first..).zip(&self.descriptors(span, first, step).await?) {
+                unused += u64::from(descriptor.state == 0);
                 let ChunkUse::Blocks { class, .. } = ChunkUse::from_bits(descriptor.state) else { continue };
                 let blocks = classes::blocks(class, geometry.chunk_size);
-                let free: u64 = descriptor.free.iter().map(|word| u64::from(word.count_ones())).sum();
-                if blocks == 0 || free != blocks {
-                    continue;
-                }
-                let chunk = first + i as u64;
-                let claimed = self.claim_words(span, chunk, &descriptor.free).await?;
-                if claimed.len() as u64 == blocks {
-                    let mut batch = span.batch();
-                    batch.faa(self.returned(class), blocks.wrapping_neg());
-                    batch.faa(self.word(header::FREE_CHUNKS), 1);
-                    batch.cas(geometry.descriptor(self.node, chunk), descriptor.state, 0);
-                    batch.post().await?;
+                let free = free_blocks(&descriptor.free, blocks);
+                if blocks > 0 && free == blocks && self.recycle_chunk(span, chunk, class, &descriptor.free).await? {
                     recycled += 1;
-                } else {
-                    // Somebody took a part of it first. What was won goes back; the counter never knew it was gone.
-                    let bitmap = geometry.descriptor(self.node, chunk).add(DESCRIPTOR_FREE);
-                    let mut batch = span.batch();
-                    for bit in claimed {
-                        batch.faa(bitmap.add(bit / 64 * 8), 1 << (bit % 64));
-                    }
-                    batch.post().await?;
+                } else if let Some(returned) = returned.get_mut(class) {
+                    *returned += free;
                 }
             }
             first += step;
         }
+        // The counters drift when clients die or race. Whoever has just counted puts right those that nobody has moved
+        // meanwhile; what this scan itself recycled has moved its own.
+        let mut batch = span.batch();
+        let counted = std::iter::once((self.word(header::FREE_CHUNKS), free_chunks, unused));
+        let counted = counted
+            .chain((0..).zip(hints.words()).zip(returned).map(|((class, was), is)| (self.returned(class), *was, is)));
+        for (at, was, is) in counted.filter(|(_, was, is)| was != is) {
+            batch.cas(at, was, is);
+        }
+        batch.post().await?;
         Ok(recycled)
     }
 
-    /// Takes a chunk for blocks of a class; `None` if there is none.
+    /// Frees a chunk that was seen with all of its blocks free; `false` if somebody took some of them first.
+    async fn recycle_chunk(&self, span: &Span, chunk: u64, class: usize, free: &Bitmap) -> Result<bool, PoolError> {
+        let geometry = self.geometry();
+        let descriptor = geometry.descriptor(self.node, chunk);
+        let mut batch = span.batch();
+        let claim = self.claim(&mut batch, chunk, class, free);
+        let mut done = batch.post().await?;
+        let claimed = claim.settle(&mut done, &geometry);
+        let mut batch = span.batch();
+        // The class it has now may be another one: see `claim`.
+        let used = ChunkUse::from_bits(claimed.state);
+        let blocks = match used {
+            ChunkUse::Blocks { class, .. } => classes::blocks(class, geometry.chunk_size),
+            _ => 0,
+        };
+        let whole = blocks > 0 && claimed.bits.len() as u64 == blocks;
+        if let (true, ChunkUse::Blocks { class, .. }) = (whole, used) {
+            batch.faa(self.returned(class), blocks.wrapping_neg());
+            batch.faa(self.word(header::FREE_CHUNKS), 1);
+            batch.cas(descriptor, claimed.state, 0);
+        } else {
+            // Somebody took a part of it first. What was won goes back; the counter never knew it was gone.
+            let mut words = [0_u64; BITMAP_WORDS];
+            claimed.bits.iter().for_each(|bit| words[*bit as usize / 64] |= 1 << (bit % 64));
+            for (i, bits) in (0..).zip(words).filter(|(_, bits)| *bits != 0) {
+                batch.faa(descriptor.add(DESCRIPTOR_FREE + i * 8), bits);
+            }
+        }
+        batch.post().await?;
+        Ok(whole)
+    }
+
+    /// Takes a chunk for blocks of a class; `None` if there is none. A `thorough` search does not believe the counters.
     pub(crate) async fn take_chunk(
         &self,
         span: &Span,
         class: usize,
         counters: &Counters,
+        thorough: bool,
     ) -> Result<Option<Run>, PoolError> {
         let used = ChunkUse::Blocks { class, owner: self.owner };
         let mut chunk = None;
-        if counters.free_chunks > 0 {
-            chunk = self.reuse(span, counters.cursor, 1, used).await?;
+        if counters.free_chunks > 0 || thorough {
+            chunk = self.reuse(span, counters, 1, used).await?;
         }
         if chunk.is_none() {
             chunk = self.extend(span, counters.cursor, 1, used).await?.map(|(chunk, _)| chunk);
-        }
-        if chunk.is_none() {
-            chunk = self.reuse(span, counters.cursor, 1, used).await?;
         }
         let geometry = self.geometry();
         Ok(chunk.map(|chunk| Run {
@@ -316,50 +440,118 @@ impl Chunks<'_> {
         }))
     }
 
-    /// Takes a span. The second answer says whether its bytes are known to be zero.
+    /// Takes a span for `bytes` bytes. The second answer says whether they are known to be zero. A `thorough` search does
+    /// not believe the counters.
     pub(crate) async fn take_span(
         &self,
         span: &Span,
-        count: u64,
+        bytes: u64,
         fresh_first: bool,
+        thorough: bool,
     ) -> Result<Option<(RemotePtr, bool)>, PoolError> {
-        let used = ChunkUse::Span { chunks: u32::try_from(count).map_err(|_| self.full(count))?, owner: self.owner };
+        let geometry = self.geometry();
+        let count = geometry.chunks_for(bytes);
+        let Some(chunks) = u32::try_from(count).ok().filter(|_| count <= geometry.chunks) else { return Ok(None) };
+        let used = ChunkUse::Span { chunks, owner: self.owner };
         let counters = self.counters(span, None).await?;
+        let reuse = thorough || counters.free_chunks >= count;
         let mut found = None;
-        if !fresh_first && counters.free_chunks >= count {
-            found = self.reuse(span, counters.cursor, count, used).await?.map(|chunk| (chunk, false));
+        if !fresh_first && reuse {
+            found = self.reuse(span, &counters, count, used).await?.map(|chunk| (chunk, false));
         }
         if found.is_none() {
             let zeroed = self.pool.superblock(self.node).zeroed != 0;
             found =
                 self.extend(span, counters.cursor, count, used).await?.map(|(chunk, fresh)| (chunk, fresh && zeroed));
         }
-        if found.is_none() {
-            found = self.reuse(span, counters.cursor, count, used).await?.map(|chunk| (chunk, false));
+        if found.is_none() && fresh_first && reuse {
+            found = self.reuse(span, &counters, count, used).await?.map(|chunk| (chunk, false));
         }
-        Ok(found.map(|(chunk, zero)| (self.geometry().chunk(self.node, chunk), zero)))
+        Ok(found.map(|(chunk, zero)| (geometry.chunk(self.node, chunk), zero)))
     }
 
-    /// Frees a span.
-    pub(crate) async fn free_span(&self, span: &Span, start: RemotePtr) -> Result<(), PoolError> {
+    /// Frees the span of an object of `bytes` bytes.
+    ///
+    /// Every word is taken back by a CAS from what it must hold: a span that is freed twice, or whose head is damaged,
+    /// costs nobody else his chunks.
+    pub(crate) async fn free_span(&self, span: &Span, start: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let geometry = self.geometry();
         let corrupt = || PoolError::Corrupt { at: start, what: "a span that is no span was freed".to_owned() };
-        let first = geometry.chunk_of(start).ok_or_else(corrupt)?;
-        let descriptor = span.read(geometry.descriptor(self.node, first), 8).await?;
-        let ChunkUse::Span { chunks, .. } = ChunkUse::from_bits(first_word(&descriptor)) else { return Err(corrupt()) };
-        let chunks = u64::from(chunks);
-        let mut freed = 0;
-        // Back to front: as long as the head stands, the span stands.
-        while freed < chunks {
-            let mut batch = span.batch();
-            for _ in 0..(chunks - freed).min(128) {
-                freed += 1;
-                batch.write_words(geometry.descriptor(self.node, first + chunks - freed), &[0]);
-            }
-            batch.post().await?;
+        let count = geometry.chunks_for(bytes);
+        let first = geometry.span_start(start, count).ok_or_else(corrupt)?;
+        let head = first_word(&span.read(geometry.descriptor(self.node, first), 8).await?);
+        let ChunkUse::Span { chunks, owner } = ChunkUse::from_bits(head) else { return Err(corrupt()) };
+        if u64::from(chunks) != count {
+            return Err(corrupt());
         }
-        span.faa(self.word(header::FREE_CHUNKS), chunks).await?;
+        let tail = ChunkUse::SpanTail { owner }.to_bits();
+        // Back to front: as long as the head stands, the span stands.
+        let mut left = count;
+        while left > 0 {
+            let mut batch = span.batch();
+            let mut tickets = Vec::new();
+            for _ in 0..left.min(128) {
+                left -= 1;
+                let held = if left == 0 { head } else { tail };
+                tickets.push((held, batch.cas(geometry.descriptor(self.node, first + left), held, 0)));
+            }
+            if left == 0 {
+                batch.faa(self.word(header::FREE_CHUNKS), count);
+            }
+            let mut done = batch.post().await?;
+            if tickets.into_iter().any(|(held, ticket)| done.old(ticket) != held) {
+                return Err(corrupt());
+            }
+        }
         Ok(())
+    }
+}
+
+type Bitmap = [u64; BITMAP_WORDS];
+
+/// The bits of bitmap word `i` that stand for blocks, in a chunk of so many.
+fn valid_bits(blocks: u64, i: usize) -> u64 {
+    match blocks.saturating_sub(i as u64 * 64) {
+        0 => 0,
+        bits @ 1..64 => (1 << bits) - 1,
+        _ => u64::MAX,
+    }
+}
+
+/// Free blocks of a chunk of so many.
+pub(crate) fn free_blocks(free: &Bitmap, blocks: u64) -> u64 {
+    free.iter().enumerate().map(|(i, word)| u64::from((word & valid_bits(blocks, i)).count_ones())).sum()
+}
+
+/// A claim that was posted: for each word its number, what it held, the bits asked for and the CAS.
+struct Claim {
+    chunk: u64,
+    words: Vec<(u64, u64, u64, Ticket)>,
+    state: Ticket,
+}
+
+/// Bits that were won, and the chunk's state since then.
+struct Claimed {
+    chunk: u64,
+    state: u64,
+    bits: Vec<u64>,
+}
+
+impl Claim {
+    fn settle(self, done: &mut Done, geometry: &Geometry) -> Claimed {
+        let state = first_word(&done.buf(self.state));
+        let blocks = match ChunkUse::from_bits(state) {
+            ChunkUse::Blocks { class, .. } => classes::blocks(class, geometry.chunk_size),
+            _ => 0,
+        };
+        let mut bits = Vec::new();
+        for (i, held, asked, ticket) in self.words {
+            if done.old(ticket) == held {
+                bits.extend((0..64).filter(|bit| asked >> bit & 1 == 1).map(|bit| i * 64 + bit));
+            }
+        }
+        bits.retain(|bit| *bit < blocks);
+        Claimed { chunk: self.chunk, state, bits }
     }
 }
 

@@ -59,6 +59,11 @@ impl Stock {
         Some(ptr)
     }
 
+    /// Is there one?
+    pub(crate) fn has(&self, class: usize) -> bool {
+        self.free.get(class).is_some_and(|free| !free.is_empty()) || self.runs.get(class).is_some_and(Option::is_some)
+    }
+
     /// Empties the stock: every block in it.
     pub(crate) fn drain(&mut self) -> Vec<(RemotePtr, usize)> {
         let mut all = Vec::new();
@@ -76,5 +81,7 @@ pub(crate) fn place(geometry: &Geometry, ptr: RemotePtr, class: usize) -> Option
     let chunk = geometry.chunk_of(ptr)?;
     let within = (ptr.offset() - geometry.data()) % geometry.chunk_size;
     let bytes = classes::bytes(class);
-    (bytes > 0 && within.is_multiple_of(bytes)).then(|| (chunk, within / bytes))
+    let bit = within.checked_div(bytes)?;
+    // What is left over behind a chunk's last whole block is no block.
+    (within.is_multiple_of(bytes) && bit < classes::blocks(class, geometry.chunk_size)).then_some((chunk, bit))
 }

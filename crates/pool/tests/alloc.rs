@@ -1,0 +1,481 @@
+//! Allocation: no two live objects overlap, what is freed is used again, exhaustion loses nothing, and what it costs.
+
+mod common;
+
+use common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle, block_on};
+use farindex_fabric::memory::Delivery;
+use farindex_fabric::{Counters, Driver, Executor, OpKind, RemotePtr};
+use farindex_pool::audit::{Audit, AuditReport};
+use farindex_pool::{PoolError, Session};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The account of a pool that no index uses, by a client of its own.
+fn audit(rig: &Rig) -> AuditReport {
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    let report = member.run(async {
+        let audit = Audit::begin(&session, &span).await?;
+        audit.settle(&session, &span).await
+    });
+    drop(session);
+    member.close();
+    report.expect("audited")
+}
+
+fn assert_empty(rig: &Rig) {
+    let report = audit(rig);
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(report.alone);
+    assert_eq!((report.lost, report.nodes[0].held_bytes, report.nodes[0].live_bytes), (0, 0, 0));
+}
+
+fn size(rng: &mut Rng) -> u64 {
+    match rng.below(10) {
+        0 => rng.below(3 * CHUNK),
+        1..4 => rng.below(CHUNK / 2),
+        _ => rng.below(600),
+    }
+}
+
+#[test]
+fn no_two_live_objects_overlap() {
+    for seed in 0..6 {
+        let rig = Rig::new(60);
+        let members = [rig.join(), rig.join()];
+        let sessions: Vec<_> = members.iter().map(Member::session).collect();
+        let mut rng = Rng::new(seed);
+        let mut live = Live::default();
+        let mut objects: Vec<(RemotePtr, u64)> = Vec::new();
+        let mut full = 0;
+        for step in 0..4000 {
+            let who = rng.below(2) as usize;
+            let (member, session) = (&members[who], &sessions[who]);
+            let grow = objects.is_empty() || rng.below(100) < if step / 500 % 2 == 0 { 65 } else { 35 };
+            if grow {
+                let bytes = size(&mut rng);
+                match member.alloc(session, bytes) {
+                    Ok(ptr) => {
+                        assert!(ptr.offset().is_multiple_of(64));
+                        live.add(ptr, bytes.max(1));
+                        objects.push((ptr, bytes));
+                    }
+                    Err(PoolError::Full { .. }) => full += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            } else {
+                let (ptr, bytes) = objects.swap_remove(rng.below(objects.len() as u64) as usize);
+                live.remove(ptr);
+                member.free(session, ptr, bytes);
+            }
+            if session.maintenance_due() {
+                member.run(session.maintain()).expect("maintained");
+            }
+        }
+        println!("seed {seed}: {full} times full, {} live at the end", objects.len());
+        for (ptr, bytes) in objects {
+            members[0].free(&sessions[0], ptr, bytes);
+        }
+        drop(sessions);
+        members.into_iter().for_each(Member::close);
+        assert_empty(&rig);
+    }
+}
+
+/// Many clients at once on one thread, whose batches take effect in an order drawn from a seed.
+#[test]
+fn coroutines_of_several_clients_do_not_overlap() {
+    for seed in 0..12 {
+        let rig = Rig::new(20);
+        let members: Vec<_> = (0..3).map(|_| rig.join_with(Delivery::Deferred)).collect();
+        let endpoints = members.iter().map(|member| member.endpoint.clone()).collect();
+        let driver = Shuffle { endpoints, rng: RefCell::new(Rng::new(seed)) };
+        let live = Rc::new(RefCell::new(Live::default()));
+        let executor = Executor::new();
+        let mut tasks = Vec::new();
+        for (who, member) in members.iter().enumerate() {
+            let session = Rc::new(member.session());
+            for coroutine in 0..3 {
+                let (session, live) = (Rc::clone(&session), Rc::clone(&live));
+                let mut rng = Rng::new(seed * 1000 + who as u64 * 10 + coroutine);
+                tasks.push(executor.spawn(async move { churn(&session, &live, &mut rng).await }));
+            }
+        }
+        let full = executor.block_on(&driver, async {
+            let mut full = 0;
+            for task in tasks {
+                full += task.await;
+            }
+            full
+        });
+        println!("seed {seed}: {full} times full");
+        for member in members {
+            member.close();
+        }
+        assert_empty(&rig);
+    }
+}
+
+async fn churn(session: &Session, live: &RefCell<Live>, rng: &mut Rng) -> u64 {
+    let mut mine: Vec<(RemotePtr, u64)> = Vec::new();
+    let mut full = 0;
+    for step in 0..150 {
+        let span = session.span(OpKind::Other);
+        if mine.len() < 30 && rng.below(100) < if step % 60 < 30 { 80 } else { 20 } {
+            let bytes = 1 + size(rng) / 2;
+            match session.alloc_now(&span, NODE, bytes).await {
+                Ok(ptr) => {
+                    live.borrow_mut().add(ptr, bytes);
+                    mine.push((ptr, bytes));
+                }
+                Err(PoolError::Full { .. }) => full += 1,
+                Err(error) => panic!("{error}"),
+            }
+        } else if !mine.is_empty() {
+            let (ptr, bytes) = mine.swap_remove(rng.below(mine.len() as u64) as usize);
+            live.borrow_mut().remove(ptr);
+            session.free(&span, ptr, bytes).await.expect("freed");
+        }
+        if rng.below(20) == 0 {
+            session.flush().await.expect("flushed");
+        }
+    }
+    for (ptr, bytes) in mine {
+        live.borrow_mut().remove(ptr);
+        session.free(&session.span(OpKind::Other), ptr, bytes).await.expect("freed");
+    }
+    full
+}
+
+/// Threads with a client each: every object carries its owner's mark in its first and last word.
+#[test]
+fn threads_do_not_overlap() {
+    let rig = Rig::new(40);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let rig = rig.clone();
+            scope.spawn(move || {
+                let member = rig.join();
+                let session = member.session();
+                let mut rng = Rng::new(thread + 77);
+                let mut mine: Vec<(RemotePtr, u64, u64)> = Vec::new();
+                for step in 0..3000_u64 {
+                    let span = session.span(OpKind::Other);
+                    if mine.len() < 60 && rng.below(2) == 0 {
+                        let bytes = (16 + size(&mut rng)).next_multiple_of(8);
+                        let Ok(ptr) = member.run(session.alloc(&span, NODE, bytes)) else { continue };
+                        let mark = thread << 32 | step;
+                        for at in [ptr, ptr.add(bytes - 8)] {
+                            member.run(span.write(at, member.endpoint.buf_from_words(&[mark]))).expect("written");
+                        }
+                        mine.push((ptr, bytes, mark));
+                    } else if !mine.is_empty() {
+                        let (ptr, bytes, mark) = mine.swap_remove(rng.below(mine.len() as u64) as usize);
+                        for at in [ptr, ptr.add(bytes - 8)] {
+                            assert_eq!(member.run(span.read(at, 8)).expect("read").words(), [mark], "at {at}");
+                        }
+                        if rng.below(2) == 0 {
+                            member.free(&session, ptr, bytes);
+                        } else {
+                            member.retire(&session, ptr, bytes);
+                        }
+                    }
+                    if session.maintenance_due() || step % 100 == 0 {
+                        member.run(session.maintain()).expect("maintained");
+                    }
+                }
+                for (ptr, bytes, _) in mine {
+                    member.free(&session, ptr, bytes);
+                }
+                drop(session);
+                member.close();
+            });
+        }
+    });
+    assert_empty(&rig);
+}
+
+/// A claim of returned blocks, with another client emptying, freeing and re-classing the chunk at every point of it.
+#[test]
+fn a_chunk_that_changes_its_class_under_a_claim() {
+    let mut changed = 0;
+    for steps in 0..12 {
+        let rig = Rig::new(8);
+        let other = rig.join();
+        let theirs = other.session();
+        // Seven chunks are taken, the eighth is of 64-byte blocks, all of them free.
+        let spans = other.alloc(&theirs, 7 * CHUNK).expect("fits");
+        let block = other.alloc(&theirs, 64).expect("fits");
+        other.free(&theirs, block, 64);
+        other.run(theirs.flush()).expect("flushed");
+
+        let member = rig.join_with(Delivery::Deferred);
+        let session = Rc::new(member.session());
+        let executor = Executor::new();
+        let task = executor.spawn({
+            let session = Rc::clone(&session);
+            async move { session.alloc_now(&session.span(OpKind::Other), NODE, 64).await }
+        });
+        for _ in 0..steps {
+            executor.run_ready();
+            member.endpoint.progress();
+        }
+        // Meanwhile the chunk becomes one of 128-byte blocks, which are free again: the same bits, other blocks.
+        let before = other.alloc(&theirs, 128);
+        if let Ok(ptr) = before {
+            changed += 1;
+            other.free(&theirs, ptr, 128);
+            other.run(theirs.flush()).expect("flushed");
+        }
+        let mut live = Live::default();
+        if let Ok(ptr) = executor.block_on(&member.endpoint, task) {
+            live.add(ptr, 64);
+        }
+        while let Ok(ptr) = member.run(session.alloc_now(&session.span(OpKind::Other), NODE, 64)) {
+            live.add(ptr, 64);
+        }
+        while let Ok(ptr) = other.alloc(&theirs, 128) {
+            live.add(ptr, 128);
+        }
+        live.add(spans, 7 * CHUNK);
+    }
+    assert!(changed > 0, "the chunk never changed its class");
+}
+
+#[test]
+fn returned_blocks_are_used_by_other_clients() {
+    let rig = Rig::new(8);
+    let (giver, taker) = (rig.join(), rig.join());
+    let (gives, takes) = (giver.session(), taker.session());
+    let mut given: Vec<_> = (0..8 * CHUNK / 512).map(|_| giver.alloc(&gives, 512).expect("fits")).collect();
+    assert!(matches!(giver.alloc(&gives, 512), Err(PoolError::Full { .. })));
+    given.iter().for_each(|ptr| giver.free(&gives, *ptr, 512));
+    giver.run(gives.flush()).expect("flushed");
+    let mut taken: Vec<_> = (0..given.len()).map(|_| taker.alloc(&takes, 512).expect("given back")).collect();
+    given.sort();
+    taken.sort();
+    assert_eq!(given, taken);
+}
+
+#[test]
+fn producer_and_consumer_run_in_bounded_memory() {
+    for retires in [false, true] {
+        let rig = Rig::new(64);
+        let (producer, consumer) = (rig.join(), rig.join());
+        let (makes, eats) = (producer.session(), consumer.session());
+        for round in 0..8000_u64 {
+            let bytes = 100 + round % 200;
+            let ptr = producer.alloc(&makes, bytes).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            match retires {
+                true => consumer.retire(&eats, ptr, bytes),
+                false => consumer.free(&eats, ptr, bytes),
+            }
+            for (member, session) in [(&producer, &makes), (&consumer, &eats)] {
+                if session.maintenance_due() {
+                    member.run(session.maintain()).expect("maintained");
+                }
+            }
+            if retires && round % 50 == 0 {
+                producer.tick();
+            }
+        }
+    }
+}
+
+/// A consumer that frees and never maintains gives back all the same.
+#[test]
+fn who_only_frees_does_not_hoard() {
+    let rig = Rig::new(24);
+    let (producer, consumer) = (rig.join(), rig.join());
+    let (makes, eats) = (producer.session(), consumer.session());
+    for _ in 0..3000 {
+        let ptr = producer.alloc(&makes, 1000).expect("comes back");
+        consumer.free(&eats, ptr, 1000);
+    }
+}
+
+/// Updates of one size: allocate, retire, and nothing else.
+#[test]
+fn maintenance_falls_due_although_refills_are_frequent() {
+    let rig = Rig::new(40);
+    let member = rig.join();
+    let session = member.session();
+    let mut due = 0;
+    for _ in 0..2000 {
+        let ptr = member.alloc(&session, 4000).expect("bounded");
+        member.retire(&session, ptr, 4000);
+        if session.maintenance_due() {
+            due += 1;
+            member.run(session.maintain()).expect("maintained");
+        }
+    }
+    assert!(due >= 10, "{due} times due");
+}
+
+#[test]
+fn chunks_change_their_class_when_sizes_shift() {
+    let rig = Rig::new(10);
+    let member = rig.join();
+    let session = member.session();
+    let sizes = [64, 100, 300, 700, 1500, 3000, 8000, CHUNK, 3 * CHUNK, 64];
+    for (round, bytes) in sizes.into_iter().cycle().take(40).enumerate() {
+        let mut objects = Vec::new();
+        while let Ok(ptr) = member.alloc(&session, bytes) {
+            objects.push(ptr);
+        }
+        let total = objects.len() as u64 * bytes;
+        assert!(total >= 10 * CHUNK * 7 / 10, "round {round}: {total} bytes of objects of {bytes}");
+        objects.into_iter().for_each(|ptr| member.free(&session, ptr, bytes));
+    }
+    drop(session);
+    member.close();
+    assert_empty(&rig);
+}
+
+#[test]
+fn a_full_pool_says_so_and_recovers() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let blocks: Vec<_> = std::iter::from_fn(|| member.alloc(&session, 1000).ok()).collect();
+    assert_eq!(blocks.len() as u64, 8 * (CHUNK / 1024));
+    let size = rig.pool.superblock(NODE).region_len;
+    let error = member.alloc(&session, 1000).expect_err("full");
+    assert_eq!(error, PoolError::Full { node: NODE, wanted: 1024, size });
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the pool is full: no 1024 contiguous bytes left on memory node 0 of {size} bytes; remove entries, or load into a larger pool"
+        )
+    );
+    assert!(matches!(member.alloc(&session, CHUNK), Err(PoolError::Full { wanted: CHUNK, .. })));
+    assert!(matches!(member.alloc(&session, u64::MAX), Err(PoolError::Full { wanted: u64::MAX, .. })));
+    let span = session.span(OpKind::Other);
+    assert!(matches!(member.run(session.alloc_zeroed(&span, NODE, 9 * CHUNK)), Err(PoolError::Full { .. })));
+    member.free(&session, blocks[5], 1000);
+    assert_eq!(member.alloc(&session, 1000), Ok(blocks[5]));
+    blocks.into_iter().for_each(|ptr| member.free(&session, ptr, 1000));
+    let whole = member.alloc(&session, 8 * CHUNK).expect("all of it in one piece");
+    member.free(&session, whole, 8 * CHUNK);
+    drop(session);
+    member.close();
+    assert_empty(&rig);
+}
+
+/// The limbo of a full pool holds spans alone: the allocation itself must free them.
+#[test]
+fn an_allocation_frees_retired_spans() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    for _ in 0..20 {
+        let ptr = member.alloc(&session, 5 * CHUNK).expect("the last one goes");
+        member.retire(&session, ptr, 5 * CHUNK);
+    }
+}
+
+#[test]
+fn a_fresh_table_is_zero_and_so_is_a_used_one() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    let bytes = 5 * CHUNK;
+    for round in 0..3 {
+        let ptr = member.run(session.alloc_zeroed(&span, NODE, bytes)).expect("fits");
+        assert!(rig.peek(ptr, bytes as usize / 8).iter().all(|word| *word == 0), "round {round}");
+        rig.poke(ptr, &vec![u64::MAX; bytes as usize / 8]);
+        member.free(&session, ptr, bytes);
+    }
+}
+
+#[test]
+fn sessions_that_are_dropped_leave_nothing_behind() {
+    let rig = Rig::new(20);
+    let (member, witness) = (rig.join(), rig.join());
+    let first = member.session();
+    for bytes in [64, 500, 4000, 2 * CHUNK] {
+        let kept = member.alloc(&first, bytes).expect("fits");
+        member.retire(&first, kept, bytes);
+        let ptr = member.alloc(&first, bytes).expect("fits");
+        first.discard(ptr, bytes);
+    }
+    assert_eq!(
+        member.run(std::sync::Arc::clone(&member.client).close(&member.endpoint)),
+        Err(PoolError::SessionsOpen(1))
+    );
+    drop(first);
+    // The witness must quiesce for the retired ones, and does so on its own thread.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let rig_of_witness = &rig;
+    std::thread::scope(|scope| {
+        let client = std::sync::Arc::clone(&witness.client);
+        let stop = &stop;
+        scope.spawn(move || {
+            let endpoint =
+                farindex_fabric::Fabric::connect(&rig_of_witness.fabric, client.identity()).expect("connects");
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                block_on(&endpoint, client.tick(&endpoint)).expect("ticks");
+                std::thread::yield_now();
+            }
+        });
+        member.close();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    witness.close();
+    assert_empty(&rig);
+}
+
+fn cost(session: &Session, member: &Member, body: impl AsyncFnOnce(&farindex_fabric::Span)) -> Counters {
+    let span = session.span(OpKind::Other);
+    member.run(body(&span));
+    span.cost()
+}
+
+fn verbs(cost: &Counters) -> [u64; 5] {
+    [cost.round_trips, cost.reads, cost.writes, cost.cas, cost.faa]
+}
+
+#[test]
+fn what_allocation_costs() {
+    let rig = Rig::new(60);
+    let member = rig.join();
+    let session = member.session();
+    let mut ptr = RemotePtr::NULL;
+    // Counters; then the chunk and the cursor together.
+    let first = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, 64).await.expect("fits"));
+    assert_eq!(verbs(&first), [2, 2, 0, 2, 0]);
+    // From stock, and back: nothing.
+    let stock = cost(&session, &member, async |span| {
+        for _ in 0..100 {
+            let ptr = session.alloc(span, NODE, 64).await.expect("in stock");
+            session.free(span, ptr, 64).await.expect("freed");
+        }
+    });
+    assert_eq!(verbs(&stock), [0; 5]);
+    member.free(&session, ptr, 64);
+    let before = member.endpoint.meter();
+    member.run(session.flush()).expect("flushed");
+    let flushed = (member.endpoint.meter() - before).of(OpKind::Maintenance).total;
+    // 256 blocks: four words, and the counter.
+    assert_eq!(verbs(&flushed), [1, 0, 0, 0, 5]);
+    // Counters; descriptors; the claim of four words with the state behind them, and the counter.
+    let claim = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, 64).await.expect("returned"));
+    assert_eq!(verbs(&claim), [3, 4, 0, 4, 1]);
+    // A span: counters; three descriptors; the cursor. Freed: its head; three descriptors and the counter.
+    let span = cost(&session, &member, async |span| {
+        ptr = session.alloc(span, NODE, 3 * CHUNK).await.expect("fits");
+    });
+    assert_eq!(verbs(&span), [3, 1, 0, 4, 0]);
+    let freed = cost(&session, &member, async |span| session.free(span, ptr, 3 * CHUNK).await.expect("freed"));
+    assert_eq!(verbs(&freed), [2, 1, 0, 3, 1]);
+    // A heartbeat: two round trips.
+    let before = member.endpoint.meter();
+    member.tick();
+    let tick = (member.endpoint.meter() - before).of(OpKind::Maintenance).total;
+    assert_eq!(verbs(&tick), [2, 2, 1, 1, 0]);
+    // A pin: nothing.
+    let pinned = cost(&session, &member, async |_| drop(session.pin(session.span(OpKind::Get)).expect("holds")));
+    assert_eq!(verbs(&pinned), [0; 5]);
+}
