@@ -55,6 +55,8 @@ struct Flights {
     places: Vec<(u32, Flight)>,
     free: Vec<u32>,
     by_age: VecDeque<(Duration, u64, NodeId)>,
+    /// The transport has been asked to wake the endpoint then, for the deadline of its oldest batch.
+    armed: Option<Duration>,
 }
 
 impl Flights {
@@ -70,6 +72,15 @@ impl Flights {
     fn get(&mut self, id: u64) -> Option<&mut Flight> {
         let entry = self.places.get_mut(id as u32 as usize)?;
         (u64::from(entry.0) == id >> 32).then_some(&mut entry.1)
+    }
+    /// Should the transport be asked for a wake-up at `due`? One at a time is enough: it is renewed when it has passed. Asking
+    /// for each batch would leave a fabric in virtual time with seconds' worth of stale requests.
+    fn arm(&mut self, now: Duration, due: Duration) -> bool {
+        let needed = self.armed.is_none_or(|at| at <= now || due < at);
+        if needed {
+            self.armed = Some(due);
+        }
+        needed
     }
     fn close(&mut self, id: u64) {
         if let Some(entry) = self.places.get_mut(id as u32 as usize)
@@ -172,9 +183,13 @@ impl Endpoint {
             }
             Post::Pending => {
                 let deadline = self.inner.deadline.get();
-                let due = transport.now().saturating_add(deadline);
-                transport.wake_at(due);
-                self.inner.flights.borrow_mut().by_age.push_back((due, id, node));
+                let now = transport.now();
+                let due = now.saturating_add(deadline);
+                let mut flights = self.inner.flights.borrow_mut();
+                if flights.arm(now, due) {
+                    transport.wake_at(due);
+                }
+                flights.by_age.push_back((due, id, node));
                 Err(id)
             }
         }
@@ -189,6 +204,9 @@ impl Endpoint {
             };
             let waiting = matches!(flights.get(id), Some(Flight::Waiting(_) | Flight::Unwatched));
             if waiting && due > now {
+                if flights.arm(now, due) {
+                    self.inner.transport.borrow_mut().wake_at(due);
+                }
                 return any;
             }
             flights.by_age.pop_front();
