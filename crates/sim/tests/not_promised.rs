@@ -1,0 +1,236 @@
+//! The adversary does all that the contract leaves open: one test for each of N1-N7 counts how often.
+
+mod common;
+
+use common::{config, count, fierce, on, shared, sim, word};
+use farindex_fabric::OpKind;
+use farindex_sim::{Config, Fate, Sim, Swarm};
+
+#[test]
+fn n1_two_batches_of_one_client_swap() {
+    let hits = count(300, |seed| {
+        let sim = sim(seed);
+        let client = sim.client();
+        let endpoint = client.connect();
+        sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            let first = span.write(word(0), endpoint.buf_from_words(&[1]));
+            let second = span.write(word(0), endpoint.buf_from_words(&[2]));
+            first.await.unwrap();
+            second.await.unwrap();
+        });
+        sim.run().assert_done();
+        sim.peek(word(0)) == Some(1)
+    });
+    assert!((20..280).contains(&hits), "{hits}");
+}
+
+#[test]
+fn n1_nodes_of_one_batch_swap() {
+    let hits = count(400, |seed| {
+        let sim = sim(seed);
+        let (writer, reader) = (sim.client(), sim.client());
+        let (out, inn) = (writer.connect(), reader.connect());
+        sim.spawn(&writer, async move {
+            let span = out.span(OpKind::Other);
+            let mut batch = span.batch();
+            batch.write_words(on(0, 0), &[1]);
+            batch.write_words(on(1, 0), &[1]);
+            batch.post().await.unwrap();
+        });
+        let swapped = sim.spawn(&reader, async move {
+            let span = inn.span(OpKind::Other);
+            let second = span.read(on(1, 0), 8).await.unwrap().words()[0];
+            let first = span.read(on(0, 0), 8).await.unwrap().words()[0];
+            second == 1 && first == 0
+        });
+        sim.run().assert_done();
+        swapped.take() == Some(true)
+    });
+    assert!(hits > 5, "{hits}");
+}
+
+#[test]
+fn n2_reads_and_writes_tear() {
+    for tear_of in ["read", "write"] {
+        let hits = count(400, |seed| {
+            let sim = sim(seed);
+            let (writer, reader) = (sim.client(), sim.client());
+            let (out, inn) = (writer.connect(), reader.connect());
+            sim.spawn(&writer, async move {
+                let span = out.span(OpKind::Other);
+                match tear_of {
+                    "write" => span.write(word(0), out.buf_from_words(&[1; 8])).await.unwrap(),
+                    _ => {
+                        // One word at a time, from the last to the first: a READ that were whole would see a tail of ones.
+                        for i in (0..8).rev() {
+                            span.write(word(i), out.buf_from_words(&[1])).await.unwrap();
+                        }
+                    }
+                }
+            });
+            let torn = sim.spawn(&reader, async move {
+                let span = inn.span(OpKind::Other);
+                let mut torn = false;
+                for _ in 0..8 {
+                    let buf = span.read(word(0), 64).await.unwrap();
+                    torn |= match tear_of {
+                        "write" => buf.words().contains(&0) && buf.words().contains(&1),
+                        _ => buf.words().windows(2).any(|pair| pair == [1, 0]),
+                    };
+                }
+                torn
+            });
+            sim.run().assert_done();
+            torn.take() == Some(true)
+        });
+        assert!(hits > 5, "{tear_of}: {hits}");
+    }
+}
+
+#[test]
+fn n3_a_write_overtakes_a_read_unless_it_is_fenced() {
+    let early = |fence: bool| {
+        count(300, |seed| {
+            let sim = sim(seed);
+            let client = sim.client();
+            let endpoint = client.connect();
+            let seen = sim.spawn(&client, async move {
+                let span = endpoint.span(OpKind::Other);
+                let mut batch = span.batch();
+                let read = batch.read(word(0), 8);
+                if fence {
+                    batch.fence();
+                }
+                batch.write_words(word(0), &[1]);
+                batch.post().await.unwrap().buf(read).words()[0]
+            });
+            sim.run().assert_done();
+            seen.take() == Some(1)
+        })
+    };
+    assert!(early(false) > 20);
+    assert_eq!(early(true), 0);
+}
+
+#[test]
+fn n5_a_write_that_nobody_awaited_lands_on_top_of_a_later_one() {
+    let hits = count(400, |seed| {
+        let sim = sim(seed);
+        let (first, second) = (sim.client(), sim.client());
+        let (one, two) = (first.connect(), second.connect());
+        sim.spawn(&first, async move {
+            let span = one.span(OpKind::Other);
+            let mut batch = span.batch();
+            batch.write_words(word(0), &[1]);
+            batch.post_detached();
+            span.faa(word(9), 1).await.unwrap();
+        });
+        let done = sim.spawn(&second, async move {
+            let span = two.span(OpKind::Other);
+            while span.read(word(9), 8).await.unwrap().words()[0] == 0 {}
+            span.write(word(0), two.buf_from_words(&[2])).await.unwrap();
+            span.read(word(0), 8).await.unwrap().words()[0]
+        });
+        sim.run().assert_done();
+        let seen = done.take();
+        sim.settle();
+        seen == Some(2) && sim.peek(word(0)) == Some(1)
+    });
+    assert!(hits > 5, "{hits}");
+}
+
+#[test]
+fn n6_a_plain_write_that_races_an_atomic_is_lost() {
+    let hits = count(300, |seed| {
+        let sim = sim(seed);
+        let (adder, writer) = (sim.client(), sim.client());
+        let (add, write) = (adder.connect(), writer.connect());
+        sim.spawn(&adder, async move {
+            let span = add.span(OpKind::Other);
+            for _ in 0..10 {
+                span.faa(word(0), 1).await.unwrap();
+            }
+        });
+        sim.spawn(&writer, async move {
+            let span = write.span(OpKind::Other);
+            span.write(word(0), write.buf_from_words(&[1000])).await.unwrap();
+        });
+        sim.run().assert_done();
+        let lost = sim.peek(word(0)).unwrap() < 1000;
+        assert!(!lost || sim.stats().lost_writes > 0);
+        lost
+    });
+    assert!(hits > 5, "{hits}");
+}
+
+/// A client dies right after it has posted three WRITEs and an FAA. What landed at the end of all time?
+fn estate(seed: u64, swarm: Swarm, fate: Fate, verb: u64) -> ([u64; 4], bool) {
+    let sim = Sim::new(seed, Config { swarm: Some(swarm), ..config() }).unwrap();
+    let client = sim.client();
+    client.die_at(verb, fate);
+    let endpoint = client.connect();
+    let (returned, seen) = shared(false);
+    sim.spawn(&client, async move {
+        let span = endpoint.span(OpKind::Other);
+        let mut batch = span.batch();
+        for i in 0..3 {
+            batch.write_words(word(i), &[1]);
+        }
+        batch.faa(word(3), 1);
+        batch.post().await.unwrap();
+        *returned.borrow_mut() = true;
+    });
+    sim.run().assert_done();
+    assert!(client.is_dead() && !*seen.borrow());
+    let landed = || [0, 1, 2, 3].map(|i| sim.peek(word(i)).unwrap());
+    sim.run_for(std::time::Duration::from_millis(2)).assert_done();
+    sim.settle();
+    (landed(), sim.stats().lingering > 0)
+}
+
+#[test]
+fn n7_what_the_dead_had_posted_lands_or_not_but_closed_under_g4() {
+    let all = (0..600).map(|seed| estate(seed, fierce(), Fate::Drawn, 4)).collect::<Vec<_>>();
+    for verbs in 0..=4 {
+        let landed = [0, 1, 2, 3].map(|i| u64::from(i < verbs));
+        assert!(all.iter().filter(|(seen, _)| *seen == landed).count() > 5, "{verbs} of 4 verbs land now and then");
+    }
+    assert!(all.iter().all(|(seen, _)| seen.is_sorted_by(|a, b| a >= b)), "what lands is a prefix here");
+    assert!(all.iter().any(|(_, lingers)| *lingers), "and some of it late");
+}
+
+#[test]
+fn n7_a_chosen_fate_is_kept() {
+    for seed in 0..50 {
+        assert_eq!(estate(seed, fierce(), Fate::Lost, 2).0, [0; 4]);
+        assert_eq!(estate(seed, fierce(), Fate::Landed, 2).0, [1; 4]);
+        assert_eq!(estate(seed, fierce(), Fate::Prefix, 2).0, [1, 1, 0, 0]);
+    }
+}
+
+#[test]
+fn n7_an_error_may_come_before_its_verbs() {
+    let config = || Config { errors: farindex_sim::ODDS / 2, ..config() };
+    let (mut landed, mut not, mut later) = (0, 0, 0);
+    for seed in 0..300 {
+        let sim = Sim::new(seed, config()).unwrap();
+        let client = sim.client();
+        let endpoint = client.connect();
+        let failed = sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            span.write(word(0), endpoint.buf_from_words(&[1])).await.is_err()
+        });
+        sim.run().assert_done();
+        if failed.take() == Some(true) {
+            let at_once = sim.peek(word(0)) == Some(1);
+            sim.settle();
+            match sim.peek(word(0)) == Some(1) {
+                true if !at_once => later += 1,
+                true => landed += 1,
+                false => not += 1,
+            }
+        }
+    }
+    assert!(landed > 5 && not > 5 && later > 5, "{landed} {not} {later}");
+}
