@@ -9,7 +9,7 @@ use crate::flight::{Flight, words};
 use crate::order::{Class, Order};
 use crate::queue::{Queue, What};
 use crate::swarm::Swarm;
-use crate::world::World;
+use crate::world::{Mode, World};
 use farindex_fabric::VerbKind;
 
 /// What is drawn with.
@@ -34,8 +34,10 @@ impl Hand<'_> {
 impl World {
     /// Draws the fate of a flight that was just posted.
     pub(crate) fn schedule_adversary(&mut self, flight: u32) {
-        let World { swarm, dice, flights, queue, conns, stats, now, .. } = self;
-        let swarm = &*swarm;
+        let World { mode, dice, flights, queue, conns, stats, now, .. } = self;
+        let Mode::Adversary(swarm) = mode else {
+            return;
+        };
         let mut hand = Hand { swarm, dice };
         let state = &mut flights[flight as usize];
         let conn = &mut conns[state.conn as usize];

@@ -9,7 +9,8 @@ use crate::ODDS;
 use crate::flight::Loss;
 use crate::queue::What;
 use crate::report::Happened;
-use crate::world::{Death, Life, World};
+use crate::swarm::Swarm;
+use crate::world::{Death, Life, Mode, World};
 
 /// What becomes of the verbs that a client had in flight when it died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,7 +84,10 @@ impl World {
 
     /// What becomes of one flight of a client that died.
     fn settle_estate(&mut self, flight: u32, death: Death) {
-        let (linger, exponent) = (self.swarm.linger, self.swarm.linger_exponent);
+        let (linger, exponent) = match &self.mode {
+            Mode::Adversary(Swarm { linger, linger_exponent, .. }) => (*linger, *linger_exponent),
+            Mode::Model(_) => (0, 0),
+        };
         let now = self.now;
         let World { flights, fates, stats, pending, .. } = self;
         let cut_off = match death.at {

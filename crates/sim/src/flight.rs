@@ -53,6 +53,9 @@ pub(crate) struct Flight {
     pub(crate) events: u32,
     /// Not yet completed.
     pub(crate) live: bool,
+    /// Model mode: parts that have not been answered, and when the latest answer was received.
+    pub(crate) awaited: u32,
+    pub(crate) received: u64,
     /// It completes with an error, whatever lands.
     pub(crate) fails: bool,
 }
@@ -68,6 +71,8 @@ impl Flight {
             plans: std::mem::take(&mut self.plans),
             events: 0,
             live: true,
+            awaited: 0,
+            received: 0,
             fails: false,
         };
         self.lanes.clear();

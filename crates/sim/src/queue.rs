@@ -19,6 +19,10 @@ pub(crate) enum What {
     Store { flight: u32, verb: u32 },
     /// A flight's completion reaches its client.
     Complete { flight: u32 },
+    /// Model mode: a flight's verbs to one node arrive at its NIC.
+    Arrive { flight: u32, lane: u32 },
+    /// Model mode: the answer from one node arrives at the client's NIC.
+    Answer { flight: u32, lane: u32 },
     /// An endpoint asked to be looked at.
     Wake { conn: u32 },
     /// A frozen client runs again.
@@ -33,7 +37,9 @@ impl What {
             | What::Verb { flight, .. }
             | What::Piece { flight, .. }
             | What::Store { flight, .. }
-            | What::Complete { flight } => Some(flight),
+            | What::Complete { flight }
+            | What::Arrive { flight, .. }
+            | What::Answer { flight, .. } => Some(flight),
             What::Wake { .. } | What::Thaw { .. } => None,
         }
     }

@@ -6,9 +6,10 @@
 use crate::client::{Client, Guarded};
 use crate::dice::Dice;
 use crate::fabric::{Shared, SimFabric};
+use crate::model::{Cluster, Preset};
 use crate::report::{Outcome, Position, Report, Stats};
 use crate::swarm::Swarm;
-use crate::world::{Handler, World};
+use crate::world::{Handler, Mode, World};
 use farindex_fabric::{Driver, Executor, FabricError, NodeId, RemotePtr, Task};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -31,6 +32,8 @@ pub struct Config {
     /// Odds that a batch fails although everything is in order (N7), whatever the swarm: clients that take any error for
     /// the end of the world cannot live with this, so it is never drawn.
     pub errors: u32,
+    /// A cluster's figures: model mode instead of the adversary.
+    pub model: Option<Preset>,
     /// Steps (events, and rounds of polling) that one run may take before it counts as a livelock.
     pub max_steps: u64,
     /// Virtual time that one run may take.
@@ -50,6 +53,7 @@ impl Default for Config {
             node_len: 1 << 20,
             swarm: None,
             errors: 0,
+            model: None,
             max_steps: 20_000_000,
             max_time: Duration::from_secs(3600),
             masked_cas: false,
@@ -66,7 +70,7 @@ pub struct Sim {
     tasks: RefCell<Vec<Task<()>>>,
     harness: Client,
     config: Config,
-    swarm: Swarm,
+    drawn: Option<Swarm>,
     idle: Cell<bool>,
 }
 
@@ -92,13 +96,21 @@ impl Sim {
             let len = config.node_len;
             return Err(FabricError::Settings(format!("{len} bytes a node: it takes a multiple of 8, at most {max}")));
         }
-        let swarm = config.swarm.clone().unwrap_or_else(|| Swarm::draw(&mut Dice::new(seed, 0)));
-        let swarm = Swarm { error: config.errors.max(swarm.error), ..swarm };
-        let mut world = World::new(seed, swarm.clone(), config.nodes, config.node_len);
+        let mut drawn = None;
+        let mode = match &config.model {
+            Some(preset) => Mode::Model(Box::new(Cluster::new(preset.clone(), config.nodes))),
+            None => {
+                let swarm = config.swarm.clone().unwrap_or_else(|| Swarm::draw(&mut Dice::new(seed, 0)));
+                let swarm = Swarm { error: config.errors.max(swarm.error), ..swarm };
+                drawn = Some(swarm.clone());
+                Mode::Adversary(swarm)
+            }
+        };
+        let mut world = World::new(seed, mode, config.nodes, config.node_len);
         world.capabilities.masked_cas = config.masked_cas;
         world.tells_deaths = config.tells_deaths;
         world.log.kept = config.log;
-        world.add_client();
+        world.add_client(0);
         let shared = Shared::new(world);
         let harness = Client::new(Rc::clone(&shared), 0);
         Ok(Sim {
@@ -107,7 +119,7 @@ impl Sim {
             tasks: RefCell::default(),
             harness,
             config,
-            swarm,
+            drawn,
             idle: Cell::new(false),
         })
     }
@@ -124,9 +136,14 @@ impl Sim {
         world.capabilities.call = true;
         world.capabilities.cpu_atomic = true;
     }
-    /// A new client.
+    /// A new client. In model mode it has a compute node of its own.
     pub fn client(&self) -> Client {
-        let id = self.shared.world.borrow_mut().add_client();
+        let host = self.shared.world.borrow().clients.len() - 1;
+        self.client_on(host)
+    }
+    /// A new client on a compute node, whose NIC it shares with the others there (model mode).
+    pub fn client_on(&self, compute_node: usize) -> Client {
+        let id = self.shared.world.borrow_mut().add_client(compute_node);
         Client::new(Rc::clone(&self.shared), id)
     }
     /// The harness: a client that no adversary touches, for setting up and for looking at the end.
@@ -245,9 +262,9 @@ impl Sim {
     pub fn stats(&self) -> Stats {
         self.world().stats
     }
-    /// The adversary's settings.
-    pub fn swarm(&self) -> &Swarm {
-        &self.swarm
+    /// The adversary's settings; `None` in model mode.
+    pub fn swarm(&self) -> Option<&Swarm> {
+        self.drawn.as_ref()
     }
     /// Where every client stands.
     pub fn positions(&self) -> Vec<Position> {

@@ -22,9 +22,13 @@ impl World {
     /// Carries out a step of a flight. False if it was put off, and so is still to come.
     pub(crate) fn take_effect(&mut self, event: Event) -> bool {
         let (flight, lane, verb) = match event.what {
-            What::Lane { flight, lane } => (flight, lane, None),
+            What::Lane { flight, lane } | What::Arrive { flight, lane } => (flight, lane, None),
             What::Verb { flight, verb } | What::Piece { flight, verb, .. } | What::Store { flight, verb } => {
                 (flight, self.flights[flight as usize].lane_of(verb), Some(verb))
+            }
+            What::Answer { flight, lane } => {
+                self.answer(flight, lane);
+                return true;
             }
             What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => return true,
         };
@@ -36,6 +40,7 @@ impl World {
                 }
                 let client = self.client_of(self.flights[flight as usize].conn);
                 self.log.add(self.now, client, Happened::Dropped);
+                self.unanswered(flight);
                 return true;
             }
             Verdict::PutOff(by) => {
@@ -46,10 +51,11 @@ impl World {
         self.trace.mix(self.now ^ u64::from(flight) << 40);
         match event.what {
             What::Lane { flight, lane } => self.whole_lane(flight, lane),
+            What::Arrive { flight, lane } => self.arrive(flight, lane),
             What::Verb { flight, verb } => self.verb(flight, verb),
             What::Piece { flight, verb, piece } => self.piece(flight, verb, piece),
             What::Store { flight, verb } => self.store(flight, verb),
-            What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => {}
+            What::Answer { .. } | What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => {}
         }
         true
     }

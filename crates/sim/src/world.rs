@@ -5,6 +5,7 @@
 
 use crate::dice::Dice;
 use crate::flight::Flight;
+use crate::model::Cluster;
 use crate::queue::{Queue, What};
 use crate::report::{Happened, Log, Position, Stats, Trace, verb_name};
 use crate::swarm::Swarm;
@@ -16,6 +17,12 @@ use std::time::Duration;
 
 /// Answers calls in place of a memory node's CPU: which node, its memory, and the request.
 pub type Handler = dyn FnMut(NodeId, &mut [u64], &[u8]) -> Vec<u8>;
+
+/// Who decides when things take effect.
+pub(crate) enum Mode {
+    Adversary(Swarm),
+    Model(Box<Cluster>),
+}
 
 /// One memory node.
 pub(crate) struct Node {
@@ -69,6 +76,9 @@ pub(crate) struct ClientState {
     pub(crate) die_at: Option<(u64, crate::Fate)>,
     /// Odds of freezing at a batch, and for less than 2 to how many nanoseconds.
     pub(crate) freezes: (u32, u32),
+    /// Model mode: which compute node it runs on, and until when its CPU is busy.
+    pub(crate) host: usize,
+    pub(crate) busy_until: u64,
 }
 
 /// A racing atomic that has read its word and not stored it yet.
@@ -95,7 +105,7 @@ pub(crate) struct World {
     /// Coroutines to be woken.
     pub(crate) wakes: Vec<Waker>,
     pub(crate) pending: Vec<Pending>,
-    pub(crate) swarm: Swarm,
+    pub(crate) mode: Mode,
     /// Draws delays and orders.
     pub(crate) dice: Dice,
     /// Draws deaths and freezes.
@@ -114,7 +124,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, swarm: Swarm, nodes: usize, node_len: u64) -> World {
+    pub(crate) fn new(seed: u64, mode: Mode, nodes: usize, node_len: u64) -> World {
         let words = (node_len / 8) as usize;
         let node = || Node { words: vec![0; words], up: true, silent: false, revoked: BTreeSet::new() };
         let mut capabilities = Capabilities::default();
@@ -131,7 +141,7 @@ impl World {
             ready: Vec::new(),
             wakes: Vec::new(),
             pending: Vec::new(),
-            swarm,
+            mode,
             dice: Dice::new(seed, 1),
             fates: Dice::new(seed, 2),
             trace: Trace::new(seed),
@@ -146,7 +156,7 @@ impl World {
         }
     }
 
-    pub(crate) fn add_client(&mut self) -> u32 {
+    pub(crate) fn add_client(&mut self, host: usize) -> u32 {
         self.clients.push(ClientState {
             life: Life::Running,
             dying: None,
@@ -159,6 +169,8 @@ impl World {
             mortal: 0,
             die_at: None,
             freezes: (0, 0),
+            host,
+            busy_until: 0,
         });
         self.clients.len() as u32 - 1
     }
@@ -227,7 +239,11 @@ impl World {
         });
         self.flights[flight as usize].open(conn, id, chain);
         self.shut_out(flight);
-        self.schedule_adversary(flight);
+        if matches!(self.mode, Mode::Model(_)) {
+            self.schedule_model(flight);
+        } else {
+            self.schedule_adversary(flight);
+        }
         self.tempt_fate(client, flight, verbs);
         Post::Pending
     }
