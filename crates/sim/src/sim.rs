@@ -20,6 +20,9 @@ use std::time::Duration;
 /// Rounds of polling after which time moves on although coroutines keep waking themselves.
 const ROUNDS_WITHOUT_TIME: u32 = 256;
 
+/// Events that concern no client, and that are carried out before anybody looks at the limits of the run.
+const EVENTS_AT_ONCE: u32 = 1024;
+
 /// What is simulated.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -195,20 +198,27 @@ impl Sim {
     }
 
     fn drive(&self, done: &dyn Fn(&World) -> bool) -> Outcome {
-        let end = self.world().now.saturating_add(nanos(self.config.max_time));
-        let mut steps = 0u64;
+        let (end, events) = {
+            let world = self.world();
+            (world.now.saturating_add(nanos(self.config.max_time)), world.stats.events)
+        };
+        let mut polls = 0u64;
         let mut rounds = 0;
         loop {
             let busy = rounds < ROUNDS_WITHOUT_TIME && self.executor.run_ready() > 0;
-            if done(&self.world()) {
-                return Outcome::Done;
-            }
-            steps += 1;
-            if steps > self.config.max_steps {
+            let spent = {
+                let world = self.world();
+                if done(&world) {
+                    return Outcome::Done;
+                }
+                world.stats.events - events + polls
+            };
+            if spent > self.config.max_steps {
                 return Outcome::Livelock(self.report());
             }
             if busy {
                 rounds += 1;
+                polls += 1;
                 continue;
             }
             let spinning = rounds == ROUNDS_WITHOUT_TIME;
@@ -316,11 +326,19 @@ impl Switches {
 }
 
 impl Driver for Sim {
-    /// Carries out one event, and passes it on to whom it concerns.
+    /// Carries out events until one concerns a client, and passes it on.
     fn progress(&self) -> bool {
         let (stepped, mut ready, wakes) = {
             let mut world = self.world();
-            let stepped = world.step();
+            let mut stepped = false;
+            for _ in 0..EVENTS_AT_ONCE {
+                let event = world.step();
+                stepped |= event;
+                if !event || !world.ready.is_empty() || !world.wakes.is_empty() || world.pause {
+                    break;
+                }
+            }
+            world.pause = false;
             (stepped, std::mem::take(&mut world.ready), std::mem::take(&mut world.wakes))
         };
         self.idle.set(!stepped && ready.is_empty() && wakes.is_empty());

@@ -119,6 +119,8 @@ pub(crate) struct World {
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
     pub(crate) tells_deaths: bool,
+    /// Somebody wants to look, although no client is concerned.
+    pub(crate) pause: bool,
     /// The simulation is being taken down: nothing happens any more.
     pub(crate) closed: bool,
 }
@@ -152,6 +154,7 @@ impl World {
             current: None,
             open_tasks: 0,
             tells_deaths: false,
+            pause: false,
             closed: false,
         }
     }
@@ -280,7 +283,10 @@ impl World {
                     self.ready.push(conn);
                 }
             }
-            What::Thaw { client } => self.thaw_due(client),
+            What::Thaw { client } => {
+                self.pause = true;
+                self.thaw_due(client);
+            }
             What::Complete { flight } => self.complete(flight),
             _ => {
                 if !self.take_effect(event) {
