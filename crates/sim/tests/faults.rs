@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{config, on, sim, word};
+use common::{config, on, shared, sim, word};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind};
 use farindex_sim::{Config, Fate, Outcome, Sim, Swarm};
 use std::time::Duration;
@@ -150,6 +150,36 @@ fn connections_made_inside_a_coroutine_die_with_its_client() {
     sim.settle();
     assert!(client.is_dead());
     assert_eq!((sim.peek(word(0)), sim.peek(word(1))), (Some(1), Some(0)));
+}
+
+#[test]
+fn the_dead_do_nothing_although_somebody_wakes_them() {
+    let sim = calm();
+    let client = sim.client();
+    let endpoint = client.connect();
+    let (waker, woken) = shared(None::<std::task::Waker>);
+    let (ran, seen) = shared(0);
+    sim.spawn(&client, async move {
+        std::future::poll_fn(|cx| {
+            *waker.borrow_mut() = Some(cx.waker().clone());
+            *ran.borrow_mut() += 1;
+            std::task::Poll::<()>::Pending
+        })
+        .await;
+    });
+    assert!(matches!(sim.run(), Outcome::Deadlock(_)));
+    client.kill(Fate::Landed);
+    if let Some(waker) = woken.borrow_mut().take() {
+        waker.wake();
+    }
+    // Nor does what is called on its behalf.
+    let span = endpoint.span(OpKind::Other);
+    let mut batch = span.batch();
+    batch.write_words(word(0), &[1]);
+    batch.post_detached();
+    sim.run().assert_done();
+    sim.run_for(Duration::from_secs(1)).assert_done();
+    assert_eq!((*seen.borrow(), sim.peek(word(0))), (1, Some(0)));
 }
 
 #[test]

@@ -232,6 +232,9 @@ fn g6_nothing_of_a_revoked_client_takes_effect() {
                         batch.post_detached();
                     }
                     if let Err(error) = span.faa(word(9), 1).await {
+                        // What it posts from now on is refused too.
+                        let again = span.write(word(0), theirs.buf_from_words(&[99])).await;
+                        assert_eq!(again, Err(FabricError::Revoked));
                         break error;
                     }
                 }
@@ -244,11 +247,14 @@ fn g6_nothing_of_a_revoked_client_takes_effect() {
                 }
                 span.revoke(NodeId::new(0), target).await.unwrap();
                 let words = span.read(word(0), 80).await.unwrap().words().to_vec();
-                (words, ours.now())
+                // An atomic of ours does not bring to light half an atomic of theirs.
+                let counted = (span.faa(word(8), 0).await.unwrap(), span.faa(word(9), 0).await.unwrap());
+                assert_eq!(counted, (words[8], words[9]));
+                words
             });
             sim.run().assert_done();
             sim.settle();
-            let (words, _) = shot.take().unwrap();
+            let words = shot.take().unwrap();
             let now: Vec<_> = (0..10).map(|i| sim.peek(word(i)).unwrap()).collect();
             assert_eq!(words, now, "seed {seed}");
             match kill {
