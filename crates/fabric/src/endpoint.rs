@@ -495,6 +495,7 @@ impl<'s> Batch<'s> {
                 if let Some(flight) = span.endpoint.inner.flights.borrow_mut().get(id) {
                     *flight = Flight::Unwatched;
                 }
+                span.endpoint.inner.transport.borrow_mut().detached(id);
             }
         }
     }
