@@ -102,6 +102,27 @@ impl World {
     }
 }
 
+impl World {
+    /// Nobody waits for this flight, which was posted just now: it may land as late as it likes. Its completion, which
+    /// nobody would see, is left out.
+    pub(crate) fn detached(&mut self, conn: u32, id: u64) {
+        let World { mode, dice, flights, stats, latest, .. } = self;
+        let Mode::Adversary(swarm) = mode else {
+            return;
+        };
+        let flight = latest.and_then(|latest| flights.get_mut(latest as usize));
+        let Some(flight) = flight.filter(|flight| flight.events > 0 && (flight.conn, flight.id) == (conn, id)) else {
+            return;
+        };
+        for lane in &mut flight.lanes {
+            if dice.chance(swarm.forget) {
+                lane.put_off = dice.tail(swarm.forget_exponent);
+                stats.forgotten += 1;
+            }
+        }
+    }
+}
+
 /// Draws how one verb takes effect from `begin` on; returns when it has.
 fn draw_verb(hand: &mut Hand, state: &mut Flight, queue: &mut Queue, (flight, place): (u32, usize), begin: u64) -> u64 {
     let verb = place as u32;

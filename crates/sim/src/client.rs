@@ -98,10 +98,7 @@ pub(crate) struct Guarded<F: Future> {
     pub(crate) result: Rc<RefCell<Option<F::Output>>>,
 }
 
-impl<F: Future> Future for Guarded<F>
-where
-    F::Output: Unpin,
-{
+impl<F: Future> Future for Guarded<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

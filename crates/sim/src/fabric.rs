@@ -123,6 +123,9 @@ impl Transport for Connection {
     fn post(&mut self, id: u64, chain: Chain) -> Post {
         self.world.borrow_mut().post(self.conn, id, chain)
     }
+    fn detached(&mut self, id: u64) {
+        self.world.borrow_mut().detached(self.conn, id);
+    }
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         let mut any = false;
         loop {

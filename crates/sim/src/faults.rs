@@ -76,7 +76,7 @@ impl World {
         self.log.add(self.now, client, Happened::Died);
         for flight in 0..self.flights.len() as u32 {
             let state = &self.flights[flight as usize];
-            if state.live && self.client_of(state.conn) == client {
+            if state.events > 0 && self.client_of(state.conn) == client {
                 self.settle_estate(flight, death);
             }
         }
@@ -107,22 +107,29 @@ impl World {
             };
             match fate {
                 Fate::Lost => {
-                    lane.cut = 0;
+                    lane.loss.get_or_insert(Loss::Death);
                     lost = true;
                 }
                 Fate::Landed => {}
                 Fate::Prefix => lane.keep = cut_off.unwrap_or(u32::MAX),
                 Fate::Drawn => lane.cut = lane.cut.min(fates.within(now, lane.end.max(now))),
             }
-            stats.cut += u64::from(lane.end > now && (lane.cut < lane.end || lane.keep != u32::MAX));
-            if death.fate == Fate::Drawn && lane.end > now && lane.cut > now && fates.chance(linger) {
+            stats.cut +=
+                u64::from(lane.end > now && (lane.loss.is_some() || lane.cut < lane.end || lane.keep != u32::MAX));
+            if death.fate == Fate::Drawn
+                && lane.end > now
+                && lane.loss.is_none()
+                && lane.cut > now
+                && fates.chance(linger)
+            {
                 lane.put_off = fates.tail(exponent);
                 stats.lingering += 1;
             }
         }
         if lost {
             let lanes = &flights[flight as usize];
-            pending.retain(|half| half.flight != flight || lanes.lanes[lanes.lane_of(half.verb) as usize].cut > 0);
+            pending
+                .retain(|half| half.flight != flight || lanes.lanes[lanes.lane_of(half.verb) as usize].loss.is_none());
         }
     }
 

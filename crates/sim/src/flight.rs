@@ -12,6 +12,8 @@ pub(crate) enum Loss {
     Node,
     /// Its client was revoked there.
     Revoked,
+    /// Its client died, and nothing of it lands.
+    Death,
 }
 
 /// The verbs of a flight to one node.
@@ -24,7 +26,7 @@ pub(crate) struct Lane {
     pub(crate) cut: u64,
     /// Verbs with a higher number are dropped: its client died in the middle of posting them.
     pub(crate) keep: u32,
-    /// What has not taken effect is put off by this much: its client died, and its verbs linger.
+    /// What has not taken effect is put off by this much: nobody awaits it, or its client died and its verbs linger.
     pub(crate) put_off: u64,
     pub(crate) loss: Option<Loss>,
 }
@@ -51,8 +53,6 @@ pub(crate) struct Flight {
     pub(crate) plans: Vec<Plan>,
     /// Events in the queue that name it.
     pub(crate) events: u32,
-    /// Not yet completed.
-    pub(crate) live: bool,
     /// Model mode: parts that have not been answered, and when the latest answer was received.
     pub(crate) awaited: u32,
     pub(crate) received: u64,
@@ -70,7 +70,6 @@ impl Flight {
             lanes: std::mem::take(&mut self.lanes),
             plans: std::mem::take(&mut self.plans),
             events: 0,
-            live: true,
             awaited: 0,
             received: 0,
             fails: false,

@@ -208,6 +208,8 @@ pub struct Stats {
     pub verbs: u64,
     /// Parts of batches that were late (N1, N5).
     pub late: u64,
+    /// Parts of batches that nobody awaited and that were put off beyond any deadline (N5).
+    pub forgotten: u64,
     /// READs and WRITEs that took effect in pieces (N2).
     pub torn: u64,
     /// WRITEs that took effect before a READ or atomic ahead of them (N3).

@@ -155,7 +155,7 @@ impl Sim {
     }
 
     /// Starts a coroutine of a client. It first runs inside [`run`](Self::run) or [`block_on`](Self::block_on).
-    pub fn spawn<T: Unpin + 'static>(&self, client: &Client, future: impl Future<Output = T> + 'static) -> Spawned<T> {
+    pub fn spawn<T: 'static>(&self, client: &Client, future: impl Future<Output = T> + 'static) -> Spawned<T> {
         let result = Rc::new(RefCell::new(None));
         let guarded = Guarded {
             world: Rc::clone(&self.shared.world),
@@ -184,7 +184,7 @@ impl Sim {
         self.drive(&|world| world.now >= end)
     }
     /// Runs until this coroutine of the harness has finished; those of others go on meanwhile.
-    pub fn block_on<T: Unpin + 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, Outcome> {
+    pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, Outcome> {
         let spawned = self.spawn(&self.harness.clone(), future);
         let outcome = self.drive(&|_| spawned.0.borrow().is_some());
         self.tasks.borrow_mut().retain(|task| !task.is_finished());

@@ -229,18 +229,19 @@ impl World {
         let client = conn.client;
         let lost = state.lanes.iter().find_map(|lane| lane.loss.map(|loss| (loss, lane.node)));
         let node = state.lanes.first().map_or(0, |lane| lane.node);
+        // The dead hear nothing, and nobody waits for what was forgotten.
         let mut silent = self.clients[client as usize].life == crate::world::Life::Dead;
+        silent |= state.lanes.iter().any(|lane| lane.put_off > 0);
         let result = match lost {
             Some((Loss::Revoked, _)) => Err(FabricError::Revoked),
             Some((Loss::Node, node)) => {
                 silent |= self.nodes[node].silent;
                 Err(unreachable(node, "it has vanished"))
             }
-            None if state.fails => Err(unreachable(node, "the connection broke")),
-            None => Ok(()),
+            Some((Loss::Death, _)) | None if state.fails => Err(unreachable(node, "the connection broke")),
+            Some((Loss::Death, _)) | None => Ok(()),
         };
         let ok = result.is_ok();
-        state.live = false;
         self.trace.mix(self.now ^ u64::from(ok));
         self.clients[client as usize].in_flight -= 1;
         if silent {

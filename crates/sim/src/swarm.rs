@@ -16,6 +16,10 @@ pub struct Swarm {
     pub late: u32,
     /// Delays of late batches stay below 2 to this many nanoseconds.
     pub late_exponent: u32,
+    /// Odds that a batch which nobody awaits is put off much further than a client's deadline would allow (N5).
+    pub forget: u32,
+    /// By less than 2 to this many nanoseconds.
+    pub forget_exponent: u32,
     /// Odds, at each batch, that the link between its connection and its node changes its speed for good (N1).
     pub slow_link: u32,
     /// Slow links add less than 2 to this many nanoseconds.
@@ -54,6 +58,8 @@ impl Swarm {
             jitter_ns: 0,
             late: 0,
             late_exponent: 0,
+            forget: 0,
+            forget_exponent: 0,
             slow_link: 0,
             slow_link_exponent: 0,
             split: 0,
@@ -78,6 +84,8 @@ impl Swarm {
             jitter_ns: 2000,
             late: ODDS / 32,
             late_exponent: 24,
+            forget: ODDS / 8,
+            forget_exponent: 33,
             slow_link: ODDS / 64,
             slow_link_exponent: 14,
             split: ODDS * 3 / 4,
@@ -107,6 +115,8 @@ impl Swarm {
             jitter_ns: dice.pick(&[0, 50, 500, 2000, 20_000]).unwrap_or_default(),
             late: dice.pick(&[0, 0, ODDS / 512, ODDS / 64, ODDS / 16]).unwrap_or_default(),
             late_exponent: dice.within(12, 27) as u32,
+            forget: odds(dice),
+            forget_exponent: dice.within(14, 36) as u32,
             slow_link: dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or_default(),
             slow_link_exponent: dice.within(8, 17) as u32,
             split: dice.pick(&[0, ODDS / 8, ODDS / 2, ODDS]).unwrap_or_default(),

@@ -100,6 +100,8 @@ pub(crate) struct World {
     pub(crate) conns: Vec<Conn>,
     pub(crate) flights: Vec<Flight>,
     free: Vec<u32>,
+    /// The flight that was posted last.
+    pub(crate) latest: Option<u32>,
     /// Connections whose endpoints have something to look at.
     pub(crate) ready: Vec<u32>,
     /// Coroutines to be woken.
@@ -140,6 +142,7 @@ impl World {
             conns: Vec::new(),
             flights: Vec::new(),
             free: Vec::new(),
+            latest: None,
             ready: Vec::new(),
             wakes: Vec::new(),
             pending: Vec::new(),
@@ -241,6 +244,7 @@ impl World {
             self.flights.len() as u32 - 1
         });
         self.flights[flight as usize].open(conn, id, chain);
+        self.latest = Some(flight);
         self.shut_out(flight);
         if matches!(self.mode, Mode::Model(_)) {
             self.schedule_model(flight);
@@ -304,7 +308,6 @@ impl World {
         let state = &mut self.flights[flight as usize];
         state.events -= 1;
         if state.events == 0 {
-            state.live = false;
             state.chain = Chain::new();
             self.free.push(flight);
         }

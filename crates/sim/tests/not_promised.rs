@@ -141,6 +141,33 @@ fn n5_a_write_that_nobody_awaited_lands_on_top_of_a_later_one() {
 }
 
 #[test]
+fn n5_a_write_that_nobody_awaited_lands_after_every_deadline() {
+    let hits = count(100, |seed| {
+        let swarm = Swarm { forget: farindex_sim::ODDS, forget_exponent: 36, ..Swarm::calm() };
+        let sim = Sim::new(seed, Config { swarm: Some(swarm), ..config() }).unwrap();
+        let client = sim.client();
+        let endpoint = client.connect();
+        sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            let mut batch = span.batch();
+            batch.write_words(word(0), &[1]);
+            batch.faa(word(1), 1);
+            batch.post_detached();
+            // What it awaits goes on as usual.
+            span.faa(word(2), 1).await.unwrap();
+        });
+        sim.run().assert_done();
+        assert!(sim.now().as_micros() < 10);
+        sim.run_for(std::time::Duration::from_secs(6)).assert_done();
+        let late = sim.peek(word(1)) == Some(0);
+        sim.settle();
+        assert_eq!((sim.peek(word(0)), sim.peek(word(1))), (Some(1), Some(1)));
+        late
+    });
+    assert!(hits > 3, "{hits}");
+}
+
+#[test]
 fn n6_a_plain_write_that_races_an_atomic_is_lost() {
     let hits = count(300, |seed| {
         let sim = sim(seed);
