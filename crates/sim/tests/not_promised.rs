@@ -263,3 +263,58 @@ fn n7_an_error_may_come_before_its_verbs() {
     }
     assert!(landed > 5 && not > 5 && later > 5, "{landed} {not} {later}");
 }
+
+/// What lands of random batches is closed under the table of `order`: nothing lands without what comes before it.
+#[test]
+fn n7_whatever_the_batch_what_lands_is_closed_under_g4() {
+    use farindex_sim::Dice;
+    const VERBS: u64 = 7;
+    let (mut partial, mut overtaken) = (0, 0);
+    for seed in 0..1500 {
+        let sim = Sim::new(seed, Config { swarm: (seed % 2 == 0).then(fierce), ..config() }).unwrap();
+        let client = sim.client();
+        client.die_at(1 + seed % VERBS, Fate::Drawn);
+        let mut dice = Dice::new(seed, 77);
+        // Node, is it a WRITE, is it fenced.
+        let verbs: Vec<_> =
+            (0..VERBS).map(|_| (dice.below(2) as u16, dice.below(2) == 0, dice.below(3) == 0)).collect();
+        let (endpoint, plan) = (client.connect(), verbs.clone());
+        sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            let mut batch = span.batch();
+            for (i, (node, is_write, fenced)) in plan.into_iter().enumerate() {
+                if fenced {
+                    batch.fence();
+                }
+                match is_write {
+                    true => batch.write_words(on(node, 8 * i as u64), &[1; 4]),
+                    false => batch.faa(on(node, 8 * i as u64), 1),
+                };
+            }
+            batch.post().await.map(drop)
+        });
+        sim.run().assert_done();
+        sim.settle();
+        let there = |i: usize, word: u64| sim.peek(on(verbs[i].0, 8 * i as u64 + word)) == Some(1);
+        // A verb has begun if any word of it is there, and is whole if all are.
+        let begun: Vec<_> = (0..verbs.len()).map(|i| (0..4).any(|word| there(i, word))).collect();
+        let whole = |i: usize| (0..if verbs[i].1 { 4 } else { 1 }).all(|word| there(i, word));
+        partial += u64::from(begun.contains(&true) && begun.contains(&false));
+        for (later, &(node, is_write, _)) in verbs.iter().enumerate() {
+            let mut fenced = false;
+            for earlier in (0..later).rev() {
+                // A fence between the two, on the later one or on one that it waits for.
+                let (_, between_writes, between_fenced) = verbs[earlier + 1];
+                let same = verbs[earlier + 1].0 == node;
+                fenced |= same && between_fenced && (between_writes || earlier + 1 == later);
+                if verbs[earlier].0 != node || !begun[later] {
+                    continue;
+                }
+                let ordered = !is_write || verbs[earlier].1 || fenced;
+                assert!(!ordered || whole(earlier), "seed {seed}: {later} without {earlier} of {verbs:?}: {begun:?}");
+                overtaken += u64::from(!ordered && !begun[earlier]);
+            }
+        }
+    }
+    assert!(partial > 100 && overtaken > 10, "{partial} {overtaken}");
+}
