@@ -82,6 +82,10 @@ pub trait Transport {
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;
     /// Time since some fixed moment, on this fabric's clock.
     fn now(&self) -> Duration;
+    /// Nobody waits for the chain that was posted under `id` (N5). A fabric that looks for bugs wants to know.
+    fn detached(&mut self, id: u64) {
+        let _ = id;
+    }
     /// Somebody wants to be woken at `at`: a fabric in virtual time must not pass it by.
     fn wake_at(&mut self, at: Duration) {
         let _ = at;

@@ -1,0 +1,156 @@
+//! The simulated world as a [`Fabric`].
+//!
+//! Invariants: a simulation lives on the thread that made it, and so do its connections; a [`SimFabric`] is only its
+//! number, so library code may keep it wherever a fabric is kept, and from another thread it connects to nothing.
+
+use crate::queue::What;
+use crate::world::World;
+use farindex_fabric::transport::{Completions, Post};
+use farindex_fabric::{Capabilities, Chain, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo, Transport};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What the simulation, its clients and its fabrics share.
+pub(crate) struct Shared {
+    pub(crate) number: u64,
+    pub(crate) world: Rc<RefCell<World>>,
+    /// One for each connection, so that time can be passed on to it.
+    pub(crate) endpoints: RefCell<Vec<Endpoint>>,
+    pub(crate) tokens: Arc<AtomicU64>,
+}
+
+thread_local! {
+    static SIMULATIONS: RefCell<BTreeMap<u64, Weak<Shared>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+impl Shared {
+    pub(crate) fn new(world: World) -> Rc<Shared> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let shared = Rc::new(Shared {
+            number,
+            world: Rc::new(RefCell::new(world)),
+            endpoints: RefCell::default(),
+            tokens: Arc::new(AtomicU64::new(1)),
+        });
+        SIMULATIONS.with_borrow_mut(|all| all.insert(number, Rc::downgrade(&shared)));
+        shared
+    }
+    pub(crate) fn forget(&self) {
+        SIMULATIONS.with_borrow_mut(|all| all.remove(&self.number));
+    }
+    pub(crate) fn new_identity(&self) -> Identity {
+        Identity { token: self.tokens.fetch_add(1, Ordering::Relaxed), pid: 0, started: 0 }
+    }
+    /// A connection of the client whose coroutine is running, or else of `owner`.
+    pub(crate) fn connect(&self, owner: u32, identity: &Identity) -> Endpoint {
+        let conn = {
+            let mut world = self.world.borrow_mut();
+            let owner = world.current.unwrap_or(owner);
+            world.add_conn(owner, identity.token)
+        };
+        let endpoint = Endpoint::new(Box::new(Connection { world: Rc::clone(&self.world), conn }));
+        self.endpoints.borrow_mut().push(endpoint.clone());
+        endpoint
+    }
+}
+
+/// A simulation's memory nodes, for library code that takes a fabric.
+#[derive(Debug, Clone)]
+pub struct SimFabric {
+    number: u64,
+    owner: u32,
+    nodes: Vec<NodeInfo>,
+    capabilities: Capabilities,
+    tokens: Arc<AtomicU64>,
+}
+
+impl SimFabric {
+    pub(crate) fn new(shared: &Shared, owner: u32) -> Self {
+        let world = shared.world.borrow();
+        let infos = world.nodes.iter().enumerate();
+        let nodes =
+            infos.map(|(i, node)| NodeInfo { node: NodeId::new(i as u16), len: node.words.len() as u64 * 8 }).collect();
+        let capabilities = world.capabilities;
+        SimFabric { number: shared.number, owner, nodes, capabilities, tokens: Arc::clone(&shared.tokens) }
+    }
+    fn shared(&self) -> Option<Rc<Shared>> {
+        SIMULATIONS.with_borrow(|all| all.get(&self.number).and_then(Weak::upgrade))
+    }
+}
+
+impl Fabric for SimFabric {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+    fn nodes(&self) -> Vec<NodeInfo> {
+        self.nodes.clone()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+    fn new_identity(&self) -> Identity {
+        Identity { token: self.tokens.fetch_add(1, Ordering::Relaxed), pid: 0, started: 0 }
+    }
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
+        let shared = self.shared().ok_or_else(|| {
+            FabricError::Settings("a simulation is used on the thread that made it, while it exists".to_owned())
+        })?;
+        Ok(shared.connect(self.owner, identity))
+    }
+    fn is_gone(&self, identity: &Identity) -> Option<bool> {
+        let shared = self.shared()?;
+        let world = shared.world.borrow();
+        if !world.tells_deaths {
+            return None;
+        }
+        let conn = world.conns.iter().find(|conn| conn.token == identity.token)?;
+        Some(world.is_dead(conn.client))
+    }
+}
+
+/// One connection into the simulated world.
+struct Connection {
+    world: Rc<RefCell<World>>,
+    conn: u32,
+}
+
+impl Transport for Connection {
+    fn post(&mut self, id: u64, chain: Chain) -> Post {
+        self.world.borrow_mut().post(self.conn, id, chain)
+    }
+    fn detached(&mut self, id: u64) {
+        self.world.borrow_mut().detached(self.conn, id);
+    }
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        let mut any = false;
+        loop {
+            let next = self.world.borrow_mut().conns[self.conn as usize].done.pop_front();
+            let Some((id, chain, result)) = next else {
+                return any;
+            };
+            completions.complete(id, chain, result);
+            any = true;
+        }
+    }
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.world.borrow().now)
+    }
+    fn wake_at(&mut self, at: Duration) {
+        let mut world = self.world.borrow_mut();
+        if !world.closed {
+            let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX).max(world.now);
+            world.queue.push(at, What::Wake { conn: self.conn });
+        }
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.world.borrow().capabilities
+    }
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+}

@@ -1,0 +1,62 @@
+//! The servers of a NIC.
+//!
+//! Invariants: a server does one thing at a time, in the order of asking; nothing is ever taken back.
+
+/// Addresses on which atomics can go on at once: a table in the NIC, indexed by low bits of the address.
+const ADDRESSES: usize = 4096;
+
+/// Something that is busy until a moment, in picoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Server {
+    free: u64,
+}
+
+impl Server {
+    /// Work of this length, from `now` on or as soon as the server is free; returns when it is done.
+    pub(crate) fn reserve(&mut self, now: u64, work: u64) -> u64 {
+        self.free = self.free.max(now) + work;
+        self.free
+    }
+    /// When it is free.
+    pub(crate) fn free_at(&self) -> u64 {
+        self.free
+    }
+}
+
+/// One NIC, whichever role it plays.
+#[derive(Debug, Default)]
+pub(crate) struct Nic {
+    /// Handles messages, requests in and out alike.
+    pub(crate) engine: Server,
+    /// The wire towards the network.
+    pub(crate) out: Server,
+    /// The wire from the network.
+    pub(crate) inward: Server,
+    /// Atomics on whatever address.
+    pub(crate) atomics: Server,
+    /// Atomics on one address. Grown when there is a first one.
+    addresses: Vec<Server>,
+}
+
+impl Nic {
+    /// Where atomics on this address queue.
+    pub(crate) fn address(&mut self, offset: u64) -> &mut Server {
+        if self.addresses.is_empty() {
+            self.addresses = vec![Server::default(); ADDRESSES];
+        }
+        &mut self.addresses[(offset / 8) as usize % ADDRESSES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_queues_up_and_idle_time_is_lost() {
+        let mut server = Server::default();
+        assert_eq!(server.reserve(10, 5), 15);
+        assert_eq!(server.reserve(11, 5), 20);
+        assert_eq!(server.reserve(100, 5), 105);
+    }
+}

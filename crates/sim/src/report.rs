@@ -1,0 +1,258 @@
+//! What a run says about itself: its outcome, where everybody stood, what happened last, and a hash of it all.
+
+use farindex_fabric::{RemotePtr, Verb, VerbKind};
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+#[must_use = "a deadlock or livelock is a finding"]
+pub enum Outcome {
+    /// Every coroutine of every living client has finished.
+    Done,
+    /// Coroutines wait, and nothing will ever happen again.
+    Deadlock(Report),
+    /// The budget of steps is spent: somebody retries for ever.
+    Livelock(Report),
+    /// The virtual time that was allowed is over.
+    Timeout(Report),
+}
+
+impl Outcome {
+    /// Did everybody finish?
+    pub fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done)
+    }
+    /// Fails the test, with everybody's position, unless everybody finished.
+    ///
+    /// # Panics
+    /// If they did not.
+    #[track_caller]
+    pub fn assert_done(&self) {
+        assert!(self.is_done(), "{self}");
+    }
+    /// One word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Outcome::Done => "done",
+            Outcome::Deadlock(_) => "deadlock",
+            Outcome::Livelock(_) => "livelock",
+            Outcome::Timeout(_) => "timeout",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Done => f.write_str("done"),
+            Outcome::Deadlock(report) | Outcome::Livelock(report) | Outcome::Timeout(report) => {
+                write!(f, "{} {report}", self.name())
+            }
+        }
+    }
+}
+
+/// Where everybody stood when a run got stuck.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// Virtual time.
+    pub at: Duration,
+    /// Every client.
+    pub positions: Vec<Position>,
+    /// The last things that happened, if a log was asked for.
+    pub log: Vec<Entry>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "of seed {} at {:?}", self.seed, self.at)?;
+        self.log.iter().try_for_each(|entry| writeln!(f, "  {entry}"))?;
+        self.positions.iter().try_for_each(|position| writeln!(f, "  {position}"))
+    }
+}
+
+/// Where one client stands.
+#[derive(Debug, Clone)]
+pub struct Position {
+    /// Its number.
+    pub client: u32,
+    /// Alive, frozen or dead.
+    pub state: &'static str,
+    /// Coroutines that have not finished.
+    pub open_tasks: u64,
+    /// Batches that have not completed.
+    pub in_flight: u64,
+    /// Batches posted so far.
+    pub batches: u64,
+    /// Verbs posted so far.
+    pub verbs: u64,
+    /// The verb it posted last, and where to.
+    pub last: Option<(&'static str, RemotePtr)>,
+    /// How long ago that was.
+    pub since: Duration,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { client, state, open_tasks, in_flight, batches, verbs, last, since } = self;
+        write!(f, "client {client}: {state}, {open_tasks} coroutines, {in_flight} of {batches} batches in flight, ")?;
+        match last {
+            Some((verb, ptr)) => write!(f, "last of {verbs} verbs {verb} {ptr} {since:?} ago"),
+            None => f.write_str("no verbs"),
+        }
+    }
+}
+
+/// One line of the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Virtual time.
+    pub at: Duration,
+    /// Whose verb or state it is.
+    pub client: u32,
+    /// What happened.
+    pub what: Happened,
+}
+
+/// What can happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Happened {
+    /// A batch was posted, with its first verb.
+    Posted(&'static str, RemotePtr, usize),
+    /// A READ, or a piece of one, was carried out: number of words, first word.
+    Read(RemotePtr, usize, u64),
+    /// A WRITE, or a piece of one, was carried out: number of words, first word.
+    Write(RemotePtr, usize, u64),
+    /// A CAS was carried out: expected, new, found.
+    Cas(RemotePtr, u64, u64, u64),
+    /// A fetch-and-add was carried out: addend, found.
+    Faa(RemotePtr, u64, u64),
+    /// A racing atomic stored its word.
+    Stored(RemotePtr, u64),
+    /// A memory node answered a call.
+    Called(RemotePtr),
+    /// A client was shut out of a node.
+    Revoked(RemotePtr, u64),
+    /// A batch completed: did it succeed?
+    Completed(bool),
+    /// What remained of a batch was dropped.
+    Dropped,
+    /// The client died.
+    Died,
+    /// The client stopped running.
+    Frozen,
+    /// And runs again.
+    Thawed,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>14.3} us client {} ", self.at.as_nanos() as f64 / 1000.0, self.client)?;
+        match self.what {
+            Happened::Posted(verb, ptr, len) => write!(f, "posts {len} verbs from {verb} {ptr}"),
+            Happened::Read(ptr, words, first) => write!(f, "READ {ptr} {words} words, first {first:#x}"),
+            Happened::Write(ptr, words, first) => write!(f, "WRITE {ptr} {words} words, first {first:#x}"),
+            Happened::Cas(ptr, expect, new, old) => {
+                let verdict = if expect == old { "stored" } else { "failed" };
+                write!(f, "CAS {ptr} {expect:#x} -> {new:#x}, found {old:#x}: {verdict}")
+            }
+            Happened::Faa(ptr, add, old) => write!(f, "FAA {ptr} + {add:#x}, found {old:#x}"),
+            Happened::Stored(ptr, value) => write!(f, "atomic stores {value:#x} at {ptr}"),
+            Happened::Called(ptr) => write!(f, "CALL {}", ptr.node()),
+            Happened::Revoked(ptr, token) => write!(f, "REVOKE {token} on {}", ptr.node()),
+            Happened::Completed(ok) => write!(f, "completion, {}", if ok { "ok" } else { "error" }),
+            Happened::Dropped => f.write_str("the rest of a batch is dropped"),
+            Happened::Died => f.write_str("dies"),
+            Happened::Frozen => f.write_str("freezes"),
+            Happened::Thawed => f.write_str("runs again"),
+        }
+    }
+}
+
+/// The last entries of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) kept: usize,
+    entries: VecDeque<Entry>,
+}
+
+impl Log {
+    pub(crate) fn add(&mut self, now: u64, client: u32, what: Happened) {
+        if self.kept == 0 {
+            return;
+        }
+        if self.entries.len() == self.kept {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(Entry { at: Duration::from_nanos(now), client, what });
+    }
+    pub(crate) fn to_vec(&self) -> Vec<Entry> {
+        self.entries.iter().copied().collect()
+    }
+}
+
+/// What the adversary really did. A test that means to provoke something looks here whether it came about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Events carried out.
+    pub events: u64,
+    /// Batches posted.
+    pub batches: u64,
+    /// Verbs posted.
+    pub verbs: u64,
+    /// Parts of batches that were late (N1, N5).
+    pub late: u64,
+    /// Parts of batches that nobody awaited and that were put off beyond any deadline (N5).
+    pub forgotten: u64,
+    /// READs and WRITEs that took effect in pieces (N2).
+    pub torn: u64,
+    /// WRITEs that took effect before a READ or atomic ahead of them (N3).
+    pub overtakes: u64,
+    /// Plain WRITEs that an atomic overwrote without having seen them (N6).
+    pub lost_writes: u64,
+    /// Clients that died.
+    pub deaths: u64,
+    /// Parts of batches of which a death left something out (N7).
+    pub cut: u64,
+    /// Parts of batches that landed late after their client's death (N7).
+    pub lingering: u64,
+    /// Parts of batches that a revocation stopped (G6).
+    pub revoked: u64,
+    /// Batches that failed although everything was in order (N7).
+    pub errors: u64,
+}
+
+/// A hash over everything that happened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trace(u64);
+
+impl Trace {
+    pub(crate) fn new(seed: u64) -> Self {
+        Trace(seed ^ 0xcbf2_9ce4_8422_2325)
+    }
+    pub(crate) fn mix(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9fb2_1c65_1e98_df25);
+        self.0 = mixed ^ mixed >> 29;
+    }
+    pub(crate) fn value(self) -> u64 {
+        self.0
+    }
+}
+
+pub(crate) fn verb_name(verb: &Verb) -> &'static str {
+    match verb.kind {
+        VerbKind::Read(_) => "READ",
+        VerbKind::Write(_) => "WRITE",
+        VerbKind::Cas { .. } => "CAS",
+        VerbKind::Faa { .. } => "FAA",
+        VerbKind::MaskedCas { .. } => "MASKED CAS",
+        VerbKind::Call { .. } => "CALL",
+        VerbKind::Revoke(_) => "REVOKE",
+    }
+}

@@ -1,0 +1,382 @@
+//! The simulation: runs coroutines and the world in turns.
+//!
+//! Invariants: time moves only when no coroutine can run; an endpoint is asked for progress exactly when something of
+//! its own has happened; a run ends when everybody alive has finished, or says why it cannot.
+
+use crate::client::{Client, Guarded};
+use crate::dice::Dice;
+use crate::fabric::{Shared, SimFabric};
+use crate::model::{Cluster, Preset};
+use crate::report::{Outcome, Position, Report, Stats};
+use crate::swarm::Swarm;
+use crate::world::{Handler, Mode, World};
+use farindex_fabric::{Driver, Executor, FabricError, NodeId, RemotePtr, Task};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rounds of polling after which time moves on although coroutines keep waking themselves.
+const ROUNDS_WITHOUT_TIME: u32 = 256;
+
+/// Events that concern no client, and that are carried out before anybody looks at the limits of the run.
+const EVENTS_AT_ONCE: u32 = 1024;
+
+/// What is simulated.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Memory nodes.
+    pub nodes: usize,
+    /// Bytes of each.
+    pub node_len: u64,
+    /// The adversary's settings; `None` draws them from the seed.
+    pub swarm: Option<Swarm>,
+    /// Odds that a batch fails although everything is in order (N7), whatever the swarm: clients that take any error for
+    /// the end of the world cannot live with this, so it is never drawn.
+    pub errors: u32,
+    /// A cluster's figures: model mode instead of the adversary.
+    pub model: Option<Preset>,
+    /// Steps (events, and rounds of polling) that one run may take before it counts as a livelock.
+    pub max_steps: u64,
+    /// Virtual time that one run may take.
+    pub max_time: Duration,
+    /// The fabric has a masked compare-and-swap.
+    pub masked_cas: bool,
+    /// The fabric can tell whether a client is dead; else only leases can.
+    pub tells_deaths: bool,
+    /// Entries of the log that are kept for reports.
+    pub log: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            nodes: 1,
+            node_len: 1 << 20,
+            swarm: None,
+            errors: 0,
+            model: None,
+            max_steps: 20_000_000,
+            max_time: Duration::from_secs(3600),
+            masked_cas: false,
+            tells_deaths: false,
+            log: 0,
+        }
+    }
+}
+
+/// A simulated cluster in one thread.
+pub struct Sim {
+    shared: Rc<Shared>,
+    executor: Executor,
+    tasks: RefCell<Vec<Task<()>>>,
+    harness: Client,
+    config: Config,
+    drawn: Option<Swarm>,
+    idle: Cell<bool>,
+}
+
+/// What a spawned coroutine returns.
+pub struct Spawned<T>(Rc<RefCell<Option<T>>>);
+
+impl<T> Spawned<T> {
+    /// Its result, once it has finished; `None` before, after a first call, and if its client died.
+    pub fn take(&self) -> Option<T> {
+        self.0.borrow_mut().take()
+    }
+}
+
+impl Sim {
+    /// A world of this seed.
+    pub fn new(seed: u64, config: Config) -> Result<Sim, FabricError> {
+        let max = farindex_fabric::ptr::MAX_NODES;
+        if config.nodes == 0 || config.nodes > max {
+            return Err(FabricError::Settings(format!("{} memory nodes: it takes 1 to {max}", config.nodes)));
+        }
+        let max = farindex_fabric::ptr::MAX_NODE_LEN;
+        if config.node_len == 0 || config.node_len > max || !config.node_len.is_multiple_of(8) {
+            let len = config.node_len;
+            return Err(FabricError::Settings(format!("{len} bytes a node: it takes a multiple of 8, at most {max}")));
+        }
+        let mut drawn = None;
+        let mode = match &config.model {
+            Some(preset) => Mode::Model(Box::new(Cluster::new(preset.clone(), config.nodes))),
+            None => {
+                let swarm = config.swarm.clone().unwrap_or_else(|| Swarm::draw(&mut Dice::new(seed, 0)));
+                let swarm = Swarm { error: config.errors.max(swarm.error), ..swarm };
+                drawn = Some(swarm.clone());
+                Mode::Adversary(swarm)
+            }
+        };
+        let mut world = World::new(seed, mode, config.nodes, config.node_len);
+        world.capabilities.masked_cas = config.masked_cas;
+        world.tells_deaths = config.tells_deaths;
+        world.log.kept = config.log;
+        world.add_client(0);
+        let shared = Shared::new(world);
+        let harness = Client::new(Rc::clone(&shared), 0);
+        Ok(Sim {
+            shared,
+            executor: Executor::new(),
+            tasks: RefCell::default(),
+            harness,
+            config,
+            drawn,
+            idle: Cell::new(false),
+        })
+    }
+
+    /// The fabric, for code that sets things up. Connections made while a client's coroutine runs are that client's;
+    /// others are the harness's, which never dies, until a client uses them.
+    pub fn fabric(&self) -> Arc<SimFabric> {
+        Arc::new(SimFabric::new(&self.shared, 0))
+    }
+    /// Lets memory nodes answer calls. Set it before taking fabrics: they state what the nodes can do.
+    pub fn set_handler(&self, handler: Box<Handler>) {
+        let mut world = self.shared.world.borrow_mut();
+        world.handler = Some(handler);
+        world.capabilities.call = true;
+        world.capabilities.cpu_atomic = true;
+    }
+    /// A new client. In model mode it has a compute node of its own.
+    pub fn client(&self) -> Client {
+        let host = self.shared.world.borrow().clients.len() - 1;
+        self.client_on(host)
+    }
+    /// A new client on a compute node, whose NIC it shares with the others there (model mode).
+    pub fn client_on(&self, compute_node: usize) -> Client {
+        let id = self.shared.world.borrow_mut().add_client(compute_node);
+        Client::new(Rc::clone(&self.shared), id)
+    }
+    /// The harness: a client that no adversary touches, for setting up and for looking at the end.
+    pub fn harness(&self) -> Client {
+        self.harness.clone()
+    }
+
+    /// Starts a coroutine of a client. It first runs inside [`run`](Self::run) or [`block_on`](Self::block_on).
+    pub fn spawn<T: 'static>(&self, client: &Client, future: impl Future<Output = T> + 'static) -> Spawned<T> {
+        let result = Rc::new(RefCell::new(None));
+        let guarded = Guarded {
+            world: Rc::clone(&self.shared.world),
+            client: client.id(),
+            future: Box::pin(future),
+            result: Rc::clone(&result),
+        };
+        let mut world = self.shared.world.borrow_mut();
+        if !world.is_dead(client.id()) {
+            world.clients[client.id() as usize].open_tasks += 1;
+            world.open_tasks += 1;
+            drop(world);
+            self.tasks.borrow_mut().push(self.executor.spawn(guarded));
+        }
+        Spawned(result)
+    }
+
+    /// Runs until every coroutine of every living client has finished.
+    pub fn run(&self) -> Outcome {
+        self.drive(&|world| world.open_tasks == 0)
+    }
+    /// Runs for a span of virtual time, whoever has finished.
+    pub fn run_for(&self, span: Duration) -> Outcome {
+        let end = self.world().now.saturating_add(nanos(span));
+        self.world().queue.push(end, crate::queue::What::Thaw { client: 0 });
+        self.drive(&|world| world.now >= end)
+    }
+    /// Runs until this coroutine of the harness has finished; those of others go on meanwhile.
+    pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, Outcome> {
+        let spawned = self.spawn(&self.harness.clone(), future);
+        let outcome = self.drive(&|_| spawned.0.borrow().is_some());
+        self.tasks.borrow_mut().retain(|task| !task.is_finished());
+        spawned.take().ok_or(outcome)
+    }
+    /// Lets everything that is in flight land, with no coroutine running: late WRITEs and what the dead left behind.
+    pub fn settle(&self) {
+        while self.world().step() {}
+        let mut ready = std::mem::take(&mut self.world().ready);
+        self.hand_over(&mut ready);
+    }
+
+    fn drive(&self, done: &dyn Fn(&World) -> bool) -> Outcome {
+        let (end, events) = {
+            let world = self.world();
+            (world.now.saturating_add(nanos(self.config.max_time)), world.stats.events)
+        };
+        let mut polls = 0u64;
+        let mut rounds = 0;
+        loop {
+            let busy = rounds < ROUNDS_WITHOUT_TIME && self.executor.run_ready() > 0;
+            let spent = {
+                let world = self.world();
+                if done(&world) {
+                    return Outcome::Done;
+                }
+                world.stats.events - events + polls
+            };
+            if spent > self.config.max_steps {
+                return Outcome::Livelock(self.report());
+            }
+            if busy {
+                rounds += 1;
+                polls += 1;
+                continue;
+            }
+            let spinning = rounds == ROUNDS_WITHOUT_TIME;
+            rounds = 0;
+            if !self.progress() && self.idle.get() && !spinning {
+                return Outcome::Deadlock(self.report());
+            }
+            if self.world().now > end {
+                return Outcome::Timeout(self.report());
+            }
+        }
+    }
+
+    /// Lets the endpoints of these connections look at what has come for them.
+    fn hand_over(&self, ready: &mut Vec<u32>) {
+        for conn in ready.drain(..) {
+            let endpoint = self.shared.endpoints.borrow().get(conn as usize).cloned();
+            if let Some(endpoint) = endpoint {
+                endpoint.progress();
+            }
+        }
+    }
+
+    fn world(&self) -> std::cell::RefMut<'_, World> {
+        self.shared.world.borrow_mut()
+    }
+
+    fn report(&self) -> Report {
+        let world = self.world();
+        Report {
+            seed: world.seed,
+            at: Duration::from_nanos(world.now),
+            positions: world.positions(),
+            log: world.log.to_vec(),
+        }
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.world().now)
+    }
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.world().seed
+    }
+    /// A hash of everything that has happened: the same in two runs if and only if they were the same.
+    pub fn trace(&self) -> u64 {
+        self.world().trace.value()
+    }
+    /// What the adversary has done.
+    pub fn stats(&self) -> Stats {
+        self.world().stats
+    }
+    /// The adversary's settings; `None` in model mode.
+    pub fn swarm(&self) -> Option<&Swarm> {
+        self.drawn.as_ref()
+    }
+    /// Where every client stands.
+    pub fn positions(&self) -> Vec<Position> {
+        self.world().positions()
+    }
+    /// The last things that happened, as many as [`Config::log`] asked for, one a line.
+    pub fn log(&self) -> String {
+        self.world().log.to_vec().iter().map(|entry| format!("{entry}\n")).collect()
+    }
+    /// A word of far memory as it is now, at no cost.
+    pub fn peek(&self, ptr: RemotePtr) -> Option<u64> {
+        let world = self.world();
+        world.nodes.get(ptr.node().index())?.words.get((ptr.offset() / 8) as usize).copied()
+    }
+    /// Sets a word of far memory.
+    pub fn poke(&self, ptr: RemotePtr, value: u64) {
+        let mut world = self.world();
+        let node = world.nodes.get_mut(ptr.node().index());
+        if let Some(word) = node.and_then(|node| node.words.get_mut((ptr.offset() / 8) as usize)) {
+            *word = value;
+        }
+    }
+    /// A hand on the world's switches that coroutines can hold.
+    pub fn switches(&self) -> Switches {
+        Switches { world: Rc::clone(&self.shared.world) }
+    }
+}
+
+/// Makes memory nodes vanish and come back. Held by coroutines of the harness, which sleep in between.
+#[derive(Clone)]
+pub struct Switches {
+    world: Rc<RefCell<World>>,
+}
+
+impl Switches {
+    /// The node is gone: what arrives there is lost. `silent`: nobody is told, so deadlines must do; else batches fail
+    /// with [`FabricError::Unreachable`]. `forgets`: it comes back with zeroed memory.
+    pub fn vanish(&self, node: NodeId, silent: bool, forgets: bool) {
+        self.world.borrow_mut().vanish(node.index(), silent, forgets);
+    }
+    /// It is back.
+    pub fn restore(&self, node: NodeId) {
+        self.world.borrow_mut().restore(node.index());
+    }
+    /// Virtual time.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.world.borrow().now)
+    }
+}
+
+impl Driver for Sim {
+    /// Carries out events until one concerns a client, and passes it on.
+    fn progress(&self) -> bool {
+        let (stepped, mut ready, wakes) = {
+            let mut world = self.world();
+            let mut stepped = false;
+            for _ in 0..EVENTS_AT_ONCE {
+                let event = world.step();
+                stepped |= event;
+                if !event || !world.ready.is_empty() || !world.wakes.is_empty() || world.pause {
+                    break;
+                }
+            }
+            world.pause = false;
+            (stepped, std::mem::take(&mut world.ready), std::mem::take(&mut world.wakes))
+        };
+        self.idle.set(!stepped && ready.is_empty() && wakes.is_empty());
+        for waker in wakes {
+            waker.wake();
+        }
+        self.hand_over(&mut ready);
+        let mut world = self.world();
+        if world.ready.is_empty() {
+            // Keep the allocation.
+            world.ready = ready;
+        }
+        stepped
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let world = self.shared.world.try_borrow();
+            if let Ok(world) = world {
+                eprintln!("simulation of seed {} at {:?}:", world.seed, Duration::from_nanos(world.now));
+                world.log.to_vec().iter().for_each(|entry| eprintln!("  {entry}"));
+                world.positions().iter().for_each(|position| eprintln!("  {position}"));
+            }
+        }
+        if let Ok(mut world) = self.shared.world.try_borrow_mut() {
+            world.closed = true;
+            world.queue.clear();
+        }
+        // Coroutines hold endpoints, whose wakers hold coroutines: cancel them all, then let the executor drop them.
+        self.tasks.borrow_mut().clear();
+        while self.executor.run_ready() > 0 {}
+        self.shared.endpoints.borrow_mut().clear();
+        self.shared.forget();
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

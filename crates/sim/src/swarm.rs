@@ -1,0 +1,136 @@
+//! Which nastinesses a seed brings, and how much of each.
+//!
+//! A run that does everything at once hides bugs that need calm around them, so each seed draws its own mixture: swarm
+//! testing. Every field stays within what the contract leaves open; none of them can break a promise.
+
+use crate::dice::{Dice, ODDS};
+
+/// The adversary's settings for one run. Times are in nanoseconds, odds out of [`ODDS`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swarm {
+    /// One way over the network, at least.
+    pub base_ns: u64,
+    /// Each batch and each node of it takes up to this much longer (N1).
+    pub jitter_ns: u64,
+    /// Odds that one node's part of a batch is delayed by an order of magnitude drawn up to `late_exponent` (N1, N5).
+    pub late: u32,
+    /// Delays of late batches stay below 2 to this many nanoseconds.
+    pub late_exponent: u32,
+    /// Odds that a batch which nobody awaits is put off much further than a client's deadline would allow (N5).
+    pub forget: u32,
+    /// By less than 2 to this many nanoseconds.
+    pub forget_exponent: u32,
+    /// Odds, at each batch, that the link between its connection and its node changes its speed for good (N1).
+    pub slow_link: u32,
+    /// Slow links add less than 2 to this many nanoseconds.
+    pub slow_link_exponent: u32,
+    /// Odds that the verbs of a batch take effect one by one, with others in between; else all in one moment.
+    pub split: u32,
+    /// Time between two verbs of such a batch.
+    pub gap_ns: u64,
+    /// Odds that a gap, or the time between two words, is drawn up to `stall_exponent` instead.
+    pub stall: u32,
+    /// Stalls stay below 2 to this many nanoseconds.
+    pub stall_exponent: u32,
+    /// Odds that a READ or WRITE of several words is torn (N2).
+    pub tear: u32,
+    /// Into at most this many pieces.
+    pub pieces: u32,
+    /// Odds that an unfenced WRITE takes effect before a READ or atomic ahead of it (N3).
+    pub overtake: u32,
+    /// Odds that a CAS or FAA reads and stores at two moments, so that a plain WRITE in between is lost (N6).
+    pub race: u32,
+    /// Odds that a completion is late on its way back.
+    pub late_reply: u32,
+    /// Odds that what a dead client had in flight is delayed further (N7).
+    pub linger: u32,
+    /// By less than 2 to this many nanoseconds.
+    pub linger_exponent: u32,
+    /// Odds that a batch fails, with any part of it landing, perhaps after the error (N7). Never drawn: asked for.
+    pub error: u32,
+}
+
+impl Swarm {
+    /// Nothing nasty: each batch takes effect at one moment, in the order of posting.
+    pub fn calm() -> Self {
+        Swarm {
+            base_ns: 1000,
+            jitter_ns: 0,
+            late: 0,
+            late_exponent: 0,
+            forget: 0,
+            forget_exponent: 0,
+            slow_link: 0,
+            slow_link_exponent: 0,
+            split: 0,
+            gap_ns: 0,
+            stall: 0,
+            stall_exponent: 0,
+            tear: 0,
+            pieces: 1,
+            overtake: 0,
+            race: 0,
+            late_reply: 0,
+            linger: 0,
+            linger_exponent: 0,
+            error: 0,
+        }
+    }
+
+    /// Everything at once.
+    pub fn fierce() -> Self {
+        Swarm {
+            base_ns: 700,
+            jitter_ns: 2000,
+            late: ODDS / 32,
+            late_exponent: 24,
+            forget: ODDS / 8,
+            forget_exponent: 33,
+            slow_link: ODDS / 64,
+            slow_link_exponent: 14,
+            split: ODDS * 3 / 4,
+            gap_ns: 400,
+            stall: ODDS / 16,
+            stall_exponent: 18,
+            tear: ODDS / 2,
+            pieces: 4,
+            overtake: ODDS / 2,
+            race: ODDS / 2,
+            late_reply: ODDS / 16,
+            linger: ODDS / 2,
+            linger_exponent: 26,
+            error: 0,
+        }
+    }
+
+    /// A mixture of its own for each seed: every nastiness is off in about a third of them, and rarely strong in all.
+    pub fn draw(dice: &mut Dice) -> Self {
+        fn odds(dice: &mut Dice) -> u32 {
+            let choices = [0, 0, ODDS / 64, ODDS / 16, ODDS / 4, ODDS / 2, ODDS * 7 / 8];
+            dice.pick(&choices).unwrap_or_default()
+        }
+        let base_ns = dice.within(300, 2500);
+        Swarm {
+            base_ns,
+            jitter_ns: dice.pick(&[0, 50, 500, 2000, 20_000]).unwrap_or_default(),
+            late: dice.pick(&[0, 0, ODDS / 512, ODDS / 64, ODDS / 16]).unwrap_or_default(),
+            late_exponent: dice.within(12, 27) as u32,
+            forget: odds(dice),
+            forget_exponent: dice.within(14, 36) as u32,
+            slow_link: dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or_default(),
+            slow_link_exponent: dice.within(8, 17) as u32,
+            split: dice.pick(&[0, ODDS / 8, ODDS / 2, ODDS]).unwrap_or_default(),
+            gap_ns: dice.pick(&[10, 200, 1000, 5000]).unwrap_or_default(),
+            stall: dice.pick(&[0, ODDS / 256, ODDS / 32, ODDS / 8]).unwrap_or_default(),
+            stall_exponent: dice.within(10, 22) as u32,
+            tear: odds(dice),
+            pieces: dice.within(2, 6) as u32,
+            overtake: odds(dice),
+            race: odds(dice),
+            late_reply: dice.pick(&[0, ODDS / 64, ODDS / 8]).unwrap_or_default(),
+            linger: odds(dice),
+            linger_exponent: dice.within(12, 30) as u32,
+            error: 0,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Helpers of the simulator's tests.
+#![allow(dead_code)]
+
+use farindex_fabric::{NodeId, RemotePtr};
+use farindex_sim::{Config, ODDS, Sim, Swarm};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Word `index` of node 0, clear of the null pointer.
+pub(crate) fn word(index: u64) -> RemotePtr {
+    on(0, index)
+}
+
+/// Word `index` of a node.
+pub(crate) fn on(node: u16, index: u64) -> RemotePtr {
+    RemotePtr::new(NodeId::new(node), 64 + index * 8)
+}
+
+/// Every nastiness at once, but nothing later than a millisecond or so, so that the runs stay short.
+pub(crate) fn fierce() -> Swarm {
+    Swarm { late: ODDS / 8, late_exponent: 20, ..Swarm::fierce() }
+}
+
+pub(crate) fn config() -> Config {
+    Config { nodes: 2, node_len: 4096, swarm: Some(fierce()), ..Config::default() }
+}
+
+pub(crate) fn sim(seed: u64) -> Sim {
+    Sim::new(seed, config()).expect("the settings are sound")
+}
+
+/// Something that coroutines and the test share.
+pub(crate) fn shared<T>(value: T) -> (Rc<RefCell<T>>, Rc<RefCell<T>>) {
+    let value = Rc::new(RefCell::new(value));
+    (Rc::clone(&value), value)
+}
+
+/// In how many of these seeds does it happen?
+pub(crate) fn count(seeds: u64, happens: impl Fn(u64) -> bool) -> usize {
+    (0..seeds).filter(|seed| happens(*seed)).count()
+}

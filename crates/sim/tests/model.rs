@@ -1,0 +1,228 @@
+//! The model gives its own figures back, and the shapes that the papers saw.
+
+mod common;
+
+use common::{on, word};
+use farindex_fabric::{NodeId, OpKind, RemotePtr};
+use farindex_sim::{Config, Preset, Sim};
+use std::time::Duration;
+
+fn cluster(preset: Preset, nodes: usize) -> Sim {
+    Sim::new(1, Config { nodes, node_len: 1 << 20, model: Some(preset), ..Config::default() }).unwrap()
+}
+
+/// What a coroutine does over and over.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    /// READs of so many bytes, all in one batch, spread over so many words.
+    Reads {
+        bytes: usize,
+        verbs: usize,
+    },
+    /// READs of so many bytes, one after the other.
+    InTurn {
+        bytes: usize,
+        verbs: usize,
+    },
+    Write {
+        bytes: usize,
+    },
+    /// An FAA on a word of its own, or on one for all.
+    Faa {
+        shared: bool,
+    },
+}
+
+/// Operations a second of `clients` clients with `depth` coroutines each on so many compute nodes.
+fn throughput(preset: Preset, hosts: usize, clients: usize, depth: usize, op: Op) -> f64 {
+    let nodes = preset.memory_nodes;
+    let sim = cluster(preset, nodes);
+    let span_ns = 400_000u64;
+    let mut counts = Vec::new();
+    for number in 0..hosts * clients {
+        let client = sim.client_on(number % hosts);
+        let endpoint = client.connect();
+        for lane in 0..depth {
+            let endpoint = endpoint.clone();
+            let own = (number * depth + lane) as u64;
+            counts.push(sim.spawn(&client, async move {
+                let span = endpoint.span(OpKind::Other);
+                let mut ops = 0u64;
+                let end = Duration::from_nanos(span_ns);
+                let node = (own % nodes as u64) as u16;
+                loop {
+                    let ptr = on(node, own % 4096 * 8);
+                    match op {
+                        Op::Reads { bytes, verbs } => {
+                            let mut batch = span.batch();
+                            (0..verbs as u64).for_each(|i| _ = batch.read(ptr.add(i * 512), bytes));
+                            batch.post().await.unwrap();
+                        }
+                        Op::InTurn { bytes, verbs } => {
+                            for i in 0..verbs as u64 {
+                                span.read(ptr.add(i * 512), bytes).await.unwrap();
+                            }
+                        }
+                        Op::Write { bytes } => span.write(ptr, endpoint.buf(bytes)).await.unwrap(),
+                        Op::Faa { shared } => {
+                            let ptr = if shared { word(0) } else { on(node, own) };
+                            span.faa(ptr, 1).await.unwrap();
+                        }
+                    }
+                    if endpoint.now() > end {
+                        return ops;
+                    }
+                    // The first half warms up.
+                    ops += u64::from(endpoint.now() * 2 > end);
+                }
+            }));
+        }
+    }
+    sim.run().assert_done();
+    let ops: u64 = counts.iter().filter_map(|count| count.take()).sum();
+    ops as f64 / (span_ns as f64 / 2.0) * 1e9
+}
+
+fn near(measured: f64, expected: f64, tolerance: f64) {
+    assert!((measured / expected - 1.0).abs() < tolerance, "{measured} is not {expected} within {tolerance}");
+}
+
+#[test]
+fn one_read_of_no_bytes_takes_as_long_as_the_preset_says() {
+    for preset in Preset::all() {
+        let expected = preset.read_ns;
+        let sim = cluster(preset, 1);
+        let client = sim.client();
+        let endpoint = client.connect();
+        let took = sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            span.read(word(0), 0).await.unwrap();
+            let before = endpoint.now();
+            for _ in 0..100 {
+                span.read(word(0), 0).await.unwrap();
+            }
+            (endpoint.now() - before).as_nanos() as u64 / 100
+        });
+        sim.run().assert_done();
+        let took = took.take().unwrap();
+        assert!(took.abs_diff(expected) <= 3, "{took} instead of {expected}");
+    }
+}
+
+/// A CPU that costs nothing, so that the NIC is the limit.
+fn bare() -> Preset {
+    Preset { doorbell_ns: 0, wqe_ns: 0, poll_ns: 0, ..Preset::linear_probing() }
+}
+
+#[test]
+fn the_message_rate_is_the_limit_of_small_reads() {
+    let op = Op::Reads { bytes: 0, verbs: 1 };
+    near(throughput(bare(), 1, 28, 16, op), 87.17e6, 0.01);
+    // 28 threads of the paper's client do it too, although each doorbell costs them something, if they batch.
+    let op = Op::Reads { bytes: 0, verbs: 16 };
+    near(16.0 * throughput(Preset::linear_probing(), 1, 28, 4, op), 87.17e6, 0.02);
+}
+
+#[test]
+fn the_bandwidth_is_the_limit_of_large_reads_and_writes() {
+    let payload = 100e9 * 4096.0 / (4096.0 + 30.0);
+    for op in [Op::Reads { bytes: 4096, verbs: 1 }, Op::Write { bytes: 4096 }] {
+        near(throughput(bare(), 2, 14, 8, op) * 4096.0 * 8.0, payload, 0.02);
+    }
+}
+
+#[test]
+fn atomics_have_a_limit_of_their_own_and_a_lower_one_on_one_address() {
+    near(throughput(bare(), 2, 16, 16, Op::Faa { shared: false }), 25e6, 0.01);
+    near(throughput(bare(), 2, 16, 16, Op::Faa { shared: true }), 2.5e6, 0.01);
+}
+
+#[test]
+fn a_hot_word_does_not_hold_up_the_reads_beside_it() {
+    let sim = cluster(bare(), 1);
+    for _ in 0..64 {
+        let client = sim.client();
+        let endpoint = client.connect();
+        sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            for _ in 0..20 {
+                span.faa(word(0), 1).await.unwrap();
+            }
+        });
+    }
+    let client = sim.client();
+    let endpoint = client.connect();
+    let took = sim.spawn(&client, async move {
+        let span = endpoint.span(OpKind::Other);
+        endpoint.sleep(Duration::from_micros(50)).await;
+        let before = endpoint.now();
+        span.read(word(8), 8).await.unwrap();
+        endpoint.now() - before
+    });
+    sim.run().assert_done();
+    assert!(took.take().unwrap() < Duration::from_nanos(1500));
+    assert_eq!(sim.peek(word(0)), Some(64 * 20));
+}
+
+/// SHARD, figure 1a: one READ beats two of half the size, in one batch or in turn, and even two much smaller ones in turn.
+#[test]
+fn one_larger_read_beats_two_smaller_ones() {
+    for threads in [4, 16, 36] {
+        let rate = |op| throughput(Preset::shard(), 3, threads, 1, op);
+        for bytes in [128usize, 256, 512] {
+            let one = rate(Op::Reads { bytes, verbs: 1 });
+            let batch = rate(Op::Reads { bytes: bytes / 2, verbs: 2 });
+            let in_turn = rate(Op::InTurn { bytes: bytes / 2, verbs: 2 });
+            let small = rate(Op::InTurn { bytes: 64, verbs: 2 });
+            assert!(one > batch && batch > in_turn, "{bytes} bytes, {threads} threads: {one} {batch} {in_turn}");
+            assert!(one > small, "{bytes} bytes, {threads} threads: {one} {small}");
+        }
+    }
+}
+
+#[test]
+fn calls_queue_for_the_memory_nodes_cores() {
+    let sim = cluster(Preset { call_ns: 10_000, call_cores: 2, ..bare() }, 1);
+    sim.set_handler(Box::new(|_, memory, request| {
+        memory[8] += 1;
+        request.to_vec()
+    }));
+    for _ in 0..8 {
+        let client = sim.client();
+        let endpoint = client.connect();
+        sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            let reply = span.call(NodeId::new(0), endpoint.buf_from(b"a request")).await.unwrap();
+            assert_eq!(&reply[..9], b"a request");
+        });
+    }
+    sim.run().assert_done();
+    assert_eq!(sim.peek(RemotePtr::new(NodeId::new(0), 64)), Some(8));
+    // Eight calls of 10 us on two cores.
+    assert!(sim.now().as_micros().abs_diff(41) <= 1, "{:?}", sim.now());
+}
+
+#[test]
+fn the_model_is_repeatable_and_its_clients_can_die() {
+    let run = || {
+        let sim = cluster(Preset::dex(), 4);
+        for number in 0..20 {
+            let client = sim.client_on(number % 4);
+            client.die_at(5 + number as u64, farindex_sim::Fate::Drawn);
+            let endpoint = client.connect();
+            sim.spawn(&client, async move {
+                let span = endpoint.span(OpKind::Other);
+                loop {
+                    let mut batch = span.batch();
+                    (0..4).for_each(|node| _ = batch.faa(on(node, 0), 1));
+                    batch.post().await.unwrap();
+                }
+            });
+        }
+        sim.run().assert_done();
+        sim.settle();
+        assert_eq!(sim.stats().deaths, 20);
+        (sim.trace(), sim.now())
+    };
+    assert_eq!(run(), run());
+}
