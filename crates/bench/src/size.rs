@@ -23,29 +23,17 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
         _ => return bad("has no suffix that is known"),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let (Ok(value), false) = (whole.parse::<u64>(), number.ends_with('.') || fraction.contains('.')) else {
+    let misplaced = number.ends_with('.') || fraction.contains('.') || fraction.len() > 18;
+    let (Ok(whole), false) = (whole.parse::<u64>(), misplaced) else {
         return bad(if digits == 0 { "is no number" } else { "is not a number that fits" });
     };
-    let Some(value) = value.checked_mul(unit) else {
-        return bad("is too large");
-    };
-    let mut scale = unit;
-    let mut rest = 0;
-    for digit in fraction.bytes() {
-        if scale % 10 != 0 && digit != b'0' {
-            // Powers of 1024 have few decimal digits; let it be a whole number or nothing.
-            let exact = fraction.parse::<u64>().ok().zip(10u64.checked_pow(fraction.len() as u32));
-            let part =
-                exact.and_then(|(part, of)| part.checked_mul(unit).filter(|all| all % of == 0).map(|all| all / of));
-            return match part.and_then(|part| value.checked_add(part)) {
-                Some(sum) => Ok(sum),
-                None => bad("is no whole number"),
-            };
-        }
-        scale /= 10;
-        rest += u64::from(digit - b'0') * scale;
+    let part: u128 = format!("0{fraction}").parse().unwrap_or_default();
+    let (part, of) = (part * u128::from(unit), 10u128.pow(fraction.len() as u32));
+    if !part.is_multiple_of(of) {
+        return bad("is no whole number");
     }
-    value.checked_add(rest).map_or_else(|| bad("is too large"), Ok)
+    let sum = u128::from(whole) * u128::from(unit) + part / of;
+    u64::try_from(sum).or_else(|_| bad("is too large"))
 }
 
 /// A time with its unit: ms, s, min or h.

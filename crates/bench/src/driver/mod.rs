@@ -34,7 +34,7 @@ use farindex_index::HashIndex;
 use shared::Shared;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Something that can be measured.
@@ -94,19 +94,30 @@ pub struct Control<'a> {
     pub progress: Option<&'a dyn Fn(Progress)>,
 }
 
+/// Tells the caller when a thread is done, however it ends. (Whether the system calls the thread finished comes later,
+/// and without a sign.)
+struct Leaving<'a>(std::thread::Thread, &'a AtomicUsize);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Release);
+        self.0.unpark();
+    }
+}
+
 /// Runs a plan. Wrong answers and failed operations are part of the outcome; it is for the caller to fail on them.
 pub fn run<B: Bench>(bench: &B, plan: &Plan, control: &Control<'_>) -> Result<Outcome, BenchError> {
     plan.check()?;
     let began = Instant::now();
     let shared = Arc::new(Shared::new(plan.clone(), Arc::clone(&control.stop)));
+    let at_work = AtomicUsize::new(plan.threads);
     let reports = std::thread::scope(|scope| {
         let caller = std::thread::current();
         let spawn = |thread| {
-            let (shared, caller) = (&shared, caller.clone());
+            let (shared, leaving) = (&shared, Leaving(caller.clone(), &at_work));
             let body = move || {
-                let report = thread::run(bench, thread, shared);
-                caller.unpark();
-                report
+                let _leaving = leaving;
+                thread::run(bench, thread, shared)
             };
             let spawned = std::thread::Builder::new().name(format!("worker-{thread}")).spawn_scoped(scope, body);
             spawned.map_err(|error| {
@@ -115,7 +126,7 @@ pub fn run<B: Bench>(bench: &B, plan: &Plan, control: &Control<'_>) -> Result<Ou
             })
         };
         let threads: Vec<_> = (0..plan.threads).map(spawn).collect();
-        while threads.iter().flatten().any(|thread| !thread.is_finished()) {
+        while at_work.load(Ordering::Acquire) > 0 {
             if let Some(progress) = control.progress {
                 progress(shared.progress(began.elapsed()));
                 std::thread::park_timeout(Duration::from_millis(100));

@@ -7,10 +7,12 @@ use farindex_index::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upse
 use foldhash::fast::RandomState;
 use std::sync::Arc;
 
+type Bytes = Box<[u8]>;
+
 /// A sharded map of boxed bytes, hashed with foldhash (the crate's default, SipHash, would be half of its time).
 #[derive(Clone)]
 pub struct LocalMap {
-    map: Arc<DashMap<Box<[u8]>, Box<[u8]>, RandomState>>,
+    map: Arc<DashMap<Bytes, Bytes, RandomState>>,
 }
 
 impl LocalMap {
