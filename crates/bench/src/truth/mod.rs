@@ -1,6 +1,6 @@
 //! What the answers must be.
 //!
-//! An answer is judged in two ways. Every *value* must be one that was written under its key ([`Values`]), whatever
+//! An answer is judged in two ways. Every *value* must be one that was written under its key ([`Values`](crate::workload::Values)), whatever
 //! else goes on. *Presence* must fit what this run has done:
 //!
 //! * **Nothing is ever removed** (the mix has no `remove`): keys `0..loaded` and every key whose insert was acknowledged
