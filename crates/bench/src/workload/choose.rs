@@ -75,6 +75,7 @@ impl Chooser {
 
     /// The number of the key for operation `ordinal` of the run. `known` is how many keys there are by now, at least as
     /// many as at the beginning.
+    #[inline]
     pub fn choose(&self, stream: &mut Stream, known: u64, ordinal: u64) -> u64 {
         match self.distribution {
             Distribution::Uniform => below(stream.key(), known),

@@ -104,6 +104,7 @@ impl Mix {
         self.percent(op) > 0.0
     }
     /// The operation for a draw, of which the low 32 bits are used.
+    #[inline]
     pub fn choose(&self, draw: u64) -> Op {
         let draw = draw & 0xffff_ffff;
         let mut at = 0;

@@ -35,6 +35,7 @@ impl Scramble {
     }
 
     /// Where `rank`, which is below n, goes.
+    #[inline]
     pub fn apply(&self, rank: u64) -> u64 {
         let mut at = self.permute(rank & self.mask);
         // The cycle of a rank below n comes back to that rank at the latest, so this ends.

@@ -117,6 +117,7 @@ impl Values {
     }
 
     /// Writes the value of key `number` for this draw into `buf` and returns it.
+    #[inline]
     pub fn fill(self, number: u64, draw: u64, buf: &mut [u8]) -> &[u8] {
         let nonce = draw >> CHECK_BITS;
         let word = nonce << CHECK_BITS | Self::check(number, nonce);
@@ -137,6 +138,7 @@ impl Values {
     }
 
     /// Is this a value that was written under key `number`?
+    #[inline]
     pub fn verify(self, number: u64, value: &[u8]) -> Result<(), ValueFault> {
         let got = value.len();
         if !(self.size.min..=self.size.max).contains(&got) {

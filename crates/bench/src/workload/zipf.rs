@@ -31,6 +31,7 @@ impl Zipf {
     }
 
     /// The rank for a uniform 64-bit draw.
+    #[inline]
     pub fn rank(&self, draw: u64) -> u64 {
         let u = (draw >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
         let scaled = u * self.zeta;
