@@ -149,6 +149,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
     let plan = &shared.plan;
     let index = context.worker.index();
     let keys: Keys = shared.keys;
+    let answers = context.worker.answers();
     let mut key = vec![0; keys.size()];
     let mut buf = vec![0; shared.values.longest()];
     let mut tally = Tally::default();
@@ -184,6 +185,13 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
             }
             tally.counts[op as usize] += 1;
             match answer {
+                // Answers that are not meant cost no judgement, or a yardstick would pay for what it does not do; but
+                // what began must end, and a new key be acknowledged.
+                Ok(answer) if !answers => {
+                    if changes {
+                        let _ = shared.truth.end(target.number, window, target.fresh, answer.effect);
+                    }
+                }
                 Ok(answer) => {
                     if let Err(wrong) = judge(shared, op, target, window, &answer) {
                         context.wrong(phase, op, target.number, wrong);
