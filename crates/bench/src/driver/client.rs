@@ -1,0 +1,216 @@
+//! One client: a coroutine that carries out operations, one after the other, and judges the answers.
+
+use super::Worker;
+use super::shared::{Phase, Shared};
+use super::thread::Context;
+use crate::truth::{Effect, Truth, WrongAnswer};
+use crate::workload::{ABSENT, Keys, Op, Stream, below};
+use farindex_index::{HashIndex, IndexError, Insert, Remove, Update, Upsert, Value};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant;
+
+/// A client makes way for others after this many operations.
+const TURN: u32 = 32;
+/// One operation in 2^3 is timed.
+const TIMED_SHIFT: u32 = 64 - 3;
+
+/// Operations that a client has carried out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) counts: [u64; Op::COUNT],
+}
+
+/// Lets the other clients of the thread, and the endpoint, have a turn.
+pub(crate) async fn make_way() {
+    let mut waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Which key an operation is on.
+#[derive(Clone, Copy)]
+struct Target {
+    number: u64,
+    /// A new key, which nobody else knows yet.
+    fresh: bool,
+}
+
+async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordinal: u64) -> Option<Target> {
+    let truth = &shared.truth;
+    let known = |number| Some(Target { number, fresh: false });
+    match (phase, op) {
+        (Phase::Load, _) => Some(Target { number: ordinal, fresh: true }),
+        (Phase::Audit, _) => known(ordinal),
+        (_, Op::GetAbsent) => known(ABSENT + below(stream.key(), 1 << 40)),
+        (_, Op::Insert) if truth.appends() => loop {
+            if let Some(number) = truth.claim() {
+                return Some(Target { number, fresh: true });
+            }
+            if shared.over(phase) {
+                return None;
+            }
+            make_way().await;
+        },
+        _ => known(shared.chooser.choose(stream, truth.known(), ordinal + shared.base(phase))),
+    }
+}
+
+/// What the index said.
+struct Answer {
+    effect: Effect,
+    value: Option<Value>,
+    /// For a read-modify-write, what the read found.
+    read: Option<Effect>,
+}
+
+impl From<Effect> for Answer {
+    fn from(effect: Effect) -> Self {
+        Answer { effect, value: None, read: None }
+    }
+}
+
+impl From<Option<Value>> for Answer {
+    fn from(value: Option<Value>) -> Self {
+        let effect = if value.is_some() { Effect::Present } else { Effect::Absent };
+        Answer { effect, value, read: None }
+    }
+}
+
+impl From<Update> for Effect {
+    fn from(update: Update) -> Self {
+        match update {
+            Update::Updated => Effect::Present,
+            Update::Absent => Effect::Absent,
+        }
+    }
+}
+
+#[inline]
+async fn ask(index: &impl HashIndex, op: Op, key: &[u8], value: &[u8]) -> Result<Answer, IndexError> {
+    Ok(match op {
+        Op::Get | Op::GetAbsent => index.get(key).await?.into(),
+        Op::Insert => match index.insert(key, value).await? {
+            Insert::Inserted => Effect::Added.into(),
+            Insert::Exists => Effect::Present.into(),
+        },
+        Op::Update => Effect::from(index.update(key, value).await?).into(),
+        Op::Upsert => match index.upsert(key, value).await? {
+            Upsert::Inserted => Effect::Added.into(),
+            Upsert::Updated => Effect::Present.into(),
+        },
+        Op::Remove => match index.remove(key).await? {
+            Remove::Removed => Effect::Taken.into(),
+            Remove::Absent => Effect::Absent.into(),
+        },
+        Op::Rmw => {
+            let found = Answer::from(index.get(key).await?);
+            let effect = Effect::from(index.update(key, value).await?);
+            Answer { effect, read: Some(found.effect), value: found.value }
+        }
+    })
+}
+
+/// Presence is judged first: a key that cannot be there has no right value.
+#[inline]
+fn judge(
+    shared: &Shared,
+    op: Op,
+    Target { number, fresh }: Target,
+    window: crate::truth::Window,
+    answer: &Answer,
+) -> Result<(), WrongAnswer> {
+    let truth: &Truth = &shared.truth;
+    if op == Op::GetAbsent {
+        return if answer.effect.was_present() { Err(WrongAnswer::Phantom) } else { Ok(()) };
+    }
+    let mut verdict = truth.end(number, window, fresh, answer.effect);
+    if let Some(read) = answer.read {
+        // The window covers both halves, and neither half changes presence.
+        verdict = verdict.and(truth.end(number, window, fresh, read));
+    }
+    verdict?;
+    match &answer.value {
+        Some(value) => shared.values.verify(number, value).map_err(WrongAnswer::Value),
+        None => Ok(()),
+    }
+}
+
+/// Runs one client through one phase.
+pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tally {
+    let shared = &*context.shared;
+    let plan = &shared.plan;
+    let index = context.worker.index();
+    let keys: Keys = shared.keys;
+    let answers = context.worker.answers();
+    let mut key = vec![0; keys.size()];
+    let mut buf = vec![0; shared.values.longest()];
+    let mut tally = Tally::default();
+    let mut turn = 0;
+    while let Some(stretch) = shared.claim(phase) {
+        let mut stream = Stream::new(plan.seed, phase as u64, stretch.start);
+        for ordinal in stretch {
+            if shared.over(phase) {
+                return tally;
+            }
+            let draw = stream.op();
+            let op = match phase {
+                Phase::Load => Op::Insert,
+                Phase::Audit => Op::Get,
+                Phase::Warmup | Phase::Measured => plan.workload.mix.choose(draw),
+            };
+            let Some(target) = target(shared, phase, op, &mut stream, ordinal).await else {
+                return tally;
+            };
+            keys.write(target.number, &mut key);
+            let value = match op {
+                Op::Get | Op::GetAbsent | Op::Remove => &[],
+                _ => shared.values.fill(target.number, stream.value(), &mut buf),
+            };
+            let changes = matches!(op, Op::Insert | Op::Upsert | Op::Remove);
+            let window = shared.truth.begin(target.number, changes);
+            // Other bits of the draw than those that choose the operation.
+            let timed = phase == Phase::Measured && draw >> TIMED_SHIFT == 0;
+            let started = timed.then(Instant::now);
+            let answer = ask(index, op, &key, value).await;
+            if let Some(started) = started {
+                context.timed(op, started, answer.is_ok());
+            }
+            tally.counts[op as usize] += 1;
+            match answer {
+                // Answers that are not meant cost no judgement, or a yardstick would pay for what it does not do; but
+                // what began must end, and a new key be acknowledged.
+                Ok(answer) if !answers => {
+                    if changes {
+                        let _ = shared.truth.end(target.number, window, target.fresh, answer.effect);
+                    }
+                }
+                Ok(answer) => {
+                    if let Err(wrong) = judge(shared, op, target, window, &answer) {
+                        context.wrong(phase, op, target.number, wrong);
+                    }
+                }
+                Err(error) => {
+                    if op != Op::GetAbsent {
+                        shared.truth.fail(target.number, window, changes);
+                    }
+                    context.failed(phase, op, target.number, &error);
+                }
+            }
+            context.worker.between();
+            turn += 1;
+            if turn >= TURN {
+                turn = 0;
+                make_way().await;
+            }
+        }
+    }
+    tally
+}

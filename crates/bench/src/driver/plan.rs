@@ -1,0 +1,168 @@
+//! What is to be run.
+
+use crate::BenchError;
+use crate::truth::Truth;
+use crate::workload::{Distribution, Keys, Mix, Op, ValueSize, Workload, Zipf};
+use std::time::Duration;
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Which operations.
+    pub workload: Workload,
+    /// Keys of the key space.
+    pub keys: u64,
+    /// How many of them are there before the measurement; all, unless said otherwise, or none if the workload is the
+    /// load itself.
+    pub loaded: Option<u64>,
+    /// Load them (otherwise they are there already, with values of the same sizes).
+    pub load: bool,
+    /// Bytes of a key, at least 8.
+    pub key_size: usize,
+    /// Bytes of a value.
+    pub value_size: ValueSize,
+    /// On which keys, if not as the workload has it.
+    pub distribution: Option<Distribution>,
+    /// Skew of the Zipfian distributions.
+    pub theta: f64,
+    /// Worker threads.
+    pub threads: usize,
+    /// Coroutines of all threads together.
+    pub clients: usize,
+    /// Operations before the measurement.
+    pub warmup: u64,
+    /// Operations to measure; as many as there are keys, if neither this nor `duration` is given.
+    pub ops: Option<u64>,
+    /// End the measurement after this time at the latest.
+    pub duration: Option<Duration>,
+    /// Everything is drawn from this.
+    pub seed: u64,
+    /// Read the whole key space afterwards, to find what was lost and not read meanwhile.
+    pub audit: bool,
+    /// Nobody else changes these keys; if somebody does, presence cannot be judged.
+    pub alone: bool,
+    /// Give up after this many failed operations.
+    pub errors_max: u64,
+}
+
+impl Plan {
+    /// A small run of this workload: 100,000 keys of 8 + 8 bytes, one thread, one client.
+    pub fn new(workload: Workload) -> Self {
+        Plan {
+            workload,
+            keys: 100_000,
+            loaded: None,
+            load: true,
+            key_size: Keys::SHORTEST,
+            value_size: ValueSize::fixed(8),
+            distribution: None,
+            theta: Zipf::THETA,
+            threads: 1,
+            clients: 1,
+            warmup: 0,
+            ops: None,
+            duration: None,
+            seed: 1,
+            audit: true,
+            alone: true,
+            errors_max: 1000,
+        }
+    }
+
+    /// On which keys.
+    pub fn distribution(&self) -> Distribution {
+        self.distribution.unwrap_or(self.workload.distribution)
+    }
+    /// Keys that are there when the warm-up begins.
+    pub fn loaded(&self) -> u64 {
+        self.loaded.unwrap_or(if self.workload.preload { self.keys } else { 0 })
+    }
+    /// Operations to measure; `None` if only time ends it.
+    pub fn ops(&self) -> Option<u64> {
+        match (self.ops, self.duration) {
+            (None, None) => Some(self.keys),
+            (ops, _) => ops,
+        }
+    }
+    /// Keys that the distribution is laid over.
+    pub(crate) fn span(&self) -> u64 {
+        if self.workload.mix.has(Op::Remove) { self.keys } else { self.loaded() }
+    }
+    pub(crate) fn truth(&self) -> Truth {
+        Truth::new(&self.workload.mix, self.keys, self.loaded(), !self.load, self.alone)
+    }
+
+    /// Says what is wrong with it, if anything is.
+    pub fn check(&self) -> Result<(), BenchError> {
+        const MOST: u64 = 1 << 40;
+        let refuse = |message: String| Err(BenchError::Plan(message));
+        let only_new = |mix: &Mix| [Op::Insert, Op::GetAbsent].iter().map(|&op| mix.percent(op)).sum::<f64>() >= 100.0;
+        let (mix, loaded) = (&self.workload.mix, self.loaded());
+        if self.keys == 0 || self.keys > MOST {
+            return refuse(format!("{} keys: it takes between 1 and {MOST}", self.keys));
+        }
+        if loaded > self.keys {
+            return refuse(format!("{loaded} loaded keys are more than the {} of the key space", self.keys));
+        }
+        if self.span() == 0 && !only_new(mix) {
+            return refuse(format!("{} works on keys that are there, but none is loaded", self.workload.name));
+        }
+        if self.key_size < Keys::SHORTEST {
+            let shortest = Keys::SHORTEST;
+            return refuse(format!("keys of {} bytes: it takes at least {shortest} to tell them apart", self.key_size));
+        }
+        if self.value_size.min > self.value_size.max {
+            return refuse(format!("value sizes {}: the first is above the second", self.value_size));
+        }
+        if !(self.theta > 0.0 && self.theta < 1.0) {
+            return refuse(format!("theta {}: it takes a number strictly between 0 and 1", self.theta));
+        }
+        if self.threads == 0 || self.clients < self.threads {
+            let Plan { threads, clients, .. } = self;
+            return refuse(format!("{clients} clients on {threads} threads: each thread needs at least one client"));
+        }
+        if self.clients > crate::truth::MAX_CLIENTS {
+            return refuse(format!("{} clients: at most {}", self.clients, crate::truth::MAX_CLIENTS));
+        }
+        if self.ops() == Some(0) {
+            return refuse("0 operations: there is nothing to measure".to_owned());
+        }
+        if self.duration.is_some_and(|duration| duration.is_zero()) {
+            return refuse("a duration of zero: there is nothing to measure".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_that_make_no_run_say_why() {
+        type Change = fn(&mut Plan);
+        let table: [(&str, Change, &str); 11] = [
+            ("ycsb-c", |plan| plan.keys = 0, "0 keys"),
+            ("ycsb-c", |plan| plan.loaded = Some(100_001), "more than the 100000"),
+            ("ycsb-c", |plan| plan.loaded = Some(0), "none is loaded"),
+            ("ycsb-c", |plan| plan.key_size = 7, "at least 8"),
+            ("ycsb-c", |plan| plan.value_size = ValueSize { min: 9, max: 8 }, "above the second"),
+            ("ycsb-c", |plan| plan.theta = 1.0, "strictly between"),
+            ("ycsb-c", |plan| plan.theta = f64::NAN, "strictly between"),
+            ("ycsb-c", |plan| plan.threads = 2, "at least one client"),
+            ("ycsb-c", |plan| plan.clients = 1 << 20, "at most"),
+            ("ycsb-c", |plan| plan.ops = Some(0), "nothing to measure"),
+            ("ycsb-c", |plan| plan.duration = Some(Duration::ZERO), "nothing to measure"),
+        ];
+        for (workload, change, want) in table {
+            let mut plan = Plan::new(workload.parse().unwrap());
+            assert_eq!(plan.check(), Ok(()));
+            change(&mut plan);
+            let error = plan.check().unwrap_err().to_string();
+            assert!(error.contains(want), "{error:?} does not say {want:?}");
+        }
+        for (name, _) in Workload::NAMES {
+            assert_eq!(Plan::new(name.parse().unwrap()).check(), Ok(()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the threads of one run share.
+
+use super::{Plan, Progress};
+use crate::truth::Truth;
+use crate::workload::{Chooser, Keys, Values};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Operations that a client takes on at a time, at most.
+const STRETCH_MAX: u64 = 512;
+
+/// The parts of a run, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Phase {
+    Load,
+    Warmup,
+    Measured,
+    Audit,
+}
+
+impl Phase {
+    pub(crate) const ALL: [Phase; 4] = [Phase::Load, Phase::Warmup, Phase::Measured, Phase::Audit];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Phase::Load => "load",
+            Phase::Warmup => "warm-up",
+            Phase::Measured => "measured",
+            Phase::Audit => "audit",
+        }
+    }
+}
+
+/// One number that clients of all threads add to. On a cache line of its own: everything else here is only read.
+#[repr(align(128))]
+#[derive(Default)]
+struct Claimed(AtomicU64);
+
+pub(crate) struct Shared {
+    pub(crate) plan: Plan,
+    pub(crate) truth: Truth,
+    pub(crate) chooser: Chooser,
+    pub(crate) keys: Keys,
+    pub(crate) values: Values,
+    stop: Arc<AtomicBool>,
+    aborted: AtomicBool,
+    /// The measured phase has lasted as long as it may.
+    expired: AtomicBool,
+    phase: AtomicUsize,
+    arrived: AtomicUsize,
+    failures: AtomicU64,
+    claimed: [Claimed; Phase::ALL.len()],
+}
+
+impl Shared {
+    pub(crate) fn new(plan: Plan, stop: Arc<AtomicBool>) -> Self {
+        Shared {
+            truth: plan.truth(),
+            chooser: Chooser::new(plan.distribution(), plan.span(), plan.theta),
+            keys: Keys::new(plan.key_size),
+            values: Values::new(plan.value_size),
+            plan,
+            stop,
+            aborted: AtomicBool::new(false),
+            expired: AtomicBool::new(false),
+            phase: AtomicUsize::new(0),
+            arrived: AtomicUsize::new(0),
+            failures: AtomicU64::new(0),
+            claimed: Default::default(),
+        }
+    }
+
+    /// Ends the run: a thread has failed, or there is no point in going on.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+    pub(crate) fn interrupted(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.aborted.load(Ordering::Acquire)
+    }
+    pub(crate) fn expire(&self) {
+        self.expired.store(true, Ordering::Relaxed);
+    }
+    /// One more failed operation.
+    pub(crate) fn count_failure(&self) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= self.plan.errors_max {
+            self.abort();
+        }
+    }
+    pub(crate) fn too_many_failures(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= self.plan.errors_max
+    }
+    /// Should clients put their work down?
+    #[inline]
+    pub(crate) fn over(&self, phase: Phase) -> bool {
+        self.interrupted() || (phase == Phase::Measured && self.expired.load(Ordering::Relaxed))
+    }
+
+    /// Operations of a phase; `None` if only time ends it. The audit's is known once the measured phase has ended.
+    pub(crate) fn total(&self, phase: Phase) -> Option<u64> {
+        match phase {
+            Phase::Load if self.plan.load => Some(self.plan.loaded()),
+            Phase::Load => Some(0),
+            Phase::Warmup => Some(self.plan.warmup),
+            Phase::Measured => self.plan.ops(),
+            Phase::Audit if self.plan.audit => Some(self.truth.known()),
+            Phase::Audit => Some(0),
+        }
+    }
+    /// Operations before this phase that drew from the workload.
+    pub(crate) fn base(&self, phase: Phase) -> u64 {
+        if phase == Phase::Measured { self.plan.warmup } else { 0 }
+    }
+    /// The next operations of this phase that nobody has taken on. Stretches shrink with the phase, so that clients end
+    /// about together.
+    pub(crate) fn claim(&self, phase: Phase) -> Option<Range<u64>> {
+        let total = self.total(phase).unwrap_or(u64::MAX);
+        let stretch = (total / (self.plan.clients as u64 * 8)).clamp(1, STRETCH_MAX);
+        let claimed = &self.claimed[phase as usize].0;
+        // Looking first keeps the number from running away once the phase is over.
+        if claimed.load(Ordering::Relaxed) >= total {
+            return None;
+        }
+        let from = claimed.fetch_add(stretch, Ordering::Relaxed);
+        (from < total).then(|| from..from.saturating_add(stretch).min(total))
+    }
+
+    /// Waits until every thread has come to meeting point `number` (1 for the first), driving its own work meanwhile.
+    /// `false` if the run is over instead.
+    pub(crate) fn meet(&self, number: usize, mut drive: impl FnMut()) -> bool {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        let mut turns = 0u32;
+        loop {
+            if self.interrupted() {
+                return false;
+            }
+            if self.arrived.load(Ordering::Acquire) >= number * self.plan.threads {
+                return true;
+            }
+            drive();
+            turns = turns.saturating_add(1);
+            match turns {
+                0..10_000 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as usize, Ordering::Relaxed);
+    }
+    pub(crate) fn progress(&self, elapsed: Duration) -> Progress {
+        let phase = Phase::ALL[self.phase.load(Ordering::Relaxed).min(Phase::ALL.len() - 1)];
+        let total = self.total(phase);
+        let done = self.claimed[phase as usize].0.load(Ordering::Relaxed).min(total.unwrap_or(u64::MAX));
+        Progress { phase: phase.name(), done, total, elapsed }
+    }
+}
