@@ -43,62 +43,6 @@ struct Inner {
     deadline: Cell<Duration>,
 }
 
-<<<<<<< HEAD
-=======
-/// What is known of a batch that did not complete at once.
-enum Flight {
-    Free,
-    Waiting(Option<Waker>),
-    Done(Chain, Result<(), FabricError>),
-    /// Nobody waits: the chain is recycled when it comes back.
-    Unwatched,
-}
-
-/// The batches in flight. A number is (generation, place), so that a completion which comes in after its deadline, when
-/// its place has been used again, is recognised and dropped.
-#[derive(Default)]
-struct Flights {
-    places: Vec<(u32, Flight)>,
-    free: Vec<u32>,
-    by_age: VecDeque<(Duration, u64, NodeId)>,
-    /// The transport has been asked to wake the endpoint then, for the deadline of its oldest batch.
-    armed: Option<Duration>,
-}
-
-impl Flights {
-    fn open(&mut self) -> u64 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, Flight::Free));
-            self.places.len() as u32 - 1
-        });
-        let entry = &mut self.places[place as usize];
-        entry.1 = Flight::Waiting(None);
-        u64::from(entry.0) << 32 | u64::from(place)
-    }
-    fn get(&mut self, id: u64) -> Option<&mut Flight> {
-        let entry = self.places.get_mut(id as u32 as usize)?;
-        (u64::from(entry.0) == id >> 32).then_some(&mut entry.1)
-    }
-    /// Should the transport be asked for a wake-up at `due`? One at a time is enough: it is renewed when it has passed. Asking
-    /// for each batch would leave a fabric in virtual time with seconds' worth of stale requests.
-    fn arm(&mut self, now: Duration, due: Duration) -> bool {
-        let needed = self.armed.is_none_or(|at| at <= now || due < at);
-        if needed {
-            self.armed = Some(due);
-        }
-        needed
-    }
-    fn close(&mut self, id: u64) {
-        if let Some(entry) = self.places.get_mut(id as u32 as usize)
-            && u64::from(entry.0) == id >> 32
-        {
-            *entry = (entry.0.wrapping_add(1), Flight::Free);
-            self.free.push(id as u32);
-        }
-    }
-}
-
->>>>>>> sim
 impl Endpoint {
     /// Puts an endpoint on top of a connection.
     pub fn new(transport: Box<dyn Transport>) -> Self {
@@ -197,69 +141,17 @@ impl Endpoint {
                 Ok((chain, result))
             }
             Post::Pending => {
-<<<<<<< HEAD
                 let now = transport.now();
-                transport.wake_at(now.saturating_add(self.inner.deadline.get()));
-                self.inner.flights.borrow_mut().posted(id, node, now);
-=======
-                let deadline = self.inner.deadline.get();
-                let now = transport.now();
-                let due = now.saturating_add(deadline);
+                let due = now.saturating_add(self.inner.deadline.get());
                 let mut flights = self.inner.flights.borrow_mut();
                 if flights.arm(now, due) {
                     transport.wake_at(due);
                 }
-                flights.by_age.push_back((due, id, node));
->>>>>>> sim
+                flights.posted(id, node, now);
                 Err(id)
             }
         }
     }
-<<<<<<< HEAD
-=======
-
-    fn expire(&self, now: Duration) -> bool {
-        let mut any = false;
-        loop {
-            let mut flights = self.inner.flights.borrow_mut();
-            let Some(&(due, id, node)) = flights.by_age.front() else {
-                return any;
-            };
-            let waiting = matches!(flights.get(id), Some(Flight::Waiting(_) | Flight::Unwatched));
-            if waiting && due > now {
-                if flights.arm(now, due) {
-                    self.inner.transport.borrow_mut().wake_at(due);
-                }
-                return any;
-            }
-            flights.by_age.pop_front();
-            if waiting {
-                let after = self.inner.deadline.get();
-                let waker = settle(&mut flights, id, Vec::new(), Err(FabricError::Deadline { node, after }));
-                drop(flights);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-                any = true;
-            }
-        }
-    }
-}
-
-/// Notes the end of a batch; returns who waits for it.
-fn settle(flights: &mut Flights, id: u64, chain: Chain, result: Result<(), FabricError>) -> Option<Waker> {
-    match flights.get(id) {
-        Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, result)) {
-            Flight::Waiting(waker) => waker,
-            _ => None,
-        },
-        Some(Flight::Unwatched) => {
-            flights.close(id);
-            None
-        }
-        _ => None,
-    }
->>>>>>> sim
 }
 
 struct Arrivals<'a> {
@@ -283,8 +175,13 @@ impl Driver for Endpoint {
             let now = transport.now();
             drop(transport);
             arrivals.woken.into_iter().for_each(Waker::wake);
-            let (expired, woken) = self.inner.flights.borrow_mut().expire(now, self.inner.deadline.get());
+            let deadline = self.inner.deadline.get();
+            let (expired, woken) = self.inner.flights.borrow_mut().expire(now, deadline);
             woken.into_iter().for_each(Waker::wake);
+            let rearm = self.inner.flights.borrow_mut().rearm(now, deadline);
+            if let Some(due) = rearm {
+                self.inner.transport.borrow_mut().wake_at(due);
+            }
             any |= expired;
         }
         if !self.inner.timers.borrow().is_empty() {
@@ -537,15 +434,9 @@ impl<'s> Batch<'s> {
             State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
             State::Ready(None) => {}
             State::Flying(id) => {
-<<<<<<< HEAD
                 let unused = span.endpoint.inner.flights.borrow_mut().forget(id);
                 debug_assert!(unused.is_none(), "nobody can wait for it yet");
-=======
-                if let Some(flight) = span.endpoint.inner.flights.borrow_mut().get(id) {
-                    *flight = Flight::Unwatched;
-                }
                 span.endpoint.inner.transport.borrow_mut().detached(id);
->>>>>>> sim
             }
         }
     }

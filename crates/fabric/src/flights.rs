@@ -30,6 +30,8 @@ pub(crate) struct Flights {
     /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
     by_age: VecDeque<(Duration, u64, NodeId)>,
     strays: u64,
+    /// The transport has been asked to wake the endpoint then, for the deadline of its oldest batch.
+    armed: Option<Duration>,
 }
 
 impl Flights {
@@ -57,6 +59,20 @@ impl Flights {
     /// It is on its way. Batches are posted in the order of their times.
     pub(crate) fn posted(&mut self, id: u64, node: NodeId, at: Duration) {
         self.by_age.push_back((at, id, node));
+    }
+    /// Should the transport be asked for a wake-up at `due`? One at a time is enough: it is renewed when it has passed.
+    /// Asking for each batch would leave a fabric in virtual time with seconds' worth of stale requests.
+    pub(crate) fn arm(&mut self, now: Duration, due: Duration) -> bool {
+        let needed = self.armed.is_none_or(|at| at <= now || due < at);
+        if needed {
+            self.armed = Some(due);
+        }
+        needed
+    }
+    /// The wake-up to ask for now that time has passed.
+    pub(crate) fn rearm(&mut self, now: Duration, deadline: Duration) -> Option<Duration> {
+        let due = self.by_age.front()?.0.saturating_add(deadline);
+        self.arm(now, due).then_some(due)
     }
     /// Might any be on its way?
     pub(crate) fn is_empty(&self) -> bool {
