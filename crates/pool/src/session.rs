@@ -60,6 +60,8 @@ pub struct Session {
     tick_at: Cell<usize>,
     /// Has the stock grown well beyond what a session keeps?
     hoards: Cell<bool>,
+    /// Operations until the next look at the epoch that somebody waits for; zero if nobody does.
+    wanted: Cell<u32>,
 }
 
 impl Session {
@@ -73,6 +75,7 @@ impl Session {
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             hoards: Cell::new(false),
+            wanted: Cell::new(0),
         }
     }
 
@@ -391,9 +394,19 @@ impl Session {
         self.chunks(node).give_back(&span, &blocks).await
     }
 
-    /// Is [`maintain`](Self::maintain) due? Costs nothing.
+    /// Something waits for the epoch to move on that is not retired memory: slots of an index, say. The session looks at
+    /// the epoch soon.
+    pub fn want_epoch(&self) {
+        if self.wanted.get() == 0 {
+            self.wanted.set(TICK_EVERY as u32);
+        }
+    }
+
+    /// Is [`maintain`](Self::maintain) due? To be asked once after each operation; costs nothing.
     pub fn maintenance_due(&self) -> bool {
-        self.retired.borrow().len() >= self.tick_at.get() || self.hoards.get()
+        let wanted = self.wanted.get();
+        self.wanted.set(wanted.saturating_sub(1));
+        wanted == 1 || self.retired.borrow().len() >= self.tick_at.get() || self.hoards.get()
     }
 
     /// Moves reclamation on: looks at the epoch, frees what it allows, gives back what this session has too much of.

@@ -280,6 +280,8 @@ impl Op<'_> {
         batch.faa(new_at, META);
         cell.clear(&mut batch);
         batch.post().await?;
+        // What moved has left dead slots behind, which wait for the epoch.
+        self.pin.session().want_epoch();
         old[turned] ^= META;
         old[LOCK_SLOT] ^= META;
         new[LOCK_SLOT] ^= META;
