@@ -395,11 +395,11 @@ impl Session {
     }
 
     /// Something waits for the epoch to move on that is not retired memory: slots of an index, say. The session looks at
-    /// the epoch soon.
-    pub fn want_epoch(&self) {
-        if self.wanted.get() == 0 {
-            self.wanted.set(TICK_EVERY as u32);
-        }
+    /// the epoch within as many operations.
+    pub fn want_epoch(&self, within: u32) {
+        let within = within.clamp(1, TICK_EVERY as u32);
+        let wanted = self.wanted.get();
+        self.wanted.set(if wanted == 0 { within } else { wanted.min(within) });
     }
 
     /// Is [`maintain`](Self::maintain) due? To be asked once after each operation; costs nothing.

@@ -207,7 +207,7 @@ impl Op<'_> {
         let dead = first.slots().filter(|(_, slot)| matches!(slot, Slot::Dead(_, stamp) if stamp.graced(epoch)));
         let dead: Vec<usize> = dead.map(|(slot, _)| slot).collect();
         if dead.is_empty() {
-            self.pin.session().want_epoch();
+            self.pin.session().want_epoch(1);
             return Ok(None);
         }
         let fresh = Slot::Fresh(geometry.version, Stamp::of_pin(epoch));

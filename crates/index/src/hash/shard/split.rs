@@ -280,8 +280,8 @@ impl Op<'_> {
         batch.faa(new_at, META);
         cell.clear(&mut batch);
         batch.post().await?;
-        // What moved has left dead slots behind, which wait for the epoch.
-        self.pin.session().want_epoch();
+        // What moved has left dead slots behind, which wait for the epoch. A small table needs them soon.
+        self.pin.session().want_epoch(u32::try_from(geometry.slots() / 128).unwrap_or(u32::MAX));
         old[turned] ^= META;
         old[LOCK_SLOT] ^= META;
         new[LOCK_SLOT] ^= META;
