@@ -1,0 +1,53 @@
+//! An index as a user sees it.
+
+use crate::any::AnyIndex;
+use crate::pool::Session;
+use crate::{Error, Insert, Remove, Update, Upsert};
+use farindex_index::HashIndex;
+use std::rc::Rc;
+
+/// An open index. The methods block until the operation is done; [`Index::concurrent`] is the way to have many in flight.
+#[derive(Clone)]
+pub struct Index {
+    // Dropped before the session it lives in.
+    index: Rc<AnyIndex>,
+    session: Session,
+}
+
+impl Index {
+    pub(crate) fn new(session: Session, index: AnyIndex) -> Self {
+        Index { index: Rc::new(index), session }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
+        let found = self.session.block_on(self.index.get(key.as_ref()))?;
+        Ok(found.map(|value| value.to_vec()))
+    }
+    /// Adds a key that is absent.
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Insert, Error> {
+        Ok(self.session.block_on(self.index.insert(key.as_ref(), value.as_ref()))?)
+    }
+    /// Changes the value of a key that is present.
+    pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Update, Error> {
+        Ok(self.session.block_on(self.index.update(key.as_ref(), value.as_ref()))?)
+    }
+    /// Sets the value of a key, present or not.
+    pub fn upsert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Upsert, Error> {
+        Ok(self.session.block_on(self.index.upsert(key.as_ref(), value.as_ref()))?)
+    }
+    /// Removes a key.
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<Remove, Error> {
+        Ok(self.session.block_on(self.index.remove(key.as_ref()))?)
+    }
+
+    /// The same index with operations that are futures ([`HashIndex`]): start many, then wait for them with
+    /// [`Session::block_on`].
+    pub fn concurrent(&self) -> Rc<AnyIndex> {
+        Rc::clone(&self.index)
+    }
+    /// The session it was opened in.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}

@@ -1,0 +1,50 @@
+//! Indexes for far (disaggregated) memory.
+//!
+//! Hash tables live entirely on memory nodes with almost no CPU; compute nodes operate them by one-sided READ, WRITE, CAS
+//! and FAA. This crate is the library's face; the crates underneath have the parts.
+//!
+//! ```
+//! use farindex::{IndexConfig, Pool};
+//!
+//! let pool = Pool::open("memory:64MiB")?;
+//! let session = pool.session()?;
+//! let index = session.create_index("demo", &IndexConfig::default())?;
+//! index.upsert("far", "memory")?;
+//! assert_eq!(index.get("far")?.as_deref(), Some(&b"memory"[..]));
+//! # Ok::<(), farindex::Error>(())
+//! ```
+//!
+//! Many operations in flight on one thread:
+//!
+//! ```
+//! use farindex::{HashIndex, IndexConfig, Pool};
+//!
+//! let pool = Pool::open("memory:64MiB")?;
+//! let session = pool.session()?;
+//! let index = session.create_index("demo", &IndexConfig::default())?.concurrent();
+//! let tasks: Vec<_> = (0..100u64).map(|i| {
+//!     let index = index.clone();
+//!     session.spawn(async move { index.upsert(&i.to_le_bytes(), b"value").await })
+//! }).collect();
+//! for task in tasks {
+//!     session.block_on(task)?;
+//! }
+//! # Ok::<(), farindex::Error>(())
+//! ```
+
+mod any;
+pub mod check;
+mod error;
+mod index;
+mod keeper;
+mod pool;
+pub mod url;
+
+pub use any::{AnyIndex, IndexConfig};
+pub use check::CheckReport;
+pub use error::Error;
+pub use farindex_index::{HashIndex, IndexAudit, Insert, Remove, Update, Upsert, Value, shard};
+pub use farindex_pool::{ClientInfo, IndexInfo, PoolOptions};
+pub use index::Index;
+pub use pool::{Pool, Session};
+pub use url::PoolUrl;

@@ -1,0 +1,180 @@
+//! A pool as a user sees it.
+
+use crate::any::{AnyIndex, IndexConfig};
+use crate::index::Index;
+use crate::keeper::{Keeper, once};
+use crate::url::PoolUrl;
+use crate::{Error, check};
+use farindex_fabric::shm::ShmFabric;
+use farindex_fabric::{Endpoint, Executor, Fabric, Identity, MemoryFabric, Meter, OpKind, Task};
+use farindex_pool::{Client, ClientInfo, IndexInfo, PoolOptions, catalog, clients};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// An open pool of far memory. Cheap to clone and shared by threads; each thread opens a [`Session`].
+///
+/// While it is open this process is registered as a client of the pool. The last clone and session to be dropped gives
+/// back what the process holds.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    fabric: Arc<dyn Fabric>,
+    pool: farindex_pool::Pool,
+    identity: Identity,
+    client: Arc<Client>,
+    keeper: Keeper,
+}
+
+impl Pool {
+    /// Opens a pool: `shm:PATH` one that exists, `memory:SIZE` a new one. See [`PoolUrl`] for all forms.
+    pub fn open(url: &str) -> Result<Pool, Error> {
+        match url.parse()? {
+            PoolUrl::Memory { len, nodes } => {
+                Self::format(Arc::new(MemoryFabric::new(nodes, len)?), &PoolOptions::default())
+            }
+            PoolUrl::Shm { paths } => Self::attach(Arc::new(ShmFabric::open(&paths)?)),
+        }
+    }
+
+    /// Creates a pool. `size` is that of each memory node, for `shm:`; `memory:` has it in its string.
+    pub fn create(url: &str, size: Option<u64>, options: &PoolOptions) -> Result<Pool, Error> {
+        match (url.parse()?, size) {
+            (PoolUrl::Memory { len, nodes }, None) => Self::format(Arc::new(MemoryFabric::new(nodes, len)?), options),
+            (PoolUrl::Memory { .. }, Some(_)) => {
+                Err(Error::Settings("a memory: pool has its size in its string".to_owned()))
+            }
+            (PoolUrl::Shm { paths }, Some(size)) => {
+                let made = Self::format(Arc::new(ShmFabric::create(&paths, size)?), options);
+                if made.is_err() {
+                    // These files are ours, and hold nothing: a device is left alone.
+                    for path in paths.iter().filter(|path| path.is_file()) {
+                        let _: std::io::Result<()> = std::fs::remove_file(path);
+                    }
+                }
+                made
+            }
+            (PoolUrl::Shm { .. }, None) => Err(Error::Settings("a new shm: pool needs a size".to_owned())),
+        }
+    }
+
+    /// Creates a pool on all memory nodes of a fabric.
+    pub fn format(fabric: Arc<dyn Fabric>, options: &PoolOptions) -> Result<Pool, Error> {
+        let identity = fabric.new_identity();
+        let made = once(&fabric, &identity, async |endpoint: &Endpoint| {
+            farindex_pool::Pool::create(Arc::clone(&fabric), endpoint, options).await
+        })??;
+        Self::join(fabric, made, identity)
+    }
+
+    /// Opens the pool that the memory nodes of a fabric form.
+    pub fn attach(fabric: Arc<dyn Fabric>) -> Result<Pool, Error> {
+        let identity = fabric.new_identity();
+        let opened = once(&fabric, &identity, async |endpoint: &Endpoint| {
+            farindex_pool::Pool::open(Arc::clone(&fabric), endpoint).await
+        })??;
+        Self::join(fabric, opened, identity)
+    }
+
+    fn join(fabric: Arc<dyn Fabric>, pool: farindex_pool::Pool, identity: Identity) -> Result<Pool, Error> {
+        let client =
+            once(&fabric, &identity, async |endpoint: &Endpoint| Client::register(&pool, identity, endpoint).await)??;
+        let keeper = Keeper::start(Arc::clone(&fabric), identity, Arc::clone(&client))?;
+        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, keeper }) })
+    }
+
+    /// Opens a session for the calling thread.
+    pub fn session(&self) -> Result<Session, Error> {
+        let endpoint = self.inner.fabric.connect(&self.inner.identity)?;
+        let raw = Rc::new(self.inner.client.session(endpoint.clone()));
+        let executor = Executor::new();
+        Ok(Session { inner: Rc::new(SessionInner { raw, executor, endpoint, pool: self.clone() }) })
+    }
+
+    /// The pool below, for addresses and settings.
+    pub fn raw(&self) -> &farindex_pool::Pool {
+        &self.inner.pool
+    }
+    /// The fabric below.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.inner.fabric
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.keeper.stop();
+        let client = Arc::clone(&self.client);
+        // What cannot be given back now is found by the next check of the pool.
+        let _ = once(&self.fabric, &self.identity, async |endpoint: &Endpoint| client.close(endpoint).await);
+    }
+}
+
+/// One thread's hands in a pool. Not shared between threads; cheap to clone within one.
+#[derive(Clone)]
+pub struct Session {
+    pub(crate) inner: Rc<SessionInner>,
+}
+
+// The fields are dropped in this order: the session gives its stock to the client before the pool can close.
+pub(crate) struct SessionInner {
+    pub(crate) raw: Rc<farindex_pool::Session>,
+    pub(crate) executor: Executor,
+    pub(crate) endpoint: Endpoint,
+    pool: Pool,
+}
+
+impl Session {
+    /// Runs a future on this thread until it completes, with everything that was [spawned](Self::spawn).
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.inner.executor.block_on(&self.inner.endpoint, future)
+    }
+    /// Starts a coroutine; it runs while the session [blocks](Self::block_on) on something.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        self.inner.executor.spawn(future)
+    }
+
+    /// Creates an index.
+    pub fn create_index(&self, name: &str, config: &IndexConfig) -> Result<Index, Error> {
+        let index = self.block_on(AnyIndex::create(&self.inner.raw, name, config))?;
+        Ok(Index::new(self.clone(), index))
+    }
+    /// Opens an index by name, whatever its kind.
+    pub fn open_index(&self, name: &str) -> Result<Index, Error> {
+        let index = self.block_on(AnyIndex::open(&self.inner.raw, name))?;
+        Ok(Index::new(self.clone(), index))
+    }
+    /// Drops an index. Whoever has it open is told at the next operation.
+    pub fn drop_index(&self, name: &str) -> Result<(), Error> {
+        Ok(self.block_on(AnyIndex::drop_named(&self.inner.raw, name))?)
+    }
+    /// Every index of the pool.
+    pub fn indexes(&self) -> Result<Vec<IndexInfo>, Error> {
+        let span = self.inner.raw.span(OpKind::Other);
+        Ok(self.block_on(catalog::list(self.inner.raw.pool(), &span))?)
+    }
+    /// Everyone who is registered with the pool.
+    pub fn clients(&self) -> Result<Vec<ClientInfo>, Error> {
+        let span = self.inner.raw.span(OpKind::Other);
+        Ok(self.block_on(clients(self.inner.raw.pool(), &span))?)
+    }
+    /// Checks the whole pool: superblocks, catalog, every entry of every index, every block.
+    pub fn check(&self) -> Result<check::CheckReport, Error> {
+        self.block_on(check::check(&self.inner.raw))
+    }
+    /// Verbs, bytes and round trips of this session, by kind of operation.
+    pub fn meter(&self) -> Meter {
+        self.inner.endpoint.meter()
+    }
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+    /// The session below, for those who build on the crates underneath.
+    pub fn raw(&self) -> &Rc<farindex_pool::Session> {
+        &self.inner.raw
+    }
+}

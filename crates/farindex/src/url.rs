@@ -1,0 +1,116 @@
+//! Where a pool is, as a string.
+//!
+//! | Form | Meaning |
+//! |---|---|
+//! | `memory:1GiB` | one memory node inside this process; gone when the pool is closed |
+//! | `memory:1GiB,nodes=3` | three such nodes of 1 GiB each |
+//! | `shm:/dev/shm/demo` | a file that several processes map: /dev/shm, hugetlbfs, a DAX device, any disk |
+//! | `shm:/dev/shm/a,/dev/shm/b` | several files, one for each memory node, always in the same order |
+
+use crate::Error;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A parsed pool string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolUrl {
+    /// Inside this process.
+    Memory {
+        /// Bytes of each memory node.
+        len: u64,
+        /// Memory nodes.
+        nodes: usize,
+    },
+    /// Mapped files.
+    Shm {
+        /// One for each memory node.
+        paths: Vec<PathBuf>,
+    },
+}
+
+impl FromStr for PoolUrl {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self, Error> {
+        let bad = |why: &str| Error::Url { url: url.to_owned(), why: why.to_owned() };
+        let (scheme, rest) = url.split_once(':').ok_or_else(|| bad("it lacks a scheme like memory: or shm:"))?;
+        match scheme {
+            "memory" => {
+                let mut parts = rest.split(',');
+                let len = parse_size(parts.next().unwrap_or_default()).map_err(|why| bad(&why))?;
+                let mut nodes = 1;
+                for part in parts {
+                    let count =
+                        part.strip_prefix("nodes=").ok_or_else(|| bad("behind the size only nodes=N may stand"))?;
+                    nodes = count.parse().map_err(|_| bad("nodes= takes a whole number"))?;
+                }
+                Ok(PoolUrl::Memory { len: len.next_multiple_of(4096), nodes })
+            }
+            "shm" => {
+                let paths: Vec<PathBuf> = rest.split(',').map(PathBuf::from).collect();
+                if paths.iter().any(|path| path.as_os_str().is_empty()) {
+                    return Err(bad("behind shm: stand paths, separated by commas"));
+                }
+                Ok(PoolUrl::Shm { paths })
+            }
+            _ => Err(bad("the schemes are memory: and shm:")),
+        }
+    }
+}
+
+/// A number of bytes: `4096`, `64KiB`, `1.5GiB`, `2GB`, `512M`. K, M, G and T alone are powers of two, as `KiB` is; `KB`
+/// and its like are powers of ten.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        other => return Err(format!("{other:?} is no unit of size: use KiB, MiB, GiB, TiB or KB, MB, GB, TB")),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| format!("{text} is too large"));
+    }
+    let number: f64 = number.parse().map_err(|_| format!("{text:?} is no size: write something like 64MiB"))?;
+    let bytes = number * factor as f64;
+    if bytes < 1e18 { Ok(bytes as u64) } else { Err(format!("{text} is too large")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("4096", 4096), ("64KiB", 65536), ("1.5GiB", 3 << 29), ("2GB", 2_000_000_000), ("8m", 8 << 20)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "x", "1.2.3", "5 parsecs", "99999999999999T", "-1"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn urls() {
+        let paths = |paths: &[&str]| PoolUrl::Shm { paths: paths.iter().map(PathBuf::from).collect() };
+        assert_eq!("memory:1MiB".parse::<PoolUrl>().ok(), Some(PoolUrl::Memory { len: 1 << 20, nodes: 1 }));
+        assert_eq!("memory:1MiB,nodes=3".parse::<PoolUrl>().ok(), Some(PoolUrl::Memory { len: 1 << 20, nodes: 3 }));
+        assert_eq!("shm:/dev/shm/a".parse::<PoolUrl>().ok(), Some(paths(&["/dev/shm/a"])));
+        assert_eq!("shm:/a,/b".parse::<PoolUrl>().ok(), Some(paths(&["/a", "/b"])));
+        for url in
+            ["", "memory", "memory:", "memory:1MiB,node=3", "memory:1MiB,nodes=x", "shm:", "shm:/a,", "rdma:host"]
+        {
+            assert!(url.parse::<PoolUrl>().is_err(), "{url}");
+        }
+    }
+}
