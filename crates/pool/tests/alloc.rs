@@ -204,10 +204,10 @@ fn a_chunk_that_changes_its_class_under_a_claim() {
         let rig = Rig::new(8);
         let other = rig.join();
         let theirs = other.session();
-        // Seven chunks are taken, the eighth is of 64-byte blocks, all of them free.
+        // Seven chunks are taken, the eighth is of 128-byte blocks, all of them free.
         let spans = other.alloc(&theirs, 7 * CHUNK).expect("fits");
-        let block = other.alloc(&theirs, 64).expect("fits");
-        other.free(&theirs, block, 64);
+        let block = other.alloc(&theirs, 128).expect("fits");
+        other.free(&theirs, block, 128);
         other.run(theirs.flush()).expect("flushed");
 
         let member = rig.join_with(Delivery::Deferred);
@@ -215,28 +215,33 @@ fn a_chunk_that_changes_its_class_under_a_claim() {
         let executor = Executor::new();
         let task = executor.spawn({
             let session = Rc::clone(&session);
-            async move { session.alloc_now(&session.span(OpKind::Other), NODE, 64).await }
+            async move { session.alloc_now(&session.span(OpKind::Other), NODE, 128).await }
         });
         for _ in 0..steps {
             executor.run_ready();
             member.endpoint.progress();
         }
-        // Meanwhile the chunk becomes one of 128-byte blocks, which are free again: the same bits, other blocks.
-        let before = other.alloc(&theirs, 128);
-        if let Ok(ptr) = before {
-            changed += 1;
-            other.free(&theirs, ptr, 128);
-            other.run(theirs.flush()).expect("flushed");
-        }
+        // Meanwhile the chunk becomes one of 64-byte blocks. The first half of them is free again: the same bits of the
+        // bitmap, but as 128-byte blocks they would reach over the second half, which is in use.
         let mut live = Live::default();
+        let half = rig.pool.geometry(NODE).chunk(NODE, 7).add(CHUNK / 2);
+        let small: Vec<_> = std::iter::from_fn(|| other.alloc(&theirs, 64).ok()).collect();
+        changed += usize::from(!small.is_empty());
+        for ptr in small {
+            match ptr < half {
+                true => other.free(&theirs, ptr, 64),
+                false => live.add(ptr, 64),
+            }
+        }
+        other.run(theirs.flush()).expect("flushed");
         if let Ok(ptr) = executor.block_on(&member.endpoint, task) {
-            live.add(ptr, 64);
-        }
-        while let Ok(ptr) = member.run(session.alloc_now(&session.span(OpKind::Other), NODE, 64)) {
-            live.add(ptr, 64);
-        }
-        while let Ok(ptr) = other.alloc(&theirs, 128) {
             live.add(ptr, 128);
+        }
+        while let Ok(ptr) = member.run(session.alloc_now(&session.span(OpKind::Other), NODE, 128)) {
+            live.add(ptr, 128);
+        }
+        while let Ok(ptr) = other.alloc(&theirs, 64) {
+            live.add(ptr, 64);
         }
         live.add(spans, 7 * CHUNK);
     }

@@ -1,7 +1,7 @@
 //! Allocation, one-sided.
 //!
 //! Memory comes in *chunks*. A chunk holds blocks of one size class, or belongs to a *span* of contiguous chunks that
-//! holds one large object. A session takes blocks from its own stock ([`Stock`]) without any verb, and fills the stock
+//! holds one large object. A session takes blocks from its own stock without any verb, and fills the stock
 //! from the pool: blocks that others gave back, chunks that were freed, and last the chunks that nobody used yet.
 //!
 //! Invariants: a block is in exactly one place: reachable from an index, in a session's stock, in its limbo (unlinked,

@@ -1,0 +1,410 @@
+//! Reclamation: what a pinned operation can reach is not used again, and nobody else holds anything up.
+
+mod common;
+
+use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
+use farindex_fabric::memory::Delivery;
+use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
+use farindex_pool::layout::{HOME, header, header_word};
+use farindex_pool::{Client, Pool, PoolError, Session, clients};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const BYTES: u64 = 1000;
+
+fn epoch(rig: &Rig) -> u64 {
+    rig.peek(header_word(HOME, header::EPOCH), 1)[0]
+}
+
+#[test]
+fn a_retired_block_is_not_handed_out_while_an_older_pin_stands() {
+    let rig = Rig::new(8);
+    let (writer, reader) = (rig.join(), rig.join());
+    let (writes, reads) = (writer.session(), reader.session());
+    let blocks: Vec<_> = std::iter::from_fn(|| writer.alloc(&writes, BYTES).ok()).collect();
+    let span = || writes.span(OpKind::Other);
+    for _ in 0..3 {
+        writer.tick();
+        reader.tick();
+    }
+    let pin = reads.pin(reads.span(OpKind::Get)).expect("holds");
+    writer.retire(&writes, blocks[0], BYTES);
+    for _ in 0..20 {
+        writer.tick();
+        reader.tick();
+        assert!(epoch(&rig) <= pin.epoch() + 1, "E1");
+        assert!(matches!(writer.run(writes.alloc_now(&span(), NODE, BYTES)), Err(PoolError::Full { .. })));
+    }
+    drop(pin);
+    for _ in 0..4 {
+        writer.tick();
+        reader.tick();
+    }
+    assert_eq!(writer.run(writes.alloc_now(&span(), NODE, BYTES)), Ok(blocks[0]));
+}
+
+#[test]
+fn several_operations_of_one_session_hold_the_oldest_epoch() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let pin = |kind| session.pin(session.span(kind)).expect("holds");
+    let first = pin(OpKind::Get);
+    member.tick();
+    let second = pin(OpKind::Get);
+    assert_eq!(second.epoch(), first.epoch() + 1);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert_eq!(epoch(&rig), first.epoch() + 1);
+    drop(first);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert_eq!(epoch(&rig), second.epoch() + 1);
+    // A third one joins, the second ends, and the third holds on.
+    let third = pin(OpKind::Get);
+    drop(second);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert_eq!(epoch(&rig), third.epoch() + 1);
+}
+
+#[test]
+fn who_holds_memory_up_and_who_does_not() {
+    let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory");
+    let fabric = Arc::new(Mortal { inner: inner.clone(), gone: Mutex::default() });
+    let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
+    let pool = block_on(&endpoint, Pool::create(fabric.clone(), &endpoint, &small())).expect("created");
+    let join = || {
+        let identity = fabric.new_identity();
+        let endpoint = fabric.connect(&identity).expect("connects");
+        let client = block_on(&endpoint, Client::register(&pool, identity, &endpoint)).expect("a slot");
+        Member { endpoint, client }
+    };
+    let epoch = || peek(&inner, header_word(HOME, header::EPOCH), 1)[0];
+    let member = join();
+    let moves = || {
+        let before = epoch();
+        for _ in 0..3 {
+            member.tick();
+        }
+        epoch() - before
+    };
+    assert_eq!(moves(), 3, "alone");
+    let idle = join();
+    assert!(moves() <= 1, "a silent client holds the epoch");
+    let before = epoch();
+    for _ in 0..3 {
+        idle.tick();
+        member.tick();
+    }
+    assert!(epoch() - before >= 3, "an idle one whose keeper ticks does not");
+    idle.close();
+    assert_eq!(moves(), 3, "nor does a finished one");
+    let dead = join();
+    assert!(moves() <= 1);
+    fabric.gone.lock().expect("not poisoned").insert(dead.client.identity().token);
+    assert!(moves() >= 2, "nor one that is proved gone");
+    let span = member.endpoint.span(OpKind::Other);
+    let all = member.run(clients(&pool, &span)).expect("read");
+    assert_eq!(all.iter().map(|client| client.gone).collect::<Vec<_>>(), [Some(false), Some(true)]);
+}
+
+/// A client that registers while another one ticks, at every point of both.
+#[test]
+fn registration_and_heartbeat_interleave() {
+    for seed in 0..200 {
+        let rig = Rig::new(8);
+        let old = rig.join_with(Delivery::Deferred);
+        let identity = rig.fabric.new_identity();
+        let endpoint = rig.fabric.with_delivery(Delivery::Deferred).connect(&identity).expect("connects");
+        let driver =
+            Shuffle { endpoints: vec![old.endpoint.clone(), endpoint.clone()], rng: RefCell::new(Rng::new(seed)) };
+        let executor = Executor::new();
+        let ticks = executor.spawn({
+            let (client, endpoint) = (Arc::clone(&old.client), old.endpoint.clone());
+            async move {
+                for _ in 0..5 {
+                    client.tick(&endpoint).await.expect("ticks");
+                }
+            }
+        });
+        let pool = rig.pool.clone();
+        let joined = executor.spawn(async move { Client::register(&pool, identity, &endpoint).await });
+        let new = executor.block_on(&driver, joined).expect("a slot");
+        let session = new.session(old.endpoint.clone());
+        let pin = session.pin(session.span(OpKind::Get)).expect("holds");
+        executor.block_on(&driver, ticks);
+        assert!(epoch(&rig) <= pin.epoch() + 1, "seed {seed}: E1");
+    }
+}
+
+#[test]
+fn a_cancelled_heartbeat_does_not_stop_the_heart() {
+    let rig = Rig::new(8);
+    let member = rig.join_with(Delivery::Deferred);
+    let executor = Executor::new();
+    let task = executor.spawn({
+        let (client, endpoint) = (Arc::clone(&member.client), member.endpoint.clone());
+        async move { client.tick(&endpoint).await }
+    });
+    executor.run_ready();
+    drop(task);
+    executor.run_ready();
+    let before = epoch(&rig);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert!(epoch(&rig) >= before + 3);
+}
+
+#[test]
+fn a_lost_lease_is_reported() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let slot = rig.pool.geometry(HOME).client(member.client.slot());
+    let state = rig.peek(slot, 1)[0];
+    rig.poke(slot, &[state & !0xFF]);
+    assert_eq!(member.run(member.client.tick(&member.endpoint)), Err(PoolError::LeaseLost));
+    assert!(member.client.is_lost());
+    let refused = session.pin(session.span(OpKind::Get)).err().expect("refused");
+    assert_eq!(
+        refused.to_string(),
+        "this client's lease ran out and others have taken over its slot; open the pool again to go on"
+    );
+    drop(session);
+    assert_eq!(member.run(Arc::clone(&member.client).close(&member.endpoint)), Err(PoolError::LeaseLost));
+    // The slot is another's by now: nothing was written to it.
+    let next = rig.join();
+    assert_eq!(next.client.slot(), member.client.slot());
+}
+
+#[test]
+fn client_slots_run_out_and_come_back() {
+    let rig = Rig::new(8);
+    let mut members: Vec<_> = (0..8).map(|_| rig.join()).collect();
+    let slots: Vec<_> = members.iter().map(|member| member.client.slot()).collect();
+    assert_eq!(slots, [0, 1, 2, 3, 4, 5, 6, 7]);
+    let identity = rig.fabric.new_identity();
+    let endpoint = rig.fabric.connect(&identity).expect("connects");
+    let refused = block_on(&endpoint, Client::register(&rig.pool, identity, &endpoint)).err().expect("refused");
+    assert_eq!(
+        refused.to_string(),
+        "all 8 client slots of the pool are taken; close a client, or let the lease of a dead one run out"
+    );
+    members.remove(3).close();
+    assert_eq!(rig.join().client.slot(), 3);
+}
+
+#[test]
+fn clients_that_register_at_once_get_a_slot_each() {
+    for seed in 0..50 {
+        let rig = Rig::new(8);
+        let executor = Executor::new();
+        let mut endpoints = Vec::new();
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let identity = rig.fabric.new_identity();
+                let endpoint = rig.fabric.with_delivery(Delivery::Deferred).connect(&identity).expect("connects");
+                endpoints.push(endpoint.clone());
+                let pool = rig.pool.clone();
+                executor.spawn(async move { Client::register(&pool, identity, &endpoint).await })
+            })
+            .collect();
+        let driver = Shuffle { endpoints, rng: RefCell::new(Rng::new(seed)) };
+        let mut slots = executor.block_on(&driver, async {
+            let mut slots = Vec::new();
+            for task in tasks {
+                slots.push(task.await.expect("a slot for everyone").slot());
+            }
+            slots
+        });
+        slots.sort_unstable();
+        assert_eq!(slots, [0, 1, 2, 3, 4, 5, 6, 7], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_damaged_epoch_is_reported() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    for _ in 0..3 {
+        member.tick();
+    }
+    for damaged in [0, 1, u64::MAX, 1 << 63] {
+        rig.poke(header_word(HOME, header::EPOCH), &[damaged]);
+        let error = member.run(member.client.tick(&member.endpoint)).expect_err("refused");
+        assert!(matches!(error, PoolError::Corrupt { .. }), "{error}");
+    }
+}
+
+/// Words in far memory that point to blocks. A block says which word it belongs to; whoever finds another mark in it has
+/// followed a pointer into memory that was used again.
+struct Table {
+    words: RemotePtr,
+    len: u64,
+}
+
+const MARK: u64 = 0xB10C << 48;
+
+impl Table {
+    fn word(&self, i: u64) -> RemotePtr {
+        self.words.add(i * 8)
+    }
+
+    async fn update(&self, session: &Session, rng: &mut Rng) {
+        let i = rng.below(self.len);
+        let span = session.span(OpKind::Other);
+        let bytes = BYTES + rng.below(3) * 500;
+        let Ok(block) = session.alloc_now(&span, NODE, bytes).await else { return };
+        let mark = session.endpoint().buf_from_words(&[MARK | i, bytes]);
+        span.write(block, mark).await.expect("written");
+        let pin = session.pin(session.span(OpKind::Update)).expect("holds");
+        let seen = pin.span().read(self.word(i), 8).await.expect("read").words()[0];
+        let old = RemotePtr::from_bits(seen);
+        let mut old_bytes = 0;
+        if !old.is_null() {
+            let found = pin.span().read(old, 16).await.expect("read");
+            assert_eq!(found.words()[0], MARK | i, "the block at {old} was used again under a pin");
+            old_bytes = found.words()[1];
+        }
+        if pin.span().cas(self.word(i), seen, block.to_bits()).await.expect("posted") != seen {
+            session.discard(block, bytes);
+        } else if !old.is_null() {
+            pin.retire(old, old_bytes);
+        }
+    }
+
+    async fn get(&self, session: &Session, rng: &mut Rng, pause: impl AsyncFn()) {
+        let i = rng.below(self.len);
+        let pin = session.pin(session.span(OpKind::Get)).expect("holds");
+        let seen = pin.span().read(self.word(i), 8).await.expect("read").words()[0];
+        if seen == 0 {
+            return;
+        }
+        pause().await;
+        let ptr = RemotePtr::from_bits(seen);
+        let found = pin.span().read(ptr, 16).await.expect("read");
+        assert_eq!(found.words()[0], MARK | i, "the block at {ptr} was used again under a pin");
+    }
+}
+
+fn table(rig: &Rig, len: u64) -> Table {
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    let words = member.run(session.alloc_zeroed(&span, NODE, CHUNK)).expect("fits");
+    drop(session);
+    member.close();
+    Table { words, len }
+}
+
+/// Clients on one thread, several operations in flight each, batches in an order drawn from a seed, in a pool that is
+/// small enough for every block to be wanted again at once.
+#[test]
+fn pinned_readers_never_see_memory_used_again_interleaved() {
+    for seed in 0..20 {
+        let rig = Rig::new(8);
+        let table = Rc::new(table(&rig, 6));
+        let members: Vec<_> = (0..3).map(|_| rig.join_with(Delivery::Deferred)).collect();
+        let endpoints: Vec<_> = members.iter().map(|member| member.endpoint.clone()).collect();
+        let driver = Shuffle { endpoints, rng: RefCell::new(Rng::new(seed)) };
+        let executor = Executor::new();
+        let mut tasks = Vec::new();
+        for (who, member) in (0..).zip(&members) {
+            // Two sessions of one client, three operations in flight each.
+            for s in 0..2 {
+                let session = Rc::new(member.session());
+                for coroutine in 0..3 {
+                    let (session, table) = (Rc::clone(&session), Rc::clone(&table));
+                    let mut rng = Rng::new(seed * 100 + who * 10 + s * 3 + coroutine);
+                    tasks.push(executor.spawn(async move {
+                        for step in 0..60 {
+                            match coroutine {
+                                0 => {
+                                    // A slow reader.
+                                    let endpoint = session.endpoint().clone();
+                                    let word = table.word(0);
+                                    let pause = async || {
+                                        let span = endpoint.span(OpKind::Other);
+                                        for _ in 0..6 {
+                                            span.read(word, 8).await.expect("read");
+                                        }
+                                    };
+                                    table.get(&session, &mut rng, pause).await;
+                                }
+                                _ => table.update(&session, &mut rng).await,
+                            }
+                            if step % 4 == 0 {
+                                session.maintain().await.expect("maintained");
+                            }
+                        }
+                    }));
+                }
+            }
+        }
+        executor.block_on(&driver, async {
+            for task in tasks {
+                task.await;
+            }
+        });
+    }
+}
+
+#[test]
+fn pinned_readers_never_see_memory_used_again_threads() {
+    let rig = Rig::new(10);
+    let table = &table(&rig, 8);
+    let reads = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for client in 0..2_u64 {
+            let member = rig.join();
+            let identity = *member.client.identity();
+            let client_of_threads = Arc::clone(&member.client);
+            for thread in 0..2_u64 {
+                let (rig, reads) = (rig.clone(), &reads);
+                let client_of_thread = Arc::clone(&client_of_threads);
+                scope.spawn(move || {
+                    let endpoint = rig.fabric.connect(&identity).expect("connects");
+                    let session = client_of_thread.session(endpoint.clone());
+                    let mut rng = Rng::new(client * 10 + thread + 1);
+                    for step in 0..4000_u64 {
+                        if thread == 0 {
+                            block_on(&endpoint, table.update(&session, &mut rng));
+                        } else {
+                            block_on(&endpoint, table.get(&session, &mut rng, async || std::thread::yield_now()));
+                            reads.fetch_add(1, Ordering::Relaxed);
+                        }
+                        if step % 16 == 0 {
+                            block_on(&endpoint, session.maintain()).expect("maintained");
+                        }
+                    }
+                });
+            }
+        }
+    });
+    assert_eq!(reads.load(Ordering::Relaxed), 8000);
+}
+
+/// Poking at words is not what clients do; but a slot may hold anything.
+#[test]
+fn damaged_client_slots_do_no_harm() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let geometry = rig.pool.geometry(HOME);
+    let mut rng = Rng::new(5);
+    for _ in 0..200 {
+        let words: Vec<u64> = (0..8).map(|_| rng.next() << rng.below(16)).collect();
+        poke(&rig.fabric, geometry.client(1 + rng.below(7)), &words);
+        member.tick();
+        let span = member.endpoint.span(OpKind::Other);
+        member.run(clients(&rig.pool, &span)).expect("read");
+    }
+    rig.poke(geometry.client(1), &[u64::MAX << 8]);
+    assert_eq!(rig.join().client.slot(), 1, "the generation wraps");
+}
