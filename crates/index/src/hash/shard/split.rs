@@ -21,6 +21,7 @@ use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
+use crate::marks::mark;
 use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell, PoolError};
 use std::collections::BTreeMap;
@@ -106,6 +107,7 @@ impl Op<'_> {
         };
         let mut done = batch.post().await?;
         if done.old(lock) != word {
+            mark!("split: lock lost");
             drop(done);
             let mut batch = span.batch();
             cell.clear(&mut batch);
@@ -121,6 +123,7 @@ impl Op<'_> {
         }
         drop(done);
         if now.version() != version {
+            mark!("split: of a mixed snapshot");
             // The snapshot mixed two versions: what was frozen for a split that is not due is made live again.
             self.restore(level, &now, &cell, &mut known).await?;
             return Ok(None);
@@ -131,6 +134,7 @@ impl Op<'_> {
             if hold_still(&mut batch, &now, level, version, &mut known) == 0 {
                 break;
             }
+            mark!("split: straggler frozen again");
             let read = batch.read(now.at, level.bytes());
             now = Snapshot::new(now.at, batch.post().await?.buf(read));
         }
@@ -280,6 +284,14 @@ impl Op<'_> {
         batch.faa(new_at, META);
         cell.clear(&mut batch);
         batch.post().await?;
+        if level == Level::One {
+            mark!("split: level 1");
+        } else {
+            mark!("split: level 2");
+        }
+        if version % ROUND == ROUND - 1 {
+            mark!("split: sids renewed");
+        }
         // What moved has left dead slots behind, which wait for the epoch. A small table needs them soon.
         self.pin.session().want_epoch(u32::try_from(geometry.slots() / 128).unwrap_or(u32::MAX));
         old[turned] ^= META;
@@ -320,6 +332,7 @@ impl Op<'_> {
                 }
                 let sid = geometry.sid(header.hash.bits(), version + 1);
                 let entry = Slot::Live(Entry { sid, ..entry });
+                mark!("level 3: entry moved");
                 moved.push(at);
                 match new.get_mut(filled) {
                     Some(slot) => *slot = entry.over(*slot),
@@ -336,6 +349,7 @@ impl Op<'_> {
     async fn write_third(&self, at: RemotePtr, entries: &[u64]) -> Result<(), IndexError> {
         let span = self.pin.span();
         for entry in entries {
+            mark!("level 3: entry moved to level 3");
             let word = span.read(at, 8).await?.words().first().copied().unwrap_or(0);
             let chain = Chain3::read(span, at, word).await?;
             chain.add(&self.pin, *entry).await?;
@@ -356,6 +370,7 @@ impl Op<'_> {
         let now = Snapshot::new(now.at, span.read(now.at, level.bytes()).await?);
         // As in a split that renews no sids; a block whose slot this operation froze needs no header.
         self.learn_headers(&now, 0, known).await?;
+        mark!("restore");
         let geometry = self.table.geometry();
         let version = now.version();
         let mut words = now.words().to_vec();
@@ -416,6 +431,7 @@ impl Op<'_> {
             batch.post().await?;
             return Ok(());
         }
+        mark!("repair");
         let now = Snapshot::new(at, done.buf(read));
         drop(done);
         self.restore(level, &now, &cell, &mut Known::default()).await
@@ -464,6 +480,9 @@ impl Op<'_> {
             };
             self.backoff = Default::default();
             let child = at + geometry.buckets(version);
+            if version + 1 < geometry.version {
+                mark!("split: several versions");
+            }
             // Towards the bucket that is wanted.
             let lower = geometry.buckets(version + 1) - 1;
             (at, snapshot) = if bucket & lower == child { (child, halves.new) } else { (at, halves.old) };
