@@ -46,6 +46,15 @@ impl Subject for ShardUnderTest {
     async fn audit(&self, index: &Shard, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
         index.audit(audit, true).await
     }
+    /// The count of entries is a hint that steers growth: a wrong one must do no harm.
+    fn shake(&self, index: &Shard, dice: &mut Dice) {
+        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
+        let geometry = table.geometry();
+        if geometry.version + geometry.initial_bits() < 8 {
+            let wanted = (self.config.threshold * geometry.slots() as f64) as i64 + 2;
+            table.note(wanted.saturating_sub_unsigned(table.count()).max(0));
+        }
+    }
     fn crowd_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
     }

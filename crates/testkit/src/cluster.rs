@@ -92,8 +92,9 @@ impl<I: HashIndex> Worker<I> {
         }
     }
 
-    async fn work(mut self, operations: u64, pause: u32) {
+    async fn work(mut self, operations: u64, pause: u32, shake: impl Fn(&I, &mut Dice)) {
         for _ in 0..operations {
+            shake(&self.index, &mut self.dice);
             if self.dice.chance(ODDS / 3) {
                 let pause = Duration::from_nanos(self.dice.tail(pause));
                 self.endpoint.sleep(pause).await;
@@ -296,6 +297,7 @@ fn drive<S: Subject>(
 ) -> Result<(), String> {
     let options = PoolOptions { client_slots: 8, lease: setup.lease, chunk_size: Some(16 << 10) };
     let preparing = Dice::new(dice.word(), WORKERS);
+    let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let prepare = prepare(subject.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|outcome| format!("while preparing: {outcome}"))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
@@ -312,13 +314,20 @@ fn drive<S: Subject>(
             setup: setup.clone(),
         };
         let weak = Rc::downgrade(sim);
+        let subject = subject.clone();
         let whose = me.clone();
         sim.spawn(
             &me,
             node.live(move |worker, operations, pause, working| {
                 let Some(sim) = weak.upgrade() else { return };
+                let subject = subject.clone();
                 sim.spawn(&whose, async move {
-                    worker.work(operations, pause).await;
+                    let shake = |index: &S::Index, dice: &mut Dice| {
+                        if dice.chance(shaking) {
+                            subject.shake(index, dice);
+                        }
+                    };
+                    worker.work(operations, pause, shake).await;
                     working.set(working.get() - 1);
                 });
             }),

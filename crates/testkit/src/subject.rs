@@ -22,6 +22,9 @@ pub trait Subject: Clone + 'static {
     fn open(&self, session: &Rc<Session>) -> impl Future<Output = Result<Self::Index, IndexError>>;
     /// Walks it while nobody else is at work.
     fn audit(&self, index: &Self::Index, audit: &mut Audit) -> impl Future<Output = Result<IndexAudit, IndexError>>;
+    /// Does something that a client may do at any time and that brings rare paths about: pushes a table towards growth,
+    /// forgets a cache.
+    fn shake(&self, _index: &Self::Index, _dice: &mut Dice) {}
     /// May keys with these hash bits be told to be close together? A workload's hot keys share the low `bits` of their
     /// hashes, which for most hash tables means one bucket for the first `bits` doublings.
     fn crowd_bits(&self, dice: &mut Dice) -> u32;
