@@ -130,6 +130,11 @@ impl Op<'_> {
                 self.mend_second(geometry, homes[choice], &under.seconds[choice]).await?;
                 Ok(Put::Again)
             }
+            Ok(Step::Frozen) => {
+                mark!("put: frozen slots under the lock");
+                self.unfreeze(&under.first, &held.cell).await?;
+                Ok(Put::Again)
+            }
             Ok(Step::Again) => {
                 mark!("put: look again under the lock");
                 self.release(&held).await?;
@@ -176,9 +181,11 @@ impl Op<'_> {
         let Under { first, seconds, chain } = under;
 
         // The bucket may have been split, recycled or filled in between, or the key may have come.
-        if first.version() != version || first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..)))
-        {
+        if first.version() != version || first.slots().any(|(_, slot)| matches!(slot, Slot::Fresh(..))) {
             return Ok(Step::Again);
+        }
+        if first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..))) {
+            return Ok(Step::Frozen);
         }
         let mut unknown = self.candidates(first, self.places.first_pattern(geometry), true);
         for (choice, second) in seconds.iter().enumerate() {
@@ -289,6 +296,9 @@ enum Step {
     Released(Put),
     /// The lock is still held; look again.
     Again,
+    /// The lock is still held; somebody has begun to split the bucket, and has not got the lock. Whether that split is
+    /// due or was a mistake, nobody may ever come back for it.
+    Frozen,
     /// The lock is still held; this level-2 choice is not in order.
     Second(usize),
 }
