@@ -7,7 +7,7 @@ use farindex_fabric::{Endpoint, Fabric, OpKind};
 use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, marks};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
-use farindex_sim::{Config, Dice, ODDS, Sim};
+use farindex_sim::{Config, Dice, ODDS, Sim, Swarm};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -253,8 +253,10 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
     let freezing_for = dice.within(12, 24) as u32;
     report.settings =
         format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", subject.describe(), workload.describe());
+    let swarm = dice.chance(setup.tearing).then(|| tearing(&mut dice));
     let config = Config {
         nodes,
+        swarm,
         node_len: setup.node_len,
         max_steps: setup.max_steps,
         max_time: setup.max_time,
@@ -284,6 +286,21 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
     drop(sim);
     judge(&shared, report);
     outcome
+}
+
+/// Verbs in many pieces, as far apart as another client's whole step.
+fn tearing(dice: &mut Dice) -> Swarm {
+    Swarm {
+        split: ODDS,
+        tear: dice.pick(&[ODDS / 4, ODDS / 2, ODDS]).unwrap_or(ODDS),
+        pieces: dice.within(2, 20) as u32,
+        stall: dice.pick(&[ODDS / 32, ODDS / 8, ODDS / 4]).unwrap_or(0),
+        stall_exponent: dice.within(11, 18) as u32,
+        gap_ns: dice.pick(&[10, 200, 2000]).unwrap_or(10),
+        late: dice.pick(&[0, ODDS / 64]).unwrap_or(0),
+        late_exponent: dice.within(11, 20) as u32,
+        ..Swarm::draw(dice)
+    }
 }
 
 fn drive<S: Subject>(

@@ -1,5 +1,6 @@
 //! How much of everything.
 
+use farindex_sim::ODDS;
 use std::time::Duration;
 
 /// The size of a run. Ranges are drawn from, both ends included.
@@ -23,6 +24,10 @@ pub struct Setup {
     pub node_len: u64,
     /// Odds (out of [`farindex_sim::ODDS`]) that the memory nodes are nearly full.
     pub tight: u32,
+    /// Odds that the seed is about overflow: the crowd fills its bucket, and the hot keys come last.
+    pub overflowing: u32,
+    /// Odds that the seed is about tearing: READs take as long as whole operations of others.
+    pub tearing: u32,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
@@ -43,6 +48,8 @@ impl Default for Setup {
             lease: Duration::from_secs(120),
             node_len: 2 << 20,
             tight: 0,
+            overflowing: ODDS / 4,
+            tearing: ODDS / 3,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,

@@ -35,6 +35,8 @@ pub struct Workload {
     odds: (u32, u32),
     /// Weights of the operations.
     weights: [u64; 5],
+    /// The crowd fills its bucket before the hot keys come.
+    overflowing: bool,
     /// Bytes that values are padded to, at most.
     padding: u64,
 }
@@ -62,6 +64,10 @@ impl Workload {
             // Around what one bucket of the usual size holds.
             crowd = dice.within(56, setup.crowd_keys.1);
         }
+        let overflowing = dice.chance(setup.overflowing);
+        if overflowing {
+            crowd = dice.within(62, 100);
+        }
         let place = dice.word();
         let mut next = dice.below(1000);
         let shares: [u64; 5] =
@@ -75,17 +81,21 @@ impl Workload {
                 dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0),
             ),
             weights: shares,
+            overflowing,
             padding: dice.pick(&[0, 0, 100, 1500]).unwrap_or(0),
         }
     }
 
     /// Keys to put in before the clients come: most of the crowd, some cold ones, perhaps hot ones.
     pub fn preload(&self, dice: &mut Dice) -> Vec<Vec<u8>> {
-        let share = dice.pick(&[0, ODDS / 2, ODDS * 15 / 16, ODDS]).unwrap_or(0);
+        let mut share = dice.pick(&[0, ODDS / 2, ODDS * 15 / 16, ODDS]).unwrap_or(0);
         let cold = dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
-        let hot = dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
+        let mut hot = dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
         // The hot ones first or last: they lie in front or overflow.
-        let hot_first = dice.chance(ODDS / 2);
+        let hot_first = dice.chance(ODDS / 2) && !self.overflowing;
+        if self.overflowing {
+            (share, hot) = (ODDS, ODDS);
+        }
         let mut keys: Vec<_> = self.crowd.iter().filter(|_| dice.chance(share)).cloned().collect();
         keys.extend(self.cold.iter().filter(|_| dice.chance(cold)).cloned());
         let at = if hot_first { 0 } else { keys.len() };
@@ -128,9 +138,9 @@ impl Workload {
 
     /// In words.
     pub fn describe(&self) -> String {
-        let Workload { hot, crowd, cold, odds, weights, padding } = self;
+        let Workload { hot, crowd, cold, odds, weights, overflowing, padding } = self;
         format!(
-            "{} hot, {} crowded, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, padding {padding}",
+            "{} hot, {} crowded, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, overflowing {overflowing}, padding {padding}",
             hot.len(),
             crowd.len(),
             cold.len()
