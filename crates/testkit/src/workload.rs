@@ -72,6 +72,7 @@ impl Workload {
         let mut next = dice.below(1000);
         let shares: [u64; 5] =
             [dice.within(1, 8), dice.within(0, 6), dice.within(0, 4), dice.within(0, 4), dice.within(0, 6)];
+        let shares = if dice.chance(ODDS / 6) { [12, 1, 2, 0, 0] } else { shares };
         Workload {
             hot: keys_at(place, crowd_bits, hot, &mut next),
             crowd: keys_at(place, crowd_bits, crowd, &mut next),
