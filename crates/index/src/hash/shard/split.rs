@@ -74,7 +74,7 @@ impl Known {
 fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
     let mut held = Vec::new();
     let all = version % ROUND == ROUND - 1;
-    let mut barred = seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
+    let mut barred = false;
     for (i, slot) in seen.slots() {
         let word = seen.word(i) | if i == LOCK_SLOT { META } else { 0 };
         let at = seen.slot(i);
@@ -87,6 +87,8 @@ fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64
                 let ticket = batch.cas(at, word, Slot::Barrier(of, stamp).over(word));
                 held.push(Held { ticket, word, entry: None });
             }
+            // One that somebody has put up counts only if no fresh slot lies before it: an insert may know that one.
+            Slot::Barrier(..) => barred = true,
             // In level 2 dead slots are used again by CAS: what was seen under the old version must not succeed.
             Slot::Dead(of, stamp) if level == Level::Two && of <= version => {
                 let ticket = batch.cas(at, word, Slot::Dead(version + 1, stamp).over(word));
