@@ -84,7 +84,8 @@ impl<I: HashIndex> Worker<I> {
         };
         match outcome {
             Ok(outcome) => self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome),
-            Err(IndexError::Pool(PoolError::Full { .. })) => {
+            // Only what needs memory may fail for want of it.
+            Err(IndexError::Pool(PoolError::Full { .. })) if op != Op::Get && op != Op::Remove => {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
             }
@@ -253,11 +254,12 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
     let freezing_for = dice.within(12, 24) as u32;
     report.settings =
         format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", subject.describe(), workload.describe());
+    let tight = dice.chance(setup.tight);
     let swarm = dice.chance(setup.tearing).then(|| tearing(&mut dice));
     let config = Config {
         nodes,
         swarm,
-        node_len: setup.node_len,
+        node_len: if tight { dice.within(30, 60) << 13 } else { setup.node_len },
         max_steps: setup.max_steps,
         max_time: setup.max_time,
         log: setup.log,

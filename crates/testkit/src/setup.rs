@@ -47,7 +47,7 @@ impl Default for Setup {
             cold_keys: (0, 60),
             lease: Duration::from_secs(120),
             node_len: 2 << 20,
-            tight: 0,
+            tight: ODDS / 12,
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
             max_steps: 3_000_000,

@@ -9,10 +9,10 @@
 //! slot   live | dead | unwritten | link -> node | slot | slot | ... | slot 7: live or link -> ...
 //! ```
 
-use super::slot::{META, Pattern, Slot, Stamp};
+use super::slot::{META, Pattern, Slot};
 use crate::IndexError;
 use crate::marks::mark;
-use farindex_fabric::{Batch, RemotePtr, Span};
+use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 
 /// Slots of a node.
@@ -108,12 +108,5 @@ impl Chain3 {
             pin.session().discard(node, NODE_LEN as u64);
         }
         Ok(done)
-    }
-
-    /// WRITEs that turn frozen slots into dead ones. The caller holds the lock, and has moved the entries.
-    pub(super) fn bury(&self, batch: &mut Batch<'_>, moved: &[RemotePtr], version: u64, stamp: Stamp) {
-        for &(at, word) in self.slots.iter().filter(|(at, _)| moved.contains(at)) {
-            batch.write_words(at, &[Slot::Dead(version, stamp).over(word)]);
-        }
     }
 }

@@ -291,15 +291,21 @@ impl Op<'_> {
         let mut moved_third = Vec::new();
         if let Some(chain) = &chain {
             let surplus;
+            let made = geometry.third(child);
             (moved_third, surplus) = self.move_third(geometry, version, chain, &mut new, filled).await?;
-            if let Err(error) = self.write_third(geometry.third(child), &surplus).await {
+            if let Err(error) = self.write_third(made, &surplus).await {
                 // No room for a node: level 3 becomes what it was, as the caller does with the bucket.
+                let word = self.pin.span().read(made, 8).await?.words().first().copied().unwrap_or(0);
+                let nodes = Chain3::read(self.pin.span(), made, word).await?.nodes;
                 let mut batch = self.pin.span().batch();
-                for &(at, word) in chain.words().iter().filter(|(at, _)| moved_third.contains(at)) {
+                for &(at, word) in &moved_third {
                     batch.write_words(at, &[word]);
                 }
-                batch.write_words(geometry.third(child), &[0]);
+                batch.write_words(made, &[0]);
                 batch.post().await?;
+                for node in nodes {
+                    self.pin.session().discard(node, super::level3::NODE_LEN as u64);
+                }
                 return Err(error);
             }
         }
@@ -308,8 +314,8 @@ impl Op<'_> {
         let mut batch = span.batch();
         batch.write_words(new_at, &new);
         write_changes(&mut batch, now, &old);
-        if let Some(chain) = &chain {
-            chain.bury(&mut batch, &moved_third, next, stamp);
+        for &(at, word) in &moved_third {
+            batch.write_words(at, &[Slot::Dead(next, stamp).over(word)]);
         }
         let turned = version_slot(version);
         batch.faa(now.slot(turned), META);
@@ -336,7 +342,7 @@ impl Op<'_> {
     }
 
     /// Freezes the level-3 entries that move, and puts them into the new bucket as long as it has room. Returns the slots
-    /// they came from, and the entries that found no room.
+    /// they came from, with what these held last, and the entries that found no room.
     async fn move_third(
         &self,
         geometry: &Geometry,
@@ -344,7 +350,7 @@ impl Op<'_> {
         chain: &Chain3,
         new: &mut [u64],
         mut filled: usize,
-    ) -> Result<(Vec<RemotePtr>, Vec<u64>), IndexError> {
+    ) -> Result<(Vec<(RemotePtr, u64)>, Vec<u64>), IndexError> {
         let span = self.pin.span();
         let mut moved = Vec::new();
         let mut surplus = Vec::new();
@@ -366,7 +372,7 @@ impl Op<'_> {
                 let sid = geometry.sid(header.hash.bits(), version + 1);
                 let entry = Slot::Live(Entry { sid, ..entry });
                 mark!("level 3: entry moved");
-                moved.push(at);
+                moved.push((at, word));
                 match new.get_mut(filled) {
                     Some(slot) => *slot = entry.over(*slot),
                     None => surplus.push(entry.encode()),
