@@ -193,6 +193,15 @@ impl Places {
     pub fn first_pattern(&self, geometry: &Geometry) -> Pattern {
         Pattern::new(self.hash.fingerprint(), geometry.sid(self.hash.bits(), geometry.version))
     }
+    /// What its live slot may look like where `hash` places it, in a READ that a renewal of the sids has torn: with the
+    /// sid of an earlier round or of the next one.
+    pub fn torn_patterns(&self, geometry: &Geometry, hash: u64) -> impl Iterator<Item = Pattern> + use<> {
+        let fp = self.hash.fingerprint();
+        let now = geometry.sid(hash, geometry.version);
+        let sids = (0..=geometry.version / ROUND + 1).map(|round| geometry.sid(hash, round * ROUND));
+        let sids = sids.filter(|sid| *sid != now).fold(0u16, |all, sid| all | 1 << sid);
+        (0..16).filter(move |sid| sids >> sid & 1 == 1).map(move |sid| Pattern::new(fp, sid))
+    }
 }
 
 #[cfg(test)]

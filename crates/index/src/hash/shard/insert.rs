@@ -194,6 +194,7 @@ impl Op<'_> {
             }
             let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));
             unknown.extend(self.candidates(second, pattern, true));
+            unknown.extend(self.torn_candidates(second, geometry, self.places.choices[choice]));
         }
         unknown.extend(self.third_candidates(chain));
         if chain.is_moving(fp, version) {

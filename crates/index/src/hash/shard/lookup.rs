@@ -144,6 +144,18 @@ impl<'a> Op<'a> {
             }
             health => return self.recover(&geometry, Level::One, &first, health).await.map(|()| None),
         }
+        let torn = self.torn_candidates(&first, &geometry, self.places.hash.bits());
+        if !torn.is_empty() {
+            mark!("lookup: sid of another round");
+            match self.verify(torn).await? {
+                Verified::Hit(hit) => {
+                    mark!("lookup: found by the sid of another round");
+                    return Ok(Some(Looked::Hit(hit)));
+                }
+                Verified::None => {}
+                Verified::Again => return Ok(None),
+            }
+        }
         if geometry.parent(bucket).is_some() && self.table.speculates() {
             self.table.saw_young(true);
         }
@@ -209,6 +221,7 @@ impl<'a> Op<'a> {
         let mut found = Vec::new();
         for (snapshot, hash) in seconds.iter().zip(self.places.choices) {
             found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version)), true));
+            found.extend(self.torn_candidates(snapshot, &geometry, hash));
         }
         found.extend(self.third_candidates(&chain));
         if !found.is_empty() {
@@ -279,6 +292,13 @@ impl<'a> Op<'a> {
         let matches = chain.matches(Pattern::any_sid(self.places.hash.fingerprint()));
         let unknown = matches.filter(|(_, word)| !self.rejected.contains(&(word & !META)));
         unknown.map(|(slot, word)| Candidate { slot, word, settled: true }).collect()
+    }
+
+    /// Slots of a bucket in good health that may hold the key all the same: a READ that a renewal of the sids has torn
+    /// shows a version and a slot of different rounds.
+    pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Vec<Candidate> {
+        let patterns = self.places.torn_patterns(geometry, hash);
+        patterns.flat_map(|pattern| self.candidates(snapshot, pattern, true)).collect()
     }
 
     pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Vec<Candidate> {
