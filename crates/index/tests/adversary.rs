@@ -3,22 +3,32 @@
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test adversary` runs more of them;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
-use farindex_index::shard::Config;
+use farindex_index::shard::{Config, Variant};
 use farindex_index::{IndexAudit, IndexError, Shard};
 use farindex_pool::Session;
 use farindex_pool::audit::Audit;
 use farindex_sim::Dice;
-use farindex_testkit::{Setup, Subject, replay, run_seeds, seeds_or};
+use farindex_testkit::seeds::run_until;
+use farindex_testkit::{SeedReport, Setup, Subject, replay, run_seeds, seeds_or};
 use std::rc::Rc;
 
 #[derive(Debug, Clone)]
 struct ShardUnderTest {
     config: Config,
+    /// Does the table grow? Removals as published are not made for being split at the same time.
+    grows: bool,
 }
 
 impl ShardUnderTest {
     fn repaired() -> Self {
-        ShardUnderTest { config: Config { initial_bits: 0, ..Config::default() } }
+        ShardUnderTest { config: Config::default(), grows: true }
+    }
+    /// A table that is large enough from the beginning.
+    fn still(variant: Variant) -> Self {
+        ShardUnderTest {
+            config: Config { initial_bits: 3, threshold: 1.0, variant, ..Config::default() },
+            grows: false,
+        }
     }
 }
 
@@ -26,13 +36,16 @@ impl Subject for ShardUnderTest {
     type Index = Shard;
 
     fn draw(&self, dice: &mut Dice) -> Self {
+        if !self.grows {
+            return self.clone();
+        }
         let config = Config {
             initial_bits: dice.pick(&[0, 0, 0, 1, 3]).unwrap_or_default(),
             threshold: dice.pick(&[0.05, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0]).unwrap_or(0.8),
             alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
             ..self.config
         };
-        ShardUnderTest { config }
+        ShardUnderTest { config, ..*self }
     }
     fn describe(&self) -> String {
         format!("{:?}", self.config)
@@ -48,6 +61,9 @@ impl Subject for ShardUnderTest {
     }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
     fn shake(&self, index: &Shard, dice: &mut Dice) {
+        if !self.grows {
+            return;
+        }
         let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let geometry = table.geometry();
         if geometry.version + geometry.initial_bits() < 8 {
@@ -65,6 +81,22 @@ fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
+}
+
+/// A few keys that come and go in a table that stands still.
+fn come_and_go() -> Setup {
+    let none = (0, 0);
+    Setup { hot_keys: (1, 3), crowd_keys: none, cold_keys: (0, 12), overflowing: 0, tight: 0, ..Setup::default() }
+}
+
+#[test]
+fn the_published_removal_is_convicted() {
+    let convicts = |report: &SeedReport| report.failures.iter().any(|failure| failure.contains("not linearizable"));
+    let published = run_until(0..2000, &come_and_go(), &ShardUnderTest::still(Variant::Published), convicts);
+    assert!(published.failures.iter().any(convicts), "nobody found it: {published}");
+    let seeds = 0..published.failed.last().copied().unwrap_or_default() + 1;
+    println!("convicted by seed {}", seeds.end - 1);
+    run_seeds(seeds, &come_and_go(), &ShardUnderTest::still(Variant::Repaired)).assert_sound();
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
 //! | `level3` | single slots and chained nodes | 3.2.1 |
+//! | `published` | removal as published, for checkers to convict | 3.2 |
 //! | `walk` | every entry, for dumps and checks | |
 
 pub mod bucket;
@@ -21,6 +22,7 @@ pub mod geometry;
 mod insert;
 mod level3;
 mod lookup;
+mod published;
 pub mod slot;
 mod split;
 pub mod table;
@@ -398,6 +400,9 @@ impl HashIndex for Shard {
             let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
             let mut op = Op::new(self, table, pin, hash, key);
             loop {
+                if self.config.variant == Variant::Published {
+                    break op.remove_published().await?;
+                }
                 match op.look(&mut None).await? {
                     Looked::Absent(_) => break Remove::Absent,
                     Looked::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
