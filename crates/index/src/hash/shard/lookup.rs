@@ -133,7 +133,11 @@ impl<'a> Op<'a> {
             }
         }
         let fp = self.places.hash.fingerprint();
-        match first.health(geometry.version, fp) {
+        if self.table.geometry().version > geometry.version {
+            // The root came with this batch, and has a newer version: nothing is concluded from the older one.
+            return Ok(None);
+        }
+        match first.health(geometry.version, fp, geometry.side(bucket, geometry.version)) {
             Health::Good => {}
             Health::Unwritten | Health::Older(_) => {
                 self.table.saw_young(false);
@@ -217,7 +221,7 @@ impl<'a> Op<'a> {
             }
         }
         for (snapshot, home) in seconds.into_iter().zip(homes) {
-            match snapshot.health(version, fp) {
+            match snapshot.health(version, fp, geometry.side(home, version)) {
                 Health::Good => {}
                 Health::Unwritten | Health::Older(_) => {
                     self.split_towards(&geometry, Level::Two, home, snapshot, None).await?;

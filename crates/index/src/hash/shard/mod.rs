@@ -239,7 +239,7 @@ impl Shard {
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-            table.grow(&self.session, pin.span()).await?;
+            table.grow(&pin).await?;
         }
         if self.session.maintenance_due() {
             self.session.maintain().await?;

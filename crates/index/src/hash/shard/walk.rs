@@ -53,10 +53,10 @@ fn first_bucket(geometry: &Geometry, segment: usize) -> u64 {
     if segment == 0 { 0 } else { Geometry::segment_buckets(geometry.initial_bits(), segment as u64) }
 }
 
-/// Steps of a walk: segment, level, first bucket within the segment, buckets.
-fn steps(geometry: &Geometry) -> Vec<(usize, usize, u64, u64)> {
+/// Steps of a walk from this segment on: segment, level, first bucket within the segment, buckets.
+fn steps(geometry: &Geometry, from: usize) -> Vec<(usize, usize, u64, u64)> {
     let mut steps = Vec::new();
-    for segment in 0..geometry.segments().len() {
+    for segment in from..geometry.segments().len() {
         let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
         for level in 1..=3 {
             let step = STEP * [1, 8, 64][level - 1];
@@ -133,8 +133,9 @@ impl Shard {
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
-            let geometry = self.current(table).await?;
-            for part in steps(&geometry) {
+            let mut geometry = self.current(table).await?;
+            let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
+            while let Some(part) = left.pop_front() {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
@@ -159,6 +160,12 @@ impl Shard {
                 for (key, value) in found {
                     each(&key, value).await?;
                     seen += 1;
+                }
+                if left.is_empty() {
+                    // Entries may have moved on to segments that have come since.
+                    let newer = self.current(table).await?;
+                    left.extend(steps(&newer, geometry.segments().len()));
+                    geometry = newer;
                 }
             }
         }
@@ -192,7 +199,7 @@ impl Shard {
                 report.index_bytes += buckets * BYTES_PER_BUCKET;
                 audit.reach(*at, buckets * BYTES_PER_BUCKET, "a segment");
             }
-            for part in steps(&geometry) {
+            for part in steps(&geometry, 0) {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 report.buckets += step.written;
@@ -322,7 +329,7 @@ impl Shard {
             endpoint.sleep(Duration::from_micros(20)).await;
         }
         for (table, geometry) in self.tables.iter().zip(&geometries) {
-            for part in steps(geometry) {
+            for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
                 let step = read_step(&pin, geometry, part).await?;
                 let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
