@@ -15,6 +15,7 @@ use super::{Shard, wait::Backoff};
 use crate::IndexError;
 use crate::block::{self, Decoded, Header};
 use crate::keyhash::KeyHash;
+use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use std::ops::Range;
@@ -140,6 +141,7 @@ impl<'a> Op<'a> {
         match first.health(geometry.version, fp, geometry.side(bucket, geometry.version)) {
             Health::Good => {}
             Health::Unwritten | Health::Older(_) => {
+                mark!("health: unwritten or older");
                 self.table.saw_young(false);
                 self.split_towards(&geometry, Level::One, bucket, first, parent).await?;
                 return Ok(None);
@@ -231,6 +233,7 @@ impl<'a> Op<'a> {
             }
         }
         if chain.is_moving(fp) {
+            mark!("level 3: moving");
             return self.recover(&geometry, Level::One, &first, Health::Newer).await.map(|()| None);
         }
         Ok(Some(Looked::Absent(Absence { geometry, bucket, first })))
@@ -255,6 +258,7 @@ impl<'a> Op<'a> {
                 Err(PoolError::Corrupt { at: seen.slot(slot), what }.into())
             }
             Health::Newer => {
+                mark!("health: newer");
                 if self.table.sync(self.span()).await? || self.table.geometry().version > geometry.version {
                     return Ok(());
                 }
@@ -264,7 +268,14 @@ impl<'a> Op<'a> {
                 }
                 self.wait_for(seen.at).await
             }
-            _ => self.wait_for(seen.at).await,
+            Health::Mixed => {
+                mark!("health: mixed");
+                self.wait_for(seen.at).await
+            }
+            _ => {
+                mark!("health: locked");
+                self.wait_for(seen.at).await
+            }
         }
     }
 

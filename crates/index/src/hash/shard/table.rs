@@ -13,6 +13,7 @@ use super::geometry::{
     BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, RootState,
 };
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::{Pin, PoolError, Session};
 use std::cell::{Cell, RefCell};
@@ -255,6 +256,7 @@ impl Table {
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
         let mine = state.resized_by(session.client().slot());
         if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
+            mark!("grow: lost");
             return Ok(());
         }
         let bytes = Geometry::segment_buckets(geometry.initial_bits(), version + 1) * BYTES_PER_BUCKET;
@@ -278,6 +280,7 @@ impl Table {
             session.free(span, segment, bytes).await?;
             return Err(IndexError::Dropped);
         }
+        mark!("grow");
         self.sync(span).await.map(drop)
     }
 }
