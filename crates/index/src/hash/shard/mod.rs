@@ -191,7 +191,7 @@ impl Shard {
         let mut tables = Vec::new();
         for root in list.words() {
             let root = RemotePtr::from_bits(*root);
-            tables.push(Table::open(session, span, root, seal(session, info.uid), &config).await?);
+            tables.push(Table::open(span, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
         Ok(Shard { session: Rc::clone(session), uid: info.uid, config, tables })

@@ -93,13 +93,7 @@ impl Table {
     }
 
     /// Opens the table with this root.
-    pub async fn open(
-        session: &Session,
-        span: &Span,
-        root: RemotePtr,
-        seal: u64,
-        config: &Config,
-    ) -> Result<Self, IndexError> {
+    pub async fn open(span: &Span, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
         let mut words = span.read(root, ROOT_LEN).await?;
         // A READ that mixes two versions (N2) may miss a pointer: look again before believing it.
         for _ in 0..3 {
@@ -253,6 +247,9 @@ impl Table {
         let geometry = self.geometry();
         let version = geometry.version;
         let state = geometry.state;
+        if state.resizer().is_some() {
+            return Ok(());
+        }
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
         let mine = state.resized_by(session.client().slot());
         if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
