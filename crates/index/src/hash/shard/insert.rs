@@ -199,7 +199,7 @@ impl Op<'_> {
             unknown.extend(self.candidates(second, pattern, true));
         }
         unknown.extend(self.third_candidates(chain));
-        if chain.is_moving(fp) {
+        if chain.is_moving(fp, version) {
             return Ok(Step::Again);
         }
         // Usually the lookup has met them all; but where it was not told to look further, it has not looked there.

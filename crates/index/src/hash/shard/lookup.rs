@@ -232,7 +232,7 @@ impl<'a> Op<'a> {
                 health => return self.recover(&geometry, Level::Two, &snapshot, health).await.map(|()| None),
             }
         }
-        if chain.is_moving(fp) {
+        if chain.is_moving(fp, version) {
             mark!("level 3: moving");
             return self.recover(&geometry, Level::One, &first, Health::Newer).await.map(|()| None);
         }
