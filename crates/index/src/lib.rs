@@ -11,6 +11,7 @@
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
+//! | [`marks`] | counts of rare paths, for tests |
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
@@ -18,6 +19,7 @@ pub mod block;
 pub mod error;
 pub mod hash;
 pub mod keyhash;
+pub mod marks;
 pub mod traits;
 pub mod value;
 

@@ -21,8 +21,6 @@ pub(crate) enum What {
     Complete { flight: u32 },
     /// Model mode: a flight's verbs to one node arrive at its NIC.
     Arrive { flight: u32, lane: u32 },
-    /// Model mode: the answer from one node arrives at the client's NIC.
-    Answer { flight: u32, lane: u32 },
     /// An endpoint asked to be looked at.
     Wake { conn: u32 },
     /// A frozen client runs again.
@@ -38,8 +36,7 @@ impl What {
             | What::Piece { flight, .. }
             | What::Store { flight, .. }
             | What::Complete { flight }
-            | What::Arrive { flight, .. }
-            | What::Answer { flight, .. } => Some(flight),
+            | What::Arrive { flight, .. } => Some(flight),
             What::Wake { .. } | What::Thaw { .. } => None,
         }
     }

@@ -26,10 +26,6 @@ impl World {
             What::Verb { flight, verb } | What::Piece { flight, verb, .. } | What::Store { flight, verb } => {
                 (flight, self.flights[flight as usize].lane_of(verb), Some(verb))
             }
-            What::Answer { flight, lane } => {
-                self.answer(flight, lane);
-                return true;
-            }
             What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => return true,
         };
         match self.judge(event, flight, lane, verb) {
@@ -55,7 +51,7 @@ impl World {
             What::Verb { flight, verb } => self.verb(flight, verb),
             What::Piece { flight, verb, piece } => self.piece(flight, verb, piece),
             What::Store { flight, verb } => self.store(flight, verb),
-            What::Answer { .. } | What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => {}
+            What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => {}
         }
         true
     }

@@ -291,7 +291,10 @@ impl World {
                 self.pause = true;
                 self.thaw_due(client);
             }
-            What::Complete { flight } => self.complete(flight),
+            What::Complete { flight } => {
+                self.polled(flight);
+                self.complete(flight);
+            }
             _ => {
                 if !self.take_effect(event) {
                     return true;

@@ -47,7 +47,7 @@ fn throughput(preset: Preset, hosts: usize, clients: usize, depth: usize, op: Op
             let own = (number * depth + lane) as u64;
             counts.push(sim.spawn(&client, async move {
                 let span = endpoint.span(OpKind::Other);
-                let mut ops = 0u64;
+                let (mut ops, mut begun) = (0u64, None);
                 let end = Duration::from_nanos(span_ns);
                 let node = (own % nodes as u64) as u16;
                 loop {
@@ -69,18 +69,22 @@ fn throughput(preset: Preset, hosts: usize, clients: usize, depth: usize, op: Op
                             span.faa(ptr, 1).await.unwrap();
                         }
                     }
-                    if endpoint.now() > end {
-                        return ops;
+                    // The first half warms up; the rest is counted from one completion to another.
+                    let now = endpoint.now();
+                    if let Some(begun) = begun {
+                        ops += 1;
+                        if now > end {
+                            return ops as f64 / Duration::as_secs_f64(&(now - begun));
+                        }
+                    } else if now * 2 > end {
+                        begun = Some(now);
                     }
-                    // The first half warms up.
-                    ops += u64::from(endpoint.now() * 2 > end);
                 }
             }));
         }
     }
     sim.run().assert_done();
-    let ops: u64 = counts.iter().filter_map(|count| count.take()).sum();
-    ops as f64 / (span_ns as f64 / 2.0) * 1e9
+    counts.iter().filter_map(|rate| rate.take()).sum()
 }
 
 fn near(measured: f64, expected: f64, tolerance: f64) {

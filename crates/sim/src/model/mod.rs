@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Invariants: a server reserves its work when a message reaches its NIC, and the message leaves when the slowest of the
-//! NIC's servers has done with it; so a queue at the atomics of one hot word does not hold up the wire behind it. Verbs take
+//! NIC's servers has done with it; so a queue at the atomics of one hot word does not hold up the wire behind it. The wire
+//! into the client's NIC is reserved at the same moment, one link's latency ahead. Verbs take
 //! effect whole, in the order in which they reach their node: nothing is torn and nothing reordered here. Times are
 //! reserved in picoseconds, so that rates come out exactly.
 
@@ -121,14 +122,15 @@ impl World {
     /// A flight's verbs to one node have reached its NIC: they take effect, and the answer leaves.
     pub(crate) fn arrive(&mut self, flight: u32, lane: u32) {
         self.whole_lane(flight, lane);
-        let World { mode, flights, queue, now, .. } = self;
+        let World { mode, flights, queue, conns, clients, now, .. } = self;
         let Mode::Model(cluster) = mode else {
             return;
         };
         let state = &mut flights[flight as usize];
         let node = state.lanes[lane as usize].node;
-        let now_ps = *now * 1000;
-        let mut answered = now_ps;
+        let host = clients[conns[state.conn as usize].client as usize].host;
+        let (link_ps, now_ps) = (cluster.link_ps, *now * 1000);
+        let (mut answered, mut received) = (now_ps, now_ps);
         for (verb, plan) in state.chain.iter().zip(&state.plans) {
             if plan.lane != lane {
                 continue;
@@ -154,36 +156,25 @@ impl World {
                 _ => {}
             }
             answered = answered.max(done);
+            let wire = back * cluster.preset.byte_ps;
+            let inward = cluster.client_nic(host).inward.reserve(now_ps, wire);
+            received = received.max(inward).max(answered + wire);
         }
-        state.events += 1;
-        queue.push(ceil_ns(answered + cluster.link_ps), What::Answer { flight, lane });
-    }
-
-    /// A node's answer has reached the client's NIC. The last of a flight's answers completes it.
-    pub(crate) fn answer(&mut self, flight: u32, lane: u32) {
-        let World { mode, flights, queue, conns, clients, now, .. } = self;
-        let Mode::Model(cluster) = mode else {
-            return;
-        };
-        let state = &mut flights[flight as usize];
-        let client = &mut clients[conns[state.conn as usize].client as usize];
-        let now_ps = *now * 1000;
-        let mut done = now_ps;
-        let byte_ps = cluster.preset.byte_ps;
-        for (verb, plan) in state.chain.iter().zip(&state.plans) {
-            if plan.lane == lane {
-                let wire = cluster.bytes(verb).1 * byte_ps;
-                done = cluster.client_nic(client.host).inward.reserve(now_ps, wire);
-            }
-        }
-        state.received = state.received.max(ceil_ns(done));
+        state.received = state.received.max(ceil_ns(received + link_ps));
         state.awaited -= 1;
         if state.awaited == 0 {
             state.events += 1;
-            // Polling keeps the client's CPU from posting; what the CPU does meanwhile does not hold up the completion.
+            queue.push(state.received + cluster.preset.poll_ns, What::Complete { flight });
+        }
+    }
+
+    /// The client's CPU has polled a completion, which kept it from posting.
+    pub(crate) fn polled(&mut self, flight: u32) {
+        if let Mode::Model(cluster) = &self.mode {
+            let client = self.client_of(self.flights[flight as usize].conn);
             let poll_ns = cluster.preset.poll_ns;
-            client.busy_until = client.busy_until.max(state.received) + poll_ns;
-            queue.push(state.received + poll_ns, What::Complete { flight });
+            let client = &mut self.clients[client as usize];
+            client.busy_until = client.busy_until.max(self.now.saturating_sub(poll_ns)) + poll_ns;
         }
     }
 
@@ -194,7 +185,8 @@ impl World {
             state.awaited -= 1;
             if state.awaited == 0 {
                 state.events += 1;
-                self.queue.push(self.now + ceil_ns(cluster.link_ps), What::Complete { flight });
+                let at = state.received.max(self.now + ceil_ns(cluster.link_ps));
+                self.queue.push(at, What::Complete { flight });
             }
         }
     }

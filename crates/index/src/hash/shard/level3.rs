@@ -11,6 +11,7 @@
 
 use super::slot::{META, Pattern, Slot, Stamp};
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{Batch, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 
@@ -83,6 +84,7 @@ impl Chain3 {
                 _ => false,
             };
             if free {
+                mark!("level 3: slot filled");
                 return Ok(span.cas(at, word, entry | word & META).await? == word);
             }
         }
@@ -96,6 +98,7 @@ impl Chain3 {
         batch.write_words(node, &words);
         let linked = batch.cas(at, last, link);
         let done = batch.post().await?.old(linked) == last;
+        mark!("level 3: link");
         if !done {
             pin.session().discard(node, NODE_LEN as u64);
         }

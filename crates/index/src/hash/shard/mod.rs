@@ -29,6 +29,7 @@ mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
 use crate::keyhash::KeyHash;
+use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
@@ -190,7 +191,7 @@ impl Shard {
         let mut tables = Vec::new();
         for root in list.words() {
             let root = RemotePtr::from_bits(*root);
-            tables.push(Table::open(session, span, root, seal(session, info.uid), &config).await?);
+            tables.push(Table::open(span, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
         Ok(Shard { session: Rc::clone(session), uid: info.uid, config, tables })
@@ -239,7 +240,7 @@ impl Shard {
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-            table.grow(&self.session, pin.span()).await?;
+            table.grow(&pin).await?;
         }
         if self.session.maintenance_due() {
             self.session.maintain().await?;
@@ -319,11 +320,15 @@ impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.
     async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
         if !hit.settled {
+            mark!("replace: bucket not settled");
             // The bucket is still being written by who splits its parent, and may be written once more.
             self.wait_for(hit.slot).await?;
             return Ok(false);
         }
         let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;
+        if !done {
+            mark!("replace: CAS lost");
+        }
         if done {
             self.pin.retire(hit.ptr, hit.header.block_len() as u64);
         }

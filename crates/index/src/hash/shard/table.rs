@@ -13,8 +13,9 @@ use super::geometry::{
     BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, RootState,
 };
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::{PoolError, Session};
+use farindex_pool::{Pin, PoolError, Session};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -43,7 +44,11 @@ pub struct Table {
 }
 
 /// The verbs of a synchronization within a batch.
-pub struct Sync(Ticket);
+pub struct Sync {
+    root: Ticket,
+    /// The epoch that the operation was pinned at.
+    epoch: Option<u64>,
+}
 
 impl Table {
     /// Makes an empty table on the node; returns its root.
@@ -88,13 +93,7 @@ impl Table {
     }
 
     /// Opens the table with this root.
-    pub async fn open(
-        session: &Session,
-        span: &Span,
-        root: RemotePtr,
-        seal: u64,
-        config: &Config,
-    ) -> Result<Self, IndexError> {
+    pub async fn open(span: &Span, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
         let mut words = span.read(root, ROOT_LEN).await?;
         // A READ that mixes two versions (N2) may miss a pointer: look again before believing it.
         for _ in 0..3 {
@@ -112,7 +111,7 @@ impl Table {
             count: Cell::new(0),
             added: Cell::new(0),
             budget: Cell::new(0),
-            checked: Cell::new(session.client().epoch()),
+            checked: Cell::new(u64::MAX),
             speculation: Cell::new(SPECULATION),
             grow_at: Cell::new(0),
         };
@@ -158,34 +157,40 @@ impl Table {
             self.budget.set(left - 1);
             return None;
         }
-        self.checked.set(epoch);
-        Some(self.add_sync(batch))
+        Some(self.add_sync(batch, Some(epoch)))
     }
 
-    fn add_sync(&self, batch: &mut Batch<'_>) -> Sync {
+    fn add_sync(&self, batch: &mut Batch<'_>, epoch: Option<u64>) -> Sync {
         let added = self.added.replace(0);
         if added != 0 {
             batch.faa(self.root.add(8), added as u64);
         }
-        Sync(batch.read(self.root, ROOT_LEN))
+        Sync { root: batch.read(self.root, ROOT_LEN), epoch }
     }
 
-    /// Evaluates the synchronization of a completed batch.
+    /// Evaluates the synchronization of a completed batch. From here on the copy is as new as the moment at which the
+    /// root was read; only then may other operations of the same epoch rely on it.
     pub fn finish_sync(&self, sync: &Sync, done: &mut Done) -> Result<(), IndexError> {
-        self.learn(done.buf(sync.0).words())
+        if self.learn(done.buf(sync.root).words())?
+            && let Some(epoch) = sync.epoch
+        {
+            self.checked.set(epoch);
+        }
+        Ok(())
     }
 
     /// Reads the root now; returns whether there is a newer version.
     pub async fn sync(&self, span: &Span) -> Result<bool, IndexError> {
         let before = self.geometry.borrow().version;
         let mut batch = span.batch();
-        let sync = self.add_sync(&mut batch);
+        let sync = self.add_sync(&mut batch, None);
         let mut done = batch.post().await?;
         self.finish_sync(&sync, &mut done)?;
         Ok(self.geometry.borrow().version > before)
     }
 
-    fn learn(&self, words: &[u64]) -> Result<(), IndexError> {
+    /// Takes over what was read of the root; `false` if it mixes two versions (N2), and is to be read again.
+    fn learn(&self, words: &[u64]) -> Result<bool, IndexError> {
         let state = RootState(words.first().copied().unwrap_or_default());
         // The memory of a dropped root is used again in the end; then it does not bear this index's seal.
         if state.dropped() || words.get(ROOT_SEAL) != Some(&self.seal) {
@@ -193,11 +198,15 @@ impl Table {
         }
         let known = self.geometry.borrow().version;
         if state.version() > known {
-            // A READ of the root may mix versions (N2): a pointer that is not there yet comes with the next look.
-            if let Some(geometry) = Geometry::parse(words) {
-                *self.geometry.borrow_mut() = Rc::new(geometry);
-                self.speculation.set(SPECULATION);
-            }
+            let Some(geometry) = Geometry::parse(words) else {
+                self.budget.set(0);
+                return Ok(false);
+            };
+            *self.geometry.borrow_mut() = Rc::new(geometry);
+            self.speculation.set(SPECULATION);
+        } else if state.version() == known && state != self.geometry.borrow().state {
+            // Somebody resizes, or has given up.
+            Rc::make_mut(&mut self.geometry.borrow_mut()).state = state;
         }
         let count = words.get(1).copied().unwrap_or_default();
         self.count.set(if count > i64::MAX as u64 { 0 } else { count });
@@ -205,7 +214,7 @@ impl Table {
         let load = self.count.get() as f64 / slots;
         let frequency = self.alpha * slots * (self.threshold - load);
         self.budget.set(if frequency > 1.0 { frequency as u64 } else { 0 });
-        Ok(())
+        Ok(true)
     }
 
     /// Tells everybody that the index has been dropped.
@@ -229,17 +238,22 @@ impl Table {
 
     /// Adds a segment as large as all before, unless somebody else is at it. A pool without room for it is no error: the
     /// table goes on with its overflow levels, and tries again later.
-    pub async fn grow(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
+    pub async fn grow(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+        let (session, span) = (pin.session(), pin.span());
         self.sync(span).await?;
         if !self.crowded() {
             return Ok(());
         }
         let geometry = self.geometry();
         let version = geometry.version;
-        let state = RootState(version);
+        let state = geometry.state;
+        if state.resizer().is_some() {
+            return Ok(());
+        }
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
         let mine = state.resized_by(session.client().slot());
         if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
+            mark!("grow: lost");
             return Ok(());
         }
         let bytes = Geometry::segment_buckets(geometry.initial_bits(), version + 1) * BYTES_PER_BUCKET;
@@ -256,13 +270,14 @@ impl Table {
         };
         let mut batch = span.batch();
         batch.write_words(self.root.add(ROOT_SEGMENTS + (version + 1) * 8), &[segment.to_bits()]);
-        let published = batch.cas(self.root, mine.0, state.settled(version + 1).0);
+        let published = batch.cas(self.root, mine.0, state.settled(version + 1, pin.epoch()).0);
         let mut done = batch.post().await?;
         if done.old(published) != mine.0 {
             // The index was dropped meanwhile: the segment belongs to nobody.
             session.free(span, segment, bytes).await?;
             return Err(IndexError::Dropped);
         }
+        mark!("grow");
         self.sync(span).await.map(drop)
     }
 }

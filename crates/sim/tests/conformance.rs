@@ -1,0 +1,84 @@
+//! The suite that every fabric passes, on the adversary and on the model.
+
+use farindex_fabric::conformance::{Failure, Script, Subject, Verdict, check};
+use farindex_fabric::{Fabric, FabricError, NodeId};
+use farindex_sim::{Config, Outcome, Preset, Sim, Swarm};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Each fabric of the suite is a simulation, the latest of which is the one that runs.
+struct Simulated {
+    seed: u64,
+    config: Config,
+    sims: RefCell<Vec<Sim>>,
+}
+
+impl Simulated {
+    fn new(seed: u64, config: Config) -> Self {
+        Simulated { seed, config, sims: RefCell::default() }
+    }
+}
+
+impl Subject for Simulated {
+    fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+        let sim = Sim::new(self.seed, Config { nodes, node_len: len, ..self.config.clone() })?;
+        let fabric = sim.fabric();
+        self.sims.borrow_mut().push(sim);
+        Ok(fabric)
+    }
+    fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
+        let sims = self.sims.borrow();
+        let Some(sim) = sims.last() else {
+            return Vec::new();
+        };
+        let start = |script: Script| {
+            let client = sim.client();
+            let fabric = Arc::clone(fabric);
+            sim.spawn(&client, async move {
+                let endpoint = fabric.connect(&script.identity())?;
+                script.start(endpoint).await
+            })
+        };
+        let spawned: Vec<_> = scripts.into_iter().map(start).collect();
+        match sim.run() {
+            Outcome::Done => spawned.iter().filter_map(|verdict| verdict.take()).collect(),
+            stuck => vec![Err(Failure::new(stuck.to_string()))],
+        }
+    }
+    fn rounds(&self) -> u64 {
+        20
+    }
+    fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
+        let fabric = self.fabric(nodes, len).ok()?;
+        self.sims.borrow().last()?.switches().vanish(silent, true, false);
+        Some(fabric)
+    }
+}
+
+fn passes(seed: u64, config: Config) {
+    let subject = Simulated::new(seed, config);
+    check(&subject).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+}
+
+/// Whoever waits for a word here looks every microsecond, so what nobody awaits must not take minutes.
+fn impatient(swarm: Swarm) -> Swarm {
+    Swarm { forget_exponent: swarm.forget_exponent.min(22), late_exponent: swarm.late_exponent.min(22), ..swarm }
+}
+
+#[test]
+fn the_adversary_keeps_every_promise() {
+    for seed in 0..12 {
+        let drawn = Swarm::draw(&mut farindex_sim::Dice::new(seed, 0));
+        for swarm in [drawn, Swarm::fierce(), Swarm::calm()] {
+            let swarm = Some(impatient(swarm));
+            passes(seed, Config { swarm, masked_cas: seed % 2 == 0, ..Config::default() });
+        }
+    }
+}
+
+#[test]
+fn the_model_keeps_every_promise() {
+    for preset in Preset::all() {
+        passes(0, Config { model: Some(preset), ..Config::default() });
+    }
+}
