@@ -174,9 +174,9 @@ fn a_handle_of_a_dropped_index_changes_nothing() {
             for i in 0..5u64 {
                 old.insert(&i.to_le_bytes(), b"old").await.unwrap();
             }
-            Shard::drop_index(&member.session, "a").await.unwrap();
-            // Blocks of the size of a root, of a node, of lists.
+            // Its blocks, not its root, lie where the old root was: those of the same size do.
             let new = Shard::create(&member.session, "b", &config).await.unwrap();
+            Shard::drop_index(&member.session, "a").await.unwrap();
             let mut model = Model::new();
             for i in 0..1000u64 {
                 step(&new, &mut model, 1, &i.to_le_bytes(), &bytes(480 - (i % 3) as usize * 200, i)).await;
