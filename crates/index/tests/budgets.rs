@@ -1,8 +1,9 @@
 //! Cost in verbs, asserted exactly: every situation has a budget, and an operation keeps to it on any fabric.
 
-mod common;
+#[path = "common/alone.rs"]
+mod alone;
 
-use common::{cost_of, with_shard};
+use alone::{cost_of, with_shard};
 use farindex_fabric::{OpKind, OpStats};
 use farindex_index::{HashIndex, Insert, Remove, Shard, Update, Upsert, shard};
 

@@ -1,8 +1,9 @@
 //! SHARD from the smallest table, through many resizes and back to nothing.
 
-mod common;
+#[path = "common/alone.rs"]
+mod alone;
 
-use common::with_shard;
+use alone::with_shard;
 use farindex_index::{HashIndex, Insert, Remove, Update, Upsert, shard};
 
 #[test]

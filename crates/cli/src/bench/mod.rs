@@ -131,8 +131,7 @@ struct Findings {
 }
 
 fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
-    let identity =
-        |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
+    let identity = |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
     let plan = &run.plan;
     let fabric = run.fabric.name();
     let row = match run.index {

@@ -127,6 +127,11 @@ impl Geometry {
     pub fn segments(&self) -> &[RemotePtr] {
         &self.segments
     }
+    /// The segments with their sizes in bytes.
+    pub fn spans(&self) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
+        let bytes = |i: u64| Self::segment_buckets(self.initial_bits, i) * BYTES_PER_BUCKET;
+        (0..).zip(&self.segments).map(move |(i, segment)| (*segment, bytes(i)))
+    }
     /// Slots of level 1.
     pub fn slots(&self) -> u64 {
         self.buckets(self.version) * Level::One.slots() as u64

@@ -259,7 +259,9 @@ impl<'a> Op<'a> {
             }
             Health::Newer => {
                 mark!("health: newer");
-                if self.table.sync(self.span()).await? || self.table.geometry().version > geometry.version {
+                if self.table.sync(self.span(), self.pin.epoch()).await?
+                    || self.table.geometry().version > geometry.version
+                {
                     return Ok(());
                 }
                 // Nobody has published a newer version: whoever froze these slots is still at it, or gave up.

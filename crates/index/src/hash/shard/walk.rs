@@ -6,7 +6,7 @@
 //! nobody's memory.
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
-use super::geometry::{BYTES_PER_BUCKET, Geometry, Places, ROOT_LEN};
+use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
 use super::slot::{Entry, META, Slot};
 use super::table::Table;
@@ -175,7 +175,7 @@ impl Shard {
     /// The directory as the root has it now.
     async fn current(&self, table: &Table) -> Result<std::rc::Rc<Geometry>, IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-        table.sync(pin.span()).await?;
+        table.sync(pin.span(), pin.epoch()).await?;
         Ok(table.geometry())
     }
 
@@ -194,10 +194,9 @@ impl Shard {
             let geometry = self.current(table).await?;
             report.slots += geometry.slots();
             report.resizes = report.resizes.max(geometry.version);
-            for (segment, at) in geometry.segments().iter().enumerate() {
-                let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
-                report.index_bytes += buckets * BYTES_PER_BUCKET;
-                audit.reach(*at, buckets * BYTES_PER_BUCKET, "a segment");
+            for (segment, bytes) in geometry.spans() {
+                report.index_bytes += bytes;
+                audit.reach(segment, bytes, "a segment");
             }
             for part in steps(&geometry, 0) {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
@@ -360,8 +359,8 @@ impl Shard {
                 drop(pin);
                 session.maintain().await?;
             }
-            for segment in geometry.segments() {
-                session.free(span, *segment, session.pool().geometry(segment.node()).chunk_size).await?;
+            for (segment, bytes) in geometry.spans() {
+                session.free_zeroed(span, segment, bytes).await?;
             }
             span.write(table.root(), endpoint.buf_from_words(&[0; ROOT_LEN / 8])).await?;
             session.free(span, table.root(), ROOT_LEN as u64).await?;
@@ -379,8 +378,8 @@ impl Shard {
     ) -> Result<(), IndexError> {
         let words = span.read(root, ROOT_LEN).await?;
         if let Some(geometry) = Geometry::parse(words.words()) {
-            for segment in geometry.segments() {
-                session.free(span, *segment, session.pool().geometry(segment.node()).chunk_size).await?;
+            for (segment, bytes) in geometry.spans() {
+                session.free_zeroed(span, segment, bytes).await?;
             }
         }
         Ok(())
