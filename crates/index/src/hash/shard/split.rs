@@ -360,8 +360,7 @@ impl Op<'_> {
         for &(at, word) in chain.words() {
             let mut word = word;
             // Level 3 is for hard luck, so it is handled entry by entry.
-            loop {
-                let Slot::Live(entry) = Slot::decode(word) else { break };
+            while let Slot::Live(entry) = Slot::decode(word) {
                 let header = span.read(entry.ptr, HEADER_LEN).await?;
                 let Some(header) = Header::decode(header.words()) else { break };
                 if !moves(geometry.sid(header.hash.bits(), version), version) {
