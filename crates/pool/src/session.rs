@@ -306,6 +306,13 @@ impl Session {
         Ok(())
     }
 
+    /// Frees what [`alloc_zeroed`](Self::alloc_zeroed) gave, with the size that was asked for: whole chunks, even where a
+    /// block would do for so few bytes.
+    pub async fn free_zeroed(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
+        self.stock(ptr.node())?;
+        self.chunks(ptr.node()).free_span(span, ptr, bytes).await
+    }
+
     /// Frees a block at once and without a verb, if it is one; a span waits in limbo like anything retired. Where no such
     /// object can lie, nothing happens.
     pub fn discard(&self, ptr: RemotePtr, bytes: u64) {

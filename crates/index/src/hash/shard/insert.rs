@@ -157,7 +157,8 @@ impl Op<'_> {
 
     /// A level-2 bucket that has to be split, or waited for, before the key can go there.
     async fn mend_second(&mut self, geometry: &Geometry, home: u64, seen: &Snapshot) -> Result<(), IndexError> {
-        match seen.health(geometry.version, self.places.hash.fingerprint()) {
+        let side = geometry.side(home, geometry.version);
+        match seen.health(geometry.version, self.places.hash.fingerprint(), side) {
             Health::Good => Ok(()),
             Health::Unwritten | Health::Older(_) => {
                 let at = geometry.bucket(Level::Two, home);
@@ -178,6 +179,7 @@ impl Op<'_> {
     ) -> Result<Step, IndexError> {
         let fp = self.places.hash.fingerprint();
         let version = geometry.version;
+        let homes = self.second_homes(geometry);
         let Under { first, seconds, chain } = under;
 
         // The bucket may have been split, recycled or filled in between, or the key may have come.
@@ -189,7 +191,8 @@ impl Op<'_> {
         }
         let mut unknown = self.candidates(first, self.places.first_pattern(geometry), true);
         for (choice, second) in seconds.iter().enumerate() {
-            if second.health(version, fp) != Health::Good {
+            let side = geometry.side(homes[choice], version);
+            if second.health(version, fp, side) != Health::Good {
                 return Ok(Step::Second(choice));
             }
             let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));

@@ -134,7 +134,11 @@ impl<'a> Op<'a> {
             }
         }
         let fp = self.places.hash.fingerprint();
-        match first.health(geometry.version, fp) {
+        if self.table.geometry().version > geometry.version {
+            // The root came with this batch, and has a newer version: nothing is concluded from the older one.
+            return Ok(None);
+        }
+        match first.health(geometry.version, fp, geometry.side(bucket, geometry.version)) {
             Health::Good => {}
             Health::Unwritten | Health::Older(_) => {
                 mark!("health: unwritten or older");
@@ -232,7 +236,7 @@ impl<'a> Op<'a> {
             }
         }
         for (snapshot, home) in seconds.into_iter().zip(homes) {
-            match snapshot.health(version, fp) {
+            match snapshot.health(version, fp, geometry.side(home, version)) {
                 Health::Good => {}
                 Health::Unwritten | Health::Older(_) => {
                     self.split_towards(&geometry, Level::Two, home, snapshot, None).await?;
@@ -268,7 +272,9 @@ impl<'a> Op<'a> {
             }
             Health::Newer => {
                 mark!("health: newer");
-                if self.table.sync(self.span()).await? || self.table.geometry().version > geometry.version {
+                if self.table.sync(self.span(), self.pin.epoch()).await?
+                    || self.table.geometry().version > geometry.version
+                {
                     return Ok(());
                 }
                 // Nobody has published a newer version: whoever froze these slots is still at it, or gave up.

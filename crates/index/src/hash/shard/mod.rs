@@ -188,12 +188,11 @@ impl Shard {
         }
         let config = Config::decode(&info.config)?;
         let pin = session.pin(session.span(OpKind::Other))?;
-        let span = pin.span();
-        let list = span.read(info.root, session.pool().nodes().len() * 8).await?;
+        let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
         let mut tables = Vec::new();
         for root in list.words() {
             let root = RemotePtr::from_bits(*root);
-            tables.push(Table::open(session, span, root, seal(session, info.uid), &config).await?);
+            tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
         Ok(Shard { session: Rc::clone(session), uid: info.uid, config, tables })
@@ -242,7 +241,7 @@ impl Shard {
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-            table.grow(&self.session, pin.span()).await?;
+            table.grow(&pin).await?;
         }
         if self.session.maintenance_due() {
             self.session.maintain().await?;

@@ -265,6 +265,17 @@ impl Op<'_> {
         }
         new[LOCK_SLOT] |= META;
         let mut old = now.words().to_vec();
+        // What moves away leaves a free slot, if every operation in flight knows the new version and can tell a READ that
+        // overlapped this split; otherwise a dead one.
+        let at_once = geometry.state.known_by_all(self.pin.epoch()) && geometry.side(bucket, next).is_some();
+        let recycled = now.slots().find_map(|(_, slot)| match slot {
+            Slot::Fresh(_, stamp) | Slot::Barrier(_, stamp) => Some(stamp),
+            _ => None,
+        });
+        let vacated = match at_once {
+            true => Slot::Fresh(next, recycled.unwrap_or(Stamp::NEVER)),
+            false => Slot::Dead(next, stamp),
+        };
         let mut filled = 0;
         for (i, slot) in now.slots() {
             match slot {
@@ -277,7 +288,7 @@ impl Op<'_> {
                     if moved {
                         new[filled] = Slot::Live(entry).over(new[filled]);
                         filled += 1;
-                        old[i] = Slot::Dead(next, stamp).over(old[i]);
+                        old[i] = vacated.over(old[i]);
                     } else {
                         old[i] = Slot::Live(entry).over(old[i]);
                     }
@@ -357,8 +368,7 @@ impl Op<'_> {
         for &(at, word) in chain.words() {
             let mut word = word;
             // Level 3 is for hard luck, so it is handled entry by entry.
-            loop {
-                let Slot::Live(entry) = Slot::decode(word) else { break };
+            while let Slot::Live(entry) = Slot::decode(word) {
                 let header = span.read(entry.ptr, HEADER_LEN).await?;
                 let Some(header) = Header::decode(header.words()) else { break };
                 if !moves(geometry.sid(header.hash.bits(), version), version) {
@@ -519,7 +529,6 @@ impl Op<'_> {
         seen: Snapshot,
         parent: Option<(u64, Snapshot)>,
     ) -> Result<(), IndexError> {
-        let fp = self.places.hash.fingerprint();
         let usable = |snapshot: &Snapshot| {
             let version = snapshot.version();
             !snapshot.locked() && snapshot.word(LOCK_SLOT) & !META != 0 && version < geometry.version
@@ -557,7 +566,6 @@ impl Op<'_> {
             (at, snapshot) = if bucket & lower == child { (child, halves.new) } else { (at, halves.old) };
             if version + 1 == geometry.version {
                 if level == Level::One && at == bucket {
-                    debug_assert_ne!(snapshot.health(geometry.version, fp), super::bucket::Health::Unwritten);
                     self.ready = Some((geometry.version, bucket, snapshot));
                 }
                 return Ok(());

@@ -15,7 +15,7 @@ use super::geometry::{
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::{PoolError, Session};
+use farindex_pool::{Pin, PoolError, Session};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ pub struct Table {
     added: Cell<i64>,
     /// Operations until the next synchronization.
     budget: Cell<u64>,
-    /// The epoch in which the root was last read.
+    /// The latest epoch of an operation that has read the root, and found the index there.
     checked: Cell<u64>,
     /// Lookups of young buckets that still read the parent along.
     speculation: Cell<u32>,
@@ -44,7 +44,13 @@ pub struct Table {
 }
 
 /// The verbs of a synchronization within a batch.
-pub struct Sync(Ticket);
+pub struct Sync {
+    root: Ticket,
+    /// The operation's.
+    epoch: u64,
+    /// Does the batch tell the root what this worker has added?
+    reports: bool,
+}
 
 impl Table {
     /// Makes an empty table on the node; returns its root.
@@ -88,14 +94,9 @@ impl Table {
         Ok(root)
     }
 
-    /// Opens the table with this root.
-    pub async fn open(
-        session: &Session,
-        span: &Span,
-        root: RemotePtr,
-        seal: u64,
-        config: &Config,
-    ) -> Result<Self, IndexError> {
+    /// Opens the table with this root, for an operation that is pinned.
+    pub async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
+        let (span, epoch) = (pin.span(), pin.epoch());
         let mut words = span.read(root, ROOT_LEN).await?;
         // A READ that mixes two versions (N2) may miss a pointer: look again before believing it.
         for _ in 0..3 {
@@ -113,7 +114,7 @@ impl Table {
             count: Cell::new(0),
             added: Cell::new(0),
             budget: Cell::new(0),
-            checked: Cell::new(session.client().epoch()),
+            checked: Cell::new(epoch),
             speculation: Cell::new(SPECULATION),
             grow_at: Cell::new(0),
         };
@@ -151,62 +152,81 @@ impl Table {
         self.speculation.set(if split { self.speculation.get().saturating_sub(1) } else { SPECULATION });
     }
 
-    /// Counts an operation; adds a synchronization to its first batch if one is due. It is also due when the epoch has
-    /// moved on: an operation that begins two epochs after an index was dropped must know it.
+    /// Counts an operation that is pinned at `epoch`; adds a synchronization to its first batch if one is due. It is also
+    /// due when the epoch has moved on: an operation that begins two epochs after an index was dropped must know it.
     pub fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Sync> {
         let left = self.budget.get();
-        if left > 0 && self.checked.get() == epoch {
-            self.budget.set(left - 1);
-            return None;
-        }
-        self.checked.set(epoch);
-        Some(self.add_sync(batch))
+        self.budget.set(left.saturating_sub(1));
+        (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
-    fn add_sync(&self, batch: &mut Batch<'_>) -> Sync {
-        let added = self.added.replace(0);
+    /// Has somebody read the root in this epoch? That a READ is on its way is not enough. If so, the root's memory is the
+    /// root still, and the copy knows every resize that was published before the epoch began.
+    fn is_checked(&self, epoch: u64) -> bool {
+        self.checked.get() >= epoch
+    }
+
+    fn add_sync(&self, batch: &mut Batch<'_>, epoch: u64) -> Sync {
+        let reports = self.is_checked(epoch);
+        let added = if reports { self.added.replace(0) } else { 0 };
         if added != 0 {
             batch.faa(self.root.add(8), added as u64);
         }
-        Sync(batch.read(self.root, ROOT_LEN))
+        Sync { root: batch.read(self.root, ROOT_LEN), epoch, reports }
     }
 
-    /// Evaluates the synchronization of a completed batch.
+    /// Evaluates the synchronization of a completed batch. From here on the copy is as new as the moment at which the
+    /// root was read; only then may other operations of the same epoch rely on it.
     pub fn finish_sync(&self, sync: &Sync, done: &mut Done) -> Result<(), IndexError> {
-        self.learn(done.buf(sync.0).words())
+        let left = self.budget.get();
+        if self.learn(done.buf(sync.root).words())? {
+            self.checked.set(self.checked.get().max(sync.epoch));
+        }
+        if !sync.reports {
+            // This worker's own count is as due as it was.
+            self.budget.set(self.budget.get().min(left));
+        }
+        Ok(())
     }
 
-    /// Reads the root now; returns whether there is a newer version.
-    pub async fn sync(&self, span: &Span) -> Result<bool, IndexError> {
+    /// Reads the root now, for an operation that is pinned at `epoch`; returns whether there is a newer version.
+    pub async fn sync(&self, span: &Span, epoch: u64) -> Result<bool, IndexError> {
         let before = self.geometry.borrow().version;
         let mut batch = span.batch();
-        let sync = self.add_sync(&mut batch);
+        let sync = self.add_sync(&mut batch, epoch);
         let mut done = batch.post().await?;
         self.finish_sync(&sync, &mut done)?;
         Ok(self.geometry.borrow().version > before)
     }
 
-    fn learn(&self, words: &[u64]) -> Result<(), IndexError> {
+    /// Takes over what was read of the root; `false` if it mixes two versions (N2), and is to be read again.
+    fn learn(&self, words: &[u64]) -> Result<bool, IndexError> {
         let state = RootState(words.first().copied().unwrap_or_default());
         // The memory of a dropped root is used again in the end; then it does not bear this index's seal.
         if state.dropped() || words.get(ROOT_SEAL) != Some(&self.seal) {
+            // Every operation from now on is to be told.
+            self.budget.set(0);
             return Err(IndexError::Dropped);
         }
         let known = self.geometry.borrow().version;
         if state.version() > known {
-            // A READ of the root may mix versions (N2): a pointer that is not there yet comes with the next look.
-            if let Some(geometry) = Geometry::parse(words) {
-                *self.geometry.borrow_mut() = Rc::new(geometry);
-                self.speculation.set(SPECULATION);
-            }
+            let Some(geometry) = Geometry::parse(words) else {
+                self.budget.set(0);
+                return Ok(false);
+            };
+            *self.geometry.borrow_mut() = Rc::new(geometry);
+            self.speculation.set(SPECULATION);
+        } else if state.version() == known && state != self.geometry.borrow().state {
+            // Somebody resizes, or has given up.
+            Rc::make_mut(&mut self.geometry.borrow_mut()).state = state;
         }
         let count = words.get(1).copied().unwrap_or_default();
         self.count.set(if count > i64::MAX as u64 { 0 } else { count });
         let slots = self.geometry.borrow().slots() as f64;
-        let load = self.count.get() as f64 / slots;
+        let load = self.count() as f64 / slots;
         let frequency = self.alpha * slots * (self.threshold - load);
         self.budget.set(if frequency > 1.0 { frequency as u64 } else { 0 });
-        Ok(())
+        Ok(true)
     }
 
     /// Tells everybody that the index has been dropped.
@@ -230,14 +250,18 @@ impl Table {
 
     /// Adds a segment as large as all before, unless somebody else is at it. A pool without room for it is no error: the
     /// table goes on with its overflow levels, and tries again later.
-    pub async fn grow(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
-        self.sync(span).await?;
+    pub async fn grow(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+        let (session, span, epoch) = (pin.session(), pin.span(), pin.epoch());
+        self.sync(span, epoch).await?;
         if !self.crowded() {
             return Ok(());
         }
         let geometry = self.geometry();
         let version = geometry.version;
-        let state = RootState(version);
+        let state = geometry.state;
+        if state.resizer().is_some() {
+            return Ok(());
+        }
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
         let mine = state.resized_by(session.client().slot());
         if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
@@ -258,15 +282,15 @@ impl Table {
         };
         let mut batch = span.batch();
         batch.write_words(self.root.add(ROOT_SEGMENTS + (version + 1) * 8), &[segment.to_bits()]);
-        let published = batch.cas(self.root, mine.0, state.settled(version + 1).0);
+        let published = batch.cas(self.root, mine.0, state.settled(version + 1, pin.epoch()).0);
         let mut done = batch.post().await?;
         if done.old(published) != mine.0 {
             // The index was dropped meanwhile: the segment belongs to nobody.
-            session.free(span, segment, bytes).await?;
+            session.free_zeroed(span, segment, bytes).await?;
             return Err(IndexError::Dropped);
         }
         mark!("grow");
-        self.sync(span).await.map(drop)
+        self.sync(span, epoch).await.map(drop)
     }
 }
 

@@ -6,7 +6,7 @@
 //! nobody's memory.
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
-use super::geometry::{BYTES_PER_BUCKET, Geometry, Places, ROOT_LEN};
+use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
 use super::slot::{Entry, META, Slot};
 use super::table::Table;
@@ -53,10 +53,10 @@ fn first_bucket(geometry: &Geometry, segment: usize) -> u64 {
     if segment == 0 { 0 } else { Geometry::segment_buckets(geometry.initial_bits(), segment as u64) }
 }
 
-/// Steps of a walk: segment, level, first bucket within the segment, buckets.
-fn steps(geometry: &Geometry) -> Vec<(usize, usize, u64, u64)> {
+/// Steps of a walk from this segment on: segment, level, first bucket within the segment, buckets.
+fn steps(geometry: &Geometry, from: usize) -> Vec<(usize, usize, u64, u64)> {
     let mut steps = Vec::new();
-    for segment in 0..geometry.segments().len() {
+    for segment in from..geometry.segments().len() {
         let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
         for level in 1..=3 {
             let step = STEP * [1, 8, 64][level - 1];
@@ -133,8 +133,9 @@ impl Shard {
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
-            let geometry = self.current(table).await?;
-            for part in steps(&geometry) {
+            let mut geometry = self.current(table).await?;
+            let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
+            while let Some(part) = left.pop_front() {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
@@ -160,6 +161,12 @@ impl Shard {
                     each(&key, value).await?;
                     seen += 1;
                 }
+                if left.is_empty() {
+                    // Entries may have moved on to segments that have come since.
+                    let newer = self.current(table).await?;
+                    left.extend(steps(&newer, geometry.segments().len()));
+                    geometry = newer;
+                }
             }
         }
         Ok(seen)
@@ -168,7 +175,7 @@ impl Shard {
     /// The directory as the root has it now.
     async fn current(&self, table: &Table) -> Result<std::rc::Rc<Geometry>, IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-        table.sync(pin.span()).await?;
+        table.sync(pin.span(), pin.epoch()).await?;
         Ok(table.geometry())
     }
 
@@ -187,12 +194,11 @@ impl Shard {
             let geometry = self.current(table).await?;
             report.slots += geometry.slots();
             report.resizes = report.resizes.max(geometry.version);
-            for (segment, at) in geometry.segments().iter().enumerate() {
-                let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
-                report.index_bytes += buckets * BYTES_PER_BUCKET;
-                audit.reach(*at, buckets * BYTES_PER_BUCKET, "a segment");
+            for (segment, bytes) in geometry.spans() {
+                report.index_bytes += bytes;
+                audit.reach(segment, bytes, "a segment");
             }
-            for part in steps(&geometry) {
+            for part in steps(&geometry, 0) {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 report.buckets += step.written;
@@ -329,7 +335,7 @@ impl Shard {
             endpoint.sleep(Duration::from_micros(20)).await;
         }
         for (table, geometry) in self.tables.iter().zip(&geometries) {
-            for part in steps(geometry) {
+            for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
                 let step = read_step(&pin, geometry, part).await?;
                 let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
@@ -353,8 +359,8 @@ impl Shard {
                 drop(pin);
                 session.maintain().await?;
             }
-            for segment in geometry.segments() {
-                session.free(span, *segment, session.pool().geometry(segment.node()).chunk_size).await?;
+            for (segment, bytes) in geometry.spans() {
+                session.free_zeroed(span, segment, bytes).await?;
             }
             span.write(table.root(), endpoint.buf_from_words(&[0; ROOT_LEN / 8])).await?;
             session.free(span, table.root(), ROOT_LEN as u64).await?;
@@ -372,8 +378,8 @@ impl Shard {
     ) -> Result<(), IndexError> {
         let words = span.read(root, ROOT_LEN).await?;
         if let Some(geometry) = Geometry::parse(words.words()) {
-            for segment in geometry.segments() {
-                session.free(span, *segment, session.pool().geometry(segment.node()).chunk_size).await?;
+            for (segment, bytes) in geometry.spans() {
+                session.free_zeroed(span, segment, bytes).await?;
             }
         }
         Ok(())
