@@ -14,6 +14,7 @@ mod output;
 mod place;
 mod pool;
 mod progress;
+mod reproduce;
 mod signals;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -41,6 +42,7 @@ enum Command {
     Put(entry::Put),
     Del(entry::Del),
     Exists(entry::Exists),
+    Reproduce(reproduce::Args),
     /// Write a completion script for a shell to standard output
     Completions {
         /// Which shell
@@ -59,6 +61,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Put(args) => entry::put(args),
         Command::Del(args) => entry::del(args),
         Command::Exists(args) => entry::exists(args),
+        Command::Reproduce(args) => reproduce::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "farindex", &mut script);
