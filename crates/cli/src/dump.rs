@@ -94,7 +94,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         without_value += u64::from(args.format == Format::Lines && !value.is_empty());
         encode(args.format, key, value, &mut line);
         failed = out.write_all(&line).err();
-        if failed.is_some() || stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if failed.is_some() || stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     })?;
     if let Some(error) = failed.or_else(|| out.flush().err()) {
         return Err(Failure::file(name, "cannot be written", &error));

@@ -114,7 +114,8 @@ fn round_trips(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         .ok_or_else(|| Failure::new(exit::BUG, "an operation was not measured"))?;
     let result = json!({ "table": 3, "keys": keys, "clients": args.clients, "seed": args.seed, "source": shard::TABLE_3, "operations": lines });
     args.json.give(&result, || {
-        let head = format!("SHARD, Table 3: {keys} keys of 8 + 8 bytes loaded into a table of one bucket, uniform keys\n\n");
+        let head =
+            format!("SHARD, Table 3: {keys} keys of 8 + 8 bytes loaded into a table of one bucket, uniform keys\n\n");
         head + &shard::table_3(&lines)
     })?;
     Ok(if lines.iter().all(RoundTrips::holds) { exit::OK } else { exit::NO })

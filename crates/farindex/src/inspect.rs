@@ -74,7 +74,9 @@ impl Inspection {
     /// Looks at a pool in mapped files. It takes no client slot, and no more than permission to read the files.
     pub fn of(url: &PoolUrl) -> Result<Self, Error> {
         let PoolUrl::Shm { paths } = url else {
-            return Err(Error::Settings("a memory: pool is gone when its process ends: there is none to look at".into()));
+            return Err(Error::Settings(
+                "a memory: pool is gone when its process ends: there is none to look at".into(),
+            ));
         };
         let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::open_read_only(paths)?);
         let identity = fabric.new_identity();

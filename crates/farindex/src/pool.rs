@@ -2,8 +2,8 @@
 
 use crate::any::{AnyIndex, IndexConfig};
 use crate::index::Index;
-use crate::keeper::{Keeper, once};
 use crate::inspect::{NodeUsage, usage};
+use crate::keeper::{Keeper, once};
 use crate::url::PoolUrl;
 use crate::{Error, check};
 use farindex_fabric::shm::ShmFabric;
@@ -54,9 +54,7 @@ impl Pool {
     /// The same for a string that was parsed already, or for paths that no string can name.
     pub fn create_at(url: &PoolUrl, size: Option<u64>, options: &PoolOptions) -> Result<Pool, Error> {
         match (url, size) {
-            (PoolUrl::Memory { len, nodes }, None) => {
-                Self::format(Arc::new(MemoryFabric::new(*nodes, *len)?), options)
-            }
+            (PoolUrl::Memory { len, nodes }, None) => Self::format(Arc::new(MemoryFabric::new(*nodes, *len)?), options),
             (PoolUrl::Memory { .. }, Some(_)) => {
                 Err(Error::Settings("a memory: pool has its size in its string".to_owned()))
             }

@@ -61,15 +61,7 @@ impl RoundTrips {
             let growth = if kind == "insert" { maintenance } else { 0.0 };
             let round_trips = cost.round_trips - cost.block_round_trips + growth;
             let (block_round_trips, ratio) = (cost.block_round_trips, cents(round_trips) / paper);
-            Some(RoundTrips {
-                operation,
-                count: cost.count,
-                round_trips,
-                block_round_trips,
-                maintenance,
-                paper,
-                ratio,
-            })
+            Some(RoundTrips { operation, count: cost.count, round_trips, block_round_trips, maintenance, paper, ratio })
         };
         ROUND_TRIPS.iter().map(one).collect()
     }
@@ -88,12 +80,21 @@ pub fn table_3(lines: &[RoundTrips]) -> String {
         let _ = writeln!(
             out,
             "{:<9}  {:>10}  {:>11.2}  {:>6.2}  {:>5.2}  {verdict:<8}  {:>9.2}  {:>8.4}",
-            line.operation, line.count, line.round_trips, line.paper, line.ratio, line.block_round_trips, line.maintenance
+            line.operation,
+            line.count,
+            line.round_trips,
+            line.paper,
+            line.ratio,
+            line.block_round_trips,
+            line.maintenance
         );
     }
     let _ = writeln!(out, "\nround trips: waits on the critical path for the index itself; for inserts upkeep too");
     let _ = writeln!(out, "block reads: waits that only dereferenced key-value blocks, which the paper leaves out");
-    let _ = writeln!(out, "upkeep:      growth, and moving the epoch on so that memory is used again (the paper's system never frees)");
+    let _ = writeln!(
+        out,
+        "upkeep:      growth, and moving the epoch on so that memory is used again (the paper's system never frees)"
+    );
     let _ = writeln!(out, "paper:       {TABLE_3}");
     out
 }
@@ -144,8 +145,9 @@ pub fn cache_is_logarithmic(spaces: &[Space]) -> bool {
 
 /// Table 4 as text.
 pub fn table_4(spaces: &[Space], threshold: f64) -> String {
-    let mut out =
-        String::from("      entries  slots/entry  utilization  resizes  cache (bytes)  buckets/entry  far bytes/entry\n");
+    let mut out = String::from(
+        "      entries  slots/entry  utilization  resizes  cache (bytes)  buckets/entry  far bytes/entry\n",
+    );
     for space in spaces {
         let _ = writeln!(
             out,
@@ -161,10 +163,22 @@ pub fn table_4(spaces: &[Space], threshold: f64) -> String {
     }
     let (inserted, entries) = (INSERTED_TI, ENTRIES_TI);
     let paper = entries / inserted;
-    let _ = writeln!(out, "{:>10} Ti  {paper:>11.2}  {:>10.1} %  (cache {CACHE_MB} MB for each node)  <- paper", inserted, UTILIZATION * 100.0);
+    let _ = writeln!(
+        out,
+        "{:>10} Ti  {paper:>11.2}  {:>10.1} %  (cache {CACHE_MB} MB for each node)  <- paper",
+        inserted,
+        UTILIZATION * 100.0
+    );
     let full = 73.0 / 64.0 / threshold;
-    let _ = writeln!(out, "\nA table grows when {threshold} of its level-1 slots are in use and doubles then, so slots/entry moves");
-    let _ = writeln!(out, "between {full:.2} (just before) and {:.2} (just after); the paper's number is one point of that.", full * 2.0);
+    let _ = writeln!(
+        out,
+        "\nA table grows when {threshold} of its level-1 slots are in use and doubles then, so slots/entry moves"
+    );
+    let _ = writeln!(
+        out,
+        "between {full:.2} (just before) and {:.2} (just after); the paper's number is one point of that.",
+        full * 2.0
+    );
     let _ = writeln!(out, "slots/entry counts all three levels: 64 + 8 + 1 for each bucket.");
     let _ = writeln!(out, "paper: {TABLE_4}: {entries} Ti entries for {inserted} Ti KVs");
     out

@@ -14,8 +14,8 @@ use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
 use farindex_bench::{Bench, Control, Outcome, Plan, Progress, Row};
 use farindex_fabric::{Fabric, MemoryFabric, ShmFabric};
 use indicatif::ProgressBar;
-use options::{Options, Run};
 pub(crate) use options::{FabricKind, pool_size};
+use options::{Options, Run};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,8 +131,7 @@ struct Findings {
 }
 
 fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
-    let identity =
-        |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
+    let identity = |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
     let plan = &run.plan;
     let fabric = run.fabric.name();
     let row = match run.index {

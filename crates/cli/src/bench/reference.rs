@@ -32,9 +32,13 @@ pub(crate) fn budget(plan: &Plan) -> Result<Shapes, String> {
 /// operation (a second bucket, a retry, growth) is not in the reference, and so counts against the index.
 pub(crate) fn measured(row: &Row, plan: &Plan) -> Shapes {
     let mut shapes = Shapes::default();
-    for (op, name) in
-        [(Op::Get, "get"), (Op::Insert, "insert"), (Op::Update, "update"), (Op::Upsert, "upsert"), (Op::Remove, "remove")]
-    {
+    for (op, name) in [
+        (Op::Get, "get"),
+        (Op::Insert, "insert"),
+        (Op::Update, "update"),
+        (Op::Upsert, "upsert"),
+        (Op::Remove, "remove"),
+    ] {
         if let Some(kind) = row.kinds.get(name) {
             shapes.set(op, shape(kind, block_bytes(plan)));
         }
@@ -116,7 +120,14 @@ mod tests {
             ..KindRow::default()
         };
         assert_eq!(shape(&update, 64).to_string(), "write 64 @block + read 512; read 64 @block; cas");
-        let insert = KindRow { round_trips: 2.3, block_round_trips: 0.0, reads: 1.2, block_reads: 0.0, bytes_read: 614.4, ..update };
+        let insert = KindRow {
+            round_trips: 2.3,
+            block_round_trips: 0.0,
+            reads: 1.2,
+            block_reads: 0.0,
+            bytes_read: 614.4,
+            ..update
+        };
         assert_eq!(shape(&insert, 64).to_string(), "write 64 @block + read 512; cas");
     }
 }

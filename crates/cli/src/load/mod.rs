@@ -255,7 +255,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     };
     let file = match &args.rejects {
         Some(path) => {
-            let made = File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
+            let made =
+                File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
             Some((path.clone(), BufWriter::new(made)))
         }
         None => None,

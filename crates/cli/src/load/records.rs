@@ -306,10 +306,8 @@ mod tests {
     fn csv_and_json() {
         let csv = read(b"a,\"b\n\"\"c\"\"\"\nd,e,\"f,g\"\nh\n", |rules| rules.format = Format::Csv);
         assert_eq!(csv, [pair("a", "b\n\"c\""), pair("d", "e,\"f,g\""), pair("h", "")]);
-        let json = read(
-            b"{\"key\":\"a\",\"value_hex\":\"4242\"}\n{}\n{\"key\":1}\nx\n",
-            |rules| rules.format = Format::Jsonl,
-        );
+        let json =
+            read(b"{\"key\":\"a\",\"value_hex\":\"4242\"}\n{}\n{\"key\":1}\nx\n", |rules| rules.format = Format::Jsonl);
         assert_eq!(json[0], pair("a", "BB"));
         let why = ["there is no key", "must be one string", "no JSON object"];
         for (reject, why) in json[1..].iter().zip(why) {
