@@ -72,9 +72,16 @@ fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 fn main() -> ExitCode {
-    let code = match run(&Cli::parse().command) {
-        Ok(code) => code,
-        Err(Failure { code, message }) => {
+    // A bug is told in a line like any other error, not as a backtrace.
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string().replace('\n', " ");
+        output::note(format!("error: a bug in farindex, please report it: {text}"));
+    }));
+    let command = Cli::parse().command;
+    let code = match std::panic::catch_unwind(|| run(&command)) {
+        Err(_) => exit::BUG,
+        Ok(Ok(code)) => code,
+        Ok(Err(Failure { code, message })) => {
             if !message.is_empty() {
                 output::note(format!("error: {message}"));
             }

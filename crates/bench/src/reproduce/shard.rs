@@ -73,13 +73,13 @@ impl RoundTrips {
 
 /// Table 3 as text.
 pub fn table_3(lines: &[RoundTrips]) -> String {
-    let mut out = String::from("operation       count  round trips   paper  ratio          block reads  (upkeep)\n");
+    let mut out = String::from("operation       count  round trips   paper  ratio            block reads  (upkeep)\n");
     for line in lines {
         let verdict = if line.holds() { "no worse" } else { "WORSE" };
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "{:<9}  {:>10}  {:>11.2}  {:>6.2}  {:>5.2}  {verdict:<8}  {:>9.2}  {:>8.4}",
+            "{:<9}  {:>10}  {:>11.4}  {:>6.2}  {:>5.2}  {verdict:<8}  {:>11.4}  {:>8.4}",
             line.operation,
             line.count,
             line.round_trips,
