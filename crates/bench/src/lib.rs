@@ -12,6 +12,7 @@
 //! | [`yardstick`] | what to compare with: naked verbs, a local map, nothing at all |
 //! | [`record`] | one row for each run, as JSON and as a table |
 //! | [`scenario`] | runs as data files, with what is expected of them |
+//! | [`reproduce`] | tables of the papers, ours beside them |
 //!
 //! A run of an index:
 //!
@@ -30,6 +31,7 @@
 pub mod driver;
 mod error;
 pub mod record;
+pub mod reproduce;
 pub mod scenario;
 pub mod size;
 pub mod truth;

@@ -14,6 +14,7 @@ mod output;
 mod place;
 mod pool;
 mod progress;
+mod reproduce;
 mod signals;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -41,6 +42,7 @@ enum Command {
     Put(entry::Put),
     Del(entry::Del),
     Exists(entry::Exists),
+    Reproduce(reproduce::Args),
     /// Write a completion script for a shell to standard output
     Completions {
         /// Which shell
@@ -59,6 +61,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Put(args) => entry::put(args),
         Command::Del(args) => entry::del(args),
         Command::Exists(args) => entry::exists(args),
+        Command::Reproduce(args) => reproduce::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "farindex", &mut script);
@@ -69,9 +72,16 @@ fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 fn main() -> ExitCode {
-    let code = match run(&Cli::parse().command) {
-        Ok(code) => code,
-        Err(Failure { code, message }) => {
+    // A bug is told in a line like any other error, not as a backtrace.
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string().replace('\n', " ");
+        output::note(format!("error: a bug in farindex, please report it: {text}"));
+    }));
+    let command = Cli::parse().command;
+    let code = match std::panic::catch_unwind(|| run(&command)) {
+        Err(_) => exit::BUG,
+        Ok(Ok(code)) => code,
+        Ok(Err(Failure { code, message })) => {
             if !message.is_empty() {
                 output::note(format!("error: {message}"));
             }

@@ -1,0 +1,288 @@
+//! What is wrong with an input is said in one line, with the exit code that docs/cli.md promises.
+
+mod common;
+
+use common::{Dir, run, start, text};
+use farindex_pool::layout::{CATALOG_ENTRY_LEN, CatalogEntry, Geometry, Superblock};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Command line, exit code, and a part of the message.
+type Case<'a> = (Vec<&'a str>, i32, &'a str);
+
+fn judge(cases: &[Case<'_>]) {
+    for (args, code, part) in cases {
+        let ended = run(args);
+        assert_eq!(ended.code, Some(*code), "{args:?}: {}", ended.err);
+        assert!(ended.err.contains(part), "{args:?}: {:?} does not say {part:?}", ended.err);
+        assert!(ended.err.starts_with("error: "), "{args:?}: {:?}", ended.err);
+        let usage = *code == 2 && ended.err.contains("--help");
+        assert!(usage || ended.err.trim_end().lines().count() <= 6, "{args:?}: {:?}", ended.err);
+    }
+}
+
+#[test]
+fn arguments() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "8MiB");
+    let (pool, new, none) = (text(&pool), dir.path("new"), dir.path("none"));
+    let (new, none) = (text(&new), text(&none));
+    judge(&[
+        (vec!["bnech"], 2, "'bench'"),
+        (vec!["bench", "--workload", "ycsb-z"], 2, "no workload \"ycsb-z\""),
+        (vec!["bench", "--workload", "get=90,update=20"], 2, "add up to 100"),
+        (vec!["bench", "--index", "shrad"], 2, "'shard'"),
+        (vec!["bench", "--fabric", "rdma"], 2, "possible values: memory, shm"),
+        (vec!["bench", "--keys", "ten"], 2, "\"ten\" is no number"),
+        (vec!["bench", "--keys", "0"], 2, "0 keys"),
+        (vec!["bench", "--ops", "1X"], 2, "no suffix that is known"),
+        (vec!["bench", "--ops", "0"], 2, "nothing to measure"),
+        (vec!["bench", "--threads", "-1"], 2, "'-1'"),
+        (vec!["bench", "--threads", "0"], 2, "at least one client"),
+        (vec!["bench", "--threads", "2", "--clients", "1"], 2, "at least one client"),
+        (vec!["bench", "--key-size", "4"], 2, "at least 8"),
+        (vec!["bench", "--value-size", "9..8"], 2, "above the second"),
+        (vec!["bench", "--distribution", "zipf"], 2, "scrambled-zipfian"),
+        (vec!["bench", "--seed", "x"], 2, "--seed"),
+        (vec!["bench", "--size", "5 parsecs"], 2, "no unit of size"),
+        (vec!["bench", "--size", "4096"], 2, "takes at least"),
+        (vec!["bench", "--duration", "10"], 2, "with its unit"),
+        (vec!["bench", "--path", new], 2, "--fabric shm"),
+        (vec!["bench", "--fabric", "shm", "--path", pool], 3, "never overwritten"),
+        (vec!["bench", "--scenario", none], 2, "No such file"),
+        (vec!["pool", "create", new], 2, "--size"),
+        (vec!["pool", "create", new, "--size", "64MoB"], 2, "no unit of size"),
+        (vec!["pool", "create", new, "--size", "99999999T"], 2, "too large"),
+        (vec!["pool", "create", new, "--size", "0"], 2, "at least one page"),
+        (vec!["pool", "create", new, "--size", "64KiB"], 2, "takes at least"),
+        (vec!["pool", "create", new, "--size", "8MiB", "--clients", "1"], 2, "2 to 1024"),
+        (vec!["pool", "create", new, "--size", "8MiB", "--lease", "0s"], 2, "at least 1 ms"),
+        (vec!["pool", "create", new, "--size", "8MiB", "--chunk-size", "5000"], 2, "power of two"),
+        (vec!["pool", "create", new, "--size", "8MiB", "--node", new], 3, "never overwritten"),
+        (vec!["pool", "stat", "memory:1GiB"], 2, "only `farindex bench`"),
+        (vec!["pool", "stat", "shm:"], 2, "separated by commas"),
+        (vec!["pool", "stat", ""], 2, "path of the pool is empty"),
+        (vec!["index", "create", pool, "x", "--kind", "cuckoo"], 2, "possible values: shard"),
+        (vec!["index", "create", pool, "x", "--initial-bits", "21"], 2, "at most 2^20"),
+        (vec!["index", "create", pool, "x", "--threshold", "1.5"], 2, "0.05 to 1"),
+        (vec!["index", "create", pool, "x", "--alpha", "NaN"], 2, "0 to 100"),
+        (vec!["index", "create", pool, ""], 4, "1 to 72 bytes"),
+        (vec!["index", "create", pool, "a\nb"], 4, "control characters"),
+        (vec!["get", pool, "demo", "0g", "--hex"], 2, "not hexadecimal"),
+        (vec!["get", pool, "demo", "abc", "--hex"], 2, "pairs of the digits"),
+        (vec!["put", pool, "demo", "k"], 2, "<VALUE>"),
+        (vec!["load", pool, "demo", none], 3, "No such file"),
+        (vec!["load", pool, "demo", "/"], 3, "is a directory"),
+        (vec!["load", pool, "demo", "-", "--key-column", "0"], 2, "counted from 1"),
+        (vec!["load", pool, "demo", "-", "--key-column", "id"], 2, "add --header"),
+        (vec!["load", pool, "demo", "-", "--in-flight", "0"], 2, "--in-flight"),
+        (vec!["dump", pool, "demo", "-o", pool], 2, "the pool itself"),
+        (vec!["dump", pool, "demo", "-o", "/nowhere/x"], 3, "cannot be written"),
+        (vec!["pool", "stat", pool, "--json", "/nowhere/x"], 3, "cannot be written"),
+        (vec!["completions", "tcsh"], 2, "possible values"),
+        (vec!["reproduce", "shard", "--table", "5"], 2, "possible values: 3, 4"),
+        (vec!["reproduce", "shard", "--table", "3", "--keys", "1K,2K"], 2, "one number of keys"),
+    ]);
+    assert!(!Path::new(new).exists(), "a pool that could not be made leaves no file");
+}
+
+#[test]
+fn files_that_are_no_pool() {
+    let dir = Dir::new();
+    let foreign = dir.file("foreign", &[b'x'; 8192]);
+    let odd = dir.file("odd", &[0; 5000]);
+    let zeros = dir.file("zeros", &[0; 8192]);
+    let empty = dir.file("empty", b"");
+    let write = |path: &Path, at: u64, bytes: &[u8]| {
+        OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
+    };
+    let truncated = dir.pool("truncated", "8MiB");
+    OpenOptions::new().write(true).open(&truncated).unwrap().set_len(4 << 20).unwrap();
+    let damaged = dir.pool("damaged", "8MiB");
+    write(&damaged, 56, &[1, 2, 3]);
+    let version = dir.pool("version", "8MiB");
+    write(&version, 8, &7u64.to_le_bytes());
+    let none = dir.path("none");
+    for command in [&["pool", "stat"][..], &["pool", "check"], &["index", "list"]] {
+        let on = |path, code, part| {
+            let mut args = command.to_vec();
+            args.push(path);
+            (args, code, part)
+        };
+        judge(&[
+            on(text(&none), 3, "create the region first"),
+            on("/", 3, "it is a directory"),
+            on("/dev/null", 3, "not a DAX device"),
+            on(text(&foreign), 3, "holds no farindex pool (it begins with 7878"),
+            on(text(&zeros), 3, "holds no farindex pool (all zeros)"),
+            on(text(&odd), 3, "no multiple of the page size"),
+            on(text(&empty), 3, "it is empty"),
+            on(text(&truncated), 3, "truncated?"),
+            on(text(&damaged), 3, "its checksum is wrong"),
+            on(text(&version), 3, "has format version 7, this program reads version 1"),
+        ]);
+    }
+    judge(&[
+        (vec!["pool", "create", text(&foreign), "--size", "8MiB"], 3, "never overwritten"),
+        (vec!["pool", "create", "/proc/sys/farindex", "--size", "8MiB"], 3, "/proc/sys/farindex"),
+        (vec!["pool", "create", "/nowhere/pool", "--size", "8MiB"], 3, "/nowhere/pool"),
+    ]);
+}
+
+#[test]
+fn a_file_that_may_only_be_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "8MiB");
+    let writable = || OpenOptions::new().write(true).open(&pool).is_ok();
+    std::fs::set_permissions(&pool, std::fs::Permissions::from_mode(0o444)).unwrap();
+    if writable() {
+        eprintln!("skipped: modes do not bind this user (root)");
+        return;
+    }
+    judge(&[(vec!["put", text(&pool), "demo", "k", "v"], 3, "files are made for their owner alone")]);
+    run(&["pool", "stat", text(&pool)]).ok();
+}
+
+#[test]
+fn indexes() {
+    let dir = Dir::new();
+    let path = dir.pool("pool", "8MiB");
+    let pool = text(&path);
+    judge(&[
+        (vec!["get", pool, "nope", "k"], 4, "no index named \"nope\""),
+        (vec!["load", pool, "nope", "/dev/null"], 4, "no index named \"nope\""),
+        (vec!["dump", pool, "nope"], 4, "no index named \"nope\""),
+        (vec!["index", "stat", pool, "nope"], 4, "no index named \"nope\""),
+        (vec!["index", "drop", pool, "nope"], 4, "no index named \"nope\""),
+        (vec!["index", "create", pool, "demo"], 4, "has an index named \"demo\" already"),
+    ]);
+    // Catalog entries of another kind, and of another version, as a newer program would write them.
+    for (change, code, part) in [
+        ((|entry: &mut CatalogEntry| entry.kind = 99) as fn(&mut CatalogEntry), 4, "is a kind 99 (of a newer farindex"),
+        (|entry| entry.version = 9, 4, "has format version 9"),
+    ] {
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut block = [0; 128];
+        file.read_exact_at(&mut block, 0).unwrap();
+        let block = Superblock::read_from_bytes(&block).unwrap();
+        let Superblock { chunk_size, chunks, client_slots, .. } = block;
+        let at = Geometry { chunk_size, chunks, client_slots }.entry(0).offset();
+        let mut before = [0; CATALOG_ENTRY_LEN as usize];
+        file.read_exact_at(&mut before, at).unwrap();
+        let mut entry = CatalogEntry::read_from_bytes(&before).unwrap();
+        change(&mut entry);
+        entry.checksum = entry.expected_checksum();
+        file.write_all_at(entry.as_bytes(), at).unwrap();
+        judge(&[(vec!["get", pool, "demo", "k"], code, part)]);
+        let checked = run(&["pool", "check", pool]);
+        assert!(checked.code == Some(1) && checked.text().contains("PROBLEM"), "{checked:?}");
+        file.write_all_at(&before, at).unwrap();
+    }
+}
+
+#[test]
+fn one_of_two_creators_wins() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "16MiB");
+    for round in 0..5 {
+        let name = format!("both-{round}");
+        let all: Vec<_> = (0..4).map(|_| start(&["index", "create", text(&pool), &name])).collect();
+        let mut won = 0;
+        for child in all {
+            let ended = common::Ended::from(child.wait_with_output().unwrap());
+            match ended.code {
+                Some(0) => won += 1,
+                code => {
+                    assert_eq!(code, Some(4), "{}", ended.err);
+                    assert!(ended.err.contains("already"), "{}", ended.err);
+                }
+            }
+        }
+        assert_eq!(won, 1);
+    }
+    let checked = run(&["pool", "check", text(&pool)]);
+    assert_eq!(checked.code, Some(0), "{}", checked.text());
+}
+
+#[test]
+fn entries_that_are_too_long() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "64MiB");
+    let pool = text(&pool);
+    let mut lines = vec![b'k'; 65_537];
+    lines.push(b'\n');
+    lines.extend(vec![b'l'; 65_536]);
+    lines.extend(b"\tlongest\nv\t");
+    lines.extend(vec![b'v'; (16 << 20) + 1]);
+    lines.extend(b"\nfine\tyes\n");
+    let file = dir.file("lines", &lines);
+    let rejects = dir.path("rejects");
+    let ended = run(&["load", pool, "demo", text(&file)]);
+    assert_eq!(ended.code, Some(5), "{}", ended.err);
+    assert!(ended.err.contains("line 1: a key of 65537 bytes is longer than the limit of 65536"), "{}", ended.err);
+    assert!(ended.err.contains("line 3: a value of 16777217 bytes is longer"), "{}", ended.err);
+    let again = run(&["load", pool, "demo", text(&file), "--mode", "insert", "--rejects", text(&rejects)]);
+    assert_eq!((again.code, again.err.as_str()), (Some(5), ""));
+    let rejects = std::fs::read_to_string(rejects).unwrap();
+    let numbers: Vec<_> = rejects.lines().map(|line| line.split_once('\t').unwrap().0).collect();
+    assert_eq!(numbers, ["1", "2", "3", "4"], "{rejects}");
+    assert_eq!(run(&["get", pool, "demo", "fine"]).ok(), b"yes");
+    judge(&[(vec!["get", pool, "demo", &"k".repeat(65_537)], 5, "longer than the limit of 65536")]);
+}
+
+#[test]
+fn columns() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "8MiB");
+    let file = dir.file("table", b"id\tname\n1\tone\n2\n");
+    let (pool, file) = (text(&pool), text(&file));
+    judge(&[
+        (vec!["load", pool, "demo", file, "--header", "--key-column", "nr"], 2, "the header has id, name"),
+        (vec!["load", pool, "demo", file, "--header", "--value-column", "nr"], 2, "no column \"nr\""),
+    ]);
+    let ended = run(&["load", pool, "demo", file, "--header", "--key-column", "id", "--value-column", "2"]);
+    assert_eq!(ended.code, Some(5));
+    assert!(ended.err.contains("line 3: column 2 is missing"), "{}", ended.err);
+    assert_eq!(run(&["get", pool, "demo", "1"]).ok(), b"one");
+}
+
+#[test]
+fn a_pool_that_is_full() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "1MiB");
+    let pool = text(&pool);
+    let lines: String = (0..50_000).map(|i| format!("key-{i}\tvalue-{i}\n")).collect();
+    let file = dir.file("lines", lines.as_bytes());
+    judge(&[(vec!["load", pool, "demo", text(&file)], 6, "the pool is full")]);
+    // What was loaded before is there, and the pool is sound.
+    assert_eq!(run(&["get", pool, "demo", "key-0"]).ok(), b"value-0");
+    let checked = run(&["pool", "check", pool]);
+    assert_eq!(checked.code, Some(0), "{}", checked.text());
+}
+
+#[test]
+fn scenarios() {
+    let dir = Dir::new();
+    let table: [(&str, &str); 6] = [
+        ("workload = \"ycsb-a\"\nkyes = 10", "unknown field `kyes`"),
+        ("workload = ", "TOML parse error"),
+        ("keys = 10", "neither a workload nor a mix"),
+        ("workload = \"ycsb-q\"", "no workload \"ycsb-q\""),
+        ("workload = \"ycsb-a\"\nindex = \"btree\"", "there are shard, raw, dashmap"),
+        ("workload = \"ycsb-a\"\n[expect]\nround_trips.gte = 1", "no kind of operation \"gte\""),
+    ];
+    for (content, part) in table {
+        let file = dir.file("bad.toml", content.as_bytes());
+        let ended = run(&["bench", "--scenario", text(&file)]);
+        assert_eq!(ended.code, Some(2), "{content}: {}", ended.err);
+        assert!(ended.err.contains(part), "{content}: {}", ended.err);
+    }
+    let file =
+        dir.file("strict.toml", b"workload = \"ycsb-c\"\nkeys = 1000\nops = 1000\n[expect]\nround_trips.get.max = 1\n");
+    let ended = run(&["bench", "--scenario", text(&file), "--no-efficiency"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("FAIL  round_trips.get: expected at most 1"), "{}", ended.err);
+}
