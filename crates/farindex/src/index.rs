@@ -3,7 +3,9 @@
 use crate::any::AnyIndex;
 use crate::pool::Session;
 use crate::{Error, Insert, Remove, Update, Upsert};
-use farindex_index::HashIndex;
+use farindex_index::{HashIndex, IndexAudit, IndexError};
+use farindex_pool::audit::Audit;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 /// An open index. The methods block until the operation is done; [`Index::concurrent`] is the way to have many in flight.
@@ -39,6 +41,28 @@ impl Index {
     /// Removes a key.
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<Remove, Error> {
         Ok(self.session.block_on(self.index.remove(key.as_ref()))?)
+    }
+
+    /// Counts its entries and memory, and checks every entry, by walking it beside whoever works with it.
+    pub fn audit(&self) -> Result<IndexAudit, Error> {
+        Ok(self.session.block_on(self.index.audit(&mut Audit::default(), false))?)
+    }
+    /// Calls `each` with every key and value until it breaks off; returns how often. What others change meanwhile may be
+    /// seen or not. Nothing of the pool is held while `each` runs, so it may take its time.
+    pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
+        let mut calls = 0;
+        let mut broken = false;
+        let all = self.index.for_each(async |key, value| {
+            calls += 1;
+            broken = each(key, &value).is_break();
+            // Any error ends the walk.
+            if broken { Err(IndexError::Dropped) } else { Ok(()) }
+        });
+        match self.session.block_on(all) {
+            Err(_) if broken => Ok(calls),
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(calls),
+        }
     }
 
     /// The same index with operations that are futures ([`HashIndex`]): start many, then wait for them with

@@ -2,6 +2,7 @@
 
 use crate::any::{AnyIndex, IndexConfig, OpenOptions};
 use crate::index::Index;
+use crate::inspect::{NodeUsage, usage};
 use crate::keeper::{Keeper, once};
 use crate::url::PoolUrl;
 use crate::{Error, check};
@@ -35,23 +36,33 @@ struct Inner {
 impl Pool {
     /// Opens a pool: `shm:PATH` one that exists, `memory:SIZE` a new one. See [`PoolUrl`] for all forms.
     pub fn open(url: &str) -> Result<Pool, Error> {
-        match url.parse()? {
+        Self::open_at(&url.parse()?)
+    }
+
+    /// The same for a string that was parsed already, or for paths that no string can name.
+    pub fn open_at(url: &PoolUrl) -> Result<Pool, Error> {
+        match url {
             PoolUrl::Memory { len, nodes } => {
-                Self::format(Arc::new(MemoryFabric::new(nodes, len)?), &PoolOptions::default())
+                Self::format(Arc::new(MemoryFabric::new(*nodes, *len)?), &PoolOptions::default())
             }
-            PoolUrl::Shm { paths } => Self::attach(Arc::new(ShmFabric::open(&paths)?)),
+            PoolUrl::Shm { paths } => Self::attach(Arc::new(ShmFabric::open(paths)?)),
         }
     }
 
     /// Creates a pool. `size` is that of each memory node, for `shm:`; `memory:` has it in its string.
     pub fn create(url: &str, size: Option<u64>, options: &PoolOptions) -> Result<Pool, Error> {
-        match (url.parse()?, size) {
-            (PoolUrl::Memory { len, nodes }, None) => Self::format(Arc::new(MemoryFabric::new(nodes, len)?), options),
+        Self::create_at(&url.parse()?, size, options)
+    }
+
+    /// The same for a string that was parsed already, or for paths that no string can name.
+    pub fn create_at(url: &PoolUrl, size: Option<u64>, options: &PoolOptions) -> Result<Pool, Error> {
+        match (url, size) {
+            (PoolUrl::Memory { len, nodes }, None) => Self::format(Arc::new(MemoryFabric::new(*nodes, *len)?), options),
             (PoolUrl::Memory { .. }, Some(_)) => {
                 Err(Error::Settings("a memory: pool has its size in its string".to_owned()))
             }
             (PoolUrl::Shm { paths }, Some(size)) => {
-                let made = Self::format(Arc::new(ShmFabric::create(&paths, size)?), options);
+                let made = Self::format(Arc::new(ShmFabric::create(paths, size)?), options);
                 if made.is_err() {
                     // These files are ours, and hold nothing: a device is left alone.
                     for path in paths.iter().filter(|path| path.is_file()) {
@@ -174,6 +185,11 @@ impl Session {
     /// Checks the whole pool: superblocks, catalog, every entry of every index, every block.
     pub fn check(&self) -> Result<check::CheckReport, Error> {
         self.block_on(check::check(&self.inner.raw))
+    }
+    /// How full each memory node is, by the account of the allocator.
+    pub fn usage(&self) -> Result<Vec<NodeUsage>, Error> {
+        let span = self.inner.raw.span(OpKind::Other);
+        Ok(self.block_on(usage(self.inner.raw.pool(), &span))?)
     }
     /// Verbs, bytes and round trips of this session, by kind of operation.
     pub fn meter(&self) -> Meter {

@@ -12,6 +12,7 @@
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
+//! | [`marks`] | counts of rare paths, for tests |
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
@@ -20,6 +21,7 @@ pub mod coalesce;
 pub mod error;
 pub mod hash;
 pub mod keyhash;
+pub mod marks;
 pub mod traits;
 pub mod value;
 

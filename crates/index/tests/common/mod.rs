@@ -173,7 +173,7 @@ impl Rng {
 
 /// Waits for all of them; they run in turns.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut open: Vec<(Option<F::Output>, Pin<Box<F>>)> = futures.into_iter().map(|f| (None, Box::pin(f))).collect();
+    let mut open: Vec<_> = futures.into_iter().map(|f| (None::<F::Output>, Box::pin(f))).collect();
     std::future::poll_fn(|cx| {
         let mut waits = false;
         for (done, future) in open.iter_mut().filter(|(done, _)| done.is_none()) {

@@ -218,7 +218,7 @@ async fn grow<S: Subject>(index: &S, model: &mut Model, rng: &mut Rng, scale: Sc
         step(index, model, 1, &key, &added.to_le_bytes()).await;
         added += 1;
         let key = format!("grown {}", rng.below(added + added / 8 + 1)).into_bytes();
-        let what = if added % 8 == 0 { rng.below(5) } else { 0 };
+        let what = if added.is_multiple_of(8) { rng.below(5) } else { 0 };
         step(index, model, what, &key, &bytes(12, added)).await;
         assert!(added < 200_000, "it does not grow");
     }

@@ -153,11 +153,19 @@ impl Snapshot {
     }
 
     /// What can be concluded about keys with this fingerprint, by a client that expects this version?
-    pub fn health(&self, version: u64, fp: u64) -> Health {
+    ///
+    /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket: a
+    /// slot that says otherwise was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
+    pub fn health(&self, version: u64, fp: u64, side: Option<(u64, u64)>) -> Health {
         let mine = self.version();
         let mut verdict = Health::Good;
         for (i, slot) in self.slots() {
             match slot {
+                Slot::Live(entry)
+                    if verdict == Health::Good && side.is_some_and(|(bit, value)| entry.sid >> bit & 1 != value) =>
+                {
+                    verdict = Health::Mixed;
+                }
                 Slot::Unwritten => return Health::Unwritten,
                 Slot::Unknown | Slot::Link(_) => return Health::Corrupt(i),
                 Slot::Barrier(..) => verdict = Health::Newer,

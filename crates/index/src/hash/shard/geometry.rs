@@ -9,7 +9,7 @@
 //! is behind. A client's copy takes one pointer for each segment: O(log segments).
 //!
 //! ```text
-//! root    word 0  | 31 dropped | 24-8 resizer: client slot + 1, or zero | 7-0 version |
+//! root    word 0  | 63-32 stamp of the latest resize | 31 dropped | 24-8 resizer: client slot + 1, or zero | 7-0 version |
 //!         word 1  entries, counted by FAA (two's complement)
 //!         word 2  b
 //!         word 3  seal: a hash of the pool's and the index's identity
@@ -66,10 +66,17 @@ impl RootState {
     pub const fn resized_by(self, slot: u64) -> Self {
         RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
     }
-    /// The same with another version, resized by nobody.
+    /// The same with another version, published by an operation that was pinned at `epoch`; resized by nobody.
     #[must_use]
-    pub const fn settled(self, version: u64) -> Self {
-        RootState(self.0 & !Self::RESIZER & !0xFF | version)
+    pub const fn settled(self, version: u64, epoch: u64) -> Self {
+        let stamp = farindex_pool::epoch::tag(epoch) << 32;
+        RootState(self.0 & !Self::RESIZER & 0xFFFF_FF00 | version | stamp)
+    }
+    /// Does every operation in flight know the latest resize, for a client that knows `epoch`? An operation that began
+    /// after the resize was published has read the root (see `Table::count_operation`); the others have ended (E3).
+    pub const fn known_by_all(self, epoch: u64) -> bool {
+        let ahead = (epoch as u32).wrapping_sub((self.0 >> 32) as u32);
+        self.version() > 0 && 2 <= ahead && ahead <= u32::MAX / 2
     }
     /// The same, dropped.
     #[must_use]
@@ -83,6 +90,8 @@ impl RootState {
 pub struct Geometry {
     /// How often the table has been resized.
     pub version: u64,
+    /// Word 0 of the root.
+    pub state: RootState,
     initial_bits: u64,
     segments: Vec<RemotePtr>,
 }
@@ -90,7 +99,8 @@ pub struct Geometry {
 impl Geometry {
     /// From a root; `None` if no table has such a root.
     pub fn parse(words: &[u64]) -> Option<Self> {
-        let version = RootState(*words.first()?).version();
+        let state = RootState(*words.first()?);
+        let version = state.version();
         let initial_bits = *words.get(2)?;
         let first = (ROOT_SEGMENTS / 8) as usize;
         let segments = words.get(first..first + version as usize + 1)?;
@@ -99,7 +109,7 @@ impl Geometry {
             && initial_bits + version <= MAX_BUCKET_BITS
             && segments.len() <= MAX_SEGMENTS
             && segments.iter().all(|segment| !segment.is_null());
-        sound.then_some(Geometry { version, initial_bits, segments })
+        sound.then_some(Geometry { version, state, initial_bits, segments })
     }
     /// Buckets of level 1 under a version.
     pub fn buckets(&self, version: u64) -> u64 {
@@ -160,6 +170,12 @@ impl Geometry {
     pub fn parent(&self, bucket: u64) -> Option<u64> {
         let top = 63 - u64::from((bucket | 1).leading_zeros());
         (bucket > 0 && top >= self.initial_bits).then(|| bucket & !(1 << top))
+    }
+    /// The bit of a bucket's number that its latest split, to this version, has decided; `None` where the sids of its
+    /// entries do not tell, because that split has renewed them.
+    pub fn side(&self, bucket: u64, version: u64) -> Option<(u64, u64)> {
+        let split = version.checked_sub(1).filter(|_| !version.is_multiple_of(ROUND))?;
+        Some((split % ROUND, bucket >> (self.initial_bits + split) & 1))
     }
     /// The 4 bits of a hash that decide the splits of the round that `version` belongs to.
     pub fn sid(&self, hash: u64, version: u64) -> u64 {

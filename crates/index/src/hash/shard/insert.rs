@@ -16,6 +16,7 @@ use super::slot::{Entry, META, Pattern, Slot, Stamp};
 use super::split::steps;
 use crate::IndexError;
 use crate::block::UNIT;
+use crate::marks::mark;
 use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell};
 
@@ -66,11 +67,15 @@ impl Op<'_> {
         };
         // A READ that overlapped the recycling may have seen a slot before it that is fresh by now.
         if !stamp.precedes(self.pin.epoch()) && self.trusted != Some((first.at, stamp)) {
+            mark!("put: look again for what was recycled");
             self.trusted = Some((first.at, stamp));
             return Ok(Put::Again);
         }
         let word = first.word(slot);
         let old = self.span().cas(first.slot(slot), word, live.over(word)).await?;
+        if old != word {
+            mark!("put: CAS lost");
+        }
         Ok(if old == word { Put::Done } else { Put::Again })
     }
 
@@ -100,6 +105,7 @@ impl Op<'_> {
         let third = batch.read(third_at, 8);
         let mut done = batch.post().await?;
         if done.old(lock) != word {
+            mark!("put: lock lost");
             drop(done);
             let mut batch = span.batch();
             held.cell.clear(&mut batch);
@@ -118,12 +124,19 @@ impl Op<'_> {
         match outcome {
             Ok(Step::Released(put)) => Ok(put),
             Ok(Step::Second(choice)) => {
+                mark!("put: level 2 not in order");
                 self.release(&held).await?;
                 drop(held);
                 self.mend_second(geometry, homes[choice], &under.seconds[choice]).await?;
                 Ok(Put::Again)
             }
+            Ok(Step::Frozen) => {
+                mark!("put: frozen slots under the lock");
+                self.unfreeze(&under.first, &held.cell).await?;
+                Ok(Put::Again)
+            }
             Ok(Step::Again) => {
+                mark!("put: look again under the lock");
                 self.release(&held).await?;
                 Ok(Put::Again)
             }
@@ -144,7 +157,8 @@ impl Op<'_> {
 
     /// A level-2 bucket that has to be split, or waited for, before the key can go there.
     async fn mend_second(&mut self, geometry: &Geometry, home: u64, seen: &Snapshot) -> Result<(), IndexError> {
-        match seen.health(geometry.version, self.places.hash.fingerprint()) {
+        let side = geometry.side(home, geometry.version);
+        match seen.health(geometry.version, self.places.hash.fingerprint(), side) {
             Health::Good => Ok(()),
             Health::Unwritten | Health::Older(_) => {
                 let at = geometry.bucket(Level::Two, home);
@@ -165,23 +179,27 @@ impl Op<'_> {
     ) -> Result<Step, IndexError> {
         let fp = self.places.hash.fingerprint();
         let version = geometry.version;
+        let homes = self.second_homes(geometry);
         let Under { first, seconds, chain } = under;
 
         // The bucket may have been split, recycled or filled in between, or the key may have come.
-        if first.version() != version || first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..)))
-        {
+        if first.version() != version || first.slots().any(|(_, slot)| matches!(slot, Slot::Fresh(..))) {
             return Ok(Step::Again);
+        }
+        if first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..))) {
+            return Ok(Step::Frozen);
         }
         let mut unknown = self.candidates(first, self.places.first_pattern(geometry), true);
         for (choice, second) in seconds.iter().enumerate() {
-            if second.health(version, fp) != Health::Good {
+            let side = geometry.side(homes[choice], version);
+            if second.health(version, fp, side) != Health::Good {
                 return Ok(Step::Second(choice));
             }
             let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));
             unknown.extend(self.candidates(second, pattern, true));
         }
         unknown.extend(self.third_candidates(chain));
-        if chain.is_moving(fp) {
+        if chain.is_moving(fp, version) {
             return Ok(Step::Again);
         }
         // Usually the lookup has met them all; but where it was not told to look further, it has not looked there.
@@ -210,6 +228,7 @@ impl Op<'_> {
             self.pin.session().want_epoch(1);
             return Ok(None);
         }
+        mark!("recycle");
         let fresh = Slot::Fresh(geometry.version, Stamp::of_pin(epoch));
         let mut batch = self.span().batch();
         for (i, slot) in dead.into_iter().enumerate() {
@@ -231,6 +250,7 @@ impl Op<'_> {
         entry: Entry,
         held: &Held<'_>,
     ) -> Result<Step, IndexError> {
+        mark!("put_second");
         let Under { first, seconds, chain } = under;
         let epoch = self.pin.epoch();
         let free = |snapshot: &Snapshot| {
@@ -279,6 +299,9 @@ enum Step {
     Released(Put),
     /// The lock is still held; look again.
     Again,
+    /// The lock is still held; somebody has begun to split the bucket, and has not got the lock. Whether that split is
+    /// due or was a mistake, nobody may ever come back for it.
+    Frozen,
     /// The lock is still held; this level-2 choice is not in order.
     Second(usize),
 }

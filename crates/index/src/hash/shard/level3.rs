@@ -11,6 +11,7 @@
 
 use super::slot::{META, Pattern, Slot, Stamp};
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{Batch, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 
@@ -60,9 +61,14 @@ impl Chain3 {
     pub(super) fn matches(&self, pattern: Pattern) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
         self.slots.iter().copied().filter(move |(_, word)| pattern.matches(*word))
     }
-    /// Is an entry with this fingerprint being moved?
-    pub(super) fn is_moving(&self, fp: u64) -> bool {
-        self.slots().any(|(_, slot)| matches!(slot, Slot::Frozen(frozen, _) if frozen == fp))
+    /// Is an entry with this fingerprint being moved, or may it have been, for a client that expects this version? The
+    /// chain has no version of its own: what a split takes out of it leaves dead slots of the next one behind.
+    pub(super) fn is_moving(&self, fp: u64, version: u64) -> bool {
+        self.slots().any(|(_, slot)| match slot {
+            Slot::Frozen(frozen, _) => frozen == fp,
+            Slot::Dead(of, _) => of > version,
+            _ => false,
+        })
     }
     /// Every slot, decoded.
     pub(super) fn slots(&self) -> impl Iterator<Item = (RemotePtr, Slot)> + '_ {
@@ -83,6 +89,7 @@ impl Chain3 {
                 _ => false,
             };
             if free {
+                mark!("level 3: slot filled");
                 return Ok(span.cas(at, word, entry | word & META).await? == word);
             }
         }
@@ -96,6 +103,7 @@ impl Chain3 {
         batch.write_words(node, &words);
         let linked = batch.cas(at, last, link);
         let done = batch.post().await?.old(linked) == last;
+        mark!("level 3: link");
         if !done {
             pin.session().discard(node, NODE_LEN as u64);
         }

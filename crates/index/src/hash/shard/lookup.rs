@@ -15,6 +15,7 @@ use super::{Shard, wait::Backoff};
 use crate::IndexError;
 use crate::block::{self, Decoded, Header};
 use crate::keyhash::KeyHash;
+use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use std::ops::Range;
@@ -133,9 +134,14 @@ impl<'a> Op<'a> {
             }
         }
         let fp = self.places.hash.fingerprint();
-        match first.health(geometry.version, fp) {
+        if self.table.geometry().version > geometry.version {
+            // The root came with this batch, and has a newer version: nothing is concluded from the older one.
+            return Ok(None);
+        }
+        match first.health(geometry.version, fp, geometry.side(bucket, geometry.version)) {
             Health::Good => {}
             Health::Unwritten | Health::Older(_) => {
+                mark!("health: unwritten or older");
                 self.table.saw_young(false);
                 self.split_towards(&geometry, Level::One, bucket, first, parent).await?;
                 return Ok(None);
@@ -217,7 +223,7 @@ impl<'a> Op<'a> {
             }
         }
         for (snapshot, home) in seconds.into_iter().zip(homes) {
-            match snapshot.health(version, fp) {
+            match snapshot.health(version, fp, geometry.side(home, version)) {
                 Health::Good => {}
                 Health::Unwritten | Health::Older(_) => {
                     self.split_towards(&geometry, Level::Two, home, snapshot, None).await?;
@@ -226,7 +232,8 @@ impl<'a> Op<'a> {
                 health => return self.recover(&geometry, Level::Two, &snapshot, health).await.map(|()| None),
             }
         }
-        if chain.is_moving(fp) {
+        if chain.is_moving(fp, version) {
+            mark!("level 3: moving");
             return self.recover(&geometry, Level::One, &first, Health::Newer).await.map(|()| None);
         }
         Ok(Some(Looked::Absent(Absence { geometry, bucket, first })))
@@ -251,6 +258,7 @@ impl<'a> Op<'a> {
                 Err(PoolError::Corrupt { at: seen.slot(slot), what }.into())
             }
             Health::Newer => {
+                mark!("health: newer");
                 if self.table.sync(self.span(), self.pin.epoch()).await?
                     || self.table.geometry().version > geometry.version
                 {
@@ -262,7 +270,14 @@ impl<'a> Op<'a> {
                 }
                 self.wait_for(seen.at).await
             }
-            _ => self.wait_for(seen.at).await,
+            Health::Mixed => {
+                mark!("health: mixed");
+                self.wait_for(seen.at).await
+            }
+            _ => {
+                mark!("health: locked");
+                self.wait_for(seen.at).await
+            }
         }
     }
 

@@ -29,6 +29,7 @@ mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
 use crate::keyhash::KeyHash;
+use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
@@ -319,11 +320,15 @@ impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.
     async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
         if !hit.settled {
+            mark!("replace: bucket not settled");
             // The bucket is still being written by who splits its parent, and may be written once more.
             self.wait_for(hit.slot).await?;
             return Ok(false);
         }
         let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;
+        if !done {
+            mark!("replace: CAS lost");
+        }
         if done {
             self.pin.retire(hit.ptr, hit.header.block_len() as u64);
         }

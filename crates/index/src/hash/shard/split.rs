@@ -21,7 +21,8 @@ use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
-use farindex_fabric::{Batch, RemotePtr};
+use crate::marks::mark;
+use farindex_fabric::{Batch, Done, RemotePtr, Ticket};
 use farindex_pool::{Intent, IntentCell, PoolError};
 use std::collections::BTreeMap;
 
@@ -50,9 +51,28 @@ struct Known {
     headers: BTreeMap<RemotePtr, Header>,
 }
 
+/// A CAS that makes one slot stand still.
+struct Held {
+    ticket: Ticket,
+    word: u64,
+    entry: Option<Entry>,
+}
+
+impl Known {
+    /// Learns from the CASes that succeeded; were there any? What a failed one expected may be long out of date.
+    fn learn(&mut self, done: &mut Done, held: &[Held]) -> bool {
+        let mut any = false;
+        for held in held.iter().filter(|held| done.old(held.ticket) == held.word) {
+            any = true;
+            self.entries.extend(held.entry.map(|entry| (entry.ptr, entry)));
+        }
+        any
+    }
+}
+
 /// CASes of batch 1 for these words: the lock's holder-to-be makes the bucket stand still.
-fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64, known: &mut Known) -> usize {
-    let before = batch.len();
+fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
+    let mut held = Vec::new();
     let all = version % ROUND == ROUND - 1;
     let mut barred = seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
     for (i, slot) in seen.slots() {
@@ -60,21 +80,22 @@ fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64
         let at = seen.slot(i);
         match slot {
             Slot::Live(entry) if all || moves(entry.sid, version) => {
-                known.entries.insert(entry.ptr, entry);
-                batch.cas(at, word, freeze(word));
+                held.push(Held { ticket: batch.cas(at, word, freeze(word)), word, entry: Some(entry) });
             }
             Slot::Fresh(of, stamp) if !barred => {
                 barred = true;
-                batch.cas(at, word, Slot::Barrier(of, stamp).over(word));
+                let ticket = batch.cas(at, word, Slot::Barrier(of, stamp).over(word));
+                held.push(Held { ticket, word, entry: None });
             }
             // In level 2 dead slots are used again by CAS: what was seen under the old version must not succeed.
             Slot::Dead(of, stamp) if level == Level::Two && of <= version => {
-                batch.cas(at, word, Slot::Dead(version + 1, stamp).over(word));
+                let ticket = batch.cas(at, word, Slot::Dead(version + 1, stamp).over(word));
+                held.push(Held { ticket, word, entry: None });
             }
             _ => {}
         }
     }
-    batch.len() - before
+    held
 }
 
 impl Op<'_> {
@@ -96,20 +117,29 @@ impl Op<'_> {
         cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: seen.at, what });
         let word = seen.word(LOCK_SLOT);
         let lock = batch.cas(seen.at, word, word | META);
-        hold_still(&mut batch, seen, level, version, &mut known);
+        let held = hold_still(&mut batch, seen, level, version);
         let read = batch.read(seen.at, level.bytes());
         let third_at = geometry.third(bucket);
         let third = (level == Level::One).then(|| batch.read(third_at, 8));
         let headers: Vec<_> = match version % ROUND == ROUND - 1 {
-            true => known.entries.keys().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect(),
+            true => {
+                let entries = held.iter().filter_map(|held| held.entry);
+                entries.map(|entry| (entry.ptr, batch.read(entry.ptr, HEADER_LEN))).collect()
+            }
             false => Vec::new(),
         };
         let mut done = batch.post().await?;
+        let froze = known.learn(&mut done, &held);
         if done.old(lock) != word {
+            mark!("split: lock lost");
             drop(done);
             let mut batch = span.batch();
             cell.clear(&mut batch);
             batch.post().await?;
+            drop(cell);
+            if froze {
+                self.thaw(level, seen.at, version).await?;
+            }
             return Ok(None);
         }
         let mut now = Snapshot::new(seen.at, done.buf(read));
@@ -121,6 +151,7 @@ impl Op<'_> {
         }
         drop(done);
         if now.version() != version {
+            mark!("split: of a mixed snapshot");
             // The snapshot mixed two versions: what was frozen for a split that is not due is made live again.
             self.restore(level, &now, &cell, &mut known).await?;
             return Ok(None);
@@ -128,11 +159,15 @@ impl Op<'_> {
         // An update or an insert may have come in between: once more, until the bucket stands still.
         loop {
             let mut batch = span.batch();
-            if hold_still(&mut batch, &now, level, version, &mut known) == 0 {
+            let held = hold_still(&mut batch, &now, level, version);
+            if held.is_empty() {
                 break;
             }
+            mark!("split: straggler frozen again");
             let read = batch.read(now.at, level.bytes());
-            now = Snapshot::new(now.at, batch.post().await?.buf(read));
+            let mut done = batch.post().await?;
+            known.learn(&mut done, &held);
+            now = Snapshot::new(now.at, done.buf(read));
         }
         self.learn_headers(&now, version, &mut known).await?;
         let chain = match third {
@@ -228,6 +263,17 @@ impl Op<'_> {
         }
         new[LOCK_SLOT] |= META;
         let mut old = now.words().to_vec();
+        // What moves away leaves a free slot, if every operation in flight knows the new version and can tell a READ that
+        // overlapped this split; otherwise a dead one.
+        let at_once = geometry.state.known_by_all(self.pin.epoch()) && geometry.side(bucket, next).is_some();
+        let recycled = now.slots().find_map(|(_, slot)| match slot {
+            Slot::Fresh(_, stamp) | Slot::Barrier(_, stamp) => Some(stamp),
+            _ => None,
+        });
+        let vacated = match at_once {
+            true => Slot::Fresh(next, recycled.unwrap_or(Stamp::NEVER)),
+            false => Slot::Dead(next, stamp),
+        };
         let mut filled = 0;
         for (i, slot) in now.slots() {
             match slot {
@@ -240,7 +286,7 @@ impl Op<'_> {
                     if moved {
                         new[filled] = Slot::Live(entry).over(new[filled]);
                         filled += 1;
-                        old[i] = Slot::Dead(next, stamp).over(old[i]);
+                        old[i] = vacated.over(old[i]);
                     } else {
                         old[i] = Slot::Live(entry).over(old[i]);
                     }
@@ -280,6 +326,14 @@ impl Op<'_> {
         batch.faa(new_at, META);
         cell.clear(&mut batch);
         batch.post().await?;
+        if level == Level::One {
+            mark!("split: level 1");
+        } else {
+            mark!("split: level 2");
+        }
+        if version % ROUND == ROUND - 1 {
+            mark!("split: sids renewed");
+        }
         // What moved has left dead slots behind, which wait for the epoch. A small table needs them soon.
         self.pin.session().want_epoch(u32::try_from(geometry.slots() / 128).unwrap_or(u32::MAX));
         old[turned] ^= META;
@@ -306,8 +360,7 @@ impl Op<'_> {
         for &(at, word) in chain.words() {
             let mut word = word;
             // Level 3 is for hard luck, so it is handled entry by entry.
-            loop {
-                let Slot::Live(entry) = Slot::decode(word) else { break };
+            while let Slot::Live(entry) = Slot::decode(word) {
                 let header = span.read(entry.ptr, HEADER_LEN).await?;
                 let Some(header) = Header::decode(header.words()) else { break };
                 if !moves(geometry.sid(header.hash.bits(), version), version) {
@@ -320,6 +373,7 @@ impl Op<'_> {
                 }
                 let sid = geometry.sid(header.hash.bits(), version + 1);
                 let entry = Slot::Live(Entry { sid, ..entry });
+                mark!("level 3: entry moved");
                 moved.push(at);
                 match new.get_mut(filled) {
                     Some(slot) => *slot = entry.over(*slot),
@@ -336,11 +390,42 @@ impl Op<'_> {
     async fn write_third(&self, at: RemotePtr, entries: &[u64]) -> Result<(), IndexError> {
         let span = self.pin.span();
         for entry in entries {
+            mark!("level 3: entry moved to level 3");
             let word = span.read(at, 8).await?.words().first().copied().unwrap_or(0);
             let chain = Chain3::read(span, at, word).await?;
             chain.add(&self.pin, *entry).await?;
         }
         Ok(())
+    }
+
+    /// This operation has lost a split to another client, but some slots stand still now. If that split was still due,
+    /// so be it. But if the bucket had been split before, the CASes met words that look as they did before (a renewed sid
+    /// can be the old one): then those slots wait for a split that may never come, and must be freed.
+    async fn thaw(&mut self, level: Level, at: RemotePtr, version: u64) -> Result<(), IndexError> {
+        loop {
+            let mut batch = self.pin.span().batch();
+            // The lock first: if it is free, the READ behind it sees all that its last holder did.
+            let lock = batch.read(at, 8);
+            let read = batch.read(at, level.bytes());
+            let mut done = batch.post().await?;
+            let locked = done.buf(lock).words().first().is_some_and(|word| word & META != 0);
+            let now = Snapshot::new(at, done.buf(read));
+            drop(done);
+            let stands = |slot: Slot| matches!(slot, Slot::Frozen(..) | Slot::Barrier(..));
+            if locked {
+                self.wait_for(at).await?;
+            } else if now.version() == version || !now.slots().any(|(_, slot)| stands(slot)) {
+                return Ok(());
+            } else {
+                mark!("split: thawed what was split already");
+                self.repair(level, at).await?;
+            }
+        }
+    }
+
+    /// Under the lock of a bucket that somebody else has begun to split: undoes that, and releases the lock.
+    pub(super) async fn unfreeze(&self, now: &Snapshot, cell: &IntentCell<'_>) -> Result<(), IndexError> {
+        self.restore(Level::One, now, cell, &mut Known::default()).await
     }
 
     /// Under the lock: makes frozen entries live again and lifts the barrier, then releases the lock.
@@ -356,6 +441,7 @@ impl Op<'_> {
         let now = Snapshot::new(now.at, span.read(now.at, level.bytes()).await?);
         // As in a split that renews no sids; a block whose slot this operation froze needs no header.
         self.learn_headers(&now, 0, known).await?;
+        mark!("restore");
         let geometry = self.table.geometry();
         let version = now.version();
         let mut words = now.words().to_vec();
@@ -416,6 +502,7 @@ impl Op<'_> {
             batch.post().await?;
             return Ok(());
         }
+        mark!("repair");
         let now = Snapshot::new(at, done.buf(read));
         drop(done);
         self.restore(level, &now, &cell, &mut Known::default()).await
@@ -434,7 +521,6 @@ impl Op<'_> {
         seen: Snapshot,
         parent: Option<(u64, Snapshot)>,
     ) -> Result<(), IndexError> {
-        let fp = self.places.hash.fingerprint();
         let usable = |snapshot: &Snapshot| {
             let version = snapshot.version();
             !snapshot.locked() && snapshot.word(LOCK_SLOT) & !META != 0 && version < geometry.version
@@ -464,12 +550,14 @@ impl Op<'_> {
             };
             self.backoff = Default::default();
             let child = at + geometry.buckets(version);
+            if version + 1 < geometry.version {
+                mark!("split: several versions");
+            }
             // Towards the bucket that is wanted.
             let lower = geometry.buckets(version + 1) - 1;
             (at, snapshot) = if bucket & lower == child { (child, halves.new) } else { (at, halves.old) };
             if version + 1 == geometry.version {
                 if level == Level::One && at == bucket {
-                    debug_assert_ne!(snapshot.health(geometry.version, fp), super::bucket::Health::Unwritten);
                     self.ready = Some((geometry.version, bucket, snapshot));
                 }
                 return Ok(());

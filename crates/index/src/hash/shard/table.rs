@@ -13,6 +13,7 @@ use super::geometry::{
     BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, RootState,
 };
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::{Pin, PoolError, Session};
 use std::cell::{Cell, RefCell};
@@ -159,8 +160,8 @@ impl Table {
         (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
-    /// Is the root's memory certainly the root still, for an operation that is pinned at `epoch`? Somebody must have read
-    /// it in this epoch: that a READ is on its way is not enough.
+    /// Has somebody read the root in this epoch? That a READ is on its way is not enough. If so, the root's memory is the
+    /// root still, and the copy knows every resize that was published before the epoch began.
     fn is_checked(&self, epoch: u64) -> bool {
         self.checked.get() >= epoch
     }
@@ -174,11 +175,13 @@ impl Table {
         Sync { root: batch.read(self.root, ROOT_LEN), epoch, reports }
     }
 
-    /// Evaluates the synchronization of a completed batch.
+    /// Evaluates the synchronization of a completed batch. From here on the copy is as new as the moment at which the
+    /// root was read; only then may other operations of the same epoch rely on it.
     pub fn finish_sync(&self, sync: &Sync, done: &mut Done) -> Result<(), IndexError> {
         let left = self.budget.get();
-        self.learn(done.buf(sync.root).words())?;
-        self.checked.set(self.checked.get().max(sync.epoch));
+        if self.learn(done.buf(sync.root).words())? {
+            self.checked.set(self.checked.get().max(sync.epoch));
+        }
         if !sync.reports {
             // This worker's own count is as due as it was.
             self.budget.set(self.budget.get().min(left));
@@ -196,7 +199,8 @@ impl Table {
         Ok(self.geometry.borrow().version > before)
     }
 
-    fn learn(&self, words: &[u64]) -> Result<(), IndexError> {
+    /// Takes over what was read of the root; `false` if it mixes two versions (N2), and is to be read again.
+    fn learn(&self, words: &[u64]) -> Result<bool, IndexError> {
         let state = RootState(words.first().copied().unwrap_or_default());
         // The memory of a dropped root is used again in the end; then it does not bear this index's seal.
         if state.dropped() || words.get(ROOT_SEAL) != Some(&self.seal) {
@@ -206,11 +210,15 @@ impl Table {
         }
         let known = self.geometry.borrow().version;
         if state.version() > known {
-            // A READ of the root may mix versions (N2): a pointer that is not there yet comes with the next look.
-            if let Some(geometry) = Geometry::parse(words) {
-                *self.geometry.borrow_mut() = Rc::new(geometry);
-                self.speculation.set(SPECULATION);
-            }
+            let Some(geometry) = Geometry::parse(words) else {
+                self.budget.set(0);
+                return Ok(false);
+            };
+            *self.geometry.borrow_mut() = Rc::new(geometry);
+            self.speculation.set(SPECULATION);
+        } else if state.version() == known && state != self.geometry.borrow().state {
+            // Somebody resizes, or has given up.
+            Rc::make_mut(&mut self.geometry.borrow_mut()).state = state;
         }
         let count = words.get(1).copied().unwrap_or_default();
         self.count.set(if count > i64::MAX as u64 { 0 } else { count });
@@ -218,7 +226,7 @@ impl Table {
         let load = self.count() as f64 / slots;
         let frequency = self.alpha * slots * (self.threshold - load);
         self.budget.set(if frequency > 1.0 { frequency as u64 } else { 0 });
-        Ok(())
+        Ok(true)
     }
 
     /// Tells everybody that the index has been dropped.
@@ -250,10 +258,14 @@ impl Table {
         }
         let geometry = self.geometry();
         let version = geometry.version;
-        let state = RootState(version);
+        let state = geometry.state;
+        if state.resizer().is_some() {
+            return Ok(());
+        }
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
         let mine = state.resized_by(session.client().slot());
         if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
+            mark!("grow: lost");
             return Ok(());
         }
         let bytes = Geometry::segment_buckets(geometry.initial_bits(), version + 1) * BYTES_PER_BUCKET;
@@ -270,13 +282,14 @@ impl Table {
         };
         let mut batch = span.batch();
         batch.write_words(self.root.add(ROOT_SEGMENTS + (version + 1) * 8), &[segment.to_bits()]);
-        let published = batch.cas(self.root, mine.0, state.settled(version + 1).0);
+        let published = batch.cas(self.root, mine.0, state.settled(version + 1, pin.epoch()).0);
         let mut done = batch.post().await?;
         if done.old(published) != mine.0 {
             // The index was dropped meanwhile: the segment belongs to nobody.
             session.free_zeroed(span, segment, bytes).await?;
             return Err(IndexError::Dropped);
         }
+        mark!("grow");
         self.sync(span, epoch).await.map(drop)
     }
 }

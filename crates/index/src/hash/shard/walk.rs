@@ -8,7 +8,7 @@
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
-use super::slot::{META, Slot};
+use super::slot::{Entry, META, Slot};
 use super::table::Table;
 use super::{Shard, geometry};
 use crate::audit::{IndexAudit, Problems};
@@ -53,10 +53,10 @@ fn first_bucket(geometry: &Geometry, segment: usize) -> u64 {
     if segment == 0 { 0 } else { Geometry::segment_buckets(geometry.initial_bits(), segment as u64) }
 }
 
-/// Steps of a walk: segment, level, first bucket within the segment, buckets.
-fn steps(geometry: &Geometry) -> Vec<(usize, usize, u64, u64)> {
+/// Steps of a walk from this segment on: segment, level, first bucket within the segment, buckets.
+fn steps(geometry: &Geometry, from: usize) -> Vec<(usize, usize, u64, u64)> {
     let mut steps = Vec::new();
-    for segment in 0..geometry.segments().len() {
+    for segment in from..geometry.segments().len() {
         let buckets = Geometry::segment_buckets(geometry.initial_bits(), segment as u64);
         for level in 1..=3 {
             let step = STEP * [1, 8, 64][level - 1];
@@ -133,8 +133,9 @@ impl Shard {
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
-            let geometry = self.current(table).await?;
-            for part in steps(&geometry) {
+            let mut geometry = self.current(table).await?;
+            let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
+            while let Some(part) = left.pop_front() {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
@@ -159,6 +160,12 @@ impl Shard {
                 for (key, value) in found {
                     each(&key, value).await?;
                     seen += 1;
+                }
+                if left.is_empty() {
+                    // Entries may have moved on to segments that have come since.
+                    let newer = self.current(table).await?;
+                    left.extend(steps(&newer, geometry.segments().len()));
+                    geometry = newer;
                 }
             }
         }
@@ -191,7 +198,7 @@ impl Shard {
                 report.index_bytes += bytes;
                 audit.reach(segment, bytes, "a segment");
             }
-            for part in steps(&geometry) {
+            for part in steps(&geometry, 0) {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 report.buckets += step.written;
@@ -234,9 +241,14 @@ impl Shard {
             match Slot::decode(met.word) {
                 Slot::Live(entry) => live.push((met, entry)),
                 Slot::Dead(..) => report.dead += 1,
-                Slot::Frozen(..) | Slot::Barrier(..) if alone => {
+                // Those of a split that is due are in order: who comes next begins there.
+                Slot::Frozen(..) | Slot::Barrier(..)
+                    if alone && (met.level == 3 || met.version >= geometry.version) =>
+                {
                     problems.add(format!("the slot at {} belongs to a split that nobody finishes", met.slot));
                 }
+                // Its sid and its length are gone; its block tells them.
+                Slot::Frozen(fp, ptr) if alone => live.push((met, Entry { fp, sid: 0, len: 0, ptr })),
                 Slot::Unknown => problems.add(format!("the slot at {} holds {:#018x}", met.slot, met.word)),
                 Slot::Unwritten if alone && met.level < 3 => {
                     problems.add(format!("the slot at {} of a bucket in use was never written", met.slot));
@@ -244,7 +256,7 @@ impl Shard {
                 _ => {}
             }
         }
-        let blocks: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
+        let blocks: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len.max(1))).collect();
         let bufs = read_blocks(span, &blocks).await?;
         for ((met, entry), buf) in live.into_iter().zip(bufs) {
             let at = met.slot;
@@ -253,10 +265,12 @@ impl Shard {
                 continue;
             };
             let units = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
-            if entry.fp != header.hash.fingerprint() || entry.len != units {
+            let frozen = entry.len == 0;
+            if entry.fp != header.hash.fingerprint() || entry.len != units && !frozen {
                 problems.add(format!("the slot at {at} does not fit the block at {} that it points to", entry.ptr));
             }
-            if let Some(what) = misplaced(geometry, met, entry.sid, &header) {
+            let sid = (!frozen).then_some(entry.sid);
+            if let Some(what) = misplaced(geometry, met, sid, &header) {
                 problems.add(format!("the entry at {at} {what}"));
             }
             if let Some(what) = Audit::dangling(&self.session, span, entry.ptr, header.block_len() as u64).await? {
@@ -321,11 +335,11 @@ impl Shard {
             endpoint.sleep(Duration::from_micros(20)).await;
         }
         for (table, geometry) in self.tables.iter().zip(&geometries) {
-            for part in steps(geometry) {
+            for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
                 let step = read_step(&pin, geometry, part).await?;
                 let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
-                    Slot::Live(entry) => Some(entry.ptr),
+                    Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
                     _ => None,
                 });
                 let live: Vec<_> = live.collect();
@@ -373,10 +387,13 @@ impl Shard {
 }
 
 /// Would a lookup find an entry where it is?
-fn misplaced(geometry: &Geometry, met: &Met, sid: u64, header: &Header) -> Option<&'static str> {
+fn misplaced(geometry: &Geometry, met: &Met, sid: Option<u64>, header: &Header) -> Option<&'static str> {
     debug_assert_eq!(version_bit(LOCK_SLOT, 0), 0);
     let places = Places::of(header.hash);
-    let fits = |hash: u64| geometry.home(hash, met.version) == met.bucket && geometry.sid(hash, met.version) == sid;
+    let fits = |hash: u64| {
+        let in_place = geometry.home(hash, met.version) == met.bucket;
+        in_place && sid.is_none_or(|sid| sid == geometry.sid(hash, met.version))
+    };
     let found = match met.level {
         1 => fits(header.hash.bits()),
         2 => places.choices.into_iter().any(fits),

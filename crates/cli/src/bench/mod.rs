@@ -1,0 +1,205 @@
+//! `farindex bench`.
+
+mod options;
+pub(crate) mod reference;
+pub(crate) mod subject;
+
+use crate::exit::{self, Failure};
+use crate::output::{Json, note};
+use crate::{progress, signals};
+use farindex::{IndexConfig, Pool, PoolOptions, PoolUrl};
+use farindex_bench::record::{Identity, table};
+use farindex_bench::scenario::Finding;
+use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
+use farindex_bench::{Bench, Control, Outcome, Plan, Progress, Row};
+use farindex_fabric::{Fabric, MemoryFabric, ShmFabric};
+use indicatif::ProgressBar;
+pub(crate) use options::Options;
+use options::{FabricKind, Run};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Measure an index
+///
+/// Without arguments: 100,000 keys of 8 + 8 bytes on the memory fabric, half get, half update (YCSB A), within seconds.
+/// Every answer is verified while running. Throughput, latencies, and for each kind of operation its cost in verbs: READ,
+/// WRITE, compare-and-swap (CAS), fetch-and-add (FAA), round trips (sequential waits). `efficiency` is throughput as a
+/// share of the raw reference's, which posts the same verbs and does nothing else.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    options: Options,
+    /// Do not run the raw reference afterwards: no efficiency
+    #[arg(long)]
+    no_efficiency: bool,
+    /// Show a progress bar even if standard error is no terminal
+    #[arg(long, overrides_with = "no_progress")]
+    progress: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    no_progress: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// How runs are watched and ended.
+pub(crate) struct Watch {
+    pub(crate) stop: Arc<AtomicBool>,
+    bar: Option<ProgressBar>,
+}
+
+impl Watch {
+    pub(crate) fn new(wanted: Option<bool>) -> Result<Self, Failure> {
+        let bar = progress::bar(wanted, "{msg:>10} [{bar:30}] {human_pos} of {human_len} operations, {elapsed}");
+        Ok(Watch { stop: signals::stop_flag()?, bar })
+    }
+    pub(crate) fn run<B: Bench>(&self, bench: &B, plan: &Plan) -> Result<Outcome, Failure> {
+        let show = |progress: Progress| {
+            if let Some(bar) = &self.bar {
+                bar.set_message(progress.phase);
+                bar.set_length(progress.total.unwrap_or(progress.done));
+                bar.set_position(progress.done);
+            }
+        };
+        let progress: Option<&dyn Fn(Progress)> = if self.bar.is_some() { Some(&show) } else { None };
+        let outcome = farindex_bench::run(bench, plan, &Control { stop: Arc::clone(&self.stop), progress });
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        Ok(outcome?)
+    }
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+/// A name in `directory` that nobody has.
+fn fresh_path(directory: &Path) -> PathBuf {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    directory.join(format!("farindex-bench-{}-{}", std::process::id(), now.as_nanos()))
+}
+
+/// Makes mapped files that nobody finds afterwards, however this process ends: a file that is removed goes on to exist for
+/// who has it mapped.
+fn nameless<T>(directory: &Path, make: impl FnOnce(PathBuf) -> Result<T, Failure>) -> Result<T, Failure> {
+    let path = fresh_path(directory);
+    let made = make(path.clone());
+    // If it was not made there is nothing to remove.
+    let _ = std::fs::remove_file(&path);
+    made
+}
+
+const SHM: &str = "/dev/shm";
+
+pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> Result<Pool, Failure> {
+    let options = PoolOptions::default();
+    let shm = |path: PathBuf| {
+        let url = PoolUrl::Shm { paths: vec![path] };
+        Ok(Pool::create_at(&url, Some(size), &options)?)
+    };
+    match (fabric, path) {
+        (FabricKind::Memory, _) => Ok(Pool::create_at(&PoolUrl::Memory { len: size, nodes: 1 }, None, &options)?),
+        (FabricKind::Shm, Some(path)) => shm(path.to_owned()),
+        (FabricKind::Shm, None) => nameless(Path::new(SHM), shm),
+    }
+}
+
+/// The raw reference, on a fabric of its own: it scribbles over all of its memory.
+fn run_raw(run: &Run, settings: RawSettings, plan: &Plan, watch: &Watch) -> Result<Outcome, Failure> {
+    let size = (settings.index_bytes + settings.block_bytes + (1 << 20)).next_multiple_of(2 << 20);
+    let fabric: Box<dyn Fabric> = match run.fabric {
+        FabricKind::Memory => Box::new(MemoryFabric::new(1, size).map_err(farindex::Error::from)?),
+        FabricKind::Shm => {
+            let directory = run.path.as_deref().and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
+            let directory = directory.filter(|parent| !parent.starts_with("/dev") || parent.starts_with(SHM));
+            Box::new(nameless(directory.unwrap_or(Path::new(SHM)), |path| {
+                Ok(ShmFabric::create(&[path], size).map_err(farindex::Error::from)?)
+            })?)
+        }
+    };
+    // Its answers mean nothing: there is nothing to load and nothing to look through afterwards.
+    let plan = Plan { load: false, audit: false, ..plan.clone() };
+    let raw = Raw::new(&*fabric, settings).map_err(|message| Failure::new(exit::FULL, message))?;
+    watch.run(&raw, &plan)
+}
+
+/// What was measured, and what was expected of it.
+struct Findings {
+    row: Row,
+    findings: Vec<Finding>,
+}
+
+fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
+    let identity = |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
+    let plan = &run.plan;
+    let fabric = run.fabric.name();
+    let row = match run.index {
+        options::IndexKind::Dashmap => Row::new(identity("none"), &watch.run(&LocalMap::new(), plan)?),
+        options::IndexKind::Raw => {
+            let shapes = reference::budget(plan).map_err(|message| Failure::new(exit::BUG, message))?;
+            let settings = reference::settings(shapes, plan.keys, None, plan);
+            Row::new(identity(fabric), &run_raw(run, settings, plan, watch)?)
+        }
+        options::IndexKind::Shard => {
+            let pool = make_pool(run.fabric, run.path.as_deref(), run.size)?;
+            let subject = subject::Subject::create(pool, "bench", &IndexConfig::default())?;
+            let outcome = watch.run(&subject, plan)?;
+            // Its memory is the reference's now.
+            drop(subject);
+            let mut row = Row::new(identity(fabric), &outcome);
+            let worth_it = !args.no_efficiency && !row.interrupted && row.ops > 0 && row.errors == 0;
+            if worth_it {
+                let settings = reference::settings(reference::measured(&row, plan), row.entries, row.far_bytes, plan);
+                let raw = run_raw(run, settings, plan, watch)?;
+                if !raw.interrupted {
+                    row.efficiency = efficiency(&outcome, &raw).map(|share| (share * 1e4).round() / 1e4);
+                }
+            }
+            row
+        }
+    };
+    let findings = match &run.expect {
+        Some(expect) => expect.check(&row),
+        None => Vec::new(),
+    };
+    Ok(Findings { row, findings })
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let run = args.options.resolve()?;
+    let wanted = match (args.progress, args.no_progress) {
+        (_, true) => Some(false),
+        (true, false) => Some(true),
+        (false, false) => None,
+    };
+    let watch = Watch::new(wanted)?;
+    let Findings { row, findings } = measure(args, &run, &watch)?;
+    // Bounds on an interrupted run, and on what was not measured at one's own wish, say nothing.
+    let judged = |finding: &&Finding| {
+        !watch.stopped() && finding.what != "interrupted" && !(finding.got.is_none() && finding.what == "efficiency")
+    };
+    let failed: Vec<_> = findings.iter().filter(judged).filter(|finding| !finding.holds()).collect();
+    args.json.give(&row, || {
+        let mut text = table(std::slice::from_ref(&row));
+        if !run.about.is_empty() {
+            text = format!("{}\n\n{text}", run.about);
+        }
+        text
+    })?;
+    for finding in &failed {
+        note(finding);
+    }
+    if full(&row) {
+        note("error: the pool was too small for this run: give it more by --size, or fewer keys");
+    }
+    if watch.stopped() {
+        return Ok(exit::INTERRUPTED);
+    }
+    let sound = row.wrong_answers == 0 && row.errors == 0 && failed.is_empty();
+    Ok(if sound { exit::OK } else { exit::NO })
+}
+
+fn full(row: &Row) -> bool {
+    row.error_kinds.iter().any(|fault| fault.kind.contains("Full"))
+}

@@ -1,0 +1,204 @@
+//! From flags and scenario to one run.
+
+use super::reference::block_bytes;
+use crate::exit::Failure;
+use clap::ValueEnum;
+use farindex_bench::scenario::{Expect, Scenario};
+use farindex_bench::size::{parse_count, parse_duration};
+use farindex_bench::{Distribution, Op, Plan, ValueSize, Workload};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What runs where nothing is said: scenarios/quick.toml.
+const QUICK: &str = include_str!("../../../../scenarios/quick.toml");
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IndexKind {
+    /// Three-level hash table with ordered CAS and lazy resizing
+    Shard,
+    /// SHARD's verbs without SHARD: the fabric's limit
+    Raw,
+    /// A local concurrent map, for orientation; no far memory
+    Dashmap,
+}
+
+impl IndexKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            IndexKind::Shard => "shard",
+            IndexKind::Raw => "raw",
+            IndexKind::Dashmap => "dashmap",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FabricKind {
+    /// Memory of this process
+    Memory,
+    /// A mapped file
+    Shm,
+}
+
+impl FabricKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FabricKind::Memory => "memory",
+            FabricKind::Shm => "shm",
+        }
+    }
+}
+
+/// What to run. Flags change what the scenario says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// A scenario file: what to run and what to expect of it [default: a short YCSB A]
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// What to measure [default: shard]
+    #[arg(long, value_enum)]
+    index: Option<IndexKind>,
+    /// Where its memory is [default: memory]
+    #[arg(long, value_enum)]
+    fabric: Option<FabricKind>,
+    /// For shm: the file to create, which stays afterwards [default: a file in /dev/shm that is removed]
+    #[arg(long, value_name = "FILE")]
+    path: Option<PathBuf>,
+    /// ycsb-load, ycsb-a to -d, ycsb-f, churn, get, get-absent, insert, update, upsert, remove, rmw, or a mix such as
+    /// get=90,update=10 (percent)
+    #[arg(long, value_parser = |text: &str| text.parse::<Workload>())]
+    workload: Option<Workload>,
+    /// Keys of the key space, such as 100K or 10M [default: 100K]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    keys: Option<u64>,
+    /// Operations to measure [default: 1M; as many as there are keys where each is used once]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    ops: Option<u64>,
+    /// Operations before the measurement [default: 100K]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    warmup: Option<u64>,
+    /// End the measured phase after this time, such as 500ms, 10s or 2min
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    /// Worker threads [default: 1]
+    #[arg(long, value_name = "T")]
+    threads: Option<usize>,
+    /// Clients (coroutines) on all threads together [default: 8, at least one for each thread]
+    #[arg(long, value_name = "C")]
+    clients: Option<usize>,
+    /// Bytes of a key, at least 8 [default: 8]
+    #[arg(long, value_name = "B", value_parser = parse_count)]
+    key_size: Option<u64>,
+    /// Bytes of a value: 64, 1Ki, or a range such as 8..256 [default: 8]
+    #[arg(long, value_name = "B", value_parser = |text: &str| text.parse::<ValueSize>())]
+    value_size: Option<ValueSize>,
+    /// How keys are chosen: uniform, scrambled-zipfian, zipfian, latest, sequential [default: the workload's]
+    #[arg(long, value_name = "D", value_parser = |text: &str| text.parse::<Distribution>())]
+    distribution: Option<Distribution>,
+    /// Everything is drawn from this number [default: 1]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Bytes of the pool, such as 2GiB [default: enough for the keys and what is inserted]
+    #[arg(long, value_name = "BYTES", value_parser = crate::place::parse_size)]
+    size: Option<u64>,
+}
+
+/// One run, decided.
+pub(crate) struct Run {
+    pub(crate) about: String,
+    pub(crate) index: IndexKind,
+    pub(crate) fabric: FabricKind,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) plan: Plan,
+    pub(crate) size: u64,
+    /// What the scenario expects; `None` once flags have changed what is run.
+    pub(crate) expect: Option<Expect>,
+}
+
+/// A kind by the name that a scenario gives it.
+fn named<K: ValueEnum>(what: &str, name: Option<&str>, scenario: &str) -> Result<Option<K>, Failure> {
+    let Some(name) = name else { return Ok(None) };
+    K::from_str(name, false).map(Some).map_err(|_| {
+        let names: Vec<_> = K::value_variants().iter().filter_map(ValueEnum::to_possible_value).collect();
+        let names: Vec<_> = names.iter().map(|value| value.get_name()).collect();
+        Failure::usage(format!("{scenario}: {what} = {name:?}: there are {}", names.join(", ")))
+    })
+}
+
+impl Options {
+    pub(crate) fn resolve(&self) -> Result<Run, Failure> {
+        let scenario = match &self.scenario {
+            Some(path) => Scenario::read(path)?,
+            None => Scenario::parse("quick.toml", QUICK)?,
+        };
+        let index = self.index.or(named("index", scenario.index.as_deref(), &scenario.name)?);
+        let fabric = self.fabric.or(named("fabric", scenario.fabric.as_deref(), &scenario.name)?);
+        let Scenario { about, plan: of_scenario, expect, .. } = scenario;
+        let plan = self.change(&of_scenario);
+        plan.check()?;
+        let fabric = fabric.unwrap_or(FabricKind::Memory);
+        if self.path.is_some() && fabric != FabricKind::Shm {
+            return Err(Failure::usage("--path names the file of a shm fabric: add --fabric shm"));
+        }
+        let unchanged = plan == of_scenario && self.size.is_none();
+        Ok(Run {
+            about: if unchanged { about } else { String::new() },
+            index: index.unwrap_or(IndexKind::Shard),
+            fabric,
+            path: self.path.clone(),
+            size: self.size.unwrap_or_else(|| pool_size(&plan)).next_multiple_of(4096),
+            plan,
+            expect: unchanged.then_some(expect),
+        })
+    }
+
+    /// The scenario's plan with what the flags say.
+    fn change(&self, plan: &Plan) -> Plan {
+        let mut plan = plan.clone();
+        if let Some(workload) = &self.workload {
+            plan.workload = workload.clone();
+            plan.distribution = None;
+            let mix = &plan.workload.mix;
+            if !plan.workload.preload || mix.percent(Op::Remove) >= 100.0 {
+                // Every key is used once: there are as many operations as keys, and none to spare for a warm-up.
+                (plan.ops, plan.warmup) = (None, 0);
+            }
+        }
+        plan.keys = self.keys.unwrap_or(plan.keys);
+        plan.ops = self.ops.or(plan.ops);
+        plan.warmup = self.warmup.unwrap_or(plan.warmup);
+        if self.duration.is_some() {
+            plan.duration = self.duration;
+            // Only time ends it, unless a number was asked for as well.
+            plan.ops = self.ops;
+        }
+        plan.threads = self.threads.unwrap_or(plan.threads);
+        plan.clients = self.clients.unwrap_or(plan.clients.max(plan.threads));
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        plan.key_size = self.key_size.map_or(plan.key_size, size);
+        plan.value_size = self.value_size.unwrap_or(plan.value_size);
+        plan.distribution = self.distribution.or(plan.distribution);
+        plan.seed = self.seed.unwrap_or(plan.seed);
+        plan
+    }
+}
+
+/// Bytes of far memory that a run needs, generously: memory that is never touched costs nothing on the memory fabric.
+pub(crate) fn pool_size(plan: &Plan) -> u64 {
+    let share = plan.workload.mix.percent(Op::Insert) / 100.0;
+    // Where keys are removed too, inserts bring back old ones.
+    let appends = plan.workload.preload && !plan.workload.mix.has(Op::Remove);
+    let ops = match (plan.ops(), plan.duration) {
+        (Some(ops), _) => ops,
+        // Nobody is faster than that.
+        (None, Some(duration)) => (duration.as_secs_f64() * 4e6 * plan.threads as f64) as u64,
+        (None, None) => 0,
+    };
+    let new = if appends { ((ops.saturating_add(plan.warmup)) as f64 * share) as u64 } else { 0 };
+    let entries = plan.keys.saturating_add(new);
+    // Size classes lose up to a fifth; a table that grows has segments for up to twice the slots it needs, 584 bytes for
+    // 64 of them; updates leave blocks behind until the epoch has passed.
+    let each = block_bytes(plan) * 3 / 2 + 48;
+    let in_flight = plan.value_size.max as u64 * 8 * plan.clients as u64;
+    (128 << 20) + entries.saturating_mul(each).saturating_add(in_flight)
+}

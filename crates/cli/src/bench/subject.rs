@@ -1,0 +1,61 @@
+//! An index of a pool as the driver measures it.
+
+use farindex::{AnyIndex, IndexConfig, Pool, Session};
+use farindex_bench::{Bench, Worker};
+use farindex_fabric::{Endpoint, Executor, OpKind};
+use std::rc::Rc;
+
+/// An index by its name: every thread opens it in a session of its own.
+pub(crate) struct Subject {
+    pub(crate) pool: Pool,
+    pub(crate) name: String,
+}
+
+impl Subject {
+    /// Creates the index.
+    pub(crate) fn create(pool: Pool, name: &str, config: &IndexConfig) -> Result<Self, farindex::Error> {
+        pool.session()?.create_index(name, config)?;
+        Ok(Subject { pool, name: name.to_owned() })
+    }
+}
+
+/// One thread's part.
+pub(crate) struct Hands {
+    // Dropped before the session it lives in.
+    index: Rc<AnyIndex>,
+    session: Session,
+}
+
+impl Bench for Subject {
+    type Worker = Hands;
+    fn worker(&self, _: usize, _: &Executor) -> Result<Hands, String> {
+        let open = || {
+            let session = self.pool.session()?;
+            let index = session.open_index(&self.name)?.concurrent();
+            Ok(Hands { index, session })
+        };
+        open().map_err(|error: farindex::Error| error.to_string())
+    }
+}
+
+impl Worker for Hands {
+    type Index = AnyIndex;
+    fn index(&self) -> &AnyIndex {
+        &self.index
+    }
+    fn endpoint(&self) -> Option<&Endpoint> {
+        Some(self.session.raw().endpoint())
+    }
+    /// The allocator's account, which sees what is retired and what lies in stock as well: a walk would count only what
+    /// is reachable, and take as long as reading everything.
+    async fn far_bytes(&self) -> Option<u64> {
+        let session = self.session.raw();
+        // What could be given back is no use of memory.
+        session.flush().await.ok()?;
+        let usage = farindex::usage(session.pool(), &session.span(OpKind::Other)).await.ok()?;
+        Some(usage.iter().map(|node| node.used_bytes).sum())
+    }
+    async fn close(&self) -> Result<(), String> {
+        self.session.raw().flush().await.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,140 @@
+//! `farindex get|put|del|exists`.
+
+use crate::exit::{self, Failure};
+use crate::index::Named;
+use crate::output::print;
+use clap::ValueEnum;
+use farindex::{Insert, Remove, Update};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// A key of an index.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Key {
+    #[command(flatten)]
+    name: Named,
+    /// The key, byte for byte as the shell passes it
+    #[arg(value_name = "KEY", allow_hyphen_values = true)]
+    key: OsString,
+    /// Key and value are written in hexadecimal, such as 00ff
+    #[arg(long)]
+    hex: bool,
+}
+
+/// Write the value of a key to standard output; exit code 1 if the key is absent
+///
+/// The value comes out byte for byte; on a terminal a newline follows it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    key: Key,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Set the value, whether the key is there or not
+    Upsert,
+    /// Only if the key is absent
+    Insert,
+    /// Only if the key is present
+    Update,
+}
+
+/// Set the value of a key
+#[derive(Debug, clap::Args)]
+pub(crate) struct Put {
+    #[command(flatten)]
+    key: Key,
+    /// The value; - reads it from standard input, to the end
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    value: OsString,
+    /// What to do with a key that is there, and with one that is not; exit code 1 if it was not done
+    #[arg(long, value_enum, default_value = "upsert")]
+    mode: Mode,
+}
+
+/// Remove a key; exit code 1 if it was absent
+#[derive(Debug, clap::Args)]
+pub(crate) struct Del {
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Tell by the exit code whether a key is there: 0 present, 1 absent
+#[derive(Debug, clap::Args)]
+pub(crate) struct Exists {
+    #[command(flatten)]
+    key: Key,
+}
+
+pub(crate) fn unhex(what: &str, text: &[u8]) -> Result<Vec<u8>, Failure> {
+    let bad = || {
+        let shown = String::from_utf8_lossy(text);
+        Failure::usage(format!("the {what} {shown:?} is not hexadecimal: it takes pairs of the digits 0-9 and a-f"))
+    };
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = text.as_chunks::<2>();
+    let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect::<Option<Vec<u8>>>();
+    bytes.filter(|_| rest.is_empty()).ok_or_else(bad)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Key {
+    fn bytes(&self, what: &str, text: &[u8]) -> Result<Vec<u8>, Failure> {
+        if self.hex { unhex(what, text) } else { Ok(text.to_vec()) }
+    }
+    fn key(&self) -> Result<Vec<u8>, Failure> {
+        self.bytes("key", self.key.as_bytes())
+    }
+}
+
+fn found(yes: bool) -> u8 {
+    if yes { exit::OK } else { exit::NO }
+}
+
+pub(crate) fn get(Get { key }: &Get) -> Result<u8, Failure> {
+    let bytes = key.key()?;
+    let Some(mut value) = key.name.open()?.get(bytes)? else { return Ok(exit::NO) };
+    if key.hex {
+        print(&(hex(&value) + "\n"))?;
+        return Ok(exit::OK);
+    }
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        value.push(b'\n');
+    }
+    let written = out.write_all(&value).and_then(|()| out.flush());
+    written.map_err(|error| Failure::file("standard output", "cannot be written", &error))?;
+    Ok(exit::OK)
+}
+
+pub(crate) fn put(Put { key, value, mode }: &Put) -> Result<u8, Failure> {
+    let value = if value.as_bytes() == b"-" {
+        let mut bytes = Vec::new();
+        // One byte more than any index takes is enough to be refused.
+        let read = io::stdin().lock().take(64 << 20).read_to_end(&mut bytes);
+        read.map_err(|error| Failure::file("standard input", "cannot be read", &error))?;
+        if key.hex { unhex("value", bytes.trim_ascii())? } else { bytes }
+    } else {
+        key.bytes("value", value.as_bytes())?
+    };
+    let bytes = key.key()?;
+    let index = key.name.open()?;
+    Ok(match mode {
+        Mode::Upsert => index.upsert(bytes, value).map(|_| exit::OK)?,
+        Mode::Insert => found(index.insert(bytes, value)? == Insert::Inserted),
+        Mode::Update => found(index.update(bytes, value)? == Update::Updated),
+    })
+}
+
+pub(crate) fn del(Del { key }: &Del) -> Result<u8, Failure> {
+    Ok(found(key.name.open()?.remove(key.key()?)? == Remove::Removed))
+}
+
+pub(crate) fn exists(Exists { key }: &Exists) -> Result<u8, Failure> {
+    Ok(found(key.name.open()?.get(key.key()?)?.is_some()))
+}

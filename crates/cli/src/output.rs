@@ -1,0 +1,69 @@
+//! What goes to standard output, and what goes to files for machines.
+
+use crate::exit::Failure;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Where a machine wants its JSON: `-` is standard output.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Json {
+    /// Write the result as one JSON object: to standard output (-), in place of the text for people, or to a file, beside
+    /// that text
+    #[arg(long, value_name = "-|FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Json {
+    fn to_stdout(&self) -> bool {
+        self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// Hands a result to whoever wants it.
+    pub(crate) fn give(&self, result: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        let encode = || {
+            let json = serde_json::to_string_pretty(result);
+            json.map_err(|error| Failure::new(crate::exit::BUG, format!("a result that is no JSON: {error}")))
+        };
+        if self.to_stdout() {
+            return print(&(encode()? + "\n"));
+        }
+        if let Some(path) = &self.json {
+            let json = encode()? + "\n";
+            let written = File::create(path).and_then(|mut file| file.write_all(json.as_bytes()));
+            written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
+        }
+        print(&text())
+    }
+}
+
+/// Writes to standard output. A reader that has gone is no error worth a word.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Failure::file("standard output", "cannot be written", &error))
+}
+
+/// A line for people, on standard error; it is no failure if nobody reads it.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Bytes as people read them, with the number itself where it was rounded.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| count >= *unit) {
+        Some((name, unit)) if count.is_multiple_of(*unit) => format!("{} {name}", count / unit),
+        Some((name, unit)) => format!("{:.1} {name}", count as f64 / *unit as f64),
+        None => format!("{count} B"),
+    }
+}
+
+/// A share in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", part as f64 / whole as f64 * 100.0)
+}

@@ -1,0 +1,275 @@
+//! `farindex pool create|stat|check`.
+
+use crate::exit::{self, Failure};
+use crate::output::{Json, bytes, percent};
+use crate::place::{Place, parse_size};
+use clap::Subcommand;
+use farindex::{CheckReport, ClientInfo, Error, Inspection, NodeUsage, Pool, PoolError, PoolOptions, PoolUrl};
+use farindex_bench::size::parse_duration;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Make and examine pools of far memory
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a new pool in a file that several processes can map
+    ///
+    /// All its space is reserved at once. An existing file is never overwritten.
+    Create {
+        #[command(flatten)]
+        place: Place,
+        /// Bytes of each memory node, such as 1GiB
+        #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+        size: u64,
+        /// One more memory node: another file of the same size (may be repeated)
+        #[arg(long, value_name = "PATH")]
+        node: Vec<PathBuf>,
+        /// Clients (processes) that may be registered at once, 2 to 1024
+        #[arg(long, value_name = "N", default_value_t = 64)]
+        clients: u64,
+        /// How long a client may be silent before it counts as dead, such as 10s
+        #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+        lease: Duration,
+        /// Bytes of a chunk, the unit in which memory is handed out: a power of two from 16KiB to 64KiB [default: by the
+        /// size of the pool]
+        #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+        chunk_size: Option<u64>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Show what a pool is, who uses it, and how full it is
+    ///
+    /// Takes no client slot and writes nothing: reading the files is all it needs.
+    Stat {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Walk every index of a pool and account for every block; exit code 1 if anything is wrong
+    ///
+    /// May run beside clients at work: what they have in hand is told apart from what is lost only if nobody else is there
+    /// from beginning to end.
+    Check {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    match &args.command {
+        Command::Create { place, size, node, clients, lease, chunk_size, json } => {
+            let options = PoolOptions { client_slots: *clients, lease: *lease, chunk_size: *chunk_size };
+            create(place, *size, node, &options, json)
+        }
+        Command::Stat { place, json } => stat(place, json),
+        Command::Check { place, json } => check(place, json),
+    }
+}
+
+fn create(place: &Place, size: u64, more: &[PathBuf], options: &PoolOptions, json: &Json) -> Result<u8, Failure> {
+    let mut url = place.url()?;
+    let PoolUrl::Shm { paths } = &mut url else { return Err(Failure::usage("a pool in a file takes a path")) };
+    paths.extend(more.iter().cloned());
+    let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    let pool = Pool::create_at(&url, Some(size), options)?;
+    let block = pool.raw().superblock(farindex_fabric::NodeId::new(0));
+    let result = json!({
+        "paths": names,
+        "nodes": block.nodes,
+        "node_bytes": block.region_len,
+        "chunk_bytes": block.chunk_size,
+        "chunks": block.chunks,
+        "client_slots": block.client_slots,
+        "lease_ms": block.lease_ms,
+        "format_version": block.version,
+    });
+    json.give(&result, || {
+        let name = match names.as_slice() {
+            [one] => one.clone(),
+            many => format!("shm:{}", many.join(",")),
+        };
+        format!("created {name}: {} x {}\n", block.nodes, bytes(block.region_len))
+    })?;
+    Ok(exit::OK)
+}
+
+fn alive(client: &ClientInfo) -> &'static str {
+    match client.gone {
+        Some(true) => "gone",
+        Some(false) => "alive",
+        None => "unknown",
+    }
+}
+
+fn client_json(client: &ClientInfo) -> Value {
+    json!({
+        "slot": client.slot,
+        "pid": client.identity.pid,
+        "state": alive(client),
+        "heartbeat": client.record.heartbeat,
+        "quiesced_epoch": client.record.quiesced,
+        "since_unix_s": client.record.since,
+    })
+}
+
+/// `3 min ago`, from seconds of the Unix epoch.
+fn ago(since: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match now.saturating_sub(since) {
+        seconds @ 0..120 => format!("{seconds} s ago"),
+        seconds @ 120..7200 => format!("{} min ago", seconds / 60),
+        seconds => format!("{} h ago", seconds / 3600),
+    }
+}
+
+fn usage_text(out: &mut String, usage: &[NodeUsage]) {
+    for (node, usage) in usage.iter().enumerate() {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "node {node}: {} of {} in use ({}), {} free in chunks of blocks, {} in free chunks",
+            bytes(usage.used_bytes),
+            bytes(usage.data_bytes),
+            percent(usage.used_bytes, usage.data_bytes),
+            bytes(usage.free_block_bytes),
+            bytes(usage.free_chunk_bytes),
+        );
+    }
+}
+
+fn stat(place: &Place, json: &Json) -> Result<u8, Failure> {
+    let found = Inspection::of(&place.url()?)?;
+    let Some(first) = found.superblocks.first() else {
+        return Err(Failure::new(exit::FILE, "the pool has no memory node"));
+    };
+    let id = format!("{:016x}{:016x}", first.pool_id[1], first.pool_id[0]);
+    let index = |info: &farindex::IndexInfo| crate::index::info_json(info);
+    let result = json!({
+        "pool": id,
+        "format_version": first.version,
+        "client_slots": first.client_slots,
+        "lease_ms": first.lease_ms,
+        "nodes": found.superblocks.iter().zip(&found.usage).map(|(block, usage)| json!({
+            "bytes": block.region_len,
+            "chunk_bytes": block.chunk_size,
+            "chunks": block.chunks,
+            "usage": usage,
+        })).collect::<Vec<_>>(),
+        "clients": found.clients.iter().map(client_json).collect::<Vec<_>>(),
+        "indexes": found.indexes.iter().map(index).collect::<Vec<_>>(),
+    });
+    json.give(&result, || {
+        let mut out = String::new();
+        let nodes = found.superblocks.len();
+        let _ = writeln!(out, "pool {id}, format version {}, {nodes} x {}", first.version, bytes(first.region_len));
+        let (chunk, lease) = (bytes(first.chunk_size), Duration::from_millis(first.lease_ms));
+        let _ = writeln!(out, "chunks of {chunk}, {} client slots, lease {lease:?}", first.client_slots);
+        usage_text(&mut out, &found.usage);
+        for client in &found.clients {
+            let (pid, state, since) = (client.identity.pid, alive(client), ago(client.record.since));
+            let heartbeat = client.record.heartbeat;
+            let _ = writeln!(out, "client {}: pid {pid}, {state}, since {since}, heartbeat {heartbeat}", client.slot);
+        }
+        if found.clients.is_empty() {
+            out.push_str("no clients\n");
+        }
+        for info in &found.indexes {
+            let _ = writeln!(out, "index {:?}: {}", info.name, crate::index::kind_text(info));
+        }
+        if found.indexes.is_empty() {
+            out.push_str("no indexes\n");
+        }
+        out
+    })?;
+    Ok(exit::OK)
+}
+
+fn check_json(report: &CheckReport, usage: &[NodeUsage], problems: &[String]) -> Value {
+    let node = |(node, usage): (&farindex_pool::audit::NodeReport, &NodeUsage)| {
+        json!({
+            "data_bytes": node.data_bytes,
+            "live_bytes": node.live_bytes,
+            "live_objects": node.live_objects,
+            "held_bytes": node.held_bytes,
+            "held_objects": node.held_objects,
+            "free_block_bytes": node.free_block_bytes,
+            "free_chunk_bytes": node.free_chunk_bytes,
+            "used_bytes": usage.used_bytes,
+        })
+    };
+    let index = |(name, audit): &(String, farindex::IndexAudit)| json!({ "name": name, "entries": audit.total(), "audit": audit });
+    json!({
+        "sound": problems.is_empty(),
+        "problems": problems,
+        "alone": report.pool.alone,
+        "lost_objects": report.pool.lost,
+        "clients": report.pool.clients.iter().map(client_json).collect::<Vec<_>>(),
+        "nodes": report.pool.nodes.iter().zip(usage).map(node).collect::<Vec<_>>(),
+        "indexes": report.indexes.iter().map(index).collect::<Vec<_>>(),
+    })
+}
+
+fn check(place: &Place, json: &Json) -> Result<u8, Failure> {
+    let session = place.session()?;
+    let report = match session.check() {
+        Ok(report) => report,
+        // Far memory that makes no sense is what a check looks for.
+        Err(Error::Pool(error @ PoolError::Corrupt { .. })) => {
+            let problem = error.to_string();
+            json.give(&json!({ "sound": false, "problems": [problem] }), || format!("PROBLEM: {problem}\n"))?;
+            return Ok(exit::NO);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let usage = session.usage()?;
+    let problems: Vec<String> = report.problems().collect();
+    json.give(&check_json(&report, &usage, &problems), || {
+        let mut out = String::new();
+        for (name, audit) in &report.indexes {
+            let [one, two, three] = audit.entries;
+            let _ = writeln!(
+                out,
+                "index {name:?}: {} entries ({one} + {two} + {three} in levels 1, 2, 3), {} level-1 slots, {} resizes, {} of \
+                 buckets, {} of blocks",
+                audit.total(),
+                audit.slots,
+                audit.resizes,
+                bytes(audit.index_bytes),
+                bytes(audit.block_bytes),
+            );
+        }
+        for (node, counted) in report.pool.nodes.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "node {node}: {} of {} live ({}) in {} objects, {} held by clients or lost",
+                bytes(counted.live_bytes),
+                bytes(counted.data_bytes),
+                percent(counted.live_bytes, counted.data_bytes),
+                counted.live_objects,
+                bytes(counted.held_bytes),
+            );
+        }
+        if !report.pool.alone {
+            let others = report.pool.clients.len();
+            let _ = writeln!(out, "{others} other clients are there, or were: nothing is called lost");
+        }
+        for problem in &problems {
+            let _ = writeln!(out, "PROBLEM: {problem}");
+        }
+        let verdict = if problems.is_empty() { "sound" } else { "NOT SOUND" };
+        let _ = writeln!(out, "{}: {verdict}", place.display());
+        out
+    })?;
+    Ok(if problems.is_empty() { exit::OK } else { exit::NO })
+}

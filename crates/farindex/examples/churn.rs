@@ -1,0 +1,133 @@
+//! Updates, removals and inserts for a long time, in a pool that is only four times as large as the live data: it must never fill, and
+//! its use of far memory must stay where it was after the first tenth.
+//!
+//! `churn [OPERATIONS] [KEYS] [THREADS]`, 50,000,000 over 100,000 keys with 2 threads unless told otherwise. Every thread has keys of
+//! its own and knows what each must hold, so every answer is checked.
+
+use farindex::{IndexConfig, Insert, Pool, PoolOptions, Remove, Session, Update};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A small generator with a fixed sequence (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+}
+
+fn argument(at: usize, default: u64) -> u64 {
+    std::env::args().nth(at).map_or(default, |text| text.parse().expect("a whole number"))
+}
+
+/// Values of 40 to 167 bytes: blocks of one to three units.
+fn value(random: &mut Random, buf: &mut Vec<u8>) {
+    let word = random.next();
+    buf.clear();
+    buf.resize(40 + (word % 128) as usize, word as u8);
+}
+
+fn used_bytes(session: &Session) -> u64 {
+    let raw = session.raw();
+    let span = raw.span(farindex_fabric::OpKind::Other);
+    let node = farindex_fabric::NodeId::new(0);
+    let (_, chunks) = session
+        .block_on(farindex_pool::alloc::chunks::all_descriptors(raw.pool(), &span, node))
+        .expect("the pool can be read");
+    chunks.iter().filter(|chunk| chunk.state != 0).count() as u64 * raw.pool().geometry(node).chunk_size
+}
+
+fn main() {
+    let (operations, keys, threads) = (argument(1, 50_000_000), argument(2, 100_000), argument(3, 2));
+    // Once in a pool of any size, to learn what the live data takes.
+    let live = {
+        let pool = Pool::open("memory:1GiB").expect("a pool");
+        let session = pool.session().expect("a session");
+        let index = session.create_index("churn", &IndexConfig::default()).expect("an index");
+        let (mut random, mut buf) = (Random(1), Vec::new());
+        for key in 0..keys {
+            value(&mut random, &mut buf);
+            index.insert(key.to_le_bytes(), &buf).expect("room");
+        }
+        let report = session.check().expect("a check");
+        report.pool.nodes.iter().map(|node| node.live_bytes).sum::<u64>()
+    };
+    let size = live * 4;
+    println!("{keys} keys take {live} bytes; the pool has {size}");
+    let pool = Pool::create(&format!("memory:{size}"), None, &PoolOptions::default()).expect("a pool");
+    let session = pool.session().expect("a session");
+    session.create_index("churn", &IndexConfig::default()).expect("an index");
+    let (done, after_tenth, worst) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let clock = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                let session = pool.session().expect("a session");
+                let index = session.open_index("churn").expect("the index");
+                let mut random = Random(thread + 100);
+                let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
+                let mut buf = Vec::new();
+                for key in (thread..keys).step_by(threads as usize) {
+                    value(&mut random, &mut buf);
+                    assert_eq!(index.insert(key.to_le_bytes(), &buf).expect("room"), Insert::Inserted);
+                    model.insert(key, buf.clone());
+                }
+                for i in 0..operations / threads {
+                    let key = random.next() % (keys / threads) * threads + thread;
+                    let present = model.contains_key(&key);
+                    match random.next() % 100 {
+                        0..40 => {
+                            value(&mut random, &mut buf);
+                            let expected = if present { Update::Updated } else { Update::Absent };
+                            assert_eq!(index.update(key.to_le_bytes(), &buf).expect("never full"), expected);
+                            model.entry(key).and_modify(|value| value.clone_from(&buf));
+                        }
+                        40..70 => {
+                            let expected = if present { Remove::Removed } else { Remove::Absent };
+                            assert_eq!(index.remove(key.to_le_bytes()).expect("no error"), expected);
+                            model.remove(&key);
+                        }
+                        _ => {
+                            value(&mut random, &mut buf);
+                            let expected = if present { Insert::Exists } else { Insert::Inserted };
+                            assert_eq!(index.insert(key.to_le_bytes(), &buf).expect("never full"), expected);
+                            model.entry(key).or_insert_with(|| buf.clone());
+                        }
+                    }
+                    if i % 1024 == 0 {
+                        done.fetch_add(1024, Ordering::Relaxed);
+                    }
+                }
+                for (key, value) in &model {
+                    assert_eq!(index.get(key.to_le_bytes()).expect("no error").as_ref(), Some(value));
+                }
+                done.fetch_add(u64::MAX / 2 / threads, Ordering::Relaxed);
+            });
+        }
+        while done.load(Ordering::Relaxed) < u64::MAX / 4 {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let (done, used) = (done.load(Ordering::Relaxed), used_bytes(&session));
+            if done >= operations / 10 && done < u64::MAX / 4 {
+                after_tenth.compare_exchange(0, used, Ordering::Relaxed, Ordering::Relaxed).ok();
+                worst.fetch_max(used, Ordering::Relaxed);
+            }
+        }
+    });
+    let seconds = clock.elapsed().as_secs_f64();
+    let (tenth, worst) = (after_tenth.into_inner(), worst.into_inner());
+    let growth = worst as f64 / tenth as f64 - 1.0;
+    println!(
+        "{operations} operations in {seconds:.1} s; far memory {tenth} bytes after a tenth, {worst} at most: {:+.1} %",
+        growth * 100.0
+    );
+    let report = session.check().expect("a check");
+    let problems: Vec<_> = report.problems().collect();
+    println!("check: {problems:?}, {} entries", report.indexes[0].1.total());
+    assert!(problems.is_empty() && growth <= 0.05);
+}

@@ -1,0 +1,94 @@
+//! Looking at a pool from outside: nobody registers, nothing is written.
+
+use crate::keeper::once;
+use crate::url::PoolUrl;
+use crate::{Error, IndexInfo};
+use farindex_fabric::shm::ShmFabric;
+use farindex_fabric::{Endpoint, Fabric, OpKind, Span};
+use farindex_pool::alloc::chunks::all_descriptors;
+use farindex_pool::alloc::classes;
+use farindex_pool::layout::{ChunkDescriptor, ChunkUse, Superblock};
+use farindex_pool::{ClientInfo, Pool, PoolError, catalog, clients};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// How full one memory node is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct NodeUsage {
+    /// Bytes of all chunks: what the node offers to indexes.
+    pub data_bytes: u64,
+    /// Bytes that are handed out: reachable, in stock of a client, or waiting for the epoch that sets them free.
+    pub used_bytes: u64,
+    /// Bytes that lie free in chunks of blocks.
+    pub free_block_bytes: u64,
+    /// Bytes of chunks that were never used or are free again.
+    pub free_chunk_bytes: u64,
+}
+
+impl NodeUsage {
+    fn add(&mut self, descriptor: &ChunkDescriptor, chunk_size: u64) {
+        match ChunkUse::from_bits(descriptor.state) {
+            ChunkUse::Free => self.free_chunk_bytes += chunk_size,
+            ChunkUse::Blocks { class, .. } => {
+                let blocks = classes::blocks(class, chunk_size);
+                let marked: u64 = descriptor.free.iter().map(|word| u64::from(word.count_ones())).sum();
+                let free = marked.min(blocks) * classes::bytes(class);
+                self.free_block_bytes += free;
+                self.used_bytes += blocks * classes::bytes(class) - free;
+            }
+            // The first chunk of a span and its tails count one by one, as does what makes no sense.
+            _ => self.used_bytes += chunk_size,
+        }
+    }
+}
+
+/// How full each memory node is, by the account of the allocator. Beside clients at work it is a moment's picture.
+pub async fn usage(pool: &Pool, span: &Span) -> Result<Vec<NodeUsage>, PoolError> {
+    let mut nodes = Vec::new();
+    for node in pool.nodes() {
+        let geometry = pool.geometry(node);
+        let (_, descriptors) = all_descriptors(pool, span, node).await?;
+        let mut usage = NodeUsage { data_bytes: geometry.chunks * geometry.chunk_size, ..NodeUsage::default() };
+        let never_used = geometry.chunks.saturating_sub(descriptors.len() as u64);
+        usage.free_chunk_bytes = never_used * geometry.chunk_size;
+        descriptors.iter().for_each(|descriptor| usage.add(descriptor, geometry.chunk_size));
+        nodes.push(usage);
+    }
+    Ok(nodes)
+}
+
+/// What a pool says of itself.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The superblock of each memory node.
+    pub superblocks: Vec<Superblock>,
+    /// How full each memory node is.
+    pub usage: Vec<NodeUsage>,
+    /// Everyone who is registered.
+    pub clients: Vec<ClientInfo>,
+    /// Every index.
+    pub indexes: Vec<IndexInfo>,
+}
+
+impl Inspection {
+    /// Looks at a pool in mapped files. It takes no client slot, and no more than permission to read the files.
+    pub fn of(url: &PoolUrl) -> Result<Self, Error> {
+        let PoolUrl::Shm { paths } = url else {
+            return Err(Error::Settings(
+                "a memory: pool is gone when its process ends: there is none to look at".into(),
+            ));
+        };
+        let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::open_read_only(paths)?);
+        let identity = fabric.new_identity();
+        let look = async |endpoint: &Endpoint| {
+            let pool = Pool::open(Arc::clone(&fabric), endpoint).await?;
+            let span = endpoint.span(OpKind::Other);
+            let usage = usage(&pool, &span).await?;
+            let clients = clients(&pool, &span).await?;
+            let indexes = catalog::list(&pool, &span).await?;
+            let superblocks = pool.nodes().map(|node| *pool.superblock(node)).collect();
+            Ok::<_, PoolError>(Inspection { superblocks, usage, clients, indexes })
+        };
+        Ok(once(&fabric, &identity, look)??)
+    }
+}

@@ -1,0 +1,371 @@
+//! One run: clients on a simulated cluster, and what became of it.
+
+use crate::workload::{Op, Workload};
+use crate::{SeedReport, Setup, Subject};
+use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
+use farindex_fabric::{Endpoint, Fabric, OpKind};
+use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, marks};
+use farindex_pool::audit::{Audit, AuditReport};
+use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
+use farindex_sim::{Config, Dice, ODDS, Sim};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Streams of draws: the simulator takes the first ones.
+const SETTINGS: u64 = 1000;
+const WORKERS: u64 = 2000;
+
+/// What all coroutines share.
+struct Shared {
+    workload: Workload,
+    recorder: Recorder,
+    stamps: Stamps,
+    failures: RefCell<Vec<String>>,
+    /// Operations that the pool had no room for.
+    refused: Cell<u64>,
+}
+
+impl Shared {
+    fn fail(&self, what: String) {
+        self.failures.borrow_mut().push(what);
+    }
+    fn stamp(&self, endpoint: &Endpoint) -> u64 {
+        self.stamps.at(endpoint.now().as_nanos() as u64)
+    }
+}
+
+/// One coroutine's hands.
+struct Worker<I> {
+    shared: Rc<Shared>,
+    index: Rc<I>,
+    endpoint: Endpoint,
+    log: ClientLog,
+    dice: Dice,
+    name: u64,
+    written: u64,
+}
+
+impl<I: HashIndex> Worker<I> {
+    async fn run(&mut self, op: Op, key: &[u8]) {
+        self.written += 1;
+        let value = self.shared.workload.value(&mut self.dice, self.name, self.written);
+        let call = {
+            let key = key.to_vec();
+            match op {
+                Op::Get => Call::Get { key },
+                Op::Insert => Call::Insert { key, value: value.clone() },
+                Op::Update => Call::Update { key, value: value.clone() },
+                Op::Upsert => Call::Upsert { key, value: value.clone() },
+                Op::Remove => Call::Remove { key },
+            }
+        };
+        let ticket = self.log.invoke(call, self.shared.stamp(&self.endpoint));
+        let index = &self.index;
+        let outcome = match op {
+            Op::Get => index.get(key).await.map(|value| Outcome::Value(value.map(|value| value.to_vec()))),
+            Op::Insert => index.insert(key, &value).await.map(|done| match done {
+                Insert::Inserted => Outcome::Inserted,
+                Insert::Exists => Outcome::Exists,
+            }),
+            Op::Update => index.update(key, &value).await.map(|done| match done {
+                Update::Updated => Outcome::Updated,
+                Update::Absent => Outcome::Absent,
+            }),
+            Op::Upsert => index.upsert(key, &value).await.map(|done| match done {
+                Upsert::Inserted => Outcome::Inserted,
+                Upsert::Updated => Outcome::Updated,
+            }),
+            Op::Remove => index.remove(key).await.map(|done| match done {
+                Remove::Removed => Outcome::Removed,
+                Remove::Absent => Outcome::Absent,
+            }),
+        };
+        match outcome {
+            Ok(outcome) => self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome),
+            Err(IndexError::Pool(PoolError::Full { .. })) => {
+                self.log.cancel(ticket);
+                self.shared.refused.set(self.shared.refused.get() + 1);
+            }
+            Err(error) => self.shared.fail(format!("{op:?} of {}: {error}", key.escape_ascii())),
+        }
+    }
+
+    async fn work(mut self, operations: u64, pause: u32, shake: impl Fn(&I, &mut Dice)) {
+        for _ in 0..operations {
+            shake(&self.index, &mut self.dice);
+            if self.dice.chance(ODDS / 3) {
+                let pause = Duration::from_nanos(self.dice.tail(pause));
+                self.endpoint.sleep(pause).await;
+            }
+            let (op, key) = self.shared.workload.next(&mut self.dice);
+            self.run(op, &key).await;
+        }
+    }
+}
+
+async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
+    Rc::new(client.session(endpoint.clone()))
+}
+
+/// Pool, index, and the keys that are there from the beginning.
+async fn prepare<S: Subject>(
+    subject: S,
+    shared: Rc<Shared>,
+    fabric: Arc<dyn Fabric>,
+    harness: farindex_sim::Client,
+    options: PoolOptions,
+    mut dice: Dice,
+) -> Result<Pool, IndexError> {
+    let endpoint = harness.connect();
+    let pool = Pool::create(fabric, &endpoint, &options).await?;
+    let client = Client::register(&pool, harness.identity(), &endpoint).await?;
+    let session = session_of(&client, &endpoint).await;
+    let index = Rc::new(subject.create(&session).await?);
+    let keys = shared.workload.preload(&mut dice);
+    let log = shared.recorder.client(0);
+    let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, dice, name: 0, written: 0 };
+    let mut removed = Vec::new();
+    for key in keys {
+        worker.run(Op::Insert, &key).await;
+        // Holes, for recycling.
+        if worker.dice.chance(ODDS / 16) {
+            worker.run(Op::Remove, &key).await;
+            removed.push(key);
+        }
+    }
+    for key in removed {
+        if worker.dice.chance(ODDS / 2) {
+            worker.run(Op::Upsert, &key).await;
+        }
+    }
+    drop(worker);
+    drop(session);
+    client.close(&endpoint).await?;
+    Ok(pool)
+}
+
+/// A client: joins, starts its coroutines, keeps its lease, leaves when they are done.
+struct Node<S: Subject> {
+    subject: S,
+    shared: Rc<Shared>,
+    pool: Pool,
+    me: farindex_sim::Client,
+    number: u64,
+    dice: Dice,
+    setup: Setup,
+}
+
+impl<S: Subject> Node<S> {
+    async fn live(mut self, spawn: impl Fn(Worker<S::Index>, u64, u32, Rc<Cell<u64>>)) {
+        if let Err(error) = self.try_live(spawn).await {
+            self.shared.fail(format!("client {}: {error}", self.number));
+        }
+    }
+
+    async fn try_live(&mut self, spawn: impl Fn(Worker<S::Index>, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
+        let endpoint = self.me.connect();
+        let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
+        let working = Rc::new(Cell::new(0));
+        let coroutines = self.dice.within(self.setup.coroutines.0, self.setup.coroutines.1);
+        let one_session = self.dice.chance(ODDS * 2 / 3);
+        let pause = self.dice.within(8, 20) as u32;
+        let mut hand: Option<(Rc<S::Index>, Endpoint)> = None;
+        for coroutine in 0..coroutines {
+            if hand.is_none() || !one_session {
+                let endpoint = self.me.connect();
+                let session = session_of(&client, &endpoint).await;
+                hand = Some((Rc::new(self.subject.open(&session).await?), endpoint));
+            }
+            let Some((index, endpoint)) = hand.clone() else { continue };
+            let name = self.number * 10 + coroutine;
+            let worker = Worker {
+                shared: Rc::clone(&self.shared),
+                index,
+                endpoint,
+                log: self.shared.recorder.client(self.number),
+                dice: Dice::new(self.me_seed(), WORKERS + name),
+                name,
+                written: 0,
+            };
+            let operations = self.dice.within(self.setup.operations.0, self.setup.operations.1);
+            working.set(working.get() + 1);
+            spawn(worker, operations, pause, Rc::clone(&working));
+        }
+        drop(hand);
+        let beat = self.dice.within(10, 19) as u32;
+        while working.get() > 0 {
+            client.tick(&endpoint).await?;
+            let pause = 1000 + self.dice.tail(beat);
+            endpoint.sleep(Duration::from_nanos(pause)).await;
+        }
+        client.close(&endpoint).await?;
+        Ok(())
+    }
+
+    fn me_seed(&mut self) -> u64 {
+        self.dice.word()
+    }
+}
+
+/// Everybody has left: is everything where it should be?
+async fn look_after<S: Subject>(
+    subject: S,
+    harness: farindex_sim::Client,
+    pool: Pool,
+) -> Result<(IndexAudit, AuditReport), IndexError> {
+    let endpoint = harness.connect();
+    let client = Client::register(&pool, harness.identity(), &endpoint).await?;
+    let session = session_of(&client, &endpoint).await;
+    let index = subject.open(&session).await?;
+    let mut audit = Audit::default();
+    let report = subject.audit(&index, &mut audit).await?;
+    for info in catalog::list(&pool, &session.span(OpKind::Other)).await? {
+        audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
+    }
+    drop(index);
+    let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
+    Ok((report, pool_report))
+}
+
+/// Puts one seed on trial.
+pub fn run_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> SeedReport {
+    drop(marks::take());
+    let mut report = SeedReport { seed, ..SeedReport::default() };
+    if let Err(what) = try_seed(seed, setup, subject, &mut report) {
+        report.failures.push(what);
+    }
+    let counted = marks::take();
+    for (mark, count) in counted {
+        *report.marks.entry(mark.to_owned()).or_default() += count;
+    }
+    report
+}
+
+fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut SeedReport) -> Result<(), String> {
+    let mut dice = Dice::new(seed, SETTINGS);
+    let subject = subject.draw(&mut dice);
+    let crowd_bits = subject.crowd_bits(&mut dice);
+    let workload = Workload::draw(&mut dice, setup, crowd_bits);
+    let nodes = if dice.chance(ODDS / 8) { 2 } else { 1 };
+    let freezing = dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
+    let freezing_for = dice.within(12, 24) as u32;
+    report.settings =
+        format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", subject.describe(), workload.describe());
+    let config = Config {
+        nodes,
+        node_len: setup.node_len,
+        max_steps: setup.max_steps,
+        max_time: setup.max_time,
+        log: setup.log,
+        ..Config::default()
+    };
+    let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
+    let shared = Rc::new(Shared {
+        workload,
+        recorder: Recorder::new(),
+        stamps: Stamps::new(),
+        failures: RefCell::default(),
+        refused: Cell::new(0),
+    });
+    let outcome = drive(&sim, setup, &subject, &shared, dice, (freezing, freezing_for), report);
+    let stats = sim.stats();
+    report.verbs = stats.verbs;
+    report.events = stats.events;
+    report.log = sim.log();
+    if outcome.is_err() {
+        report.settings += &format!("; {:?}", sim.swarm());
+    }
+    report.failures.append(&mut shared.failures.borrow_mut());
+    report.marks.insert("refused: pool full".to_owned(), shared.refused.get());
+    report.marks.retain(|_, count| *count > 0);
+    // What is still waiting must let go of its log.
+    drop(sim);
+    judge(&shared, report);
+    outcome
+}
+
+fn drive<S: Subject>(
+    sim: &Rc<Sim>,
+    setup: &Setup,
+    subject: &S,
+    shared: &Rc<Shared>,
+    mut dice: Dice,
+    freezing: (u32, u32),
+    report: &mut SeedReport,
+) -> Result<(), String> {
+    let options = PoolOptions { client_slots: 8, lease: setup.lease, chunk_size: Some(16 << 10) };
+    let preparing = Dice::new(dice.word(), WORKERS);
+    let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
+    let prepare = prepare(subject.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
+    let pool = sim.block_on(prepare).map_err(|outcome| format!("while preparing: {outcome}"))?;
+    let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
+    for number in 1..=dice.within(setup.clients.0, setup.clients.1) {
+        let me = sim.client();
+        me.freezes(freezing.0, freezing.1);
+        let node = Node {
+            subject: subject.clone(),
+            shared: Rc::clone(shared),
+            pool: pool.clone(),
+            me: me.clone(),
+            number,
+            dice: Dice::new(dice.word(), WORKERS),
+            setup: setup.clone(),
+        };
+        let weak = Rc::downgrade(sim);
+        let subject = subject.clone();
+        let whose = me.clone();
+        sim.spawn(
+            &me,
+            node.live(move |worker, operations, pause, working| {
+                let Some(sim) = weak.upgrade() else { return };
+                let subject = subject.clone();
+                sim.spawn(&whose, async move {
+                    let shake = |index: &S::Index, dice: &mut Dice| {
+                        if dice.chance(shaking) {
+                            subject.shake(index, dice);
+                        }
+                    };
+                    worker.work(operations, pause, shake).await;
+                    working.set(working.get() - 1);
+                });
+            }),
+        );
+    }
+    let outcome = sim.run();
+    if !outcome.is_done() {
+        return Err(outcome.to_string());
+    }
+    sim.settle();
+    let looked = sim.block_on(look_after(subject.clone(), sim.harness(), pool));
+    let looked = looked.map_err(|outcome| format!("while looking: {outcome}"))?;
+    let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
+    shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));
+    shared.failures.borrow_mut().extend(pool.problems.iter().map(|problem| format!("pool: {problem}")));
+    if !pool.alone {
+        shared.fail("pool: somebody has not left".to_owned());
+    }
+    for (level, count) in ["audit: level 1", "audit: level 2", "audit: level 3"].iter().zip(index.entries) {
+        report.marks.insert((*level).to_owned(), count);
+    }
+    report.marks.insert("audit: resizes".to_owned(), index.resizes);
+    report.audit = index;
+    Ok(())
+}
+
+/// The history's verdict.
+fn judge(shared: &Shared, report: &mut SeedReport) {
+    let history = match shared.recorder.finish() {
+        Ok(history) => history,
+        Err(error) => return report.failures.push(format!("no history: {error}")),
+    };
+    report.operations = history.operations().len() as u64;
+    let verdict = check(&history, &Limits { steps_per_key: 200_000, ..Limits::default() });
+    match verdict.verdict {
+        Verdict::Ok => {}
+        Verdict::Unknown => report.unknown += 1,
+        Verdict::Violation => report.failures.push(verdict.to_string()),
+    }
+    report.history = Some(history);
+}

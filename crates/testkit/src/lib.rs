@@ -1,0 +1,27 @@
+//! An index on trial: one seed, one simulated cluster, one history, one verdict.
+//!
+//! [`run_seed`] builds a cluster under the adversary, lets clients work on an index, checks what they were told
+//! ([`farindex_check`]), and walks the index and the pool when all is quiet. Everything is drawn from the seed, so a seed
+//! is a repeatable test case.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`subject`] | what an index must bring along: [`Subject`] |
+//! | [`setup`] | how much of everything: [`Setup`] |
+//! | [`workload`] | which keys and operations |
+//! | `cluster` | the run |
+//! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
+//! | [`seeds`] | many seeds, on all cores |
+
+mod cluster;
+pub mod report;
+pub mod seeds;
+pub mod setup;
+pub mod subject;
+pub mod workload;
+
+pub use cluster::run_seed;
+pub use report::{SeedReport, Totals};
+pub use seeds::{replay, run_seeds, seeds_or};
+pub use setup::Setup;
+pub use subject::Subject;

@@ -1,0 +1,51 @@
+//! How much of everything.
+
+use std::time::Duration;
+
+/// The size of a run. Ranges are drawn from, both ends included.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Clients, each a compute node of its own.
+    pub clients: (u64, u64),
+    /// Coroutines of each.
+    pub coroutines: (u64, u64),
+    /// Operations of each coroutine.
+    pub operations: (u64, u64),
+    /// Keys that are worked on all the time.
+    pub hot_keys: (u64, u64),
+    /// Further keys that share the hot keys' place.
+    pub crowd_keys: (u64, u64),
+    /// Keys anywhere.
+    pub cold_keys: (u64, u64),
+    /// How long a client may be silent; also bounds waiting for others.
+    pub lease: Duration,
+    /// Bytes of a memory node.
+    pub node_len: u64,
+    /// Odds (out of [`farindex_sim::ODDS`]) that the memory nodes are nearly full.
+    pub tight: u32,
+    /// Steps after which a run counts as a livelock.
+    pub max_steps: u64,
+    /// Virtual time after which it counts as stuck.
+    pub max_time: Duration,
+    /// Entries of the simulator's log to keep, for replays.
+    pub log: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            clients: (2, 4),
+            coroutines: (1, 3),
+            operations: (10, 40),
+            hot_keys: (1, 5),
+            crowd_keys: (0, 90),
+            cold_keys: (0, 60),
+            lease: Duration::from_secs(120),
+            node_len: 2 << 20,
+            tight: 0,
+            max_steps: 3_000_000,
+            max_time: Duration::from_secs(600),
+            log: 0,
+        }
+    }
+}
