@@ -1,10 +1,13 @@
 //! Any index of a pool, whatever its kind.
 
 use farindex_index::shard::{self, Shard};
-use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Coalesced, Coalescer, HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value,
+};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What kind of index to create, and its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,6 +44,20 @@ impl IndexConfig {
 pub enum AnyIndex {
     /// [`farindex_index::shard`].
     Shard(Shard),
+    /// The same behind this process's [lock table](farindex_index::coalesce).
+    CoalescedShard(Coalesced<Shard>),
+}
+
+/// How to open an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenOptions {
+    /// Operations of this process on one key share their verbs: see [`farindex_index::coalesce`].
+    ///
+    /// It pays for skewed workloads on a network, where a round trip costs far more than what it adds to every operation,
+    /// and where the CASes of many threads on one key make each other fail. It is off by default because uniform
+    /// workloads, and fabrics as fast as memory, only pay; and because operations of this process then wait for each
+    /// other: one that was started and is neither run nor dropped holds up all others on its key.
+    pub coalesce: bool,
 }
 
 impl AnyIndex {
@@ -66,9 +83,20 @@ impl AnyIndex {
         }
     }
 
+    /// The same index behind the process's lock table.
+    pub(crate) fn coalesced(self, table: &Arc<Coalescer>) -> Self {
+        match self {
+            AnyIndex::Shard(index) => {
+                let uid = index.uid();
+                AnyIndex::CoalescedShard(Coalesced::new(index, Arc::clone(table), uid))
+            }
+            already @ AnyIndex::CoalescedShard(_) => already,
+        }
+    }
+
     pub(crate) async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
         match Self::open(session, name).await? {
-            AnyIndex::Shard(_) => Shard::drop_index(session, name).await,
+            AnyIndex::Shard(_) | AnyIndex::CoalescedShard(_) => Shard::drop_index(session, name).await,
         }
     }
 
@@ -76,6 +104,7 @@ impl AnyIndex {
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         match self {
             AnyIndex::Shard(index) => index.audit(audit, alone).await,
+            AnyIndex::CoalescedShard(index) => index.inner().audit(audit, alone).await,
         }
     }
 
@@ -86,13 +115,14 @@ impl AnyIndex {
     ) -> Result<u64, IndexError> {
         match self {
             AnyIndex::Shard(index) => index.for_each(each).await,
+            AnyIndex::CoalescedShard(index) => index.inner().for_each(each).await,
         }
     }
 
     /// Name of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
-            AnyIndex::Shard(_) => "shard",
+            AnyIndex::Shard(_) | AnyIndex::CoalescedShard(_) => "shard",
         }
     }
 }
@@ -101,6 +131,7 @@ macro_rules! every_kind {
     ($self:ident, $index:ident => $call:expr) => {
         match $self {
             AnyIndex::Shard($index) => $call,
+            AnyIndex::CoalescedShard($index) => $call,
         }
     };
 }

@@ -41,7 +41,7 @@ mod keeper;
 mod pool;
 pub mod url;
 
-pub use any::{AnyIndex, IndexConfig};
+pub use any::{AnyIndex, IndexConfig, OpenOptions};
 pub use check::CheckReport;
 pub use error::Error;
 pub use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, Value, shard};

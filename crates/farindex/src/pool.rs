@@ -1,6 +1,6 @@
 //! A pool as a user sees it.
 
-use crate::any::{AnyIndex, IndexConfig};
+use crate::any::{AnyIndex, IndexConfig, OpenOptions};
 use crate::index::Index;
 use crate::inspect::{NodeUsage, usage};
 use crate::keeper::{Keeper, once};
@@ -8,10 +8,11 @@ use crate::url::PoolUrl;
 use crate::{Error, check};
 use farindex_fabric::shm::ShmFabric;
 use farindex_fabric::{Endpoint, Executor, Fabric, Identity, MemoryFabric, Meter, OpKind, Task};
+use farindex_index::Coalescer;
 use farindex_pool::{Client, ClientInfo, IndexInfo, PoolOptions, catalog, clients};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An open pool of far memory. Cheap to clone and shared by threads; each thread opens a [`Session`].
 ///
@@ -28,6 +29,8 @@ struct Inner {
     identity: Identity,
     client: Arc<Client>,
     keeper: Keeper,
+    /// Made when the first index is opened that wants it.
+    coalescer: OnceLock<Arc<Coalescer>>,
 }
 
 impl Pool {
@@ -94,7 +97,7 @@ impl Pool {
         let client =
             once(&fabric, &identity, async |endpoint: &Endpoint| Client::register(&pool, identity, endpoint).await)??;
         let keeper = Keeper::start(Arc::clone(&fabric), identity, Arc::clone(&client))?;
-        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, keeper }) })
+        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, keeper, coalescer: OnceLock::new() }) })
     }
 
     /// Opens a session for the calling thread.
@@ -155,7 +158,14 @@ impl Session {
     }
     /// Opens an index by name, whatever its kind.
     pub fn open_index(&self, name: &str) -> Result<Index, Error> {
-        let index = self.block_on(AnyIndex::open(&self.inner.raw, name))?;
+        self.open_index_with(name, &OpenOptions::default())
+    }
+    /// The same with options.
+    pub fn open_index_with(&self, name: &str, options: &OpenOptions) -> Result<Index, Error> {
+        let mut index = self.block_on(AnyIndex::open(&self.inner.raw, name))?;
+        if options.coalesce {
+            index = index.coalesced(self.inner.pool.inner.coalescer.get_or_init(Arc::default));
+        }
         Ok(Index::new(self.clone(), index))
     }
     /// Drops an index. Whoever has it open is told at the next operation.

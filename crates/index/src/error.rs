@@ -32,6 +32,9 @@ pub enum IndexError {
     /// The index was dropped while it was open.
     #[error("the index was dropped by another client")]
     Dropped,
+    /// A write that carried this one out as well was cancelled in the midst of it: it may have taken effect or not (N7).
+    #[error("the operation that this one was combined with was cancelled; it may have taken effect or not")]
+    Interrupted,
     /// The configuration makes no index.
     #[error("{0}")]
     BadConfig(String),

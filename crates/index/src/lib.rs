@@ -11,11 +11,13 @@
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
+//! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
 pub mod block;
+pub mod coalesce;
 pub mod error;
 pub mod hash;
 pub mod keyhash;
@@ -24,6 +26,7 @@ pub mod traits;
 pub mod value;
 
 pub use audit::IndexAudit;
+pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
 pub use hash::shard::{self, Shard};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};

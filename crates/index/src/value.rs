@@ -4,6 +4,7 @@ use farindex_fabric::Buf;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The bytes of a value. Cheap to clone; dereferences to a byte slice.
 #[derive(Clone)]
@@ -15,7 +16,7 @@ pub struct Value {
 #[derive(Clone)]
 enum Storage {
     Fetched(Rc<Buf>),
-    Owned(Rc<[u8]>),
+    Owned(Arc<[u8]>),
 }
 
 impl Value {
@@ -28,6 +29,12 @@ impl Value {
 impl From<&[u8]> for Value {
     fn from(bytes: &[u8]) -> Self {
         Value { storage: Storage::Owned(bytes.into()), range: 0..bytes.len() }
+    }
+}
+
+impl From<Arc<[u8]>> for Value {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Value { range: 0..bytes.len(), storage: Storage::Owned(bytes) }
     }
 }
 

@@ -8,10 +8,11 @@ mod suite;
 
 use common::World;
 use farindex_fabric::memory::Delivery;
-use farindex_index::{IndexAudit, IndexError, Shard, Value, shard};
+use farindex_index::{Coalesced, IndexAudit, IndexError, Shard, Value, shard};
 use farindex_pool::Session;
 use farindex_pool::audit::Audit;
 use std::rc::Rc;
+use std::sync::Arc;
 use suite::{Scale, Subject, suite};
 
 /// The smallest SHARD.
@@ -37,6 +38,32 @@ impl Subject for Shard {
     }
     fn resizes(&self) -> u64 {
         self.tables().iter().map(|table| table.geometry().version).max().unwrap_or(0)
+    }
+}
+
+/// The same behind a local lock table.
+impl Subject for Coalesced<Shard> {
+    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let index = <Shard as Subject>::create(session, name).await?;
+        let uid = index.uid();
+        Ok(Coalesced::new(index, Arc::default(), uid))
+    }
+    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let index = Shard::open(session, name).await?;
+        let uid = index.uid();
+        Ok(Coalesced::new(index, Arc::default(), uid))
+    }
+    async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        Shard::drop_index(session, name).await
+    }
+    async fn audit(&self, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
+        Subject::audit(self.inner(), audit).await
+    }
+    async fn for_each(&self, each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>) -> Result<u64, IndexError> {
+        Subject::for_each(self.inner(), each).await
+    }
+    fn resizes(&self) -> u64 {
+        self.inner().resizes()
     }
 }
 
@@ -70,4 +97,10 @@ fn shard_in_a_mapped_file() {
 fn shard_in_the_simulator() {
     let world = World::calm(5, 48 << 20);
     world.run(|ctx| suite::<Shard>(ctx, Scale { random: 1000, coroutines: 24, seed: 5, ..SCALE }));
+}
+
+#[test]
+fn coalesced_shard_in_memory() {
+    let world = World::memory(1, 48 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<Coalesced<Shard>>(ctx, Scale { coroutines: 12, seed: 6, ..SCALE }));
 }

@@ -207,7 +207,8 @@ impl Shard {
         index.finish_drop(&span, &info).await
     }
 
-    fn uid(&self) -> u64 {
+    /// Its number in the catalog, which no other index of the pool ever has.
+    pub fn uid(&self) -> u64 {
         self.uid
     }
     /// The session that it works in.

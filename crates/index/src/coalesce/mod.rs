@@ -1,0 +1,195 @@
+//! The local lock table: operations of one compute node on one key are made one remote operation.
+//!
+//! Under a skewed workload many threads and coroutines of a compute node want the same few keys. Alone, each pays for its
+//! own READs, and their CASes make each other fail. A [`Coalescer`] is shared by all of them; a [`Coalesced`] index asks
+//! it before it posts anything. Readers are delegated, and writes combined, as in SMART (section 3.2 of SHARD), but so
+//! that the index stays linearizable.
+//!
+//! # The rules
+//!
+//! Each key of each index has two lanes, one for gets and one for writes. In a lane at most one operation *runs*. What
+//! arrives meanwhile *waits*. When the running one ends, the first that waits is *elected*; when it goes on, it takes
+//! everything that waits by then into its *group*, runs one remote operation, and tells every member its outcome. A key
+//! on which nothing runs has no entry; an operation that finds none runs at once, as if there were no table.
+//!
+//! # Why it is linearizable
+//!
+//! Take the index below to be linearizable: the remote operation of a group takes effect at one moment `t` between its
+//! invocation and its response.
+//!
+//! *Membership.* Every member joined before the remote operation was invoked, and is answered after it has responded. So
+//! `t` lies within each member's interval. (A get that arrives while a READ is in flight must not be answered by it: the
+//! READ may have taken effect before the get was invoked. [`Fault::LateReaders`] does that.)
+//!
+//! *Gets.* All gets of a group take effect at `t`, one after the other.
+//!
+//! *Writes.* Let all writes of a group take effect at `t` in the order in which they joined. What they do, and what each
+//! answers, depends on one thing only: whether the key is present just before `t`. [`fold`](Plan::of) runs the group
+//! under both hypotheses. Each ends in the key absent, unchanged, or with the value of some member; there is one remote
+//! operation that does the right thing under both and whose outcome tells which one was true:
+//!
+//! | if present it ends | if absent it ends | remote operation |
+//! |---|---|---|
+//! | with the value `v` | with the same `v` | upsert `v` |
+//! | with `v` | absent | update `v` |
+//! | unchanged | with `v` | insert `v` |
+//! | removed | absent | remove |
+//!
+//! Nothing else occurs, except that updates and then inserts can end in different values (`[update x, insert y]`). So the
+//! group is the longest beginning of the queue that folds; the rest waits for the next. A value is dropped only if a
+//! later member of the same group replaces it at the same moment. ([`Fault::DroppedValues`] drops them otherwise.)
+//!
+//! *Gets beside writes.* The lanes need not know each other: every remote operation is an operation of the index below,
+//! with an interval within those of its members. A get that begins after a write was answered joins no group whose
+//! remote operation began before, so it sees the write.
+//!
+//! # When something fails
+//!
+//! A failed remote operation fails its whole group with the same error; after a fabric's error each member may have taken
+//! effect or not (N7), as if each had been alone. Keys and values that are too long are refused before they join.
+//!
+//! A future may be dropped at any time. One that waits is forgotten, unless its group runs already. If one that runs is
+//! dropped, its own operation may have taken effect or not, and the lane goes to the next that waits. Its group's gets
+//! simply wait again. Its group's writes cannot: what was posted for them may have taken effect, or may still, and to
+//! post them again could make them take effect twice, with another client's write in between. They are told so
+//! ([`IndexError::Interrupted`]) and may have taken effect or not (N7). If nothing was posted yet, they wait again.
+//!
+//! Whoever starts an operation must keep polling it or drop it: while it is the one that runs, others wait for it.
+//!
+//! # What it costs
+//!
+//! A follower's operation costs no verb; the group's one operation is counted as what it is. Where nobody else is at a
+//! key, an operation costs two short holds of one of 256 mutexes, and no allocation for keys of up to 32 bytes. Memory
+//! goes with the operations in flight, never with the keys that were used.
+
+mod fold;
+mod table;
+
+pub use fold::{Outcome, Plan, Remote, What};
+pub use table::Coalescer;
+
+use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::{IndexError, Value};
+use std::sync::Arc;
+use table::{Answer, Arrival, Key, Lane, Waited};
+
+/// Published faults, for checkers to convict. Nobody else should ask for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fault {
+    /// Linearizable.
+    #[default]
+    None,
+    /// A READ answers every get that has arrived by the time it ends.
+    LateReaders,
+    /// The first write of a group is carried out; the others are acknowledged.
+    DroppedValues,
+}
+
+/// An index whose operations go through a [`Coalescer`].
+pub struct Coalesced<I> {
+    index: I,
+    table: Arc<Coalescer>,
+    uid: u64,
+}
+
+impl<I: HashIndex> Coalesced<I> {
+    /// `uid` tells the indexes apart that share a table: handles of one index have the same, others another.
+    pub fn new(index: I, table: Arc<Coalescer>, uid: u64) -> Self {
+        Coalesced { index, table, uid }
+    }
+    /// The index below.
+    pub fn inner(&self) -> &I {
+        &self.index
+    }
+    /// What it shares with the other handles.
+    pub fn table(&self) -> &Arc<Coalescer> {
+        &self.table
+    }
+
+    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        let Limits { key: longest_key, value: longest_value } = self.index.limits();
+        if key.len() > longest_key {
+            return Err(IndexError::KeyTooLong { len: key.len(), max: longest_key });
+        }
+        if value.len() > longest_value {
+            return Err(IndexError::ValueTooLong { len: value.len(), max: longest_value });
+        }
+        Ok(())
+    }
+
+    async fn write(&self, what: What, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
+        self.check_lengths(key, value)?;
+        let mut lead = match self.table.arrive(Lane::Writes, Key::of(self.uid, key), Some((what, value))) {
+            Arrival::Lead(lead) => lead,
+            Arrival::Wait(wait) => match wait.await {
+                Waited::Answered(Answer::Wrote(wrote)) => return wrote,
+                // A lane of writes answers writes.
+                Waited::Answered(Answer::Got(_)) => return Err(IndexError::Interrupted),
+                Waited::Elected(lead) => lead,
+            },
+        };
+        let plan = lead.plan_writes(what);
+        // Another member's value is shared with it: its future may be dropped meanwhile.
+        let theirs = plan.member.checked_sub(1).and_then(|i| lead.value(i));
+        lead.posts();
+        let wrote = self.carry_out(plan.remote, key, theirs.as_deref().unwrap_or(value)).await;
+        lead.end_writes(what, wrote)
+    }
+
+    /// Answers whether the key was present.
+    async fn carry_out(&self, remote: Remote, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+        Ok(match remote {
+            Remote::Insert => self.index.insert(key, value).await? == Insert::Exists,
+            Remote::Update => self.index.update(key, value).await? == Update::Updated,
+            Remote::Upsert => self.index.upsert(key, value).await? == Upsert::Updated,
+            Remote::Remove => self.index.remove(key).await? == Remove::Removed,
+        })
+    }
+}
+
+impl<I: HashIndex> HashIndex for Coalesced<I> {
+    fn limits(&self) -> Limits {
+        self.index.limits()
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let mut lead = match self.table.arrive(Lane::Gets, Key::of(self.uid, key), None) {
+            Arrival::Lead(lead) => lead,
+            Arrival::Wait(wait) => match wait.await {
+                Waited::Answered(Answer::Got(got)) => return got.map(|value| value.map(Value::from)),
+                // A lane of gets answers gets.
+                Waited::Answered(Answer::Wrote(_)) => return Err(IndexError::Interrupted),
+                Waited::Elected(lead) => lead,
+            },
+        };
+        lead.gather_gets();
+        let got = self.index.get(key).await;
+        lead.end_gets(&got);
+        got
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        let outcome = self.write(What::Insert, key, value).await?;
+        Ok(if outcome == Outcome::Exists { Insert::Exists } else { Insert::Inserted })
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        let outcome = self.write(What::Update, key, value).await?;
+        Ok(if outcome == Outcome::Absent { Update::Absent } else { Update::Updated })
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        let outcome = self.write(What::Upsert, key, value).await?;
+        Ok(if outcome == Outcome::Updated { Upsert::Updated } else { Upsert::Inserted })
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        let outcome = self.write(What::Remove, key, &[]).await?;
+        Ok(if outcome == Outcome::Removed { Remove::Removed } else { Remove::Absent })
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.index.cache_bytes() + self.table.bytes()
+    }
+}

@@ -1,0 +1,385 @@
+//! Who runs, who waits, and who goes next.
+//!
+//! Invariants: an entry exists while something runs or waits on its key, and no longer; a lane with somebody waiting has
+//! somebody running or elected; a waiter is in exactly one place: in its lane's queue, elected, in the group of one
+//! [`Lead`], or settled. What is waiting and who is elected change under the shard's mutex only; a waiter's own mutex is
+//! taken inside of it, never the other way round; wakers are called, and dropped, outside of both where it matters.
+
+use super::Fault;
+use super::fold::{Outcome, Plan, What, outcomes};
+use crate::keyhash::KeyHash;
+use crate::{IndexError, Value};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+const SHARDS: usize = 256;
+/// A shard without entries keeps room for so many.
+const KEPT: usize = 16;
+
+/// What runs and waits on one compute node, key by key. Shared by its threads; see [the module](super).
+pub struct Coalescer {
+    shards: Box<[Shard]>,
+    fault: Fault,
+}
+
+/// Shards of different mutexes lie in different cache lines, and pairs of lines.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(Mutex<Vec<Entry>>);
+
+struct Entry {
+    hash: u64,
+    uid: u64,
+    key: SmallVec<[u8; 32]>,
+    lanes: [Queue; 2],
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Somebody runs, or is elected.
+    taken: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+/// Gets and writes of one key have a lane each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    Gets,
+    Writes,
+}
+
+/// A key of an index.
+#[derive(Clone, Copy)]
+pub(super) struct Key<'a> {
+    uid: u64,
+    hash: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Key<'a> {
+    pub(super) fn of(uid: u64, bytes: &'a [u8]) -> Self {
+        Key { uid, hash: KeyHash::of(bytes).bits(), bytes }
+    }
+    fn is(&self, entry: &Entry) -> bool {
+        self.hash == entry.hash && self.uid == entry.uid && self.bytes == entry.key.as_slice()
+    }
+}
+
+/// The outcome of a group, for one member. It may go to another thread.
+#[derive(Debug, Clone)]
+pub(super) enum Answer {
+    Got(Result<Option<Arc<[u8]>>, IndexError>),
+    Wrote(Result<Outcome, IndexError>),
+}
+
+struct Waiter {
+    write: Option<(What, Arc<[u8]>)>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Waiting(Option<Waker>),
+    Elected,
+    Answered(Answer),
+    /// Its future was dropped, or has had its answer.
+    Gone,
+}
+
+impl Waiter {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+    fn waits(&self) -> bool {
+        matches!(*self.state(), State::Waiting(_))
+    }
+    /// Settles a waiter that waits; returns whom to wake.
+    fn becomes(&self, next: State) -> Option<Waker> {
+        let mut state = self.state();
+        match &mut *state {
+            State::Waiting(waker) => {
+                let waker = waker.take();
+                *state = next;
+                waker
+            }
+            _ => None,
+        }
+    }
+    fn answer(&self, answer: Answer) {
+        if let Some(waker) = self.becomes(State::Answered(answer)) {
+            waker.wake();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here panics half way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An operation that has arrived.
+pub(super) enum Arrival<'a> {
+    /// Nobody is there: it runs.
+    Lead(Lead<'a>),
+    /// It waits.
+    Wait(Wait<'a>),
+}
+
+impl Default for Coalescer {
+    fn default() -> Self {
+        Self::new(Fault::None)
+    }
+}
+
+impl Coalescer {
+    /// An empty table.
+    pub fn new(fault: Fault) -> Self {
+        Coalescer { shards: (0..SHARDS).map(|_| Shard::default()).collect(), fault }
+    }
+    /// Bytes that it takes: what it has room for, and the values of waiting writes.
+    pub fn bytes(&self) -> u64 {
+        let of_entry = |entry: &Entry| {
+            let key = if entry.key.spilled() { entry.key.capacity() } else { 0 };
+            let waiting = entry.lanes.iter().flat_map(|queue| &queue.waiting);
+            let values = waiting.map(|waiter| waiter.write.as_ref().map_or(0, |(_, value)| value.len()));
+            let queues = entry.lanes.iter().map(|queue| queue.waiting.capacity() * size_of::<Arc<Waiter>>());
+            key + values.map(|len| len + size_of::<Waiter>()).sum::<usize>() + queues.sum::<usize>()
+        };
+        let of_shard = |shard: &Shard| {
+            let entries = lock(&shard.0);
+            size_of::<Shard>() + entries.capacity() * size_of::<Entry>() + entries.iter().map(of_entry).sum::<usize>()
+        };
+        (size_of::<Self>() + self.shards.iter().map(of_shard).sum::<usize>()) as u64
+    }
+    /// Keys on which something runs or waits.
+    pub fn busy_keys(&self) -> usize {
+        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+    }
+
+    fn shard(&self, key: &Key<'_>) -> MutexGuard<'_, Vec<Entry>> {
+        let number = (key.hash ^ key.uid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20) as usize % SHARDS;
+        lock(&self.shards[number].0)
+    }
+
+    pub(super) fn arrive<'a>(&'a self, lane: Lane, key: Key<'a>, write: Option<(What, &[u8])>) -> Arrival<'a> {
+        let mut shard = self.shard(&key);
+        let lead =
+            |elected| Lead { place: Place { table: self, lane, key }, group: Vec::new(), elected, posted: false };
+        let Some(entry) = shard.iter_mut().find(|entry| key.is(entry)) else {
+            let mut lanes = [Queue::default(), Queue::default()];
+            lanes[lane as usize].taken = true;
+            shard.push(Entry { hash: key.hash, uid: key.uid, key: SmallVec::from_slice(key.bytes), lanes });
+            return Arrival::Lead(lead(false));
+        };
+        let queue = &mut entry.lanes[lane as usize];
+        if !std::mem::replace(&mut queue.taken, true) {
+            return Arrival::Lead(lead(false));
+        }
+        let write = write.map(|(what, value)| (what, Arc::from(value)));
+        let waiter = Arc::new(Waiter { write, state: Mutex::new(State::Waiting(None)) });
+        queue.waiting.push_back(Arc::clone(&waiter));
+        Arrival::Wait(Wait { place: Place { table: self, lane, key }, waiter })
+    }
+}
+
+/// A lane of a key.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    table: &'a Coalescer,
+    lane: Lane,
+    key: Key<'a>,
+}
+
+impl Place<'_> {
+    /// Works on the queue, under the shard's mutex.
+    fn with<T>(&self, work: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+        let mut shard = self.table.shard(&self.key);
+        let entry = shard.iter_mut().find(|entry| self.key.is(entry))?;
+        Some(work(&mut entry.lanes[self.lane as usize]))
+    }
+
+    /// The one who ran, or was elected, leaves: `work` has a last look at the queue, then the next is elected.
+    fn leave(&self, work: impl FnOnce(&mut Queue)) {
+        let elected = {
+            let mut shard = self.table.shard(&self.key);
+            let Some(i) = shard.iter().position(|entry| self.key.is(entry)) else { return };
+            let queue = &mut shard[i].lanes[self.lane as usize];
+            work(queue);
+            let next = queue.waiting.pop_front();
+            queue.taken = next.is_some();
+            let waker = next.and_then(|next| next.becomes(State::Elected));
+            if shard[i].lanes.iter().all(|queue| !queue.taken) {
+                shard.swap_remove(i);
+                if shard.is_empty() && shard.capacity() > KEPT {
+                    shard.shrink_to(KEPT);
+                }
+            }
+            waker
+        };
+        if let Some(waker) = elected {
+            waker.wake();
+        }
+    }
+}
+
+/// Waits to be answered or elected.
+pub(super) struct Wait<'a> {
+    place: Place<'a>,
+    waiter: Arc<Waiter>,
+}
+
+/// What waiting came to.
+pub(super) enum Waited<'a> {
+    /// Somebody else has done it.
+    Answered(Answer),
+    /// It is this one's turn.
+    Elected(Lead<'a>),
+}
+
+impl<'a> Future for Wait<'a> {
+    type Output = Waited<'a>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waited<'a>> {
+        let mut state = self.waiter.state();
+        match &mut *state {
+            State::Waiting(Some(waker)) => waker.clone_from(cx.waker()),
+            State::Waiting(none) => *none = Some(cx.waker().clone()),
+            _ => {
+                return match std::mem::replace(&mut *state, State::Gone) {
+                    State::Answered(answer) => Poll::Ready(Waited::Answered(answer)),
+                    _ => {
+                        let place = self.place;
+                        Poll::Ready(Waited::Elected(Lead { place, group: Vec::new(), elected: true, posted: false }))
+                    }
+                };
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let before = self.place.with(|queue| {
+            let before = std::mem::replace(&mut *self.waiter.state(), State::Gone);
+            if matches!(before, State::Waiting(_)) {
+                queue.waiting.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
+            }
+            before
+        });
+        // Elected, and not any more: the next.
+        if let Some(State::Elected) = before {
+            self.place.leave(|_| {});
+        }
+    }
+}
+
+/// The right to run on a lane, with those for whom it runs. Dropped, it goes to the next.
+pub(super) struct Lead<'a> {
+    place: Place<'a>,
+    group: Vec<Arc<Waiter>>,
+    /// It has waited itself, so others may have come meanwhile.
+    elected: bool,
+    /// The remote operation has begun.
+    posted: bool,
+}
+
+impl Lead<'_> {
+    /// Takes every get that waits into the group, just before the remote operation.
+    pub(super) fn gather_gets(&mut self) {
+        if self.elected {
+            self.group.extend(self.place.with(|queue| std::mem::take(&mut queue.waiting)).into_iter().flatten());
+        }
+    }
+
+    /// Takes the writes that fold with this one into the group, just before the remote operation.
+    pub(super) fn plan_writes(&mut self, mine: What) -> Plan {
+        let alone = Plan { len: 1, remote: mine.alone(), member: 0 };
+        if !self.elected {
+            return alone;
+        }
+        let planned = self.place.with(|queue| {
+            let whats = queue.waiting.iter().filter_map(|waiter| waiter.write.as_ref()).map(|(what, _)| *what);
+            let plan = Plan::of(mine, whats);
+            (plan, queue.waiting.drain(..plan.len - 1).collect())
+        });
+        let Some((plan, group)) = planned else { return alone };
+        self.group = group;
+        if self.place.table.fault == Fault::DroppedValues { alone } else { plan }
+    }
+
+    /// The value of the group's `i`-th member, counted without the one who leads.
+    pub(super) fn value(&self, i: usize) -> Option<Arc<[u8]>> {
+        self.group.get(i)?.write.as_ref().map(|(_, value)| Arc::clone(value))
+    }
+
+    /// From here on the remote operation may take effect.
+    pub(super) fn posts(&mut self) {
+        self.posted = true;
+    }
+
+    /// The remote get has ended.
+    pub(super) fn end_gets(mut self, got: &Result<Option<Value>, IndexError>) {
+        let mut group = std::mem::take(&mut self.group);
+        let late = self.place.table.fault == Fault::LateReaders;
+        let place = self.place;
+        std::mem::forget(self);
+        place.leave(|queue| {
+            if late {
+                group.extend(queue.waiting.drain(..));
+            }
+        });
+        if group.is_empty() {
+            return;
+        }
+        let answer = Answer::Got(match got {
+            Ok(value) => Ok(value.as_ref().map(|value| Arc::from(&**value))),
+            Err(error) => Err(error.clone()),
+        });
+        for waiter in group {
+            waiter.answer(answer.clone());
+        }
+    }
+
+    /// The remote write has ended; it has told whether the key was present before. Returns this one's outcome.
+    pub(super) fn end_writes(mut self, mine: What, present: Result<bool, IndexError>) -> Result<Outcome, IndexError> {
+        let group = std::mem::take(&mut self.group);
+        let place = self.place;
+        std::mem::forget(self);
+        place.leave(|_| {});
+        let present = match present {
+            Ok(present) => present,
+            Err(error) => {
+                group.iter().for_each(|waiter| waiter.answer(Answer::Wrote(Err(error.clone()))));
+                return Err(error);
+            }
+        };
+        let whats = group.iter().filter_map(|waiter| waiter.write.as_ref()).map(|(what, _)| *what);
+        let mut told = outcomes(present, std::iter::once(mine).chain(whats));
+        let own = told.next().ok_or(IndexError::Interrupted);
+        for (waiter, outcome) in group.iter().zip(told) {
+            waiter.answer(Answer::Wrote(Ok(outcome)));
+        }
+        own
+    }
+}
+
+impl Drop for Lead<'_> {
+    /// The future that led was dropped.
+    fn drop(&mut self) {
+        let group = std::mem::take(&mut self.group);
+        let again = self.place.lane == Lane::Gets || !self.posted;
+        self.place.leave(|queue| {
+            // In the order in which they came. Who has gone meanwhile must not be elected.
+            for waiter in group.iter().rev().filter(|waiter| again && waiter.waits()) {
+                queue.waiting.push_front(Arc::clone(waiter));
+            }
+        });
+        if !again {
+            group.iter().for_each(|waiter| waiter.answer(Answer::Wrote(Err(IndexError::Interrupted))));
+        }
+    }
+}
