@@ -114,6 +114,11 @@ impl Snapshot {
     pub fn word(&self, slot: usize) -> u64 {
         self.words().get(slot).copied().unwrap_or(0)
     }
+    /// Has every slot been written?
+    pub fn is_written(&self) -> bool {
+        // Without an early exit, so that it is a few vector instructions.
+        self.words().iter().fold(true, |all, word| all & (word & !META != 0))
+    }
     /// Address of a slot.
     pub fn slot(&self, slot: usize) -> RemotePtr {
         self.at.add(slot as u64 * 8)
@@ -140,8 +145,13 @@ impl Snapshot {
     }
     /// Slots with live words of this pattern.
     pub fn matches(&self, pattern: Pattern) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let words = self.words().iter().enumerate();
-        words.filter(move |(_, word)| pattern.matches(**word)).map(|(slot, word)| (slot, *word))
+        // Eight slots at a time first: most hold nothing of this pattern, and that takes no branch for each.
+        let parts = self.words().chunks(8).enumerate();
+        let parts = parts.filter(move |(_, part)| part.iter().fold(false, |any, word| any | pattern.matches(*word)));
+        parts.flat_map(move |(i, part)| {
+            let slots = (i * 8..).zip(part.iter().copied());
+            slots.filter(move |(_, word)| pattern.matches(*word))
+        })
     }
     /// Every slot, decoded.
     pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {

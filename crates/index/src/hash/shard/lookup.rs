@@ -18,6 +18,7 @@ use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -63,6 +64,9 @@ pub(super) struct Candidate {
     word: u64,
     settled: bool,
 }
+
+/// Usually one, and no reason to allocate.
+pub(super) type Candidates = SmallVec<[Candidate; 2]>;
 
 /// One operation on one key.
 pub(super) struct Op<'a> {
@@ -124,7 +128,7 @@ impl<'a> Op<'a> {
             None => self.read_first(&geometry, bucket, along).await?,
         };
         let pattern = self.places.first_pattern(&geometry);
-        let settled = !first.slots().any(|(_, slot)| slot == Slot::Unwritten);
+        let settled = first.is_written();
         let found = self.candidates(&first, pattern, settled);
         if !found.is_empty() {
             match self.verify(found).await? {
@@ -222,7 +226,7 @@ impl<'a> Op<'a> {
         let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
         let third = done.buf(third).words().first().copied().unwrap_or(0);
         let chain = Chain3::read(span, third_at, third).await?;
-        let mut found = Vec::new();
+        let mut found = Candidates::new();
         for (snapshot, hash) in seconds.iter().zip(self.places.choices) {
             found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version)), true));
             found.extend(self.torn_candidates(snapshot, &geometry, hash));
@@ -294,7 +298,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    pub(super) fn third_candidates(&self, chain: &Chain3) -> Vec<Candidate> {
+    pub(super) fn third_candidates(&self, chain: &Chain3) -> Candidates {
         let matches = chain.matches(Pattern::any_sid(self.places.hash.fingerprint()));
         let unknown = matches.filter(|(_, word)| !self.rejected.contains(&(word & !META)));
         unknown.map(|(slot, word)| Candidate { slot, word, settled: true }).collect()
@@ -302,12 +306,12 @@ impl<'a> Op<'a> {
 
     /// Slots of a bucket in good health that may hold the key all the same: a READ that a renewal of the sids has torn
     /// shows a version and a slot of different rounds.
-    pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Vec<Candidate> {
+    pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Candidates {
         let patterns = self.places.torn_patterns(geometry, hash);
         patterns.flat_map(|pattern| self.candidates(snapshot, pattern, true)).collect()
     }
 
-    pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Candidates {
         let unknown = |(slot, word): (usize, u64)| {
             let candidate = Candidate { slot: snapshot.slot(slot), word, settled };
             (!self.rejected.contains(&(word & !META))).then_some(candidate)
@@ -316,10 +320,10 @@ impl<'a> Op<'a> {
     }
 
     /// Reads the candidates' blocks, all in one batch, and compares the keys.
-    pub(super) async fn verify(&mut self, candidates: Vec<Candidate>) -> Result<Verified, IndexError> {
+    pub(super) async fn verify(&mut self, candidates: Candidates) -> Result<Verified, IndexError> {
         let span = self.pin.span();
         let mut batch = span.block_batch();
-        let mut asked = Vec::with_capacity(candidates.len());
+        let mut asked = SmallVec::<[_; 2]>::new();
         for candidate in candidates {
             let Slot::Live(entry) = Slot::decode(candidate.word) else { continue };
             let ticket = batch.read(entry.ptr, entry.len as usize * block::UNIT);

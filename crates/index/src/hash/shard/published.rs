@@ -8,7 +8,7 @@
 //! Inserts need no other form: the stamp of these free slots never makes one look again.
 
 use super::bucket::{Level, Snapshot};
-use super::lookup::{Looked, Op, Verified};
+use super::lookup::{Candidates, Looked, Op, Verified};
 use super::slot::{Slot, Stamp};
 use crate::{IndexError, Remove};
 
@@ -27,7 +27,7 @@ impl Op<'_> {
             let mut candidates = self.candidates(&seen, self.places.first_pattern(&geometry), true);
             let mut hits = Vec::new();
             while let Some(last) = candidates.pop() {
-                if let Verified::Hit(hit) = self.verify(vec![last]).await? {
+                if let Verified::Hit(hit) = self.verify(Candidates::from_iter([last])).await? {
                     hits.push(hit);
                 }
             }

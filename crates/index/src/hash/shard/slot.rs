@@ -186,7 +186,7 @@ impl Pattern {
     }
     /// Does this word match?
     pub fn matches(self, word: u64) -> bool {
-        (word ^ self.bits) & self.mask == 0 && word & LEN_MASK != 0
+        ((word ^ self.bits) & self.mask == 0) & (word & LEN_MASK != 0)
     }
 }
 
