@@ -51,7 +51,7 @@ fn main() {
         }
     });
     let loaded = clock.elapsed().as_secs_f64();
-    println!("{keys} keys inserted in {loaded:.1} s");
+    println!("{keys} keys inserted in {loaded:.1} s, epoch {}", session.raw().client().epoch());
     let index = session.open_index("growth").expect("the index");
     for i in 0..keys {
         assert_eq!(index.get(key(i)).expect("no error"), Some(value(i)), "key {i}");
