@@ -179,7 +179,9 @@ impl Snapshot {
                 Slot::Unwritten => return Health::Unwritten,
                 Slot::Unknown | Slot::Link(_) => return Health::Corrupt(i),
                 Slot::Barrier(..) => verdict = Health::Newer,
-                Slot::Frozen(frozen, _) if frozen == fp => verdict = Health::Newer,
+                // Where a split may free what it vacates at once (`side`), a frozen slot of another key tells that this READ
+                // overlapped the split, or came before it: by now the slot may be fresh, and an insert must go there.
+                Slot::Frozen(frozen, _) if frozen == fp || side.is_some() => verdict = Health::Newer,
                 Slot::Dead(seen, _) if seen > version => verdict = Health::Newer,
                 Slot::Fresh(seen, _) if seen > version => verdict = Health::Newer,
                 Slot::Fresh(seen, _) if seen != mine && verdict == Health::Good => verdict = Health::Mixed,
