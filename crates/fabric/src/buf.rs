@@ -25,6 +25,11 @@ impl BufPool {
             - SMALLEST_WORDS.trailing_zeros() as usize
     }
 
+    /// A buffer without storage, to stand where one is taken away.
+    pub(crate) fn hollow(self: &Rc<Self>) -> Buf {
+        Buf { storage: Vec::new(), words: 0, home: Rc::clone(self) }
+    }
+
     /// A buffer of at least `len` bytes, rounded up to whole words. Its content is whatever it held before.
     pub fn take(self: &Rc<Self>, len: usize) -> Buf {
         let words = len.div_ceil(8);

@@ -41,6 +41,23 @@ struct Inner {
     meter: RefCell<Meter>,
     timers: RefCell<Timers>,
     deadline: Cell<Duration>,
+    /// Batches that completed at once since the endpoint was last asked for progress.
+    streak: Cell<u32>,
+}
+
+/// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it makes way
+/// after so many batches: soon while somebody sleeps, who may hold what others wait for (an epoch, a lock).
+const STREAK: u32 = 512;
+const STREAK_WHILE_SLEEPING: u32 = 16;
+
+impl Inner {
+    /// Is it time that the coroutine whose batch has completed at once makes way?
+    fn makes_way(&self) -> bool {
+        let streak = self.streak.get() + 1;
+        let limit = if self.timers.borrow().is_empty() { STREAK } else { STREAK_WHILE_SLEEPING };
+        self.streak.set(if streak >= limit { 0 } else { streak });
+        streak >= limit
+    }
 }
 
 impl Endpoint {
@@ -55,6 +72,7 @@ impl Endpoint {
                 meter: RefCell::default(),
                 timers: RefCell::default(),
                 deadline: Cell::new(DEFAULT_DEADLINE),
+                streak: Cell::new(0),
             }),
         }
     }
@@ -409,7 +427,7 @@ impl<'s> Batch<'s> {
             }
             None if chain.is_empty() => State::Ready(Some((chain, Ok(())))),
             None => match span.endpoint.launch(chain) {
-                Ok(done) => State::Ready(Some(done)),
+                Ok(done) => State::Fresh(Some(done)),
                 Err(id) => State::Flying(id),
             },
         };
@@ -431,8 +449,8 @@ impl<'s> Batch<'s> {
         }
         let (state, span, _) = self.launch();
         match state {
-            State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
-            State::Ready(None) => {}
+            State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
+            State::Fresh(None) | State::Ready(None) => {}
             State::Flying(id) => {
                 let unused = span.endpoint.inner.flights.borrow_mut().forget(id);
                 debug_assert!(unused.is_none(), "nobody can wait for it yet");
@@ -443,6 +461,8 @@ impl<'s> Batch<'s> {
 }
 
 enum State {
+    /// It completed when it was posted, and was not polled yet.
+    Fresh(Option<Ending>),
     Ready(Option<Ending>),
     Flying(u64),
 }
@@ -467,6 +487,14 @@ impl<'s> Future for Completion<'s> {
                 return Poll::Pending;
             };
             self.state = State::Ready(ending);
+        }
+        if let State::Fresh(ending) = &mut self.state {
+            let ending = ending.take();
+            self.state = State::Ready(ending);
+            if self.span.endpoint.inner.makes_way() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
         let State::Ready(done) = &mut self.state else {
             return Poll::Pending;
@@ -494,8 +522,8 @@ impl<'s> Future for Completion<'s> {
 impl Drop for Completion<'_> {
     fn drop(&mut self) {
         match &self.state {
-            State::Ready(None) => {}
-            State::Ready(Some(_)) => self.span.cost.borrow_mut().abandoned += 1,
+            State::Fresh(None) | State::Ready(None) => {}
+            State::Fresh(Some(_)) | State::Ready(Some(_)) => self.span.cost.borrow_mut().abandoned += 1,
             State::Flying(id) => {
                 self.span.cost.borrow_mut().abandoned += 1;
                 let unused = self.span.endpoint.inner.flights.borrow_mut().forget(*id);
@@ -517,7 +545,7 @@ impl Done {
     }
     /// What a READ fetched. Each can be taken once; a second time, or for another verb, it is an empty buffer.
     pub fn buf(&mut self, ticket: Ticket) -> Buf {
-        let empty = self.endpoint.buf(0);
+        let empty = self.endpoint.inner.buffers.hollow();
         match self.kind(ticket) {
             Some(VerbKind::Read(buf)) => std::mem::replace(buf, empty),
             other => {

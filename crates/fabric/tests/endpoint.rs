@@ -2,7 +2,8 @@
 
 use farindex_fabric::transport::{Completions, Post};
 use farindex_fabric::{
-    Capabilities, Chain, Driver, Endpoint, Executor, FabricError, NodeId, OpKind, RemotePtr, Transport, VerbKind,
+    Capabilities, Chain, Driver, Endpoint, Executor, Fabric, FabricError, MemoryFabric, NodeId, OpKind, RemotePtr,
+    Transport, VerbKind,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -128,4 +129,34 @@ fn what_is_refused_beforehand_is_neither_posted_nor_counted() {
     assert!(hands.posted.borrow().is_empty());
     assert_eq!(span.cost(), farindex_fabric::Counters::default());
     assert_eq!(WORD.add(u64::MAX).node(), WORD.node());
+}
+
+/// Verbs of the memory fabric complete at once, so a coroutine could keep its thread for ever. A sleeper may hold what
+/// everybody waits for, and must get its turn.
+#[test]
+fn a_busy_coroutine_makes_way_for_a_sleeper() {
+    let fabric = MemoryFabric::new(1, 4096).expect("memory");
+    let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
+    let executor = Executor::new();
+    let awake = Rc::new(Cell::new(false));
+    let sleeper = executor.spawn({
+        let (endpoint, awake) = (endpoint.clone(), Rc::clone(&awake));
+        async move {
+            endpoint.sleep(Duration::from_millis(1)).await;
+            awake.set(true);
+        }
+    });
+    let seen = executor.block_on(&endpoint, async {
+        let span = endpoint.span(OpKind::Get);
+        let word = RemotePtr::new(NodeId::new(0), 64);
+        for _ in 0..20_000_000_u64 {
+            if awake.get() {
+                return true;
+            }
+            span.read(word, 8).await.expect("a READ");
+        }
+        false
+    });
+    assert!(seen, "the sleeper was never woken");
+    executor.block_on(&endpoint, sleeper);
 }

@@ -3,26 +3,33 @@
 use farindex_fabric::Buf;
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::rc::Rc;
 use std::sync::Arc;
 
-/// The bytes of a value. Cheap to clone; dereferences to a byte slice.
-#[derive(Clone)]
+/// The bytes of a value; dereferences to a byte slice. Kept, it keeps the buffer from being used again: a clone is a copy
+/// of just the bytes, which further clones share.
 pub struct Value {
     storage: Storage,
     range: Range<usize>,
 }
 
-#[derive(Clone)]
 enum Storage {
-    Fetched(Rc<Buf>),
+    Fetched(Buf),
     Owned(Arc<[u8]>),
 }
 
 impl Value {
     /// The bytes `range` of a buffer. A range beyond the buffer gives the empty value.
     pub fn fetched(buf: Buf, range: Range<usize>) -> Self {
-        Value { storage: Storage::Fetched(Rc::new(buf)), range }
+        Value { storage: Storage::Fetched(buf), range }
+    }
+}
+
+impl Clone for Value {
+    fn clone(&self) -> Self {
+        match &self.storage {
+            Storage::Fetched(_) => Value::from(&**self),
+            Storage::Owned(bytes) => Value { storage: Storage::Owned(Arc::clone(bytes)), range: self.range.clone() },
+        }
     }
 }
 

@@ -5,13 +5,19 @@
 //! key, so a hot key is hot here too, and WRITEs of blocks to one place after the other, as an allocator has them; its memory is as large as the index's and written beforehand, so neither the caches nor untouched
 //! pages flatter it. Nothing is parsed, compared, retried or allocated, and its answers mean nothing.
 //!
+//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads that nobody looks
+//! at, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ brings
+//! decides what the second one fetches. So here, too, the address of a batch depends on a word of each cache line that the batch
+//! before has brought.
+//!
 //! It scribbles over the whole of its memory: give it a fabric of its own, never one that holds a pool.
 
 use super::{Area, ShapeVerb, Shapes};
 use crate::driver::{Bench, Worker};
 use crate::workload::{Op, mix64};
-use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
+use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
 use farindex_index::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -108,6 +114,7 @@ impl Bench for Raw<'_> {
             block: self.block,
             nodes: self.nodes,
             written: Cell::new(mix64(thread as u64) >> 32),
+            nothing: std::hint::black_box(0),
         })))
     }
 }
@@ -137,6 +144,8 @@ pub struct RawIndex {
     nodes: u64,
     /// Blocks written, from some number on that differs between threads.
     written: Cell<u64>,
+    /// Zero, but the compiler is not told: what a READ brought is masked by it and added to the next address.
+    nothing: u64,
 }
 
 impl RawIndex {
@@ -161,28 +170,33 @@ impl RawIndex {
         // block to another block.
         let seed = key.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let home = self.place(self.index, mix64(seed));
-        let mut blocks = 0;
+        let (mut blocks, mut arrived) = (0, 0);
+        let mut reads = SmallVec::<[Ticket; 4]>::new();
         let span = self.endpoint.span(kind);
         for step in &shape.steps {
             let of_blocks = step.iter().all(|verb| verb.area == Area::Block);
             let mut batch = if of_blocks { span.block_batch() } else { span.batch() };
             for verb in step {
                 let ptr = match verb.area {
-                    Area::Index => home,
+                    Area::Index => home.add(arrived),
                     Area::Block if matches!(verb.verb, ShapeVerb::Write(_)) => self.next_block(),
                     Area::Block => {
                         blocks += 1;
-                        self.place(self.block, mix64(seed.wrapping_add(blocks)))
+                        self.place(self.block, mix64(seed.wrapping_add(blocks)) ^ arrived)
                     }
                 };
                 match verb.verb {
-                    ShapeVerb::Read(len) => batch.read(ptr, len),
-                    ShapeVerb::Write(len) => batch.write(ptr, self.endpoint.buf(len)),
-                    ShapeVerb::Cas => batch.cas(ptr, 0, 1),
-                    ShapeVerb::Faa => batch.faa(ptr, 1),
-                };
+                    ShapeVerb::Read(len) => reads.push(batch.read(ptr, len)),
+                    ShapeVerb::Write(len) => _ = batch.write(ptr, self.endpoint.buf(len)),
+                    ShapeVerb::Cas => _ = batch.cas(ptr, 0, 1),
+                    ShapeVerb::Faa => _ = batch.faa(ptr, 1),
+                }
             }
-            batch.post().await?;
+            let mut done = batch.post().await?;
+            for read in reads.drain(..) {
+                let lines = done.buf(read);
+                arrived |= lines.words().iter().step_by(8).fold(0, |all, word| all | word) & self.nothing;
+            }
         }
         Ok(())
     }

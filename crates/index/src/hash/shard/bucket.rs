@@ -143,15 +143,18 @@ impl Snapshot {
     pub fn overflowed(&self, class: u64) -> bool {
         self.word(overflow_slot(class)) & META != 0
     }
-    /// Slots with live words of this pattern.
-    pub fn matches(&self, pattern: Pattern) -> impl Iterator<Item = (usize, u64)> + '_ {
-        // Eight slots at a time first: most hold nothing of this pattern, and that takes no branch for each.
-        let parts = self.words().chunks(8).enumerate();
-        let parts = parts.filter(move |(_, part)| part.iter().fold(false, |any, word| any | pattern.matches(*word)));
-        parts.flat_map(move |(i, part)| {
-            let slots = (i * 8..).zip(part.iter().copied());
-            slots.filter(move |(_, word)| pattern.matches(*word))
-        })
+    /// Slots with live words of this pattern: slot i at bit i.
+    pub fn matches(&self, pattern: Pattern) -> u64 {
+        let mut slots = 0;
+        // Eight at a time first: most hold nothing of this pattern, and that takes no branch for each.
+        for (part, words) in self.words().chunks(8).enumerate() {
+            if words.iter().fold(false, |any, word| any | pattern.matches(*word)) {
+                for (i, word) in words.iter().enumerate() {
+                    slots |= u64::from(pattern.matches(*word)) << (part * 8 + i);
+                }
+            }
+        }
+        slots
     }
     /// Every slot, decoded.
     pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {

@@ -189,14 +189,14 @@ impl Op<'_> {
         if first.slots().any(|(_, slot)| !matches!(slot, Slot::Live(_) | Slot::Dead(..))) {
             return Ok(Step::Frozen);
         }
-        let mut unknown = self.candidates(first, self.places.first_pattern(geometry), true);
+        let mut unknown = self.candidates(first, self.places.first_pattern(geometry));
         for (choice, second) in seconds.iter().enumerate() {
             let side = geometry.side(homes[choice], version);
             if second.health(version, fp, side) != Health::Good {
                 return Ok(Step::Second(choice));
             }
             let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));
-            unknown.extend(self.candidates(second, pattern, true));
+            unknown.extend(self.candidates(second, pattern));
             unknown.extend(self.torn_candidates(second, geometry, self.places.choices[choice]));
         }
         unknown.extend(self.third_candidates(chain));

@@ -36,8 +36,8 @@ pub(super) struct Hit {
     pub buf: Buf,
     /// Where the value lies among them.
     pub value: Range<usize>,
-    /// Was every slot of its bucket written? If not, who splits the parent may have to write the bucket again.
-    pub settled: bool,
+    /// What was read of its level-1 bucket, if it lies there.
+    pub first: Option<Snapshot>,
 }
 
 /// A key that was not found, and where it would go.
@@ -62,7 +62,6 @@ pub(super) enum Looked {
 pub(super) struct Candidate {
     slot: RemotePtr,
     word: u64,
-    settled: bool,
 }
 
 /// Usually one, and no reason to allocate.
@@ -76,7 +75,7 @@ pub(super) struct Op<'a> {
     pub(super) key: &'a [u8],
     pub(super) places: Places,
     /// Words that point to other keys' blocks. Under the pin they stay what they are.
-    pub(super) rejected: Vec<u64>,
+    pub(super) rejected: SmallVec<[u64; 4]>,
     pub(super) backoff: Backoff,
     /// The bucket as the split that this operation made has left it.
     pub(super) ready: Option<(u64, u64, Snapshot)>,
@@ -93,7 +92,7 @@ impl<'a> Op<'a> {
             pin,
             key,
             places: Places::of(hash),
-            rejected: Vec::new(),
+            rejected: SmallVec::new(),
             backoff: Backoff::default(),
             ready: None,
             trusted: None,
@@ -119,6 +118,7 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// The rare paths are boxed: their futures are large, and would be moved about with each lookup.
     async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<Looked>, IndexError> {
         let geometry = self.table.geometry();
         let bucket = geometry.home(self.places.hash.bits(), geometry.version);
@@ -128,11 +128,10 @@ impl<'a> Op<'a> {
             None => self.read_first(&geometry, bucket, along).await?,
         };
         let pattern = self.places.first_pattern(&geometry);
-        let settled = first.is_written();
-        let found = self.candidates(&first, pattern, settled);
+        let found = self.candidates(&first, pattern);
         if !found.is_empty() {
             match self.verify(found).await? {
-                Verified::Hit(hit) => return Ok(Some(Looked::Hit(hit))),
+                Verified::Hit(hit) => return Ok(Some(Looked::Hit(Hit { first: Some(first), ..hit }))),
                 Verified::None => {}
                 Verified::Again => return Ok(None),
             }
@@ -147,10 +146,10 @@ impl<'a> Op<'a> {
             Health::Unwritten | Health::Older(_) => {
                 mark!("health: unwritten or older");
                 self.table.saw_young(false);
-                self.split_towards(&geometry, Level::One, bucket, first, parent).await?;
+                Box::pin(self.split_towards(&geometry, Level::One, bucket, first, parent)).await?;
                 return Ok(None);
             }
-            health => return self.recover(&geometry, Level::One, &first, health).await.map(|()| None),
+            health => return Box::pin(self.recover(&geometry, Level::One, &first, health)).await.map(|()| None),
         }
         let torn = self.torn_candidates(&first, &geometry, self.places.hash.bits());
         if !torn.is_empty() {
@@ -158,7 +157,7 @@ impl<'a> Op<'a> {
             match self.verify(torn).await? {
                 Verified::Hit(hit) => {
                     mark!("lookup: found by the sid of another round");
-                    return Ok(Some(Looked::Hit(hit)));
+                    return Ok(Some(Looked::Hit(Hit { first: Some(first), ..hit })));
                 }
                 Verified::None => {}
                 Verified::Again => return Ok(None),
@@ -170,7 +169,7 @@ impl<'a> Op<'a> {
         if !first.overflowed(self.places.overflow_class()) {
             return Ok(Some(Looked::Absent(Absence { geometry, bucket, first })));
         }
-        self.look_further(geometry, bucket, first).await
+        Box::pin(self.look_further(geometry, bucket, first)).await
     }
 
     async fn read_first(
@@ -228,7 +227,7 @@ impl<'a> Op<'a> {
         let chain = Chain3::read(span, third_at, third).await?;
         let mut found = Candidates::new();
         for (snapshot, hash) in seconds.iter().zip(self.places.choices) {
-            found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version)), true));
+            found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version))));
             found.extend(self.torn_candidates(snapshot, &geometry, hash));
         }
         found.extend(self.third_candidates(&chain));
@@ -301,22 +300,28 @@ impl<'a> Op<'a> {
     pub(super) fn third_candidates(&self, chain: &Chain3) -> Candidates {
         let matches = chain.matches(Pattern::any_sid(self.places.hash.fingerprint()));
         let unknown = matches.filter(|(_, word)| !self.rejected.contains(&(word & !META)));
-        unknown.map(|(slot, word)| Candidate { slot, word, settled: true }).collect()
+        unknown.map(|(slot, word)| Candidate { slot, word }).collect()
     }
 
     /// Slots of a bucket in good health that may hold the key all the same: a READ that a renewal of the sids has torn
     /// shows a version and a slot of different rounds.
     pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Candidates {
         let patterns = self.places.torn_patterns(geometry, hash);
-        patterns.flat_map(|pattern| self.candidates(snapshot, pattern, true)).collect()
+        patterns.flat_map(|pattern| self.candidates(snapshot, pattern)).collect()
     }
 
-    pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern, settled: bool) -> Candidates {
-        let unknown = |(slot, word): (usize, u64)| {
-            let candidate = Candidate { slot: snapshot.slot(slot), word, settled };
-            (!self.rejected.contains(&(word & !META))).then_some(candidate)
-        };
-        snapshot.matches(pattern).filter_map(unknown).collect()
+    pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern) -> Candidates {
+        let mut found = Candidates::new();
+        let mut slots = snapshot.matches(pattern);
+        while slots != 0 {
+            let slot = slots.trailing_zeros() as usize;
+            slots &= slots - 1;
+            let word = snapshot.word(slot);
+            if !self.rejected.contains(&(word & !META)) {
+                found.push(Candidate { slot: snapshot.slot(slot), word });
+            }
+        }
+        found
     }
 
     /// Reads the candidates' blocks, all in one batch, and compares the keys.
@@ -327,10 +332,10 @@ impl<'a> Op<'a> {
         for candidate in candidates {
             let Slot::Live(entry) = Slot::decode(candidate.word) else { continue };
             let ticket = batch.read(entry.ptr, entry.len as usize * block::UNIT);
-            asked.push((candidate, entry, ticket));
+            asked.push((candidate, entry.ptr, ticket));
         }
         let mut done = batch.post().await?;
-        for (candidate, entry, ticket) in asked {
+        for (candidate, ptr, ticket) in asked {
             let buf = done.buf(ticket);
             let (buf, decoded) = match block::decode(&buf) {
                 Decoded::Longer(len) => {
@@ -339,21 +344,21 @@ impl<'a> Op<'a> {
                         self.rejected.push(candidate.word & !META);
                         continue;
                     }
-                    let whole = read_tail(span, entry.ptr, &buf, len).await?;
+                    let whole = Box::pin(read_tail(span, ptr, &buf, len)).await?;
                     let decoded = block::decode(&whole);
                     (whole, decoded)
                 }
                 decoded => (buf, decoded),
             };
             let Decoded::Sound(header, key, value) = decoded else {
-                return self.unsound(&candidate, entry.ptr).await;
+                return Box::pin(self.unsound(&candidate, ptr)).await;
             };
             if buf.bytes().get(key) != Some(self.key) {
                 self.rejected.push(candidate.word & !META);
                 continue;
             }
-            let Candidate { slot, word, settled } = candidate;
-            return Ok(Verified::Hit(Hit { slot, word, ptr: entry.ptr, header, buf, value, settled }));
+            let Candidate { slot, word } = candidate;
+            return Ok(Verified::Hit(Hit { slot, word, ptr, header, buf, value, first: None }));
         }
         Ok(Verified::None)
     }

@@ -321,7 +321,7 @@ fn seal(session: &Session, uid: u64) -> u64 {
 impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.
     async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
-        if !hit.settled {
+        if hit.first.as_ref().is_some_and(|first| !first.is_written()) {
             mark!("replace: bucket not settled");
             // The bucket is still being written by who splits its parent, and may be written once more.
             self.wait_for(hit.slot).await?;

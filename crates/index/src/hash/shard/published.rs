@@ -24,7 +24,7 @@ impl Op<'_> {
             let geometry = self.table.geometry();
             let at = geometry.bucket(Level::One, geometry.home(self.places.hash.bits(), geometry.version));
             let seen = Snapshot::new(at, self.span().read(at, Level::One.bytes()).await?);
-            let mut candidates = self.candidates(&seen, self.places.first_pattern(&geometry), true);
+            let mut candidates = self.candidates(&seen, self.places.first_pattern(&geometry));
             let mut hits = Vec::new();
             while let Some(last) = candidates.pop() {
                 if let Verified::Hit(hit) = self.verify(Candidates::from_iter([last])).await? {

@@ -171,22 +171,28 @@ pub fn freeze(live: u64) -> u64 {
 /// Finds live words of one fingerprint, and optionally of one sid, in a single comparison.
 #[derive(Clone, Copy)]
 pub struct Pattern {
-    bits: u64,
-    mask: u64,
+    bits: u32,
+    mask: u32,
+}
+
+/// Fingerprint, sid and length lie in a word's upper half: halves are compared twice as many at a time, and without the
+/// 64-bit comparisons that baseline x86-64 has no vector instruction for.
+const fn upper(word: u64) -> u32 {
+    (word >> 32) as u32
 }
 
 impl Pattern {
     /// Live words with this fingerprint and sid.
     pub fn new(fp: u64, sid: u64) -> Self {
-        Pattern { bits: fp << FP_SHIFT | sid << SID_SHIFT, mask: 0x7FF << SID_SHIFT }
+        Pattern { bits: upper(fp << FP_SHIFT | sid << SID_SHIFT), mask: upper(0x7FF << SID_SHIFT) }
     }
     /// Live words with this fingerprint.
     pub fn any_sid(fp: u64) -> Self {
-        Pattern { bits: fp << FP_SHIFT, mask: 0x7F << FP_SHIFT }
+        Pattern { bits: upper(fp << FP_SHIFT), mask: upper(0x7F << FP_SHIFT) }
     }
     /// Does this word match?
     pub fn matches(self, word: u64) -> bool {
-        ((word ^ self.bits) & self.mask == 0) & (word & LEN_MASK != 0)
+        ((upper(word) ^ self.bits) & self.mask == 0) & (upper(word) & upper(LEN_MASK) != 0)
     }
 }
 
