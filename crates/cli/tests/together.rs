@@ -5,7 +5,7 @@ mod common;
 use common::{Dir, Ended, run, start, text};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Lines of all sorts, and what an index holds after them.
@@ -83,13 +83,18 @@ fn four_processes_at_once() {
         let lines: String = (0..8_000).map(|i| format!("w{writer}-{i}\tw{writer}-{i}={round}\n")).collect();
         dir.file(&format!("w{writer}-{round}"), lines.as_bytes())
     };
-    let over = AtomicBool::new(false);
+    let rounds =
+        std::env::var("FARINDEX_ROUNDS").map_or(4, |rounds| rounds.parse().expect("FARINDEX_ROUNDS: a number"));
+    let (over, loaded) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (checks, reads) = std::thread::scope(|scope| {
         let writer = |writer| {
             move || {
-                for round in 0..4 {
-                    run(&["load", pool, "demo", text(&file(writer, round))]).ok();
-                    let key = format!("w{writer}-{round}");
+                for round in 0..rounds {
+                    let lines = file(writer, round);
+                    run(&["load", pool, "demo", text(&lines)]).ok();
+                    std::fs::remove_file(lines).unwrap();
+                    loaded.fetch_add(usize::from(round == 0), Ordering::SeqCst);
+                    let key = format!("w{writer}-{}", round % 100);
                     run(&["del", pool, "demo", &key]).ok();
                     assert_eq!(run(&["exists", pool, "demo", &key]).code, Some(1));
                     run(&["put", pool, "demo", &key, &format!("{key}=9")]).ok();
@@ -108,6 +113,12 @@ fn four_processes_at_once() {
         let reader = scope.spawn(|| {
             let mut reads = 0;
             while !over.load(Ordering::Relaxed) {
+                // Keys that are not removed any more must be there, with the value of some round.
+                if loaded.load(Ordering::SeqCst) == 2 {
+                    let key = format!("w{}-{}", reads % 2, 100 + reads * 37 % 7_900);
+                    let value = run(&["get", pool, "demo", &key]).ok();
+                    assert!(value.starts_with(format!("{key}=").as_bytes()), "{key}: {value:?}");
+                }
                 let dump = run(&["dump", pool, "demo"]).ok();
                 for line in String::from_utf8(dump).unwrap().lines() {
                     let (key, value) = line.split_once('\t').unwrap();
@@ -123,6 +134,7 @@ fn four_processes_at_once() {
         wrote.into_iter().for_each(|wrote| wrote.expect("a writer"));
         (checker.join().expect("the checker"), reader.join().expect("the reader"))
     });
+    println!("{checks} checks and {reads} dumps beside {rounds} rounds of two writers");
     assert!(checks > 0 && reads > 0);
     let dump = run(&["dump", pool, "demo"]).ok();
     assert_eq!(sorted_lines(&dump).len(), 16_000);
