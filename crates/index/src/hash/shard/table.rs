@@ -10,7 +10,7 @@
 
 use super::Config;
 use super::geometry::{
-    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, RootState,
+    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, ROUND, RootState,
 };
 use crate::IndexError;
 use crate::marks::mark;
@@ -260,6 +260,13 @@ impl Table {
         let version = geometry.version;
         let state = geometry.state;
         if state.resizer().is_some() {
+            return Ok(());
+        }
+        // So no operation meets more than one renewal of the sids that it does not know of.
+        if version % ROUND == ROUND - 1 && !state.known_by_all(epoch) {
+            mark!("grow: waits until the latest resize is known by all");
+            session.want_epoch(8);
+            self.grow_at.set(self.count() + geometry.slots() / 64 + 1);
             return Ok(());
         }
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
