@@ -4,6 +4,8 @@
 //! on any input; standard output is for results, standard error for everything else.
 
 mod bench;
+mod check;
+mod check_history;
 mod dump;
 mod entry;
 mod escape;
@@ -34,6 +36,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::Args),
+    Check(check::Args),
+    CheckHistory(check_history::Args),
     Pool(pool::Args),
     Index(index::Args),
     Load(load::Args),
@@ -53,6 +57,8 @@ enum Command {
 fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Bench(args) => bench::run(args),
+        Command::Check(args) => check::run(args),
+        Command::CheckHistory(args) => check_history::run(args),
         Command::Pool(args) => pool::run(args),
         Command::Index(args) => index::run(args),
         Command::Load(args) => load::run(args),

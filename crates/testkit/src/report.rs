@@ -79,6 +79,8 @@ pub struct Totals {
     pub deadlocks: u64,
     /// Seeds that did not end.
     pub livelocks: u64,
+    /// Seeds that failed otherwise: an operation's error, or something amiss in the index or the pool at the end.
+    pub problems: u64,
     /// Verbs.
     pub verbs: u64,
     /// Rare paths: how often, and in how many seeds.
@@ -103,6 +105,7 @@ impl Totals {
         self.violations += u64::from(report.violation);
         self.deadlocks += u64::from(report.stuck == Some(Stuck::Deadlock));
         self.livelocks += u64::from(report.stuck == Some(Stuck::Livelock));
+        self.problems += u64::from(!report.is_sound() && !report.violation && report.stuck.is_none());
         for (mark, count) in &report.marks {
             let total = self.marks.entry(mark.clone()).or_default();
             total.0 += count;
@@ -126,6 +129,7 @@ impl Totals {
         self.violations += other.violations;
         self.deadlocks += other.deadlocks;
         self.livelocks += other.livelocks;
+        self.problems += other.problems;
         for (mark, (count, seeds)) in other.marks {
             let total = self.marks.entry(mark).or_default();
             total.0 += count;
