@@ -18,6 +18,7 @@ mod pool;
 mod progress;
 mod reproduce;
 mod signals;
+mod sim;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::Failure;
@@ -35,7 +36,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Check(check::Args),
     CheckHistory(check_history::Args),
     Pool(pool::Args),
@@ -46,6 +47,7 @@ enum Command {
     Put(entry::Put),
     Del(entry::Del),
     Exists(entry::Exists),
+    Sim(Box<sim::Args>),
     Reproduce(reproduce::Args),
     /// Write a completion script for a shell to standard output
     Completions {
@@ -67,6 +69,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Put(args) => entry::put(args),
         Command::Del(args) => entry::del(args),
         Command::Exists(args) => entry::exists(args),
+        Command::Sim(args) => sim::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

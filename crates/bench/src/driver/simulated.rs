@@ -29,6 +29,9 @@ pub trait Simulated {
     ) -> impl Future<Output = Result<Self::Worker, String>>;
 }
 
+/// How a worker ended, if it has.
+type Ended = Option<Result<Report, String>>;
+
 /// Runs a plan on a cluster: worker `n` is a client on compute node `n % compute_nodes`.
 pub fn simulate<S: Simulated + 'static>(
     sim: &Rc<Sim>,
@@ -40,7 +43,7 @@ pub fn simulate<S: Simulated + 'static>(
     plan.check()?;
     let began = Instant::now();
     let shared = Arc::new(Shared::new(plan.clone(), Arc::clone(&control.stop)));
-    let reports: Rc<RefCell<Vec<Option<Result<Report, String>>>>> = Rc::default();
+    let reports: Rc<RefCell<Vec<Ended>>> = Rc::default();
     reports.borrow_mut().resize_with(plan.threads, || None);
     let at_work = Rc::new(Cell::new(plan.threads));
     for thread in 0..plan.threads {
