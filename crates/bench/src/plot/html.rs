@@ -11,7 +11,8 @@ h1{font-size:20px;margin:0 0 8px}
 svg{display:block;margin:12px 0}
 table{border-collapse:collapse;margin:12px 0;font-variant-numeric:tabular-nums}
 th,td{padding:3px 10px;border-bottom:1px solid #d5dbe1;text-align:right;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}
+th:first-child,td:first-child,.t{text-align:left}
+.t{white-space:normal}
 ";
 
 /// Text that is safe between tags. Control characters, which no page can carry, become U+FFFD.
@@ -89,7 +90,9 @@ impl Page {
         for (cell, row) in std::iter::once(("th", &table.head)).chain(table.rows.iter().map(|row| ("td", row))) {
             self.html.push_str("<tr>");
             for text in row {
-                let _ = write!(self.html, "<{cell}>{}</{cell}>", Escaped(text));
+                // Numbers stand below each other, text begins at the left.
+                let class = if cell == "td" && text.parse::<f64>().is_err() { " class=\"t\"" } else { "" };
+                let _ = write!(self.html, "<{cell}{class}>{}</{cell}>", Escaped(text));
             }
             self.html.push_str("</tr>\n");
         }

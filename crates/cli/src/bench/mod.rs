@@ -62,6 +62,10 @@ impl Watch {
         Ok(Watch { stop: signals::stop_flag()?, bar })
     }
     pub(crate) fn run<B: Bench>(&self, bench: &B, plan: &Plan) -> Result<Outcome, Failure> {
+        Ok(self.show(|control| farindex_bench::run(bench, plan, control))?)
+    }
+    /// Runs something under the bar.
+    pub(crate) fn show<T>(&self, run: impl FnOnce(&Control<'_>) -> T) -> T {
         let show = |progress: Progress| {
             if let Some(bar) = &self.bar {
                 bar.set_message(progress.phase);
@@ -70,11 +74,11 @@ impl Watch {
             }
         };
         let progress: Option<&dyn Fn(Progress)> = if self.bar.is_some() { Some(&show) } else { None };
-        let outcome = farindex_bench::run(bench, plan, &Control { stop: Arc::clone(&self.stop), progress });
+        let result = run(&Control { stop: Arc::clone(&self.stop), progress });
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        Ok(outcome?)
+        result
     }
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)

@@ -1,18 +1,15 @@
 //! `farindex sim`.
 
 pub(crate) mod subject;
-mod sweep;
+pub(crate) mod sweep;
 
-use crate::bench::{Work, pool_size};
+use crate::bench::{Watch, Work, pool_size};
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
-use crate::{progress, signals};
 use farindex::IndexConfig;
 use farindex_bench::record::{Identity, table};
-use farindex_bench::{Control, Plan, Progress, Row, Workload};
+use farindex_bench::{Control, Plan, Row, Workload};
 use farindex_sim::Preset;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use subject::Cluster;
 use sweep::Sweep;
 
@@ -188,32 +185,14 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         return sweep::run(args, sweep, wanted);
     }
     let run = args.resolve(Numbers::default())?;
-    let stop = signals::stop_flag()?;
-    let row = watched(&run, &stop, wanted)?;
+    let watch = Watch::new(wanted)?;
+    let row = watch.show(|control| measure(&run, control))?;
     args.json.give(&row, || text(&row))?;
-    if stop.load(Ordering::SeqCst) {
+    if watch.stopped() {
         return Ok(exit::INTERRUPTED);
     }
     if row.row.error_kinds.iter().any(|fault| fault.kind.contains("Full")) {
         note("error: the memory nodes were too small for this run: give them more by --size, or fewer keys");
     }
     Ok(if sound(&row.row) { exit::OK } else { exit::NO })
-}
-
-/// Runs under a progress bar.
-fn watched(run: &Run, stop: &Arc<AtomicBool>, wanted: Option<bool>) -> Result<SimRow, Failure> {
-    let bar = progress::bar(wanted, "{msg:>10} [{bar:30}] {human_pos} of {human_len} operations, {elapsed}");
-    let show = |progress: Progress| {
-        if let Some(bar) = &bar {
-            bar.set_message(progress.phase);
-            bar.set_length(progress.total.unwrap_or(progress.done));
-            bar.set_position(progress.done);
-        }
-    };
-    let progress: Option<&dyn Fn(Progress)> = if bar.is_some() { Some(&show) } else { None };
-    let row = measure(run, &Control { stop: Arc::clone(stop), progress });
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
-    row
 }

@@ -9,7 +9,7 @@ use crate::{progress, signals};
 use farindex_bench::Control;
 use farindex_bench::plot::{Curve, Figure, Page, Table};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -163,8 +163,9 @@ fn page(args: &Args, figures: &[Figure], table: &Table, rows: &[(usize, SimRow)]
     Ok(page.finish())
 }
 
-fn write(args: &Args, ending: &str, text: &str) -> Result<PathBuf, Failure> {
-    let mut path = args.out.clone().into_os_string();
+/// Writes `OUT` with this ending.
+pub(crate) fn write(out: &Path, ending: &str, text: &str) -> Result<PathBuf, Failure> {
+    let mut path = out.to_owned().into_os_string();
     path.push(ending);
     let path = PathBuf::from(path);
     std::fs::write(&path, text).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
@@ -214,13 +215,13 @@ pub(super) fn run(args: &Args, sweep: &Sweep, wanted: Option<bool>) -> Result<u8
     let complete = done.into_iter().filter(|(_, row)| !row.row.interrupted);
     let rows: Vec<_> = complete.map(|(number, row)| (values(number), row)).collect();
     let table = table(sweep.what, &rows);
-    let mut files = vec![write(args, ".csv", &table.csv())?];
+    let mut files = vec![write(&args.out, ".csv", &table.csv())?];
     if let Some((_, first)) = rows.first() {
         let figures = figures(sweep.what, &first.row.workload, &rows);
         let bug = |what: String| Failure::new(exit::BUG, what);
         let svg = figures[0].svg().map_err(bug)?;
-        files.push(write(args, ".svg", &svg)?);
-        files.push(write(args, ".html", &page(args, &figures, &table, &rows).map_err(bug)?)?);
+        files.push(write(&args.out, ".svg", &svg)?);
+        files.push(write(&args.out, ".html", &page(args, &figures, &table, &rows).map_err(bug)?)?);
     }
     let names: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
     let result = json!({ "files": names, "rows": rows.iter().map(|(_, row)| row).collect::<Vec<_>>() });
