@@ -1,10 +1,10 @@
 //! `farindex get|put|del|exists`.
 
+use crate::dump;
 use crate::exit::{self, Failure};
 use crate::index::Named;
 use crate::output::{Json, print};
 use clap::ValueEnum;
-use crate::dump;
 use farindex::{Insert, Remove, Update, Upsert};
 use serde_json::{Map, Value};
 use std::ffi::OsString;

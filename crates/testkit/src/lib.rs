@@ -12,9 +12,12 @@
 //! | `cluster` | the run |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
-//! | [`shard`] | SHARD as a subject |
+//! | [`shard`] | SHARD as a subject, alone and behind the local lock table |
+//! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 
 mod cluster;
+#[cfg(feature = "marks")]
+pub mod convictions;
 pub mod report;
 pub mod seeds;
 pub mod setup;

@@ -24,6 +24,11 @@ pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     parse_seeds(&asked).unwrap_or_else(|why| panic!("FARINDEX_SEEDS={asked}: {why}"))
 }
 
+/// One for each core.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Runs these seeds.
 pub fn run_seeds<S: Subject + Sync>(seeds: Range<u64>, setup: &Setup, subject: &S) -> Totals {
     run_until(seeds, setup, subject, |_| false)
@@ -54,7 +59,7 @@ pub fn explore<S: Subject + Sync>(
     each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
 ) -> Totals {
     let next = AtomicU64::new(seeds.start);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads();
     let work = || {
         let mut totals = Totals::default();
         loop {

@@ -1,8 +1,8 @@
 //! One client: a coroutine that carries out operations, one after the other, and judges the answers.
 
 use super::Worker;
-use super::shared::{Phase, Shared};
 use super::life::Context;
+use super::shared::{Phase, Shared};
 use crate::truth::{Effect, Truth, WrongAnswer};
 use crate::workload::{ABSENT, Keys, Op, Stream, below};
 use farindex_index::{HashIndex, IndexError, Insert, Remove, Update, Upsert, Value};

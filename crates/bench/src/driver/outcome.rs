@@ -1,7 +1,7 @@
 //! What a run has shown.
 
-use super::shared::{Phase, Shared};
 use super::life::{Latencies, Report};
+use super::shared::{Phase, Shared};
 use super::{Faults, Plan};
 use crate::workload::Op;
 use farindex_fabric::Meter;

@@ -48,7 +48,8 @@ pub fn simulate<S: Simulated + 'static>(
     let at_work = Rc::new(Cell::new(plan.threads));
     for thread in 0..plan.threads {
         let client = sim.client_on(thread % compute_nodes.max(1));
-        let (bench, shared, reports, at_work) = (Rc::clone(bench), Arc::clone(&shared), Rc::clone(&reports), Rc::clone(&at_work));
+        let (bench, shared, reports, at_work) =
+            (Rc::clone(bench), Arc::clone(&shared), Rc::clone(&reports), Rc::clone(&at_work));
         let (weak, whose) = (Rc::downgrade(sim), client.clone());
         sim.spawn(&client, async move {
             let report = match bench.worker(thread, &whose).await {

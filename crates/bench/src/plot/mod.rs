@@ -85,7 +85,9 @@ mod tests {
         page.figure(&figure()).unwrap();
         page.table(&Table { head: vec!["n".into(), "ops/s".into()], rows: vec![vec!["<b>".into(), "2".into()]] });
         let html = page.finish();
-        assert!(html.contains("sweep &lt;1&gt;") && html.contains("5 &gt; 4") && html.contains(">&lt;b&gt;</td><td>2</td>"));
+        assert!(
+            html.contains("sweep &lt;1&gt;") && html.contains("5 &gt; 4") && html.contains(">&lt;b&gt;</td><td>2</td>")
+        );
         assert!(!html.contains("<script") && !html.contains("href=") && !html.contains("src="));
     }
 }

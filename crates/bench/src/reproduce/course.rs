@@ -38,11 +38,8 @@ impl Course {
         let each = counts.len().div_ceil(spans.max(1)).max(1);
         let span_seconds = width.as_secs_f64() * each as f64;
         let whole = counts.len().saturating_sub(1) / each * each;
-        let throughput: Vec<f64> = counts
-            .get(..whole)?
-            .chunks(each)
-            .map(|span| span.iter().sum::<u64>() as f64 / span_seconds)
-            .collect();
+        let throughput: Vec<f64> =
+            counts.get(..whole)?.chunks(each).map(|span| span.iter().sum::<u64>() as f64 / span_seconds).collect();
         if throughput.is_empty() || span_seconds <= 0.0 {
             return None;
         }

@@ -74,14 +74,18 @@ impl Args {
     /// What it means for the run.
     pub(crate) fn change(&self, run: &mut Run) -> Result<(), Failure> {
         if self.wanted() && run.index == IndexKind::Raw {
-            return Err(Failure::usage("--history: the answers of the raw reference mean nothing; it takes another --index"));
+            return Err(Failure::usage(
+                "--history: the answers of the raw reference mean nothing; it takes another --index",
+            ));
         }
         if !self.shared() {
             return Ok(());
         }
         if run.fabric != FabricKind::Shm || run.path.is_none() || run.index != IndexKind::Shard {
             let what = if self.join { "--join" } else { "--shared" };
-            return Err(Failure::usage(format!("{what}: processes share a pool by --index shard --fabric shm --path FILE")));
+            return Err(Failure::usage(format!(
+                "{what}: processes share a pool by --index shard --fabric shm --path FILE"
+            )));
         }
         run.plan.alone = false;
         if self.join {
@@ -105,7 +109,8 @@ impl Args {
         let file = File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
         let recording = Recording::new(bench, self.history_ops);
         let outcome = watch.run(&recording, plan)?;
-        let Recorded { history, cut } = recording.finish().map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
+        let Recorded { history, cut } =
+            recording.finish().map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
         let written = format::write(&history, BufWriter::new(file));
         written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
         let (verdict, report) = if self.shared() {

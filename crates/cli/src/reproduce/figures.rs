@@ -59,7 +59,8 @@ fn measure(cluster: &Cluster, plan: &Plan, watch: &Watch) -> Result<Option<(Row,
 
 /// What figure 16 compares, in lines.
 fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
-    let mean = format!("{:.2} M inserts per virtual second in the mean over {:.2} ms", course.mean / 1e6, row.seconds * 1e3);
+    let mean =
+        format!("{:.2} M inserts per virtual second in the mean over {:.2} ms", course.mean / 1e6, row.seconds * 1e3);
     vec![
         format!("{mean}; {grown} times a table was seen to have grown"),
         format!(
@@ -67,11 +68,7 @@ fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
             course.longest_dip * 1e3,
             row.keys
         ),
-        format!(
-            "slowest {:.2} ms: {:.0} % of the mean",
-            course.span_seconds * 1e3,
-            course.worst_share() * 100.0
-        ),
+        format!("slowest {:.2} ms: {:.0} % of the mean", course.span_seconds * 1e3, course.worst_share() * 100.0),
     ]
 }
 
@@ -104,7 +101,8 @@ fn draw(out: &Path, figure: &Figure, course: &Course, lines: &[String]) -> Resul
 pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     let keys = args.one_number("figure 16", 100_000)?;
     let plan = plan("ycsb-load", keys, args)?;
-    let Some((row, Simulation { series, .. })) = measure(&cluster(Config::default(), false, &plan), &plan, watch)? else {
+    let Some((row, Simulation { series, .. })) = measure(&cluster(Config::default(), false, &plan), &plan, watch)?
+    else {
         return Ok(exit::INTERRUPTED);
     };
     let Some(course) = Course::of(&series.counts, series.width, SPANS) else {
@@ -136,7 +134,8 @@ pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         "row": row,
     });
     args.json.give(&result, || {
-        let mut text = "SHARD, Figure 16: throughput over time while the table grows, on a simulated cluster\n\n".to_owned();
+        let mut text =
+            "SHARD, Figure 16: throughput over time while the table grows, on a simulated cluster\n\n".to_owned();
         text += "the paper:\n";
         CLAIMS_16.iter().for_each(|claim| text += &format!("  {claim}\n"));
         text += "ours, predicted:\n";

@@ -95,7 +95,8 @@ pub(crate) struct Hands {
 impl Simulated for Subject {
     type Worker = Hands;
     async fn worker(&self, thread: usize, client: &farindex_sim::Client) -> Result<Hands, String> {
-        let process = self.processes.get(thread % self.processes.len().max(1)).ok_or("a cluster without compute nodes")?;
+        let process =
+            self.processes.get(thread % self.processes.len().max(1)).ok_or("a cluster without compute nodes")?;
         let session = Rc::new(process.client.session(client.connect()));
         let mut index = AnyIndex::open(&session, NAME).await.map_err(|error| error.to_string())?;
         if let Some(table) = &process.coalescer {
