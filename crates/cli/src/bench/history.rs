@@ -15,7 +15,7 @@ use std::io::BufWriter;
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct History {
     /// Record what every operation of every phase was told, to this file (docs/history-format.md), and check it: exit code
     /// 1 unless it is linearizable. Recording costs throughput, so there is no efficiency
     #[arg(long, value_name = "FILE")]
@@ -60,7 +60,7 @@ impl fmt::Display for Told {
     }
 }
 
-impl Args {
+impl History {
     pub(crate) fn wanted(&self) -> bool {
         self.history.is_some()
     }
@@ -91,8 +91,31 @@ impl Args {
         if self.join {
             (run.plan.load, run.plan.audit) = (false, false);
         }
+        if self.wanted() {
+            self.check_room(&run.plan)?;
+        }
         // What a scenario expects, it expects of a run that is alone.
         run.expect = None;
+        Ok(())
+    }
+
+    /// A part of a history must be whole: another process may have seen what comes after its end.
+    fn check_room(&self, plan: &Plan) -> Result<(), Failure> {
+        let Some(ops) = plan.ops() else {
+            return Err(Failure::usage("--history of processes that share keys takes --ops: each part must be whole"));
+        };
+        // A read-modify-write is two.
+        let loaded = if plan.load { plan.loaded() } else { 0 };
+        let worked = plan.warmup.saturating_add(ops).saturating_mul(2);
+        let read = if plan.audit { plan.keys.saturating_add(plan.warmup).saturating_add(ops) } else { 0 };
+        let most = loaded.saturating_add(worked).saturating_add(read);
+        if most > self.history_ops {
+            return Err(Failure::usage(format!(
+                "--history of processes that share keys must be whole: this run may take {most} operations, more than \
+                 --history-ops {}",
+                self.history_ops
+            )));
+        }
         Ok(())
     }
 

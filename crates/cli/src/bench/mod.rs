@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long)]
     coalesce: bool,
     #[command(flatten)]
-    history: history::Args,
+    history: history::History,
     /// Do not run the raw reference afterwards: no efficiency
     #[arg(long)]
     no_efficiency: bool,
