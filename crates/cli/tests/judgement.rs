@@ -54,7 +54,7 @@ fn the_published_removal_is_found_replayed_and_drawn() {
     assert!(once.text().contains("not linearizable"), "{}", once.text());
     is_self_contained(&page);
     let logged = run(&[&replay[..], &["--log", "50"]].concat());
-    assert!(logged.err.lines().count() > 40 && logged.err.contains("CAS"), "{}", logged.err);
+    assert!(logged.err.lines().count() > 40 && logged.err.contains("READ"), "{}", logged.err);
     // The shipped form on the same seed.
     let shipped = run(&["check", "--replay", &seed, "--json", "-"]);
     assert_eq!((shipped.code, json(&shipped)["violation"].as_bool()), (Some(0), Some(false)));
@@ -212,9 +212,9 @@ fn a_figure_is_reproduced() {
         "--figure",
         "16",
         "--keys",
-        "3K",
+        "12K",
         "--clients",
-        "24",
+        "6",
         "--out",
         text(&out),
         "--json",
