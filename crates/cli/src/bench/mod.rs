@@ -160,6 +160,8 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             let subject = match &run.path {
                 Some(path) if args.history.joins() => {
                     let pool = Pool::open_at(&PoolUrl::Shm { paths: vec![path.clone()] })?;
+                    // An index that is not there is found out before the run.
+                    pool.session()?.open_index("bench")?;
                     subject::Subject::existing(pool, "bench")
                 }
                 path => {

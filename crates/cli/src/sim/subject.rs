@@ -3,6 +3,7 @@
 //! Each compute node is one process: one client of the pool, whose lease a keeper renews, and one lock table if operations
 //! are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
+use crate::exit::{self, Failure};
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
@@ -174,7 +175,7 @@ async fn keep(client: Arc<Client>, endpoint: Endpoint, over: Rc<Cell<bool>>) {
 }
 
 /// Builds the cluster and runs the plan on it.
-pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simulation, farindex::Error> {
+pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simulation, Failure> {
     let config = Config {
         nodes: cluster.memory_nodes,
         node_len: cluster.node_len,
@@ -184,8 +185,8 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
         max_time: Duration::MAX,
         ..Config::default()
     };
-    let stuck = |what: String| farindex::Error::Settings(format!("the simulation ended in a {what}"));
-    let sim = Rc::new(Sim::new(plan.seed, config)?);
+    let stuck = |what: String| Failure::new(exit::BUG, format!("the simulation ended in a {what}"));
+    let sim = Rc::new(Sim::new(plan.seed, config).map_err(farindex::Error::from)?);
     // Connections belong to whose coroutine makes them: these are made before any runs.
     let keepers: Vec<_> = (0..cluster.compute_nodes)
         .map(|node| {
@@ -199,7 +200,7 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
         let keepers = keepers.clone();
         sim.block_on(async move { prepare(&cluster, fabric, harness, &keepers).await })
     };
-    let processes = prepared.map_err(|outcome| stuck(outcome.to_string()))??;
+    let processes = prepared.map_err(|outcome| stuck(outcome.to_string()))?.map_err(farindex::Error::from)?;
     let over = Rc::new(Cell::new(false));
     for (process, (keeper, endpoint)) in processes.iter().zip(&keepers) {
         sim.spawn(keeper, keep(Arc::clone(&process.client), endpoint.clone(), Rc::clone(&over)));
@@ -208,7 +209,7 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
     let subject = Rc::new(Subject { processes, series: series.clone() });
     let outcome = simulate(&sim, cluster.compute_nodes, &subject, plan, control);
     over.set(true);
-    let outcome = outcome.map_err(|error| farindex::Error::Settings(error.to_string()))?;
+    let outcome = outcome?;
     let series = series.map(|series| series.borrow().clone()).unwrap_or_default();
     Ok(Simulation { outcome, series })
 }
