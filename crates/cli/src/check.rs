@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use farindex::shard;
 use farindex_check::{Limits, check};
 use farindex_sim::ODDS;
-use farindex_testkit::shard::{ShardUnderTest, trial};
-use farindex_testkit::{SeedReport, Setup, Size, Totals, explore, parse_seeds, run_seed};
+use farindex_testkit::shard::{CoalescedShardUnderTest, trial};
+use farindex_testkit::{SeedReport, Setup, Size, Subject, Totals, explore, parse_seeds, run_seed};
 use serde_json::json;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// Keys, at most: a few hot ones, others in one place of the table or anywhere [default: drawn, up to 160]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     keys: Option<u64>,
+    /// Put the local lock table before the index: operations of one client on one key share their verbs
+    #[arg(long)]
+    coalesce: bool,
     /// Clients die between two verbs, with verbs in flight
     #[arg(long)]
     crashes: bool,
@@ -89,16 +92,13 @@ impl Variant {
 }
 
 impl Args {
-    fn trial(&self) -> (Setup, ShardUnderTest) {
-        let (mut setup, subject) = match self.variant {
-            Variant::Repaired => trial(shard::Variant::Repaired),
-            Variant::Published => trial(shard::Variant::Published),
-        };
+    /// The setup, changed as the flags say.
+    fn setup(&self, mut setup: Setup) -> Setup {
         Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
         if self.crashes {
             setup.crashes = ODDS;
         }
-        (setup, subject)
+        setup
     }
 
     /// The command that shows a seed again.
@@ -112,8 +112,10 @@ impl Args {
                 command += &format!(" {flag} {value}");
             }
         }
-        if self.crashes {
-            command += " --crashes";
+        for (flag, given) in [("--coalesce", self.coalesce), ("--crashes", self.crashes)] {
+            if given {
+                command += &format!(" {flag}");
+            }
         }
         command + " --timeline timeline.html"
     }
@@ -133,9 +135,8 @@ fn seed_json(report: &SeedReport) -> serde_json::Value {
     })
 }
 
-fn replay(args: &Args, seed: u64) -> Result<u8, Failure> {
-    let (setup, subject) = args.trial();
-    let report = run_seed(seed, &Setup { log: args.log, ..setup }, &subject);
+fn replay<S: Subject>(args: &Args, seed: u64, setup: Setup, subject: &S) -> Result<u8, Failure> {
+    let report = run_seed(seed, &Setup { log: args.log, ..setup }, subject);
     if args.log > 0 {
         note(&report.log);
     }
@@ -169,9 +170,31 @@ fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    if let Some(seed) = args.replay {
-        return replay(args, seed);
+    let Index::Shard = args.index;
+    let (setup, subject) = match (args.variant, args.coalesce) {
+        (Variant::Repaired, false) => trial(shard::Variant::Repaired),
+        (Variant::Published, false) => trial(shard::Variant::Published),
+        (Variant::Repaired, true) => {
+            let (setup, _) = trial(shard::Variant::Repaired);
+            return judge(args, args.setup(setup), &CoalescedShardUnderTest::shipped());
+        }
+        (Variant::Published, true) => {
+            return Err(Failure::usage(
+                "--coalesce is tried with the repaired variant: the published one is convicted alone",
+            ));
+        }
+    };
+    judge(args, args.setup(setup), &subject)
+}
+
+fn judge<S: Subject + Sync>(args: &Args, setup: Setup, subject: &S) -> Result<u8, Failure> {
+    match args.replay {
+        Some(seed) => replay(args, seed, setup, subject),
+        None => search(args, &setup, subject),
     }
+}
+
+fn search<S: Subject + Sync>(args: &Args, setup: &Setup, subject: &S) -> Result<u8, Failure> {
     let stop = signals::stop_flag()?;
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),
@@ -201,8 +224,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         if stop.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let began = Instant::now();
-    let (setup, subject) = args.trial();
-    let totals = explore(seeds, &setup, &subject, each);
+    let totals = explore(seeds, setup, subject, each);
     let seconds = began.elapsed().as_secs_f64();
     if let Some(bar) = &bar {
         bar.finish_and_clear();
@@ -211,6 +233,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let result = json!({
         "index": "shard",
         "variant": args.variant.name(),
+        "coalesce": args.coalesce,
         "seeds_run": totals.seeds,
         "operations": totals.operations,
         "crashes": totals.crashes,

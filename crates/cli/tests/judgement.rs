@@ -35,6 +35,8 @@ fn check_finds_nothing_in_what_is_shipped_and_says_what_it_did() {
     let counted = |args: &[&str]| json(&run(&[&["check", "--seeds", "0..4", "--json", "-"], args].concat()));
     let (few, many) = (counted(&["--clients", "1", "--ops", "5", "--keys", "3"]), counted(&["--ops", "60"]));
     assert!(few["operations"].as_u64() < many["operations"].as_u64(), "{few} {many}");
+    let coalesced = json(&run(&["check", "--seeds", "0..6", "--coalesce", "--json", "-"]));
+    assert_eq!((&coalesced["seeds_failed"], &coalesced["coalesce"]), (&Value::from(0), &Value::from(true)));
     // Deaths are brought about; what an index makes of them is another matter.
     assert!(counted(&["--crashes"])["crashes"].as_u64().unwrap() > 0);
 }

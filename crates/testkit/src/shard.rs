@@ -105,6 +105,10 @@ impl CoalescedShardUnderTest {
     pub fn new(fault: Fault) -> Self {
         CoalescedShardUnderTest { shard: ShardUnderTest::repaired(), fault, tables: Arc::default() }
     }
+    /// As shipped.
+    pub fn shipped() -> Self {
+        Self::new(Fault::None)
+    }
     fn behind(&self, session: &Session, index: Shard) -> Coalesced<Shard> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let table = tables.entry(session.client().slot()).or_insert_with(|| Arc::new(Coalescer::new(self.fault)));

@@ -205,12 +205,14 @@ pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         for Step { name, read_only, write_only } in &steps {
             text += &format!("  {name:50} {:>9.2} {:>10.2}\n", read_only / 1e6, write_only / 1e6);
         }
-        if let [without, with, ..] = steps.as_slice() {
-            text += &format!(
-                "  AFS: {:.2}x read-only, {:.2}x write-only\n",
-                with.read_only / without.read_only,
-                with.write_only / without.write_only
-            );
+        if let [without, shipped, shared, ..] = steps.as_slice() {
+            for (name, with) in [("as shipped", shipped), ("shared out", shared)] {
+                text += &format!(
+                    "  AFS {name}: {:.2}x read-only, {:.2}x write-only\n",
+                    with.read_only / without.read_only,
+                    with.write_only / without.write_only
+                );
+            }
         }
         text + &format!("  {NO_SWITCH}\n")
     })?;
