@@ -14,7 +14,7 @@
 //! An operation's latency is measured from just before the index is called until it has answered, for one operation in
 //! eight, drawn at random: reading the clock twice costs as much as a good part of a get from local memory.
 //!
-//! The same life of a worker ([`life`]) runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
+//! The same life of a worker runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
 //! simulated cluster ([`simulate`]).
 //!
 //! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the next

@@ -76,10 +76,12 @@ fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
 const NOT_MEASURED: &str = "not measured: RACE, SepHash and Outback, which farindex does not have yet, and SHARD without \
                             RDMA-combining, which ours cannot do without";
 
-fn draw(out: &Path, figure: &Figure, course: &Course, lines: &[String]) -> Result<Vec<String>, Failure> {
+fn draw(out: &Path, figure: &Figure, runs: &[Measured], lines: &[String]) -> Result<Vec<String>, Failure> {
     let bug = |what: String| Failure::new(exit::BUG, what);
-    let rows = course.points().into_iter().map(|(ms, mops)| vec![format!("{ms:.4}"), format!("{mops:.6}")]);
-    let head = vec!["virtual_ms".to_owned(), "million_inserts_per_second".to_owned()];
+    let line =
+        |run: &Measured, ms: f64, mops: f64| vec![run.alpha.to_string(), format!("{ms:.4}"), format!("{mops:.6}")];
+    let rows = runs.iter().flat_map(|run| run.course.points().into_iter().map(move |(ms, mops)| line(run, ms, mops)));
+    let head = ["alpha", "virtual_ms", "million_inserts_per_second"].map(str::to_owned).to_vec();
     let table = Table { head, rows: rows.collect() };
     let mut page = Page::new("SHARD, Figure 16: throughput over time while the table grows");
     page.paragraph(FIGURE_16);
@@ -98,40 +100,70 @@ fn draw(out: &Path, figure: &Figure, course: &Course, lines: &[String]) -> Resul
     Ok(files.iter().map(|path| path.display().to_string()).collect())
 }
 
+/// One way to run it.
+#[derive(Serialize)]
+struct Measured {
+    alpha: f64,
+    course: Course,
+    worst_share: f64,
+    /// When a table was first seen to have grown.
+    grown_ms: Vec<f64>,
+    row: Row,
+}
+
+fn one_course(config: Config, plan: &Plan, watch: &Watch) -> Result<Option<Measured>, Failure> {
+    let Some((row, Simulation { series, .. })) = measure(&cluster(config, false, plan), plan, watch)? else {
+        return Ok(None);
+    };
+    let Some(course) = Course::of(&series.counts, series.width, SPANS) else {
+        let keys = plan.keys;
+        return Err(Failure::usage(format!("{keys} keys are loaded before there is a course of time: it takes more")));
+    };
+    let grown_ms = series.grown.iter().map(|at| at.as_secs_f64() * 1e3).collect();
+    Ok(Some(Measured { alpha: config.alpha, worst_share: course.worst_share(), course, grown_ms, row }))
+}
+
 pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     let keys = args.one_number("figure 16", 100_000)?;
     let plan = plan("ycsb-load", keys, args)?;
-    let Some((row, Simulation { series, .. })) = measure(&cluster(Config::default(), false, &plan), &plan, watch)?
-    else {
-        return Ok(exit::INTERRUPTED);
+    let shipped = Config::default();
+    let shared_out = Config { alpha: shipped.alpha / plan.clients as f64, ..shipped };
+    let mut runs = Vec::new();
+    for config in [shipped, shared_out] {
+        match one_course(config, &plan, watch)? {
+            Some(run) => runs.push(run),
+            None => return Ok(exit::INTERRUPTED),
+        }
+    }
+    let name = |run: &Measured| match run.alpha == shipped.alpha {
+        true => format!("as shipped and in the paper (alpha {})", run.alpha),
+        false => format!("alpha shared out: {} / {} clients", shipped.alpha, plan.clients),
     };
-    let Some(course) = Course::of(&series.counts, series.width, SPANS) else {
-        return Err(Failure::usage(format!("{keys} keys are loaded before there is a course of time: it takes more")));
-    };
-    let grown: Vec<f64> = series.grown.iter().map(|at| at.as_secs_f64() * 1e3).collect();
+    let curve = |run| Curve { name: name(run), points: run.course.points(), dots: false };
     let figure = Figure {
         title: format!("SHARD: {keys} inserts by {} clients", plan.clients),
         x: "virtual milliseconds".to_owned(),
         y: "million inserts per second".to_owned(),
-        curves: vec![Curve { name: "throughput".to_owned(), points: course.points(), dots: false }],
-        marks: grown.clone(),
-        marks_name: "a table has grown".to_owned(),
+        curves: runs.iter().map(curve).collect(),
+        marks: runs.first().map(|run| run.grown_ms.clone()).unwrap_or_default(),
+        marks_name: "a table has grown (as shipped)".to_owned(),
     };
-    let lines = beside(&course, &row, grown.len());
+    let mut lines = Vec::new();
+    for run in &runs {
+        lines.push(format!("{}:", name(run)));
+        lines.extend(beside(&run.course, &run.row, run.grown_ms.len()));
+    }
     let files = match &args.out {
-        Some(out) => draw(out, &figure, &course, &lines)?,
+        Some(out) => draw(out, &figure, &runs, &lines)?,
         None => Vec::new(),
     };
     let result = json!({
         "figure": 16,
         "source": FIGURE_16,
         "claims": CLAIMS_16,
-        "course": course,
-        "worst_share": course.worst_share(),
-        "grown_ms": grown,
+        "runs": runs,
         "not_measured": NOT_MEASURED,
         "files": files,
-        "row": row,
     });
     args.json.give(&result, || {
         let mut text =
