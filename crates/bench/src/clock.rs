@@ -1,9 +1,19 @@
-//! The clock of runs on real fabrics.
+//! The clocks of runs on real fabrics.
 //!
-//! Invariants: it never goes backwards, and all processes of a machine read the same one, so the stamps of histories that
-//! several processes recorded can be compared.
+//! Invariants: neither goes backwards; all processes of a machine read the same [`monotonic`] one, so the stamps of
+//! histories that several processes recorded can be compared; [`local`] is for durations, and as cheap as the standard
+//! library's.
 
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Time since some moment of this process.
+#[inline]
+#[must_use]
+pub fn local() -> Duration {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed()
+}
 
 /// Time since some moment that is the same for every process of this machine: CLOCK_MONOTONIC.
 #[must_use]

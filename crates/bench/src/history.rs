@@ -7,7 +7,7 @@
 //!
 //! 1. nothing that another operation may have seen is missing. Memory is bounded by ending the history early: it is the
 //!    run up to one moment; what had not been answered by then is pending, what had not been asked is not in it;
-//! 2. stamps come from the worker's clock, which on real fabrics all processes of a machine share;
+//! 2. stamps are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine read alike;
 //! 3. an operation that failed is pending, since it may have taken effect, unless its error says that it did not.
 //!
 //! An operation takes about 250 bytes until it is written, and its key and value; a value of more than 32 bytes is
@@ -119,30 +119,30 @@ fn shortened(value: &[u8]) -> Vec<u8> {
     }
 }
 
+fn stamp() -> u64 {
+    crate::clock::monotonic().as_nanos() as u64
+}
+
 /// Did the operation certainly change nothing?
 fn was_refused(error: &IndexError) -> bool {
     matches!(error, IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. })
 }
 
 impl<W: Worker> RecordingWorker<W> {
-    fn stamp(&self) -> u64 {
-        self.inner.now().as_nanos() as u64
-    }
-
     async fn record<T>(
         &self,
         call: impl FnOnce() -> Call,
         carry_out: impl Future<Output = Result<T, IndexError>>,
         outcome: impl FnOnce(&T) -> Outcome,
     ) -> Result<T, IndexError> {
-        if !self.book.admits(|| self.stamp()) {
+        if !self.book.admits(stamp) {
             return carry_out.await;
         }
         let call = call();
-        let invoked = self.stamp();
+        let invoked = stamp();
         let ticket = self.log.borrow_mut().invoke(call, invoked);
         let answer = carry_out.await;
-        let responded = self.stamp();
+        let responded = stamp();
         match &answer {
             Ok(answer) => self.log.borrow_mut().complete(ticket, responded, outcome(answer)),
             Err(error) if was_refused(error) => self.log.borrow_mut().cancel(ticket),

@@ -65,7 +65,7 @@ pub trait Worker {
     /// Time, on the clock by which this worker's operations are measured.
     #[inline]
     fn now(&self) -> Duration {
-        crate::clock::monotonic()
+        crate::clock::local()
     }
     /// Does reading the clock cost nothing? Then every operation is timed, and not one in eight.
     fn clock_is_free(&self) -> bool {

@@ -45,6 +45,9 @@ pub(super) fn draw(figure: &Figure) -> Result<String, String> {
 fn paint(figure: &Figure, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let points = || figure.curves.iter().flat_map(|curve| &curve.points);
     let (right, top) = (end(points().map(|point| point.0)), end(points().map(|point| point.1)));
+    // Where there is one curve and no mark, the axis has said what it is; otherwise the legend has room above the curves.
+    let legend = figure.curves.len() > 1 || !figure.marks.is_empty();
+    let top = if legend { top * 1.3 } else { top };
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let font = ("sans-serif", 13).into_font();
@@ -85,11 +88,10 @@ fn paint(figure: &Figure, svg: &mut String) -> Result<(), Box<dyn std::error::Er
             chart.draw_series(curve.points.iter().map(|&point| Circle::new(point, 3, colour.filled())))?;
         }
     }
-    // Where there is one curve and no mark, the axis has said what it is.
-    if figure.curves.len() > 1 || named {
+    if legend {
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(SeriesLabelPosition::UpperRight)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .label_font(font)
