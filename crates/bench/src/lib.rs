@@ -10,8 +10,10 @@
 //! | [`truth`] | what the answers must be |
 //! | [`driver`] | threads, clients, phases; runs any [`HashIndex`](farindex_index::HashIndex) |
 //! | [`yardstick`] | what to compare with: naked verbs, a local map, nothing at all |
+//! | [`history`] | what the clients were told, recorded for the checker |
 //! | [`record`] | one row for each run, as JSON and as a table |
 //! | [`scenario`] | runs as data files, with what is expected of them |
+//! | [`plot`] | curves as SVG, reports as HTML |
 //! | [`reproduce`] | tables of the papers, ours beside them |
 //!
 //! A run of an index:
@@ -28,8 +30,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod clock;
 pub mod driver;
 mod error;
+pub mod history;
+pub mod plot;
 pub mod record;
 pub mod reproduce;
 pub mod scenario;
@@ -38,7 +43,7 @@ pub mod truth;
 pub mod workload;
 pub mod yardstick;
 
-pub use driver::{Bench, Control, Faults, Measured, Outcome, Plan, Progress, Worker, run};
+pub use driver::{Bench, Control, Faults, Measured, Outcome, Plan, Progress, Simulated, Worker, run, simulate};
 pub use error::BenchError;
 pub use record::{Identity, Row};
 pub use scenario::Scenario;

@@ -37,7 +37,7 @@ enum Format {
     Jsonl,
 }
 
-fn put(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+pub(crate) fn put(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), text.into()),
         Err(_) => {

@@ -1,10 +1,12 @@
 //! `farindex get|put|del|exists`.
 
+use crate::dump;
 use crate::exit::{self, Failure};
 use crate::index::Named;
-use crate::output::print;
+use crate::output::{Json, print};
 use clap::ValueEnum;
-use farindex::{Insert, Remove, Update};
+use farindex::{Insert, Remove, Update, Upsert};
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +22,8 @@ pub(crate) struct Key {
     /// Key and value are written in hexadecimal, such as 00ff
     #[arg(long)]
     hex: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// Write the value of a key to standard output; exit code 1 if the key is absent
@@ -92,13 +96,38 @@ impl Key {
     }
 }
 
+/// A result for machines: the key, what became of it, and perhaps its value.
+fn object(key: &[u8], (what, yes): (&str, bool), value: Option<&[u8]>) -> Value {
+    let mut object = Map::new();
+    dump::put(&mut object, "key", key);
+    object.insert(what.to_owned(), yes.into());
+    if let Some(value) = value {
+        dump::put(&mut object, "value", value);
+    }
+    Value::Object(object)
+}
+
 fn found(yes: bool) -> u8 {
     if yes { exit::OK } else { exit::NO }
 }
 
+fn tell(key: &Key, bytes: &[u8], what: &str, yes: bool) -> Result<u8, Failure> {
+    if key.json.wanted() {
+        key.json.write(&object(bytes, (what, yes), None))?;
+    }
+    Ok(found(yes))
+}
+
 pub(crate) fn get(Get { key }: &Get) -> Result<u8, Failure> {
     let bytes = key.key()?;
-    let Some(mut value) = key.name.open()?.get(bytes)? else { return Ok(exit::NO) };
+    let value = key.name.open()?.get(&bytes)?;
+    if key.json.wanted() {
+        key.json.write(&object(&bytes, ("found", value.is_some()), value.as_deref()))?;
+    }
+    let Some(mut value) = value else { return Ok(exit::NO) };
+    if key.json.to_stdout() {
+        return Ok(exit::OK);
+    }
     if key.hex {
         print(&(hex(&value) + "\n"))?;
         return Ok(exit::OK);
@@ -124,17 +153,38 @@ pub(crate) fn put(Put { key, value, mode }: &Put) -> Result<u8, Failure> {
     };
     let bytes = key.key()?;
     let index = key.name.open()?;
-    Ok(match mode {
-        Mode::Upsert => index.upsert(bytes, value).map(|_| exit::OK)?,
-        Mode::Insert => found(index.insert(bytes, value)? == Insert::Inserted),
-        Mode::Update => found(index.update(bytes, value)? == Update::Updated),
-    })
+    let (outcome, done) = match mode {
+        Mode::Upsert => match index.upsert(&bytes, value)? {
+            Upsert::Inserted => ("inserted", true),
+            Upsert::Updated => ("updated", true),
+        },
+        Mode::Insert => match index.insert(&bytes, value)? {
+            Insert::Inserted => ("inserted", true),
+            Insert::Exists => ("exists", false),
+        },
+        Mode::Update => match index.update(&bytes, value)? {
+            Update::Updated => ("updated", true),
+            Update::Absent => ("absent", false),
+        },
+    };
+    if key.json.wanted() {
+        let mut told = object(&bytes, ("done", done), None);
+        if let Value::Object(told) = &mut told {
+            told.insert("outcome".to_owned(), outcome.into());
+        }
+        key.json.write(&told)?;
+    }
+    Ok(found(done))
 }
 
 pub(crate) fn del(Del { key }: &Del) -> Result<u8, Failure> {
-    Ok(found(key.name.open()?.remove(key.key()?)? == Remove::Removed))
+    let bytes = key.key()?;
+    let removed = key.name.open()?.remove(&bytes)? == Remove::Removed;
+    tell(key, &bytes, "removed", removed)
 }
 
 pub(crate) fn exists(Exists { key }: &Exists) -> Result<u8, Failure> {
-    Ok(found(key.name.open()?.get(key.key()?)?.is_some()))
+    let bytes = key.key()?;
+    let present = key.name.open()?.get(&bytes)?.is_some();
+    tell(key, &bytes, "found", present)
 }

@@ -4,6 +4,8 @@
 //! on any input; standard output is for results, standard error for everything else.
 
 mod bench;
+mod check;
+mod check_history;
 mod dump;
 mod entry;
 mod escape;
@@ -16,6 +18,7 @@ mod pool;
 mod progress;
 mod reproduce;
 mod signals;
+mod sim;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::Failure;
@@ -33,7 +36,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
+    Check(check::Args),
+    CheckHistory(check_history::Args),
     Pool(pool::Args),
     Index(index::Args),
     Load(load::Args),
@@ -42,6 +47,7 @@ enum Command {
     Put(entry::Put),
     Del(entry::Del),
     Exists(entry::Exists),
+    Sim(Box<sim::Args>),
     Reproduce(reproduce::Args),
     /// Write a completion script for a shell to standard output
     Completions {
@@ -53,6 +59,8 @@ enum Command {
 fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Bench(args) => bench::run(args),
+        Command::Check(args) => check::run(args),
+        Command::CheckHistory(args) => check_history::run(args),
         Command::Pool(args) => pool::run(args),
         Command::Index(args) => index::run(args),
         Command::Load(args) => load::run(args),
@@ -61,6 +69,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Put(args) => entry::put(args),
         Command::Del(args) => entry::del(args),
         Command::Exists(args) => entry::exists(args),
+        Command::Sim(args) => sim::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

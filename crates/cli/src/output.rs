@@ -16,25 +16,29 @@ pub(crate) struct Json {
 }
 
 impl Json {
-    fn to_stdout(&self) -> bool {
+    pub(crate) fn wanted(&self) -> bool {
+        self.json.is_some()
+    }
+    pub(crate) fn to_stdout(&self) -> bool {
         self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// Hands a result to the machine that wants it, if one does.
+    pub(crate) fn write(&self, result: &impl Serialize) -> Result<(), Failure> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let json = serde_json::to_string_pretty(result)
+            .map_err(|error| Failure::new(crate::exit::BUG, format!("a result that is no JSON: {error}")))?;
+        if self.to_stdout() {
+            return print(&(json + "\n"));
+        }
+        let written = File::create(path).and_then(|mut file| writeln!(file, "{json}"));
+        written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))
     }
 
     /// Hands a result to whoever wants it.
     pub(crate) fn give(&self, result: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        let encode = || {
-            let json = serde_json::to_string_pretty(result);
-            json.map_err(|error| Failure::new(crate::exit::BUG, format!("a result that is no JSON: {error}")))
-        };
-        if self.to_stdout() {
-            return print(&(encode()? + "\n"));
-        }
-        if let Some(path) = &self.json {
-            let json = encode()? + "\n";
-            let written = File::create(path).and_then(|mut file| file.write_all(json.as_bytes()));
-            written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
-        }
-        print(&text())
+        self.write(result)?;
+        if self.to_stdout() { Ok(()) } else { print(&text()) }
     }
 }
 

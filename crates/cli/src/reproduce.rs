@@ -1,5 +1,7 @@
 //! `farindex reproduce`.
 
+mod figures;
+
 use crate::bench::subject::Subject;
 use crate::bench::{FabricKind, Watch, make_pool, pool_size};
 use crate::exit::{self, Failure};
@@ -13,7 +15,7 @@ use farindex_bench::size::parse_count;
 use farindex_bench::{Plan, Row, Workload};
 use serde_json::json;
 
-/// Measure a paper's table and print its numbers beside ours
+/// Measure a paper's table or figure and print its numbers beside ours
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -22,8 +24,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Paper {
-    /// SHARD (PVLDB 19(4), 2025); exit code 1 if ours is worse
-    Shard(Shard),
+    /// SHARD (PVLDB 19(4), 2025); exit code 1 if ours is worse, for the tables
+    ///
+    /// Tables count verbs and memory, which no hardware changes. Figures are predicted on a simulated cluster with the
+    /// figures of SHARD's (`farindex sim`), in virtual time; what has no counterpart in the paper's terms is said.
+    Shard(Box<Shard>),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -36,17 +41,35 @@ enum Table {
     Space,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Figure {
+    /// Throughput over time while the table grows
+    #[value(name = "16")]
+    Course,
+    /// What techniques contribute, as far as they can be switched off
+    #[value(name = "17")]
+    Steps,
+}
+
 #[derive(Debug, clap::Args)]
+#[group(id = "what", required = true, multiple = false, args = ["table", "figure"])]
 struct Shard {
     /// Which table
     #[arg(long, value_enum)]
-    table: Table,
-    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M]
+    table: Option<Table>,
+    /// Which figure
+    #[arg(long, value_enum)]
+    figure: Option<Figure>,
+    /// With --figure 16: write OUT.csv, OUT.svg and OUT.html
+    #[arg(long, value_name = "OUT", requires = "figure")]
+    out: Option<std::path::PathBuf>,
+    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for figures 100K]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
-    /// Clients (coroutines) of the one thread that works
-    #[arg(long, value_name = "C", default_value_t = 1)]
-    clients: usize,
+    /// Clients (coroutines): of the one thread that works, or for figures of all cores of the cluster
+    /// [default: 1; for figures 108, one on each core of the paper's]
+    #[arg(long, value_name = "C")]
+    clients: Option<usize>,
     /// Everything is drawn from this number
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -57,9 +80,26 @@ struct Shard {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let Paper::Shard(shard) = &args.paper;
     let watch = Watch::new(None)?;
-    match shard.table {
-        Table::RoundTrips => round_trips(shard, &watch),
-        Table::Space => space(shard, &watch),
+    match (shard.table, shard.figure) {
+        (Some(Table::RoundTrips), _) => round_trips(shard, &watch),
+        (Some(Table::Space), _) => space(shard, &watch),
+        (None, Some(Figure::Course)) => figures::course(shard, &watch),
+        (None, Some(Figure::Steps)) => figures::steps(shard, &watch),
+        (None, None) => Err(Failure::usage("it takes --table or --figure")),
+    }
+}
+
+impl Shard {
+    fn clients(&self) -> usize {
+        self.clients.unwrap_or(1)
+    }
+    /// One number of keys, where a list makes no sense.
+    fn one_number(&self, what: &str, usual: u64) -> Result<u64, Failure> {
+        match self.keys.as_slice() {
+            [] => Ok(usual),
+            [keys] => Ok(*keys),
+            _ => Err(Failure::usage(format!("{what} takes one number of keys"))),
+        }
     }
 }
 
@@ -70,7 +110,7 @@ fn smallest() -> Config {
 
 fn plan(workload: &str, keys: u64, shard: &Shard) -> Result<Plan, Failure> {
     let workload: Workload = workload.parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
-    let plan = Plan { keys, clients: shard.clients, seed: shard.seed, audit: false, ..Plan::new(workload) };
+    let plan = Plan { keys, clients: shard.clients(), seed: shard.seed, audit: false, ..Plan::new(workload) };
     plan.check()?;
     Ok(plan)
 }
@@ -94,11 +134,7 @@ fn measure(subject: &Subject, plan: &Plan, watch: &Watch) -> Result<Option<Row>,
 }
 
 fn round_trips(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
-    let keys = match args.keys.as_slice() {
-        [] => 1_000_000,
-        [keys] => *keys,
-        _ => return Err(Failure::usage("table 3 takes one number of keys")),
-    };
+    let keys = args.one_number("table 3", 1_000_000)?;
     let load = plan("ycsb-load", keys, args)?;
     let subject = subject(&load)?;
     let mut rows = Vec::new();
@@ -116,7 +152,7 @@ fn round_trips(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     }
     let lines = RoundTrips::of(&rows.iter().collect::<Vec<_>>())
         .ok_or_else(|| Failure::new(exit::BUG, "an operation was not measured"))?;
-    let result = json!({ "table": 3, "keys": keys, "clients": args.clients, "seed": args.seed, "source": shard::TABLE_3, "operations": lines });
+    let result = json!({ "table": 3, "keys": keys, "clients": args.clients(), "seed": args.seed, "source": shard::TABLE_3, "operations": lines });
     args.json.give(&result, || {
         let head = format!(
             "SHARD, Table 3: {keys} keys of 8 + 8 bytes loaded into a table of one bucket, uniform keys,\n\

@@ -4,7 +4,8 @@ use crate::exit::{Failure, INTERRUPTED};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Becomes true at the first Ctrl-C (or SIGTERM); the second one ends the process at once.
+/// Becomes true at the first Ctrl-C (SIGINT); the second one ends the process at once. Other signals do what they always
+/// do: SIGTERM ends the process.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);

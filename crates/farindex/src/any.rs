@@ -61,13 +61,15 @@ pub struct OpenOptions {
 }
 
 impl AnyIndex {
-    pub(crate) async fn create(session: &Rc<Session>, name: &str, config: &IndexConfig) -> Result<Self, IndexError> {
+    /// Creates an index in a session of the pool below, for those who build on the crates underneath.
+    pub async fn create(session: &Rc<Session>, name: &str, config: &IndexConfig) -> Result<Self, IndexError> {
         match config {
             IndexConfig::Shard(config) => Ok(AnyIndex::Shard(Shard::create(session, name, config).await?)),
         }
     }
 
-    pub(crate) async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+    /// Opens one there, whatever its kind.
+    pub async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
         let span = session.span(farindex_fabric::OpKind::Other);
         let info = catalog::find(session.pool(), &span, name).await?;
         Self::open_info(session, &info).await
@@ -84,7 +86,8 @@ impl AnyIndex {
     }
 
     /// The same index behind the process's lock table.
-    pub(crate) fn coalesced(self, table: &Arc<Coalescer>) -> Self {
+    #[must_use]
+    pub fn coalesced(self, table: &Arc<Coalescer>) -> Self {
         match self {
             AnyIndex::Shard(index) => {
                 let uid = index.uid();

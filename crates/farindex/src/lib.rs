@@ -44,7 +44,7 @@ pub mod url;
 pub use any::{AnyIndex, IndexConfig, OpenOptions};
 pub use check::CheckReport;
 pub use error::Error;
-pub use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, Value, shard};
+pub use farindex_index::{Coalescer, HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, Value, shard};
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};

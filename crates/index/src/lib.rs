@@ -13,12 +13,14 @@
 //! | [`value`] | a value as a lookup returns it |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
+//! | [`faults`] | rules broken on purpose, for tests |
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
 pub mod block;
 pub mod coalesce;
 pub mod error;
+pub mod faults;
 pub mod hash;
 pub mod keyhash;
 pub mod marks;

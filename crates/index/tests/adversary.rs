@@ -3,78 +3,10 @@
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test adversary` runs more of them;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
-use farindex_index::shard::{Config, Variant};
-use farindex_index::{IndexAudit, IndexError, Shard};
-use farindex_pool::Session;
-use farindex_pool::audit::Audit;
-use farindex_sim::Dice;
+use farindex_index::shard::Variant;
 use farindex_testkit::seeds::run_until;
-use farindex_testkit::{SeedReport, Setup, Subject, replay, run_seeds, seeds_or};
-use std::rc::Rc;
-
-#[derive(Debug, Clone)]
-struct ShardUnderTest {
-    config: Config,
-    /// Does the table grow? Removals as published are not made for being split at the same time.
-    grows: bool,
-}
-
-impl ShardUnderTest {
-    fn repaired() -> Self {
-        ShardUnderTest { config: Config::default(), grows: true }
-    }
-    /// A table that is large enough from the beginning.
-    fn still(variant: Variant) -> Self {
-        ShardUnderTest {
-            config: Config { initial_bits: 3, threshold: 1.0, variant, ..Config::default() },
-            grows: false,
-        }
-    }
-}
-
-impl Subject for ShardUnderTest {
-    type Index = Shard;
-
-    fn draw(&self, dice: &mut Dice) -> Self {
-        if !self.grows {
-            return self.clone();
-        }
-        let config = Config {
-            initial_bits: dice.pick(&[0, 0, 0, 1, 3]).unwrap_or_default(),
-            threshold: dice.pick(&[0.05, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0]).unwrap_or(0.8),
-            alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
-            ..self.config
-        };
-        ShardUnderTest { config, ..*self }
-    }
-    fn describe(&self) -> String {
-        format!("{:?}", self.config)
-    }
-    async fn create(&self, session: &Rc<Session>) -> Result<Shard, IndexError> {
-        Shard::create(session, "tried", &self.config).await
-    }
-    async fn open(&self, session: &Rc<Session>) -> Result<Shard, IndexError> {
-        Shard::open(session, "tried").await
-    }
-    async fn audit(&self, index: &Shard, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
-        index.audit(audit, true).await
-    }
-    /// The count of entries is a hint that steers growth: a wrong one must do no harm.
-    fn shake(&self, index: &Shard, dice: &mut Dice) {
-        if !self.grows {
-            return;
-        }
-        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
-        let geometry = table.geometry();
-        if geometry.version + geometry.initial_bits() < 8 {
-            let wanted = (self.config.threshold * geometry.slots() as f64) as i64 + 2;
-            table.note(wanted.saturating_sub_unsigned(table.count()).max(0));
-        }
-    }
-    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
-        dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
-    }
-}
+use farindex_testkit::shard::{ShardUnderTest, come_and_go};
+use farindex_testkit::{SeedReport, Setup, replay, run_seeds, seeds_or};
 
 #[test]
 fn survives_the_adversary() {
@@ -94,12 +26,6 @@ fn what_once_failed() {
     for seed in [1007, 1110, 4902, 5077, 5663, 8633] {
         run_seeds(seed..seed + 1, &Setup::default(), &ShardUnderTest::repaired()).assert_sound();
     }
-}
-
-/// A few keys that come and go in a table that stands still.
-fn come_and_go() -> Setup {
-    let none = (0, 0);
-    Setup { hot_keys: (1, 3), crowd_keys: none, cold_keys: (0, 12), overflowing: 0, tight: 0, ..Setup::default() }
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! One run: clients on a simulated cluster, and what became of it.
 
 use crate::workload::{Op, Workload};
-use crate::{SeedReport, Setup, Subject};
+use crate::{SeedReport, Setup, Stuck, Subject};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{Endpoint, Fabric, OpKind};
-use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, marks};
+use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
-use farindex_sim::{Config, Dice, ODDS, Sim, Swarm};
+use farindex_sim::{Config, Dice, ODDS, Outcome as Ended, Sim, Swarm, once_in};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -230,17 +230,35 @@ async fn look_after<S: Subject>(
     Ok((report, pool_report))
 }
 
+/// Moves this thread's counts of rare paths into a report.
+#[cfg(feature = "marks")]
+fn count_marks(report: &mut SeedReport) {
+    for (mark, count) in farindex_index::marks::take() {
+        *report.marks.entry(mark.to_owned()).or_default() += count;
+    }
+}
+#[cfg(not(feature = "marks"))]
+fn count_marks(_: &mut SeedReport) {}
+
+/// What went wrong, in words; a run that got stuck is also counted as what it is.
+fn stuck(report: &mut SeedReport, ended: &Ended, doing: &str) -> String {
+    report.stuck = match ended {
+        Ended::Done => None,
+        Ended::Deadlock(_) => Some(Stuck::Deadlock),
+        Ended::Livelock(_) | Ended::Timeout(_) => Some(Stuck::Livelock),
+    };
+    format!("{doing}{ended}")
+}
+
 /// Puts one seed on trial.
 pub fn run_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> SeedReport {
-    drop(marks::take());
+    // What an earlier seed left uncounted is not this one's.
+    count_marks(&mut SeedReport::default());
     let mut report = SeedReport { seed, ..SeedReport::default() };
     if let Err(what) = try_seed(seed, setup, subject, &mut report) {
         report.failures.push(what);
     }
-    let counted = marks::take();
-    for (mark, count) in counted {
-        *report.marks.entry(mark.to_owned()).or_default() += count;
-    }
+    count_marks(&mut report);
     report
 }
 
@@ -277,6 +295,7 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
     let stats = sim.stats();
     report.verbs = stats.verbs;
     report.events = stats.events;
+    report.crashes = stats.deaths;
     report.log = sim.log();
     if outcome.is_err() {
         report.settings += &format!("; {:?}", sim.swarm());
@@ -318,11 +337,15 @@ fn drive<S: Subject>(
     let preparing = Dice::new(dice.word(), WORKERS);
     let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let prepare = prepare(subject.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
-    let pool = sim.block_on(prepare).map_err(|outcome| format!("while preparing: {outcome}"))?;
+    let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
+    let mortal = setup.crashes > 0 && dice.chance(setup.crashes);
     for number in 1..=dice.within(setup.clients.0, setup.clients.1) {
         let me = sim.client();
         me.freezes(freezing.0, freezing.1);
+        if mortal {
+            me.mortal(once_in(dice.within(30, 3000) as u32));
+        }
         let node = Node {
             subject: subject.clone(),
             shared: Rc::clone(shared),
@@ -354,11 +377,11 @@ fn drive<S: Subject>(
     }
     let outcome = sim.run();
     if !outcome.is_done() {
-        return Err(outcome.to_string());
+        return Err(stuck(report, &outcome, ""));
     }
     sim.settle();
     let looked = sim.block_on(look_after(subject.clone(), sim.harness(), pool));
-    let looked = looked.map_err(|outcome| format!("while looking: {outcome}"))?;
+    let looked = looked.map_err(|ended| stuck(report, &ended, "while looking: "))?;
     let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));
     shared.failures.borrow_mut().extend(pool.problems.iter().map(|problem| format!("pool: {problem}")));
@@ -384,7 +407,10 @@ fn judge(shared: &Shared, report: &mut SeedReport) {
     match verdict.verdict {
         Verdict::Ok => {}
         Verdict::Unknown => report.unknown += 1,
-        Verdict::Violation => report.failures.push(verdict.to_string()),
+        Verdict::Violation => {
+            report.violation = true;
+            report.failures.push(verdict.to_string());
+        }
     }
     report.history = Some(history);
 }

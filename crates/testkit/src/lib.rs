@@ -12,16 +12,21 @@
 //! | `cluster` | the run |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
+//! | [`shard`] | SHARD as a subject, alone and behind the local lock table |
+//! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 
 mod cluster;
+#[cfg(feature = "marks")]
+pub mod convictions;
 pub mod report;
 pub mod seeds;
 pub mod setup;
+pub mod shard;
 pub mod subject;
 pub mod workload;
 
 pub use cluster::run_seed;
-pub use report::{SeedReport, Totals};
-pub use seeds::{replay, run_seeds, seeds_or};
-pub use setup::Setup;
+pub use report::{SeedReport, Stuck, Totals};
+pub use seeds::{explore, parse_seeds, replay, run_seeds, seeds_or};
+pub use setup::{Setup, Size};
 pub use subject::Subject;

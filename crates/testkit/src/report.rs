@@ -5,6 +5,15 @@ use farindex_index::IndexAudit;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// How a run got stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stuck {
+    /// Everybody waits, and nothing will ever happen again.
+    Deadlock,
+    /// Somebody retries for ever: the steps or the virtual time that a run may take are spent.
+    Livelock,
+}
+
 /// What one seed said.
 #[derive(Debug, Default)]
 pub struct SeedReport {
@@ -14,6 +23,12 @@ pub struct SeedReport {
     pub settings: String,
     /// What is wrong. Empty if nothing is.
     pub failures: Vec<String>,
+    /// The history breaks a promise. One of the failures says how.
+    pub violation: bool,
+    /// The run did not end.
+    pub stuck: Option<Stuck>,
+    /// Clients that died.
+    pub crashes: u64,
     /// Operations in the history.
     pub operations: u64,
     /// Keys or histories that could not be decided.
@@ -56,6 +71,16 @@ pub struct Totals {
     pub operations: u64,
     /// Undecided keys.
     pub unknown: u64,
+    /// Clients that died.
+    pub crashes: u64,
+    /// Seeds whose history breaks a promise.
+    pub violations: u64,
+    /// Seeds that ended with everybody waiting.
+    pub deadlocks: u64,
+    /// Seeds that did not end.
+    pub livelocks: u64,
+    /// Seeds that failed otherwise: an operation's error, or something amiss in the index or the pool at the end.
+    pub problems: u64,
     /// Verbs.
     pub verbs: u64,
     /// Rare paths: how often, and in how many seeds.
@@ -76,6 +101,11 @@ impl Totals {
         self.operations += report.operations;
         self.unknown += report.unknown;
         self.verbs += report.verbs;
+        self.crashes += report.crashes;
+        self.violations += u64::from(report.violation);
+        self.deadlocks += u64::from(report.stuck == Some(Stuck::Deadlock));
+        self.livelocks += u64::from(report.stuck == Some(Stuck::Livelock));
+        self.problems += u64::from(!report.is_sound() && !report.violation && report.stuck.is_none());
         for (mark, count) in &report.marks {
             let total = self.marks.entry(mark.clone()).or_default();
             total.0 += count;
@@ -83,7 +113,9 @@ impl Totals {
         }
         if !report.is_sound() {
             self.failed.push(report.seed);
-            self.failures.push(report);
+            if self.failures.len() < KEPT {
+                self.failures.push(report);
+            }
         }
     }
 
@@ -93,6 +125,11 @@ impl Totals {
         self.operations += other.operations;
         self.unknown += other.unknown;
         self.verbs += other.verbs;
+        self.crashes += other.crashes;
+        self.violations += other.violations;
+        self.deadlocks += other.deadlocks;
+        self.livelocks += other.livelocks;
+        self.problems += other.problems;
         for (mark, (count, seeds)) in other.marks {
             let total = self.marks.entry(mark).or_default();
             total.0 += count;
@@ -103,6 +140,11 @@ impl Totals {
         self.failures.extend(other.failures);
         self.failures.sort_by_key(|report| report.seed);
         self.failures.truncate(KEPT);
+    }
+
+    /// The smallest seed with a failure, of those that ran.
+    pub fn first_failing_seed(&self) -> Option<u64> {
+        self.failed.first().copied()
     }
 
     /// Fails the test unless nothing was found.

@@ -2,8 +2,18 @@
 
 use crate::report::{SeedReport, Totals};
 use crate::{Setup, Subject, run_seed};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Seeds as people write them: `0..1000`, the end left out.
+pub fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let range = text.split_once("..").and_then(|(low, high)| Some(low.parse().ok()?..high.parse().ok()?));
+    match range {
+        None => Err(format!("{text:?} is no range of seeds: it takes one like 0..1000")),
+        Some(range) if range.is_empty() => Err(format!("{text} holds no seed: it takes a range like 0..1000")),
+        Some(range) => Ok(range),
+    }
+}
 
 /// The seeds that `FARINDEX_SEEDS=A..B` asks for, or these.
 ///
@@ -11,8 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// If the variable holds something else.
 pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     let Ok(asked) = std::env::var("FARINDEX_SEEDS") else { return usual };
-    let parsed = asked.split_once("..").and_then(|(low, high)| Some(low.parse().ok()?..high.parse().ok()?));
-    parsed.unwrap_or_else(|| panic!("FARINDEX_SEEDS={asked}: it takes a range like 0..1000"))
+    parse_seeds(&asked).unwrap_or_else(|why| panic!("FARINDEX_SEEDS={asked}: {why}"))
+}
+
+/// One for each core.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs these seeds.
@@ -20,15 +34,32 @@ pub fn run_seeds<S: Subject + Sync>(seeds: Range<u64>, setup: &Setup, subject: &
     run_until(seeds, setup, subject, |_| false)
 }
 
-/// Runs these seeds until one of them is `enough`; which further ones have run by then is left open.
+/// Runs these seeds until one of them is `enough`; which further ones have run by then is left open. Failures are told
+/// as they come.
 pub fn run_until<S: Subject + Sync>(
     seeds: Range<u64>,
     setup: &Setup,
     subject: &S,
     enough: impl Fn(&SeedReport) -> bool + Sync,
 ) -> Totals {
+    explore(seeds, setup, subject, |report| {
+        if !report.is_sound() {
+            eprintln!("{report}");
+        }
+        if enough(report) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+}
+
+/// Runs these seeds in their order, on all cores; `each` sees every report, on whatever thread, and may end it all: what
+/// other threads have begun by then is still finished and counted.
+pub fn explore<S: Subject + Sync>(
+    seeds: Range<u64>,
+    setup: &Setup,
+    subject: &S,
+    each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
+) -> Totals {
     let next = AtomicU64::new(seeds.start);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads();
     let work = || {
         let mut totals = Totals::default();
         loop {
@@ -37,10 +68,7 @@ pub fn run_until<S: Subject + Sync>(
                 return totals;
             }
             let report = run_seed(seed, setup, subject);
-            if !report.is_sound() {
-                eprintln!("{report}");
-            }
-            if enough(&report) {
+            if each(&report).is_break() {
                 next.fetch_max(seeds.end, Ordering::Relaxed);
             }
             totals.add(report);

@@ -28,6 +28,9 @@ pub struct Setup {
     pub overflowing: u32,
     /// Odds that the seed is about tearing: READs take as long as whole operations of others.
     pub tearing: u32,
+    /// Odds that clients of the seed die between two verbs, with verbs in flight. What they leave behind is then for the
+    /// others to put right; an index that cannot do that yet fails such seeds.
+    pub crashes: u32,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
@@ -50,9 +53,42 @@ impl Default for Setup {
             tight: ODDS / 12,
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
+            crashes: 0,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,
+        }
+    }
+}
+
+/// What a user may ask for in place of what the seed would draw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Clients.
+    pub clients: Option<u64>,
+    /// Operations of each coroutine.
+    pub operations: Option<u64>,
+    /// Keys, at most: a few hot ones, the others crowded or cold in about equal parts.
+    pub keys: Option<u64>,
+}
+
+impl Size {
+    /// Changes a setup accordingly. Seeds mean something else afterwards: a seed belongs to its setup.
+    pub fn apply(&self, setup: &mut Setup) {
+        if let Some(clients) = self.clients {
+            setup.clients = (clients, clients);
+        }
+        if let Some(operations) = self.operations {
+            setup.operations = (operations, operations);
+        }
+        if let Some(keys) = self.keys {
+            let hot = setup.hot_keys.1.min(keys);
+            let crowd = if setup.crowd_keys.1 > 0 { (keys - hot) / 2 } else { 0 };
+            setup.hot_keys = (setup.hot_keys.0.min(hot), hot);
+            setup.crowd_keys = (0, crowd);
+            setup.cold_keys = (0, keys - hot - crowd);
+            // An overflowing crowd has its own size.
+            setup.overflowing = 0;
         }
     }
 }

@@ -1,15 +1,14 @@
 //! One client: a coroutine that carries out operations, one after the other, and judges the answers.
 
 use super::Worker;
+use super::life::Context;
 use super::shared::{Phase, Shared};
-use super::thread::Context;
 use crate::truth::{Effect, Truth, WrongAnswer};
 use crate::workload::{ABSENT, Keys, Op, Stream, below};
 use farindex_index::{HashIndex, IndexError, Insert, Remove, Update, Upsert, Value};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Instant;
 
 /// A client makes way for others after this many operations.
 const TURN: u32 = 32;
@@ -150,6 +149,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
     let index = context.worker.index();
     let keys: Keys = shared.keys;
     let answers = context.worker.answers();
+    let every = context.worker.clock_is_free();
     let mut key = vec![0; keys.size()];
     let mut buf = vec![0; shared.values.longest()];
     let mut tally = Tally::default();
@@ -177,8 +177,8 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
             let changes = matches!(op, Op::Insert | Op::Upsert | Op::Remove);
             let window = shared.truth.begin(target.number, changes);
             // Other bits of the draw than those that choose the operation.
-            let timed = phase == Phase::Measured && draw >> TIMED_SHIFT == 0;
-            let started = timed.then(Instant::now);
+            let timed = phase == Phase::Measured && (every || draw >> TIMED_SHIFT == 0);
+            let started = timed.then(|| context.worker.now());
             let answer = ask(index, op, &key, value).await;
             if let Some(started) = started {
                 context.timed(op, started, answer.is_ok());

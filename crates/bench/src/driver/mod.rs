@@ -14,19 +14,25 @@
 //! An operation's latency is measured from just before the index is called until it has answered, for one operation in
 //! eight, drawn at random: reading the clock twice costs as much as a good part of a get from local memory.
 //!
+//! The same life of a worker runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
+//! simulated cluster ([`simulate`]).
+//!
 //! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the next
 //! begins. Clients therefore make way for the others every few operations; that is also when timers are driven.
 
 mod client;
 mod faults;
+mod life;
 mod outcome;
 mod plan;
 mod shared;
+mod simulated;
 mod thread;
 
 pub use faults::Faults;
 pub use outcome::{FarBytes, Latency, Measured, Outcome, PhaseSummary};
 pub use plan::Plan;
+pub use simulated::{Simulated, simulate};
 
 use crate::BenchError;
 use farindex_fabric::{Endpoint, Executor};
@@ -55,6 +61,25 @@ pub trait Worker {
     /// The endpoint it works through: driven while clients wait, and metered. `None` for what is local.
     fn endpoint(&self) -> Option<&Endpoint> {
         None
+    }
+    /// Time, on the clock by which this worker's operations are measured.
+    #[inline]
+    fn now(&self) -> Duration {
+        crate::clock::local()
+    }
+    /// Does reading the clock cost nothing? Then every operation is timed, and not one in eight.
+    fn clock_is_free(&self) -> bool {
+        false
+    }
+    /// Waits a little for other workers, for the `turns`-th time in a row, while its endpoint is driven.
+    fn wait(&self, turns: u32) -> impl Future<Output = ()> {
+        async move {
+            match turns {
+                0..10_000 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+            client::make_way().await;
+        }
     }
     /// Called after every operation, when the client that calls holds nothing.
     fn between(&self) {}
@@ -105,7 +130,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Runs a plan. Wrong answers and failed operations are part of the outcome; it is for the caller to fail on them.
+/// Runs a plan on threads of this process. Wrong answers and failed operations are part of the outcome; it is for the caller to fail on them.
 pub fn run<B: Bench>(bench: &B, plan: &Plan, control: &Control<'_>) -> Result<Outcome, BenchError> {
     plan.check()?;
     let began = Instant::now();

@@ -1,7 +1,7 @@
 //! What a run has shown.
 
+use super::life::{Latencies, Report};
 use super::shared::{Phase, Shared};
-use super::thread::{Latencies, Report};
 use super::{Faults, Plan};
 use crate::workload::Op;
 use farindex_fabric::Meter;
@@ -128,7 +128,7 @@ impl Outcome {
             let parts = || reports.iter().filter_map(|report| report.phases[phase as usize].as_ref());
             let began = parts().map(|part| part.began).min();
             let ended = parts().map(|part| part.ended).max();
-            let elapsed = began.zip(ended).map(|(began, ended)| ended.saturating_duration_since(began));
+            let elapsed = began.zip(ended).map(|(began, ended)| ended.saturating_sub(began));
             let ops = parts().flat_map(|part| part.tally.counts).sum();
             if let Some(elapsed) = elapsed
                 && (ops > 0 || phase == Phase::Measured)

@@ -127,25 +127,13 @@ impl Shared {
         (from < total).then(|| from..from.saturating_add(stretch).min(total))
     }
 
-    /// Waits until every thread has come to meeting point `number` (1 for the first), driving its own work meanwhile.
-    /// `false` if the run is over instead.
-    pub(crate) fn meet(&self, number: usize, mut drive: impl FnMut()) -> bool {
+    /// One more worker has come to its next meeting point.
+    pub(crate) fn arrive(&self) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
-        let mut turns = 0u32;
-        loop {
-            if self.interrupted() {
-                return false;
-            }
-            if self.arrived.load(Ordering::Acquire) >= number * self.plan.threads {
-                return true;
-            }
-            drive();
-            turns = turns.saturating_add(1);
-            match turns {
-                0..10_000 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(50)),
-            }
-        }
+    }
+    /// Has every worker come to meeting point `number` (1 for the first)?
+    pub(crate) fn all_at(&self, number: usize) -> bool {
+        self.arrived.load(Ordering::Acquire) >= number * self.plan.threads
     }
 
     pub(crate) fn enter(&self, phase: Phase) {

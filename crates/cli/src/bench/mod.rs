@@ -1,5 +1,6 @@
 //! `farindex bench`.
 
+mod history;
 mod options;
 pub(crate) mod reference;
 pub(crate) mod subject;
@@ -7,14 +8,14 @@ pub(crate) mod subject;
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
 use crate::{progress, signals};
-use farindex::{IndexConfig, Pool, PoolOptions, PoolUrl};
+use farindex::{IndexConfig, OpenOptions, Pool, PoolOptions, PoolUrl};
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
 use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
 use farindex_bench::{Bench, Control, Outcome, Plan, Progress, Row};
 use farindex_fabric::{Fabric, MemoryFabric, ShmFabric};
 use indicatif::ProgressBar;
-pub(crate) use options::{FabricKind, pool_size};
+pub(crate) use options::{FabricKind, Work, pool_size};
 use options::{Options, Run};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Measure an index
 ///
-/// Without arguments: 100,000 keys of 8 + 8 bytes on the memory fabric, half get, half update (YCSB A), within seconds.
+/// Without arguments: 100,000 keys of 8 + 8 bytes on the memory fabric, 100,000 operations to warm up and 1 M measured by 8
+/// clients of one thread, half get, half update (YCSB A), within seconds.
 /// Every answer is verified while running. Throughput, latencies, and for each kind of operation its cost in verbs: READ,
 /// WRITE, compare-and-swap (CAS), fetch-and-add (FAA), round trips (sequential waits). `efficiency` is throughput as a
 /// share of the raw reference's, which posts the same verbs and does nothing else.
@@ -30,6 +32,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Args {
     #[command(flatten)]
     options: Options,
+    /// Operations of this process on one key share their verbs: the local lock table
+    #[arg(long)]
+    coalesce: bool,
+    #[command(flatten)]
+    history: history::History,
     /// Do not run the raw reference afterwards: no efficiency
     #[arg(long)]
     no_efficiency: bool,
@@ -55,6 +62,10 @@ impl Watch {
         Ok(Watch { stop: signals::stop_flag()?, bar })
     }
     pub(crate) fn run<B: Bench>(&self, bench: &B, plan: &Plan) -> Result<Outcome, Failure> {
+        Ok(self.show(|control| farindex_bench::run(bench, plan, control))?)
+    }
+    /// Runs something under the bar.
+    pub(crate) fn show<T>(&self, run: impl FnOnce(&Control<'_>) -> T) -> T {
         let show = |progress: Progress| {
             if let Some(bar) = &self.bar {
                 bar.set_message(progress.phase);
@@ -63,11 +74,11 @@ impl Watch {
             }
         };
         let progress: Option<&dyn Fn(Progress)> = if self.bar.is_some() { Some(&show) } else { None };
-        let outcome = farindex_bench::run(bench, plan, &Control { stop: Arc::clone(&self.stop), progress });
+        let result = run(&Control { stop: Arc::clone(&self.stop), progress });
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        Ok(outcome?)
+        result
     }
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
@@ -127,6 +138,7 @@ fn run_raw(run: &Run, settings: RawSettings, plan: &Plan, watch: &Watch) -> Resu
 /// What was measured, and what was expected of it.
 struct Findings {
     row: Row,
+    history: Option<history::Told>,
     findings: Vec<Finding>,
 }
 
@@ -134,21 +146,38 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
     let identity = |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
     let plan = &run.plan;
     let fabric = run.fabric.name();
+    let mut told = None;
     let row = match run.index {
-        options::IndexKind::Dashmap => Row::new(identity("none"), &watch.run(&LocalMap::new(), plan)?),
+        options::IndexKind::Dashmap => {
+            Row::new(identity("none"), &args.history.run(&LocalMap::new(), plan, watch, &mut told)?)
+        }
         options::IndexKind::Raw => {
             let shapes = reference::budget(plan).map_err(|message| Failure::new(exit::BUG, message))?;
             let settings = reference::settings(shapes, plan.keys, None, plan);
             Row::new(identity(fabric), &run_raw(run, settings, plan, watch)?)
         }
         options::IndexKind::Shard => {
-            let pool = make_pool(run.fabric, run.path.as_deref(), run.size)?;
-            let subject = subject::Subject::create(pool, "bench", &IndexConfig::default())?;
-            let outcome = watch.run(&subject, plan)?;
+            let subject = match &run.path {
+                Some(path) if args.history.joins() => {
+                    let pool = Pool::open_at(&PoolUrl::Shm { paths: vec![path.clone()] })?;
+                    // An index that is not there is found out before the run.
+                    pool.session()?.open_index("bench")?;
+                    subject::Subject::existing(pool, "bench")
+                }
+                path => {
+                    let pool = make_pool(run.fabric, path.as_deref(), run.size)?;
+                    subject::Subject::create(pool, "bench", &IndexConfig::default())?
+                }
+            };
+            let subject = subject.with(OpenOptions { coalesce: args.coalesce });
+            let outcome = args.history.run(&subject, plan, watch, &mut told)?;
             // Its memory is the reference's now.
             drop(subject);
             let mut row = Row::new(identity(fabric), &outcome);
-            let worth_it = !args.no_efficiency && !row.interrupted && row.ops > 0 && row.errors == 0;
+            // A run whose history is kept is as slow as the keeping.
+            let undisturbed = !args.history.wanted() && !args.history.shared();
+            let complete = !row.interrupted && row.ops > 0 && row.errors == 0;
+            let worth_it = !args.no_efficiency && undisturbed && complete;
             if worth_it {
                 let settings = reference::settings(reference::measured(&row, plan), row.entries, row.far_bytes, plan);
                 let raw = run_raw(run, settings, plan, watch)?;
@@ -163,25 +192,43 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
         Some(expect) => expect.check(&row),
         None => Vec::new(),
     };
-    Ok(Findings { row, findings })
+    Ok(Findings { row, history: told, findings })
+}
+
+/// What machines get.
+#[derive(serde::Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    coalesce: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<&'a history::Told>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let run = args.options.resolve()?;
+    let mut run = args.options.resolve()?;
+    args.history.change(&mut run)?;
+    if args.coalesce && run.index != options::IndexKind::Shard {
+        return Err(Failure::usage("--coalesce puts a lock table before an index: it takes --index shard"));
+    }
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),
         (true, false) => Some(true),
         (false, false) => None,
     };
     let watch = Watch::new(wanted)?;
-    let Findings { row, findings } = measure(args, &run, &watch)?;
+    let Findings { row, history, findings } = measure(args, &run, &watch)?;
     // Bounds on an interrupted run, and on what was not measured at one's own wish, say nothing.
     let judged = |finding: &&Finding| {
         !watch.stopped() && finding.what != "interrupted" && !(finding.got.is_none() && finding.what == "efficiency")
     };
     let failed: Vec<_> = findings.iter().filter(judged).filter(|finding| !finding.holds()).collect();
-    args.json.give(&row, || {
+    let shown = Shown { row: &row, coalesce: args.coalesce, history: history.as_ref() };
+    args.json.give(&shown, || {
         let mut text = table(std::slice::from_ref(&row));
+        if let Some(history) = &history {
+            text += &format!("\n{history}");
+        }
         if !run.about.is_empty() {
             text = format!("{}\n\n{text}", run.about);
         }
@@ -196,7 +243,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if watch.stopped() {
         return Ok(exit::INTERRUPTED);
     }
-    let sound = row.wrong_answers == 0 && row.errors == 0 && failed.is_empty();
+    let sound = history.is_none_or(|history| history.holds());
+    let sound = sound && row.wrong_answers == 0 && row.errors == 0 && failed.is_empty();
     Ok(if sound { exit::OK } else { exit::NO })
 }
 

@@ -64,28 +64,35 @@ pub(crate) struct Options {
     /// For shm: the file to create, which stays afterwards [default: a file in /dev/shm that is removed]
     #[arg(long, value_name = "FILE")]
     path: Option<PathBuf>,
+    /// Worker threads [default: 1]
+    #[arg(long, value_name = "T")]
+    threads: Option<usize>,
+    #[command(flatten)]
+    work: Work,
+}
+
+/// The work itself.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Work {
     /// ycsb-load, ycsb-a to -d, ycsb-f, churn, get, get-absent, insert, update, upsert, remove, rmw, or a mix such as
     /// get=90,update=10 (percent)
     #[arg(long, value_parser = |text: &str| text.parse::<Workload>())]
     workload: Option<Workload>,
-    /// Keys of the key space, such as 100K or 10M [default: 100K]
+    /// Keys of the key space, such as 100K or 10M
     #[arg(long, value_name = "N", value_parser = parse_count)]
     keys: Option<u64>,
-    /// Operations to measure [default: 1M; as many as there are keys where each is used once]
+    /// Operations to measure; as many as there are keys where each is used once
     #[arg(long, value_name = "N", value_parser = parse_count)]
     ops: Option<u64>,
-    /// Operations before the measurement [default: 100K]
+    /// Operations before the measurement
     #[arg(long, value_name = "N", value_parser = parse_count)]
     warmup: Option<u64>,
     /// End the measured phase after this time, such as 500ms, 10s or 2min
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
-    /// Worker threads [default: 1]
-    #[arg(long, value_name = "T")]
-    threads: Option<usize>,
-    /// Clients (coroutines) on all threads together [default: 8, at least one for each thread]
+    /// Clients (coroutines) on all threads together
     #[arg(long, value_name = "C")]
-    clients: Option<usize>,
+    pub(crate) clients: Option<usize>,
     /// Bytes of a key, at least 8 [default: 8]
     #[arg(long, value_name = "B", value_parser = parse_count)]
     key_size: Option<u64>,
@@ -100,7 +107,7 @@ pub(crate) struct Options {
     seed: Option<u64>,
     /// Bytes of the pool, such as 2GiB [default: enough for the keys and what is inserted]
     #[arg(long, value_name = "BYTES", value_parser = crate::place::parse_size)]
-    size: Option<u64>,
+    pub(crate) size: Option<u64>,
 }
 
 /// One run, decided.
@@ -134,26 +141,28 @@ impl Options {
         let index = self.index.or(named("index", scenario.index.as_deref(), &scenario.name)?);
         let fabric = self.fabric.or(named("fabric", scenario.fabric.as_deref(), &scenario.name)?);
         let Scenario { about, plan: of_scenario, expect, .. } = scenario;
-        let plan = self.change(&of_scenario);
+        let plan = self.work.change(&of_scenario, self.threads);
         plan.check()?;
         let fabric = fabric.unwrap_or(FabricKind::Memory);
         if self.path.is_some() && fabric != FabricKind::Shm {
             return Err(Failure::usage("--path names the file of a shm fabric: add --fabric shm"));
         }
-        let unchanged = plan == of_scenario && self.size.is_none();
+        let unchanged = plan == of_scenario && self.work.size.is_none();
         Ok(Run {
             about: if unchanged { about } else { String::new() },
             index: index.unwrap_or(IndexKind::Shard),
             fabric,
             path: self.path.clone(),
-            size: self.size.unwrap_or_else(|| pool_size(&plan)).next_multiple_of(4096),
+            size: self.work.size.unwrap_or_else(|| pool_size(&plan)).next_multiple_of(4096),
             plan,
             expect: unchanged.then_some(expect),
         })
     }
+}
 
-    /// The scenario's plan with what the flags say.
-    fn change(&self, plan: &Plan) -> Plan {
+impl Work {
+    /// A plan with what the flags say.
+    pub(crate) fn change(&self, plan: &Plan, threads: Option<usize>) -> Plan {
         let mut plan = plan.clone();
         if let Some(workload) = &self.workload {
             plan.workload = workload.clone();
@@ -172,7 +181,7 @@ impl Options {
             // Only time ends it, unless a number was asked for as well.
             plan.ops = self.ops;
         }
-        plan.threads = self.threads.unwrap_or(plan.threads);
+        plan.threads = threads.unwrap_or(plan.threads);
         plan.clients = self.clients.unwrap_or(plan.clients.max(plan.threads));
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         plan.key_size = self.key_size.map_or(plan.key_size, size);

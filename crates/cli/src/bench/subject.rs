@@ -1,6 +1,6 @@
 //! An index of a pool as the driver measures it.
 
-use farindex::{AnyIndex, IndexConfig, Pool, Session};
+use farindex::{AnyIndex, IndexConfig, OpenOptions, Pool, Session};
 use farindex_bench::{Bench, Worker};
 use farindex_fabric::{Endpoint, Executor, OpKind};
 use std::rc::Rc;
@@ -9,13 +9,22 @@ use std::rc::Rc;
 pub(crate) struct Subject {
     pub(crate) pool: Pool,
     pub(crate) name: String,
+    pub(crate) options: OpenOptions,
 }
 
 impl Subject {
     /// Creates the index.
     pub(crate) fn create(pool: Pool, name: &str, config: &IndexConfig) -> Result<Self, farindex::Error> {
         pool.session()?.create_index(name, config)?;
-        Ok(Subject { pool, name: name.to_owned() })
+        Ok(Self::existing(pool, name))
+    }
+    /// An index that is there.
+    pub(crate) fn existing(pool: Pool, name: &str) -> Self {
+        Subject { pool, name: name.to_owned(), options: OpenOptions::default() }
+    }
+    /// Opened otherwise.
+    pub(crate) fn with(self, options: OpenOptions) -> Self {
+        Subject { options, ..self }
     }
 }
 
@@ -31,7 +40,7 @@ impl Bench for Subject {
     fn worker(&self, _: usize, _: &Executor) -> Result<Hands, String> {
         let open = || {
             let session = self.pool.session()?;
-            let index = session.open_index(&self.name)?.concurrent();
+            let index = session.open_index_with(&self.name, &self.options)?.concurrent();
             Ok(Hands { index, session })
         };
         open().map_err(|error: farindex::Error| error.to_string())

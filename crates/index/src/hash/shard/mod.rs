@@ -30,6 +30,7 @@ mod wait;
 mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
+use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
@@ -286,6 +287,14 @@ impl Shard {
         let pin = self.session.pin(span)?;
         let mut op = Op::new(self, table, pin, hash, key);
         let mut along = Some((ptr, buf));
+        let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
+        if planted(Fault::UnawaitedBlock)
+            && let Some((ptr, buf)) = along.take()
+        {
+            let mut batch = op.span().batch();
+            batch.write(ptr, buf);
+            batch.post_detached();
+        }
         loop {
             match op.look(&mut along).await? {
                 Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
@@ -294,12 +303,14 @@ impl Shard {
                     if let Slot::Live(entry) = Slot::decode(hit.word)
                         && op.replace(&hit, Slot::Live(Entry { len, ptr, ..entry })).await?
                     {
+                        op.write_late(late).await?;
                         return Ok(Wrote::Updated);
                     }
                 }
                 Looked::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
                 Looked::Absent(absence) => {
                     if op.put(&absence, ptr, block_len).await? == Put::Done {
+                        op.write_late(late).await?;
                         return Ok(Wrote::Inserted);
                     }
                 }
@@ -331,10 +342,20 @@ impl Op<'_> {
         if !done {
             mark!("replace: CAS lost");
         }
-        if done {
+        if done && planted(Fault::NoGrace) {
+            self.pin.session().discard(hit.ptr, hit.header.block_len() as u64);
+        } else if done {
             self.pin.retire(hit.ptr, hit.header.block_len() as u64);
         }
         Ok(done)
+    }
+
+    /// For [`Fault::EarlyPointer`]: the block that a slot points to already.
+    async fn write_late(&self, block: Option<(RemotePtr, Buf)>) -> Result<(), IndexError> {
+        if let Some((ptr, buf)) = block {
+            self.span().write(ptr, buf).await?;
+        }
+        Ok(())
     }
 }
 

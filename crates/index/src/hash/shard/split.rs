@@ -21,6 +21,7 @@ use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
+use crate::faults::{Fault, planted};
 use crate::marks::mark;
 use farindex_fabric::{Batch, Done, RemotePtr, Ticket};
 use farindex_pool::{Intent, IntentCell, PoolError};
@@ -324,13 +325,20 @@ impl Op<'_> {
         let span = self.pin.span();
         let mut batch = span.batch();
         batch.write_words(new_at, &new);
+        if planted(Fault::WholeBucket) {
+            batch.write_words(now.at, &old);
+        }
         write_changes(&mut batch, now, &old);
         for &(at, word) in &moved_third {
             batch.write_words(at, &[Slot::Dead(next, stamp).over(word)]);
         }
         let turned = version_slot(version);
         batch.faa(now.slot(turned), META);
-        batch.faa(now.slot(LOCK_SLOT), META);
+        if planted(Fault::PlainUnlock) {
+            batch.write_words(now.at, &[old[LOCK_SLOT] ^ META]);
+        } else {
+            batch.faa(now.slot(LOCK_SLOT), META);
+        }
         batch.faa(new_at, META);
         cell.clear(&mut batch);
         batch.post().await?;

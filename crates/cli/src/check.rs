@@ -1,0 +1,257 @@
+//! `farindex check`.
+
+use crate::check_history::draw;
+use crate::exit::{self, Failure};
+use crate::output::{Json, note};
+use crate::{progress, signals};
+use clap::ValueEnum;
+use farindex::shard;
+use farindex_check::{Limits, check};
+use farindex_sim::ODDS;
+use farindex_testkit::shard::{CoalescedShardUnderTest, trial};
+use farindex_testkit::{SeedReport, Setup, Size, Subject, Totals, explore, parse_seeds, run_seed};
+use serde_json::json;
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Look for bugs in an index: seeds of a simulated cluster under an adversary, every history checked
+///
+/// The adversary delays, reorders and tears whatever the fabric does not promise (N1 to N7 of its contract). Each seed
+/// draws a cluster, a workload and the adversary's ways; clients work on a few hot keys while the table grows; the history
+/// is checked for linearizability, key by key; at the end the index and the pool's memory are audited. A seed and its
+/// flags are a repeatable test case: --replay SEED shows one again, exactly. Exit code 0 only if nothing was found.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which index
+    #[arg(long, value_enum, default_value = "shard")]
+    index: Index,
+    /// Which protocol; the published one is there to be convicted
+    #[arg(long, value_enum, default_value = "repaired")]
+    variant: Variant,
+    /// Which seeds, the end left out [default: 0..1000]
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Option<Range<u64>>,
+    /// Run one seed, say what is wrong with it, and print its steps if --log asks for them
+    #[arg(long, value_name = "SEED", conflicts_with = "seeds")]
+    replay: Option<u64>,
+    /// With --replay: draw the history as one HTML page
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    timeline: Option<PathBuf>,
+    /// With --replay: print the last N steps of the simulator on standard error
+    #[arg(long, value_name = "N", requires = "replay", default_value_t = 0)]
+    log: usize,
+    /// Clients, each a compute node of its own [default: drawn, 2 to 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=7))]
+    clients: Option<u64>,
+    /// Operations of each coroutine; a client has 1 to 3 of them [default: drawn, 10 to 40]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    ops: Option<u64>,
+    /// Keys, at most: a few hot ones, others in one place of the table or anywhere [default: drawn, up to 160]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    keys: Option<u64>,
+    /// Put the local lock table before the index: operations of one client on one key share their verbs
+    #[arg(long)]
+    coalesce: bool,
+    /// Clients die between two verbs, with verbs in flight
+    #[arg(long)]
+    crashes: bool,
+    /// Show a progress bar even if standard error is no terminal
+    #[arg(long, overrides_with = "no_progress")]
+    progress: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    no_progress: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Index {
+    /// Three-level hash table with ordered CAS and lazy resizing
+    Shard,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Variant {
+    /// As shipped: must survive
+    Repaired,
+    /// Removal as published, tried on keys that come and go in a table that stands still
+    Published,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Repaired => "repaired",
+            Variant::Published => "published",
+        }
+    }
+}
+
+impl Args {
+    /// The setup, changed as the flags say.
+    fn setup(&self, mut setup: Setup) -> Setup {
+        Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
+        if self.crashes {
+            setup.crashes = ODDS;
+        }
+        setup
+    }
+
+    /// The command that shows a seed again.
+    fn replay_command(&self, seed: u64) -> String {
+        let mut command = format!("farindex check --index shard --replay {seed}");
+        if self.variant != Variant::Repaired {
+            command += &format!(" --variant {}", self.variant.name());
+        }
+        for (flag, value) in [("--clients", self.clients), ("--ops", self.ops), ("--keys", self.keys)] {
+            if let Some(value) = value {
+                command += &format!(" {flag} {value}");
+            }
+        }
+        for (flag, given) in [("--coalesce", self.coalesce), ("--crashes", self.crashes)] {
+            if given {
+                command += &format!(" {flag}");
+            }
+        }
+        command + " --timeline timeline.html"
+    }
+}
+
+/// What machines get of a replayed seed.
+fn seed_json(report: &SeedReport) -> serde_json::Value {
+    json!({
+        "seed": report.seed,
+        "settings": report.settings,
+        "operations": report.operations,
+        "verbs": report.verbs,
+        "crashes": report.crashes,
+        "violation": report.violation,
+        "unknown": report.unknown,
+        "failures": report.failures,
+    })
+}
+
+fn replay<S: Subject>(args: &Args, seed: u64, setup: Setup, subject: &S) -> Result<u8, Failure> {
+    let report = run_seed(seed, &Setup { log: args.log, ..setup }, subject);
+    if args.log > 0 {
+        note(&report.log);
+    }
+    if let Some(path) = &args.timeline {
+        let Some(history) = &report.history else {
+            return Err(Failure::new(exit::BUG, format!("seed {seed} left no history to draw")));
+        };
+        let checked = check(history, &Limits::default());
+        let title = format!("SHARD ({}), seed {seed}", args.variant.name());
+        draw(path, history, &checked, title)?;
+    }
+    args.json.give(&seed_json(&report), || report.to_string())?;
+    Ok(if report.is_sound() && report.unknown == 0 { exit::OK } else { exit::NO })
+}
+
+/// What was found, in words.
+fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
+    let Totals { seeds, operations, verbs, crashes, violations, deadlocks, livelocks, problems, unknown, .. } = totals;
+    let mut text = format!(
+        "shard ({}): {seeds} seeds, {operations} operations, {verbs} verbs, {crashes} crashes in {seconds:.1} s\n\
+         {violations} violations, {deadlocks} deadlocks, {livelocks} livelocks, {problems} other problems, {unknown} keys undecided\n",
+        args.variant.name(),
+    );
+    if let Some(seed) = totals.first_failing_seed() {
+        text += &format!("{} seeds failed, the first is {seed}: {}\n", totals.failed.len(), args.replay_command(seed));
+    }
+    for report in totals.failures.iter().take(1) {
+        text += &format!("\n{report}");
+    }
+    text
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let Index::Shard = args.index;
+    let (setup, subject) = match (args.variant, args.coalesce) {
+        (Variant::Repaired, false) => trial(shard::Variant::Repaired),
+        (Variant::Published, false) => trial(shard::Variant::Published),
+        (Variant::Repaired, true) => {
+            let (setup, _) = trial(shard::Variant::Repaired);
+            return judge(args, args.setup(setup), &CoalescedShardUnderTest::shipped());
+        }
+        (Variant::Published, true) => {
+            return Err(Failure::usage(
+                "--coalesce is tried with the repaired variant: the published one is convicted alone",
+            ));
+        }
+    };
+    judge(args, args.setup(setup), &subject)
+}
+
+fn judge<S: Subject + Sync>(args: &Args, setup: Setup, subject: &S) -> Result<u8, Failure> {
+    match args.replay {
+        Some(seed) => replay(args, seed, setup, subject),
+        None => search(args, &setup, subject),
+    }
+}
+
+fn search<S: Subject + Sync>(args: &Args, setup: &Setup, subject: &S) -> Result<u8, Failure> {
+    let stop = signals::stop_flag()?;
+    let wanted = match (args.progress, args.no_progress) {
+        (_, true) => Some(false),
+        (true, false) => Some(true),
+        (false, false) => None,
+    };
+    let seeds = args.seeds.clone().unwrap_or(0..1000);
+    let bar = progress::bar(wanted, "[{bar:30}] {human_pos} of {human_len} seeds, {msg}, {elapsed} (ends in {eta})");
+    if let Some(bar) = &bar {
+        bar.set_length(seeds.end - seeds.start);
+        bar.set_message("nothing found");
+    }
+    let (done, failed, told) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(Instant::now()));
+    let each = |report: &SeedReport| {
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        let failed = failed.fetch_add(u64::from(!report.is_sound()), Ordering::Relaxed) + u64::from(!report.is_sound());
+        // Whoever finds the clock taken leaves the bar to its holder.
+        if let (Some(bar), Ok(mut told)) = (&bar, told.try_lock())
+            && told.elapsed().as_millis() >= 100
+        {
+            *told = Instant::now();
+            bar.set_position(done);
+            if failed > 0 {
+                bar.set_message(format!("{failed} FAILED"));
+            }
+        }
+        if stop.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let began = Instant::now();
+    let totals = explore(seeds, setup, subject, each);
+    let seconds = began.elapsed().as_secs_f64();
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    let interrupted = stop.load(Ordering::SeqCst);
+    let result = json!({
+        "index": "shard",
+        "variant": args.variant.name(),
+        "coalesce": args.coalesce,
+        "seeds_run": totals.seeds,
+        "operations": totals.operations,
+        "crashes": totals.crashes,
+        "violations": totals.violations,
+        "deadlocks": totals.deadlocks,
+        "livelocks": totals.livelocks,
+        "problems": totals.problems,
+        "unknown": totals.unknown,
+        "seeds_failed": totals.failed.len(),
+        "first_failing_seed": totals.first_failing_seed(),
+        "verbs": totals.verbs,
+        "seconds": (seconds * 1000.0).round() / 1000.0,
+        "verbs_per_second": (totals.verbs as f64 / seconds.max(1e-9)).round(),
+        "interrupted": interrupted,
+    });
+    args.json.give(&result, || text(args, &totals, seconds))?;
+    if interrupted {
+        return Ok(exit::INTERRUPTED);
+    }
+    Ok(if totals.failed.is_empty() && totals.unknown == 0 { exit::OK } else { exit::NO })
+}

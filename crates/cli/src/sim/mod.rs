@@ -1,0 +1,198 @@
+//! `farindex sim`.
+
+pub(crate) mod subject;
+pub(crate) mod sweep;
+
+use crate::bench::{Watch, Work, pool_size};
+use crate::exit::{self, Failure};
+use crate::output::{Json, note};
+use farindex::IndexConfig;
+use farindex_bench::record::{Identity, table};
+use farindex_bench::{Control, Plan, Row, Workload};
+use farindex_sim::Preset;
+use subject::Cluster;
+use sweep::Sweep;
+
+/// Predict what an index would deliver on a cluster: the benchmark on a simulated one, in virtual time
+///
+/// Without arguments: 10,000 keys, 5,000 operations to warm up and 50,000 measured, YCSB A, on SHARD's cluster as its paper
+/// describes it, one client on each core. The same index code and the same driver run as in `farindex bench`, and every
+/// answer is verified. NICs, links and cores are servers with the figures of a preset; where a paper gives none, an
+/// assumption stands in, and the result says which. Seconds and latencies are virtual; the same seed gives the same output,
+/// byte for byte.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The cluster's figures: linear-probing, shard, sephash, chime, dex, each after the paper of that name
+    #[arg(long, value_name = "NAME", default_value = "shard", value_parser = preset)]
+    preset: Preset,
+    /// Compute nodes [default: the preset's]
+    #[arg(long, value_name = "N", value_parser = number)]
+    compute_nodes: Option<usize>,
+    /// Memory nodes [default: the preset's]
+    #[arg(long, value_name = "N", value_parser = number)]
+    memory_nodes: Option<usize>,
+    /// Cores that run clients, on all compute nodes together [default: one for each client, as far as the preset has them]
+    #[arg(long, value_name = "T", value_parser = number)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    work: Work,
+    /// Operations of one compute node on one key share their verbs: the local lock table
+    #[arg(long)]
+    coalesce: bool,
+    /// Run once for each of these: clients, threads, compute-nodes or memory-nodes, such as clients=1,2,4,8
+    #[arg(long, value_name = "WHAT=N,N,...")]
+    sweep: Option<Sweep>,
+    /// With --sweep: write OUT.csv, OUT.svg and OUT.html
+    #[arg(long, value_name = "OUT", requires = "sweep", default_value = "farindex-sweep")]
+    out: std::path::PathBuf,
+    /// Show a progress bar even if standard error is no terminal
+    #[arg(long, overrides_with = "no_progress")]
+    progress: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    no_progress: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+fn preset(name: &str) -> Result<Preset, String> {
+    let names = || Preset::all().map(|preset| preset.name).join(", ");
+    Preset::named(name).ok_or_else(|| format!("there is no preset {name:?}; there are {}", names()))
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it takes at least one".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{text:?} is no number")),
+    }
+}
+
+/// A cluster with more compute nodes than this says more about the memory of this machine.
+const COMPUTE_NODES: usize = 1000;
+
+/// One run, decided.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) cluster: Cluster,
+    pub(crate) plan: Plan,
+}
+
+/// Numbers that a sweep changes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
+    clients: Option<usize>,
+    threads: Option<usize>,
+    compute_nodes: Option<usize>,
+    memory_nodes: Option<usize>,
+}
+
+impl Args {
+    fn resolve(&self, numbers: Numbers) -> Result<Run, Failure> {
+        let preset = &self.preset;
+        let compute_nodes = numbers.compute_nodes.or(self.compute_nodes).unwrap_or(preset.compute_nodes);
+        let memory_nodes = numbers.memory_nodes.or(self.memory_nodes).unwrap_or(preset.memory_nodes);
+        if compute_nodes > COMPUTE_NODES {
+            return Err(Failure::usage(format!("{compute_nodes} compute nodes: it takes at most {COMPUTE_NODES}")));
+        }
+        let max = farindex_fabric::ptr::MAX_NODES;
+        if memory_nodes > max {
+            return Err(Failure::usage(format!("{memory_nodes} memory nodes: it takes at most {max}")));
+        }
+        let cores = compute_nodes * preset.clients_per_node;
+        let clients = numbers.clients.or(self.work.clients).unwrap_or(cores);
+        let threads = numbers.threads.or(self.threads).unwrap_or(cores.min(clients));
+        let workload: Workload = "ycsb-a".parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
+        let usual = Plan { keys: 10_000, warmup: 5_000, ops: Some(50_000), clients, ..Plan::new(workload) };
+        let mut plan = self.work.change(&usual, Some(threads));
+        plan.clients = clients;
+        plan.check()?;
+        let size = self.work.size.unwrap_or_else(|| pool_size(&plan));
+        // Every worker has chunks of its own on each memory node.
+        let node_len = (size / memory_nodes as u64 + ((threads as u64) << 20)).next_multiple_of(4096);
+        let cluster = Cluster {
+            preset: preset.clone(),
+            compute_nodes,
+            memory_nodes,
+            node_len: self.work.size.map_or(node_len, |size| size.next_multiple_of(4096)),
+            config: IndexConfig::default(),
+            coalesce: self.coalesce,
+            series: None,
+        };
+        Ok(Run { cluster, plan })
+    }
+}
+
+/// What machines get: a row of `bench`, and what was simulated.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct SimRow {
+    #[serde(flatten)]
+    pub(crate) row: Row,
+    /// Length of the measured phase in virtual time; `seconds` says the same.
+    virtual_seconds: f64,
+    preset: &'static str,
+    compute_nodes: usize,
+    memory_nodes: usize,
+    coalesce: bool,
+    /// Figures of the preset that no paper gives.
+    assumptions: Vec<String>,
+}
+
+fn assumptions(preset: &Preset) -> Vec<String> {
+    preset.assumptions.iter().map(|(field, why)| format!("{field}: {why}")).collect()
+}
+
+pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<SimRow, Failure> {
+    let Run { cluster, plan } = run;
+    let simulation = subject::run(cluster, plan, control)?;
+    let row = Row::new(Identity { index: "shard".to_owned(), fabric: "sim".to_owned() }, &simulation.outcome);
+    Ok(SimRow {
+        virtual_seconds: row.seconds,
+        row,
+        preset: cluster.preset.name,
+        compute_nodes: cluster.compute_nodes,
+        memory_nodes: cluster.memory_nodes,
+        coalesce: cluster.coalesce,
+        assumptions: assumptions(&cluster.preset),
+    })
+}
+
+fn sound(row: &Row) -> bool {
+    row.wrong_answers == 0 && row.errors == 0
+}
+
+fn text(row: &SimRow) -> String {
+    let mut text = format!(
+        "predicted for {} compute nodes and {} memory nodes of {:?}; {:.6} virtual seconds\n\n{}",
+        row.compute_nodes,
+        row.memory_nodes,
+        row.preset,
+        row.virtual_seconds,
+        table(std::slice::from_ref(&row.row)),
+    );
+    text += "\nassumed, as no paper gives it:\n";
+    row.assumptions.iter().for_each(|assumption| text += &format!("  {assumption}\n"));
+    text
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let wanted = match (args.progress, args.no_progress) {
+        (_, true) => Some(false),
+        (true, false) => Some(true),
+        (false, false) => None,
+    };
+    if let Some(sweep) = &args.sweep {
+        return sweep::run(args, sweep, wanted);
+    }
+    let run = args.resolve(Numbers::default())?;
+    let watch = Watch::new(wanted)?;
+    let row = watch.show(|control| measure(&run, control))?;
+    args.json.give(&row, || text(&row))?;
+    if watch.stopped() {
+        return Ok(exit::INTERRUPTED);
+    }
+    if row.row.error_kinds.iter().any(|fault| fault.kind.contains("Full")) {
+        note("error: the memory nodes were too small for this run: give them more by --size, or fewer keys");
+    }
+    Ok(if sound(&row.row) { exit::OK } else { exit::NO })
+}

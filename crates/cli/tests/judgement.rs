@@ -1,0 +1,288 @@
+//! `check`, `check-history`, `bench --history` and `sim`: what they find, what they leave behind, and how they are ended.
+
+mod common;
+
+use common::{Dir, Ended, run, start, text};
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn json(ended: &Ended) -> Value {
+    serde_json::from_slice(&ended.out).unwrap_or_else(|error| panic!("{error}: {} {}", ended.text(), ended.err))
+}
+
+fn is_self_contained(page: &Path) {
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert!(page.contains("<svg") && page.contains("</svg>"));
+    for reference in ["<script", "src=", "href=", "@import"] {
+        assert!(!page.contains(reference), "{reference}");
+    }
+}
+
+#[test]
+fn check_finds_nothing_in_what_is_shipped_and_says_what_it_did() {
+    let ended = run(&["check", "--seeds", "0..12", "--json", "-"]);
+    let result = json(&ended);
+    assert_eq!(ended.code, Some(0), "{result}");
+    for field in ["violations", "deadlocks", "livelocks", "problems", "unknown", "crashes"] {
+        assert_eq!(result[field], 0, "{field}");
+    }
+    assert_eq!((result["seeds_run"].as_u64(), result["index"].as_str()), (Some(12), Some("shard")));
+    assert_eq!((&result["variant"], &result["first_failing_seed"]), (&Value::from("repaired"), &Value::Null));
+    assert!(result["operations"].as_u64().unwrap() > 500 && result["verbs_per_second"].as_f64().unwrap() > 0.0);
+    assert!(result["seconds"].as_f64().unwrap() > 0.0);
+    let counted = |args: &[&str]| json(&run(&[&["check", "--seeds", "0..4", "--json", "-"], args].concat()));
+    let (few, many) = (counted(&["--clients", "1", "--ops", "5", "--keys", "3"]), counted(&["--ops", "60"]));
+    assert!(few["operations"].as_u64() < many["operations"].as_u64(), "{few} {many}");
+    let coalesced = json(&run(&["check", "--seeds", "0..6", "--coalesce", "--json", "-"]));
+    assert_eq!((&coalesced["seeds_failed"], &coalesced["coalesce"]), (&Value::from(0), &Value::from(true)));
+    // Deaths are brought about; what an index makes of them is another matter.
+    assert!(counted(&["--crashes"])["crashes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn the_published_removal_is_found_replayed_and_drawn() {
+    let found = run(&["check", "--variant", "published", "--seeds", "0..400", "--json", "-"]);
+    assert_eq!(found.code, Some(1), "{}", found.err);
+    let result = json(&found);
+    assert!(result["violations"].as_u64().unwrap() > 0, "{result}");
+    let seed = result["first_failing_seed"].as_u64().unwrap().to_string();
+    let dir = Dir::new();
+    let page = dir.path("timeline.html");
+    let replay = ["check", "--variant", "published", "--replay", &seed, "--timeline", text(&page)];
+    let (once, again) = (run(&replay), run(&replay));
+    assert_eq!((once.code, &once.out), (Some(1), &again.out), "the same seed is the same run");
+    assert!(once.text().contains("not linearizable"), "{}", once.text());
+    is_self_contained(&page);
+    let logged = run(&[&replay[..], &["--log", "50"]].concat());
+    assert!(logged.err.lines().count() > 40 && logged.err.contains("READ"), "{}", logged.err);
+    // The shipped form on the same seed.
+    let shipped = run(&["check", "--replay", &seed, "--json", "-"]);
+    assert_eq!((shipped.code, json(&shipped)["violation"].as_bool()), (Some(0), Some(false)));
+}
+
+const HEADER: &str = "{\"format\":\"farindex-history\",\"version\":1}\n";
+
+#[test]
+fn histories_are_judged_alone_and_together() {
+    let dir = Dir::new();
+    let write = |name: &str, lines: &str| dir.file(name, format!("{HEADER}{lines}").as_bytes());
+    let writer = write(
+        "writer",
+        "{\"client\":0,\"op\":\"insert\",\"key\":\"k\",\"value\":\"v\",\"invoked\":1,\"responded\":2,\"outcome\":\"inserted\"}\n",
+    );
+    let reader = write(
+        "reader",
+        "{\"client\":0,\"op\":\"get\",\"key\":\"k\",\"invoked\":3,\"responded\":4,\"outcome\":{\"value\":\"v\"}}\n",
+    );
+    let late = write(
+        "late",
+        "{\"client\":0,\"op\":\"get\",\"key\":\"k\",\"invoked\":5,\"responded\":6,\"outcome\":{\"value\":null}}\n",
+    );
+    let on = |files: &[&Path]| {
+        let mut args = vec!["check-history", "--json", "-"];
+        args.extend(files.iter().map(|file| text(file)));
+        let ended = run(&args);
+        (ended.code, json(&ended))
+    };
+    assert_eq!(on(&[&writer]).0, Some(0));
+    assert_eq!(on(&[&reader]).0, Some(1), "a value that nobody wrote");
+    let (code, report) = on(&[&reader, &writer]);
+    assert_eq!((code, &report["verdict"], &report["operations"]), (Some(0), &Value::from("ok"), &Value::from(2)));
+    let (code, report) = on(&[&writer, &reader, &late]);
+    assert_eq!((code, &report["verdict"]), (Some(1), &Value::from("violation")));
+    assert_eq!(report["violations"][0]["key"], "k");
+    let explanation = report["violations"][0]["explanation"].as_str().unwrap();
+    assert!(explanation.contains("not linearizable"), "{explanation}");
+    let page = dir.path("page.html");
+    let ended = run(&["check-history", text(&writer), text(&late), "--timeline", text(&page)]);
+    assert!(ended.text().starts_with("VIOLATION"), "{}", ended.text());
+    is_self_contained(&page);
+    // No steps, no verdict; and no verdict is not a good one.
+    let unknown = run(&["check-history", text(&writer), text(&reader), "--steps", "0"]);
+    assert_eq!((unknown.code, unknown.text().starts_with("unknown")), (Some(1), true), "{}", unknown.text());
+    let bad = write("bad", "\n{\"client\":0,\"op\":\"gett\"}\n");
+    let ended = run(&["check-history", text(&bad)]);
+    assert_eq!(ended.code, Some(3));
+    assert!(ended.err.contains("bad: line 3: malformed: unknown variant `gett`"), "{}", ended.err);
+}
+
+#[test]
+fn a_benchmark_records_a_history_that_holds_and_a_changed_one_does_not() {
+    let dir = Dir::new();
+    for fabric in ["memory", "shm"] {
+        let file = dir.path(fabric);
+        let args = ["bench", "--workload", "churn", "--keys", "200", "--ops", "8K", "--warmup", "0", "--threads", "2"];
+        let args = [&args[..], &["--coalesce", "--fabric", fabric, "--history", text(&file), "--json", "-"]].concat();
+        let ended = run(&args);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        let row = json(&ended);
+        assert_eq!((&row["history"]["verdict"], &row["history"]["cut"]), (&Value::from("ok"), &Value::from(false)));
+        assert!(row["history"]["operations"].as_u64().unwrap() > 8000, "load and audit are part of it");
+        assert_eq!(row["coalesce"], true);
+        run(&["check-history", text(&file)]).ok();
+        // Somebody reads what was never written.
+        let mut lines = std::fs::read_to_string(&file).unwrap();
+        let operation = "{\"client\":99,\"op\":\"get\",\"key\":{\"hex\":\"00\"},\"invoked\":5,\"responded\":6,\"outcome\":{\"value\":\"x\"}}\n";
+        lines += operation;
+        std::fs::write(&file, lines).unwrap();
+        assert_eq!(run(&["check-history", text(&file)]).code, Some(1));
+    }
+    let file = dir.path("cut");
+    let ended = run(&["bench", "--keys", "500", "--ops", "5K", "--history", text(&file), "--history-ops", "1K"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.text().contains("where the run went on"), "{}", ended.text());
+}
+
+#[test]
+fn two_processes_record_one_history() {
+    let dir = Dir::new();
+    let (pool, a, b) = (dir.path("pool"), dir.path("a"), dir.path("b"));
+    let common = ["--fabric", "shm", "--path", text(&pool), "--workload", "ycsb-a", "--keys", "100", "--warmup", "0"];
+    let process = |more: &[&'static str], file: &str, seed: &str| {
+        let ops = ["--ops", "60K", "--history", file, "--seed", seed];
+        start(&[&["bench"], &common[..], more, &ops].concat())
+    };
+    let first = process(&["--shared"], text(&a), "1");
+    let began = Instant::now();
+    while run(&["index", "stat", text(&pool), "bench"]).code != Some(0) {
+        assert!(began.elapsed() < Duration::from_secs(30), "the first process makes the index");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = process(&["--join"], text(&b), "2");
+    for child in [first, second] {
+        let ended = Ended::from(child.wait_with_output().unwrap());
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert!(ended.text().contains("check it together"), "{}", ended.text());
+    }
+    // The second one alone saw values that it never wrote.
+    assert_eq!(run(&["check-history", text(&b)]).code, Some(1));
+    let together = run(&["check-history", text(&a), text(&b)]);
+    assert_eq!(together.code, Some(0), "{}", together.text());
+}
+
+#[test]
+fn a_simulation_is_a_function_of_its_seed() {
+    let small = ["sim", "--keys", "500", "--ops", "2K", "--warmup", "200", "--clients", "12", "--json", "-"];
+    let (once, again) = (run(&small), run(&small));
+    assert_eq!((once.code, &once.out), (Some(0), &again.out), "{}", once.err);
+    let row = json(&once);
+    assert_eq!((row["fabric"].as_str(), row["preset"].as_str()), (Some("sim"), Some("shard")));
+    assert_eq!(
+        (row["wrong_answers"].as_u64(), row["errors"].as_u64(), row["ops"].as_u64()),
+        (Some(0), Some(0), Some(2000))
+    );
+    assert_eq!(row["virtual_seconds"], row["seconds"]);
+    let rate = row["ops"].as_f64().unwrap() / row["virtual_seconds"].as_f64().unwrap();
+    assert!((rate / row["throughput_ops_per_s"].as_f64().unwrap() - 1.0).abs() < 1e-3);
+    // A get is two round trips of at least 2 us each, less what came back from a coalesced one.
+    assert!(row["operations"]["get"]["latency_ns"]["p50"].as_u64().unwrap() >= 4000, "{row}");
+    assert!(row["assumptions"].as_array().is_some_and(|lines| !lines.is_empty()));
+    let other = run(&[&small[..], &["--seed", "2"]].concat());
+    assert_ne!(once.out, other.out);
+}
+
+#[test]
+fn a_sweep_leaves_a_table_a_figure_and_a_page() {
+    let dir = Dir::new();
+    let out = dir.path("sweep");
+    let sweep = |out: &Path| {
+        let args =
+            ["sim", "--keys", "300", "--ops", "1K", "--warmup", "0", "--sweep", "clients=1,2,8", "--out", text(out)];
+        run(&args).ok();
+        let read = |ending: &str| std::fs::read_to_string(format!("{}{ending}", text(out))).unwrap();
+        [read(".csv"), read(".svg"), read(".html")]
+    };
+    let files = sweep(&out);
+    let lines: Vec<_> = files[0].lines().collect();
+    assert_eq!(lines.len(), 4, "{}", files[0]);
+    let throughput = |line: &str| line.split(',').nth(8).unwrap().parse::<f64>().unwrap();
+    assert!(throughput(lines[3]) > 3.0 * throughput(lines[1]), "eight clients do more than one: {}", files[0]);
+    assert!(files[1].starts_with("<svg") && files[1].matches("<circle").count() == 3);
+    is_self_contained(&dir.path("sweep.html"));
+    assert_eq!(files, sweep(&dir.path("again")), "the same seed, the same bytes");
+}
+
+#[test]
+fn a_figure_is_reproduced() {
+    let dir = Dir::new();
+    let out = dir.path("figure");
+    let ended = run(&[
+        "reproduce",
+        "shard",
+        "--figure",
+        "16",
+        "--keys",
+        "12K",
+        "--clients",
+        "6",
+        "--out",
+        text(&out),
+        "--json",
+        "-",
+    ]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let result = json(&ended);
+    let spans = result["runs"][0]["course"]["throughput"].as_array().unwrap();
+    assert!(spans.len() > 20 && spans.len() <= 120, "{}", spans.len());
+    assert!(result["runs"][0]["grown_ms"].as_array().is_some_and(|grown| !grown.is_empty()), "it grows meanwhile");
+    assert!(result["runs"][0]["worst_share"].as_f64().unwrap() < 1.0);
+    is_self_contained(&dir.path("figure.html"));
+}
+
+#[test]
+fn ctrl_c_ends_what_takes_long_with_what_was_done() {
+    let dir = Dir::new();
+    let out = dir.path("sweep");
+    let interrupted = |args: &[&str]| {
+        let child = start(args);
+        std::thread::sleep(Duration::from_millis(2500));
+        let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        let asked = Instant::now();
+        let ended = Ended::from(child.wait_with_output().unwrap());
+        assert_eq!(ended.code, Some(130), "{args:?}: {}", ended.err);
+        assert!(asked.elapsed() < Duration::from_secs(10), "{args:?}: {:?}", asked.elapsed());
+        json(&ended)
+    };
+    let check = interrupted(&["check", "--seeds", "0..1000000000", "--json", "-"]);
+    assert!(check["seeds_run"].as_u64().unwrap() > 0 && check["interrupted"] == true);
+    let sim = interrupted(&["sim", "--keys", "1K", "--ops", "1G", "--clients", "8", "--json", "-"]);
+    assert!(sim["ops"].as_u64().unwrap() > 0 && sim["interrupted"] == true);
+    let sweep = ["sim", "--keys", "300", "--ops", "1G", "--sweep", "clients=1,2", "--out", text(&out), "--json", "-"];
+    assert_eq!(interrupted(&sweep)["rows"], Value::Array(Vec::new()), "what was cut short is no point");
+}
+
+#[test]
+fn single_keys_are_told_to_machines() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "8MiB");
+    let on = |args: &[&str]| {
+        let ended = run(&[&args[..1], &[text(&pool), "demo"], &args[1..], &["--json", "-"]].concat());
+        (ended.code, json(&ended))
+    };
+    let (code, put) = on(&["put", "k", "v"]);
+    assert_eq!(
+        (code, &put["key"], &put["outcome"], &put["done"]),
+        (Some(0), &"k".into(), &"inserted".into(), &true.into())
+    );
+    let (code, put) = on(&["put", "k", "w", "--mode", "insert"]);
+    assert_eq!((code, &put["outcome"], &put["done"]), (Some(1), &"exists".into(), &false.into()));
+    let (code, get) = on(&["get", "k"]);
+    assert_eq!((code, &get["found"], &get["value"]), (Some(0), &true.into(), &"v".into()));
+    let (code, get) = on(&["get", "none"]);
+    assert_eq!((code, &get["found"], get.get("value")), (Some(1), &false.into(), None));
+    on(&["put", "--hex", "ff00", "01fe"]);
+    let (_, get) = on(&["get", "--hex", "ff00"]);
+    assert_eq!((&get["key_hex"], &get["value_hex"]), (&"ff00".into(), &"01fe".into()));
+    assert_eq!(on(&["exists", "k"]).1["found"], true);
+    let (code, del) = on(&["del", "k"]);
+    assert_eq!((code, &del["removed"]), (Some(0), &true.into()));
+    assert_eq!(on(&["del", "k"]).0, Some(1));
+    // To a file, beside what people read.
+    let file = dir.path("get.json");
+    let ended = run(&["get", text(&pool), "demo", "ff00", "--hex", "--json", text(&file)]);
+    assert_eq!(ended.text(), "01fe\n");
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"found\": true"));
+}

@@ -1,0 +1,24 @@
+//! Every fault that is planted or published, and how many seeds it takes until it is found.
+//!
+//! `cargo test --release -p farindex-index --test convictions -- --nocapture` prints the table.
+
+use farindex_testkit::convictions::cases;
+
+/// Seeds that each fault is given.
+const LIMIT: u64 = 2000;
+
+#[test]
+fn every_fault_is_found_and_the_shipped_form_survives() {
+    println!(" seeds  fault");
+    let convictions: Vec<_> = cases()
+        .iter()
+        .map(|case| {
+            let conviction = case.convict(LIMIT);
+            println!("{conviction}");
+            conviction
+        })
+        .collect();
+    let wanting: Vec<_> =
+        convictions.iter().filter(|conviction| !conviction.holds()).map(ToString::to_string).collect();
+    assert!(wanting.is_empty(), "{wanting:#?}");
+}

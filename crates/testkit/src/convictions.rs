@@ -1,0 +1,156 @@
+//! Faults, and the seeds that find them.
+//!
+//! A [`Case`] names a fault that is planted or published, how it is planted, and runs one seed with it or without it.
+//! [`Case::convict`] counts the seeds until something is found, and puts the shipped form through the same seeds. An
+//! adversary that convicts all of these within its limit can be believed a little when it finds nothing else.
+
+use crate::seeds::threads;
+use crate::shard::{CoalescedShardUnderTest, ShardUnderTest, come_and_go};
+use crate::{Setup, Subject, run_seed};
+use farindex_index::coalesce;
+use farindex_index::faults::{Fault, plant};
+use farindex_index::shard::Variant;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Runs one seed, with the fault or without; returns what was found.
+type Try = dyn Fn(u64, bool) -> Option<String> + Sync + Send;
+
+/// One fault.
+pub struct Case {
+    /// Which rule is broken.
+    pub name: &'static str,
+    /// How it is planted.
+    pub planted: &'static str,
+    run: Box<Try>,
+}
+
+/// What became of one fault.
+#[derive(Debug, Clone)]
+pub struct Conviction {
+    /// Which rule is broken.
+    pub name: &'static str,
+    /// How it is planted.
+    pub planted: &'static str,
+    /// The first seed that finds it, with the first line of what it found; `None` if none did within the limit.
+    pub found: Option<(u64, String)>,
+    /// What the shipped form was found guilty of on the same seeds, which must be nothing.
+    pub shipped: Option<(u64, String)>,
+    /// Seeds that were allowed.
+    pub limit: u64,
+}
+
+impl Conviction {
+    /// Was the fault found, and nothing in the shipped form?
+    pub fn holds(&self) -> bool {
+        self.found.is_some() && self.shipped.is_none()
+    }
+}
+
+impl fmt::Display for Conviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conviction { name, planted, found, shipped, limit } = self;
+        match found {
+            Some((seed, what)) => write!(f, "{:>6}  {name} ({planted}): {what}", seed + 1)?,
+            None => write!(f, "  NONE  {name} ({planted}): not found by {limit} seeds")?,
+        }
+        match shipped {
+            Some((seed, what)) => write!(f, "; THE SHIPPED FORM FAILS TOO, seed {seed}: {what}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Case {
+    fn new(
+        name: &'static str,
+        planted: &'static str,
+        run: impl Fn(u64, bool) -> Option<String> + Sync + Send + 'static,
+    ) -> Self {
+        Case { name, planted, run: Box::new(run) }
+    }
+
+    /// The smallest of these seeds that finds something, on all cores.
+    fn first(&self, seeds: u64, planted: bool) -> Option<(u64, String)> {
+        let (next, found) = (AtomicU64::new(0), Mutex::new(None::<(u64, String)>));
+        let lock = || found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let work = || {
+            loop {
+                // Seeds are handed out in order, so whatever is smaller than a find has been begun, and is finished.
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds || lock().is_some() {
+                    return;
+                }
+                if let Some(what) = (self.run)(seed, planted) {
+                    let mut found = lock();
+                    if found.as_ref().is_none_or(|(first, _)| seed < *first) {
+                        *found = Some((seed, what));
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..threads()).for_each(|_| drop(scope.spawn(work))));
+        found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Looks for the fault with up to `limit` seeds, and at the shipped form with those that it took.
+    pub fn convict(&self, limit: u64) -> Conviction {
+        let found = self.first(limit, true);
+        let same = found.as_ref().map_or(limit, |(seed, _)| seed + 1);
+        let shipped = self.first(same, false);
+        Conviction { name: self.name, planted: self.planted, found, shipped, limit }
+    }
+}
+
+/// The first line of the first thing that is wrong with a seed.
+fn verdict<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> Option<String> {
+    let report = run_seed(seed, setup, subject);
+    let failure = report.failures.iter().find(|failure| failure.contains("not linearizable"));
+    let failure = failure.or(report.failures.first())?;
+    let line = failure.lines().find(|line| line.contains("not linearizable")).or_else(|| failure.lines().next())?;
+    Some(line.trim().to_owned())
+}
+
+fn in_shard(name: &'static str, planted: &'static str, fault: Fault) -> Case {
+    Case::new(name, planted, move |seed, guilty| {
+        plant(guilty.then_some(fault));
+        let found = verdict(seed, &Setup::default(), &ShardUnderTest::repaired());
+        plant(None);
+        found
+    })
+}
+
+fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -> Case {
+    Case::new(name, planted, move |seed, guilty| {
+        let fault = if guilty { fault } else { coalesce::Fault::None };
+        // Clients of one coroutine have nothing to coalesce.
+        let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
+        verdict(seed, &setup, &CoalescedShardUnderTest::new(fault))
+    })
+}
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("SHARD: removal as published", "Variant::Published", |seed, guilty| {
+            let variant = if guilty { Variant::Published } else { Variant::Repaired };
+            verdict(seed, &come_and_go(), &ShardUnderTest::still(variant))
+        }),
+        in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", Fault::WholeBucket),
+        in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", Fault::PlainUnlock),
+        in_shard("SHARD: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
+        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
+        in_shard("SHARD: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
+        in_table(
+            "lock table: a READ answers gets that came after it was posted",
+            "coalesce::Fault::LateReaders",
+            coalesce::Fault::LateReaders,
+        ),
+        in_table(
+            "lock table: combined writes drop their followers' values",
+            "coalesce::Fault::DroppedValues",
+            coalesce::Fault::DroppedValues,
+        ),
+    ]
+}
