@@ -32,6 +32,8 @@ pub const MAX_BUCKET_BITS: u64 = 46;
 pub const ROOT_LEN: usize = 512;
 /// Word that holds the seal.
 pub const ROOT_SEAL: usize = 3;
+/// Offset of the stamp of the latest resize that has renewed the sids; zero if none has.
+pub const ROOT_RENEWED: u64 = 32;
 /// Offset of the first segment's pointer.
 pub const ROOT_SEGMENTS: u64 = 64;
 const _: () = assert!(ROOT_SEGMENTS as usize + MAX_SEGMENTS * 8 <= ROOT_LEN);

@@ -10,12 +10,13 @@
 
 use super::Config;
 use super::geometry::{
-    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, ROUND, RootState,
+    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_RENEWED, ROOT_SEAL, ROOT_SEGMENTS, ROUND,
+    RootState,
 };
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::{Pin, PoolError, Session};
+use farindex_pool::{Pin, PoolError, Session, epoch::tag};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -35,12 +36,44 @@ pub struct Table {
     added: Cell<i64>,
     /// Operations until the next synchronization.
     budget: Cell<u64>,
+    pace: Cell<Pace>,
     /// The latest epoch of an operation that has read the root, and found the index there.
     checked: Cell<u64>,
     /// Lookups of young buckets that still read the parent along.
     speculation: Cell<u32>,
     /// The pool was full when the table was to grow; at this count it may try again.
     grow_at: Cell<u64>,
+}
+
+/// How fast the table grows, for one of this worker's operations.
+///
+/// The paper's `F = alpha T (R - L)` bounds what one thread adds before it looks again; a hundred threads would add a
+/// hundred times as much, and overfill the table before any of them looks. So `F` is divided by the entries that all have
+/// added for each operation of this worker, as far as it knows; and since it knows nothing at first, it begins by looking often.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// Operations since the root was read.
+    operations: u64,
+    /// Entries added by all for each of them, at least one.
+    growth: f64,
+    /// Operations that the latest synchronization allowed.
+    allowed: u64,
+}
+
+impl Pace {
+    const UNKNOWN: Pace = Pace { operations: 0, growth: 1.0, allowed: 0 };
+
+    /// The next pace, when the root shows that `added` entries have come since it was read last, and the paper would
+    /// allow this many operations.
+    fn next(self, added: u64, frequency: f64) -> Pace {
+        let growth = match self.operations {
+            0 => self.growth,
+            // Half of what it was at least: a lull says little.
+            operations => (added as f64 / operations as f64).max(self.growth / 2.0).max(1.0),
+        };
+        let allowed = (frequency / growth).clamp(0.0, (self.allowed * 2 + 1) as f64) as u64;
+        Pace { operations: 0, growth, allowed }
+    }
 }
 
 /// The verbs of a synchronization within a batch.
@@ -114,6 +147,7 @@ impl Table {
             count: Cell::new(0),
             added: Cell::new(0),
             budget: Cell::new(0),
+            pace: Cell::new(Pace::UNKNOWN),
             checked: Cell::new(epoch),
             speculation: Cell::new(SPECULATION),
             grow_at: Cell::new(0),
@@ -157,6 +191,8 @@ impl Table {
     pub fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Sync> {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
+        let pace = self.pace.get();
+        self.pace.set(Pace { operations: pace.operations + 1, ..pace });
         (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
@@ -221,11 +257,14 @@ impl Table {
             Rc::make_mut(&mut self.geometry.borrow_mut()).state = state;
         }
         let count = words.get(1).copied().unwrap_or_default();
-        self.count.set(if count > i64::MAX as u64 { 0 } else { count });
+        let count = if count > i64::MAX as u64 { 0 } else { count };
+        let added = count.saturating_sub(self.count.replace(count));
         let slots = self.geometry.borrow().slots() as f64;
         let load = self.count() as f64 / slots;
         let frequency = self.alpha * slots * (self.threshold - load);
-        self.budget.set(if frequency > 1.0 { frequency as u64 } else { 0 });
+        let pace = self.pace.get().next(added, frequency);
+        self.pace.set(pace);
+        self.budget.set(pace.allowed);
         Ok(true)
     }
 
@@ -248,6 +287,14 @@ impl Table {
         count as f64 >= self.threshold * self.geometry.borrow().slots() as f64 && count >= self.grow_at.get()
     }
 
+    /// Does every operation in flight know the latest resize that has renewed the sids? The next one waits for that, so no
+    /// operation meets two renewals that it does not know of. To be asked after a synchronization, whose READ may bring the
+    /// version and an older stamp (N2); this one cannot, for the stamp is written ahead of the version (G4).
+    async fn renewal_is_known(&self, span: &Span, epoch: u64) -> Result<bool, IndexError> {
+        let stamp = first_word(&span.read(self.root.add(ROOT_RENEWED), 8).await?);
+        Ok(stamp == 0 || epoch >= stamp.saturating_add(2))
+    }
+
     /// Adds a segment as large as all before, unless somebody else is at it. A pool without room for it is no error: the
     /// table goes on with its overflow levels, and tries again later.
     pub async fn grow(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
@@ -262,9 +309,9 @@ impl Table {
         if state.resizer().is_some() {
             return Ok(());
         }
-        // So no operation meets more than one renewal of the sids that it does not know of.
-        if version % ROUND == ROUND - 1 && !state.known_by_all(epoch) {
-            mark!("grow: waits until the latest resize is known by all");
+        let renews = version % ROUND == ROUND - 1;
+        if renews && !self.renewal_is_known(span, epoch).await? {
+            mark!("grow: waits until the latest renewal is known by all");
             session.want_epoch(8);
             self.grow_at.set(self.count() + geometry.slots() / 64 + 1);
             return Ok(());
@@ -289,6 +336,9 @@ impl Table {
         };
         let mut batch = span.batch();
         batch.write_words(self.root.add(ROOT_SEGMENTS + (version + 1) * 8), &[segment.to_bits()]);
+        if renews {
+            batch.write_words(self.root.add(ROOT_RENEWED), &[tag(epoch)]);
+        }
         let published = batch.cas(self.root, mine.0, state.settled(version + 1, pin.epoch()).0);
         let mut done = batch.post().await?;
         if done.old(published) != mine.0 {
@@ -307,4 +357,27 @@ fn first_word(buf: &Buf) -> u64 {
 
 fn corrupt_root(root: RemotePtr) -> IndexError {
     PoolError::Corrupt { at: root, what: "no table has such a root".to_owned() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_among_many_looks_as_much_more_often() {
+        let mut pace = Pace::UNKNOWN;
+        for _ in 0..20 {
+            // A hundred workers add as much as this one does.
+            pace.operations = pace.allowed;
+            pace = pace.next(pace.allowed * 100, 50_000.0);
+        }
+        assert_eq!(pace.allowed, 500);
+        pace.operations = pace.allowed;
+        assert_eq!(pace.next(pace.allowed * 100, -3.0).allowed, 0, "a crowded table is looked at by every operation");
+        for _ in 0..20 {
+            pace.operations = pace.allowed;
+            pace = pace.next(pace.allowed, 50_000.0);
+        }
+        assert_eq!(pace.allowed, 50_000, "alone, as in the paper");
+    }
 }
