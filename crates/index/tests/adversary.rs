@@ -59,6 +59,9 @@ impl Subject for ShardUnderTest {
     async fn audit(&self, index: &Shard, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
         index.audit(audit, true).await
     }
+    async fn mend(&self, index: &Shard) -> Result<u64, IndexError> {
+        index.mend().await
+    }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
     fn shake(&self, index: &Shard, dice: &mut Dice) {
         if !self.grows {
@@ -79,6 +82,14 @@ impl Subject for ShardUnderTest {
 #[test]
 fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &ShardUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
+#[test]
+fn survives_deaths() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
 }

@@ -6,7 +6,7 @@
 //! before it counts as held: whoever arrives writes that down by CASes, which change nothing if the slot was taken back.
 
 use crate::epoch::OldestPin;
-use crate::intent::{Lock, cell_words, cleared, read_cells, stands};
+use crate::intent::{Lock, cleared, stands};
 use crate::layout::{
     ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word,
 };

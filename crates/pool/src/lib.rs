@@ -16,6 +16,7 @@
 //! | [`takeover`] | expired clients, and the locks that the dead leave |
 //! | [`catalog`] | named indexes |
 //! | [`audit`] | is every block where it should be? |
+//! | [`reclaim`] | freeing what the dead have left |
 
 pub mod alloc;
 pub mod audit;
@@ -26,6 +27,7 @@ pub mod error;
 pub mod intent;
 pub mod layout;
 pub mod pool;
+pub mod reclaim;
 pub mod session;
 pub mod takeover;
 

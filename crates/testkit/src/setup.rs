@@ -1,6 +1,6 @@
 //! How much of everything.
 
-use farindex_sim::ODDS;
+use farindex_sim::{Fate, ODDS};
 use std::time::Duration;
 
 /// The size of a run. Ranges are drawn from, both ends included.
@@ -28,12 +28,26 @@ pub struct Setup {
     pub overflowing: u32,
     /// Odds that the seed is about tearing: READs take as long as whole operations of others.
     pub tearing: u32,
+    /// Odds that a client, other than the first one, dies at some verb. With this, leases are short.
+    pub deaths: u32,
+    /// The second client dies at this verb, counted from its first; for tests that try each.
+    pub dies_at: Option<(u64, Fate)>,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
     pub max_time: Duration,
     /// Entries of the simulator's log to keep, for replays.
     pub log: usize,
+}
+
+impl Setup {
+    /// Clients die in these seeds.
+    pub fn deadly() -> Self {
+        Setup { clients: (2, 5), deaths: ODDS * 2 / 3, ..Setup::default() }
+    }
+    pub(crate) fn kills(&self) -> bool {
+        self.deaths > 0 || self.dies_at.is_some()
+    }
 }
 
 impl Default for Setup {
@@ -50,6 +64,8 @@ impl Default for Setup {
             tight: ODDS / 12,
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
+            deaths: 0,
+            dies_at: None,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,

@@ -6,7 +6,7 @@
 //! 1. *one batch*: write the intent; CAS the lock; CAS the first fresh slot to a barrier (inserts go to the first fresh
 //!    slot, so that holds all of them up); CAS each entry that moves to its frozen form; READ the bucket again.
 //! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and dead
-//!    slots; then by FAA turn the version, release the old lock, release the new one; clear the intent.
+//!    slots; then by FAA turn the version, release the new lock, release the old one; clear the intent.
 //!
 //! So a move costs two extra round trips, as in the paper. Entries that stay can be updated and removed all the time.
 //! Every fourth split renews the sids: then all entries are frozen, and their blocks' headers are read within batch 1.
@@ -18,6 +18,7 @@ use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, versi
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::level3::Chain3;
 use super::lookup::Op;
+use super::rescue::lock_of;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
@@ -34,6 +35,10 @@ pub(super) mod steps {
     pub(crate) const INSERT: u64 = 2;
     /// Undoing an abandoned split.
     pub(crate) const REPAIR: u64 = 3;
+    /// Finishing or undoing what a dead client has left.
+    pub(crate) const RESCUE: u64 = 4;
+    /// Adding a segment to the table.
+    pub(crate) const GROW: u64 = 5;
 }
 
 /// The two buckets that a split leaves behind.
@@ -116,7 +121,7 @@ impl Op<'_> {
         let mut known = Known::default();
         let mut batch = span.batch();
         let what = [steps::SPLIT, bucket, version, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: seen.at, what });
+        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
         let word = seen.word(LOCK_SLOT);
         let lock = batch.cas(seen.at, word, word | META);
         let held = hold_still(&mut batch, seen, level, version);
@@ -144,7 +149,7 @@ impl Op<'_> {
             }
             return Ok(None);
         }
-        let mut now = Snapshot::new(seen.at, done.buf(read));
+        let now = Snapshot::new(seen.at, done.buf(read));
         let third = third.map(|ticket| done.buf(ticket).words().first().copied().unwrap_or(0));
         for (ptr, ticket) in headers {
             if let Some(header) = Header::decode(done.buf(ticket).words()) {
@@ -158,6 +163,32 @@ impl Op<'_> {
             self.restore(level, &now, &cell, &mut known).await?;
             return Ok(None);
         }
+        match self.split_locked(geometry, level, bucket, now, &cell, &mut known, third).await {
+            // The lock is never left held because something was wrong; only a failed verb leaves it open what holds (N7).
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            Err(error) => {
+                let now = Snapshot::new(seen.at, span.read(seen.at, level.bytes()).await?);
+                self.restore(level, &now, &cell, &mut known).await?;
+                Err(error)
+            }
+            Ok(halves) => Ok(Some(halves)),
+        }
+    }
+
+    /// Under the lock, once batch 1 is through.
+    #[allow(clippy::too_many_arguments)]
+    async fn split_locked(
+        &self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        mut now: Snapshot,
+        cell: &IntentCell<'_>,
+        known: &mut Known,
+        third: Option<u64>,
+    ) -> Result<Halves, IndexError> {
+        let span = self.pin.span();
+        let version = now.version();
         // An update or an insert may have come in between: once more, until the bucket stands still.
         loop {
             let mut batch = span.batch();
@@ -171,22 +202,23 @@ impl Op<'_> {
             known.learn(&mut done, &held);
             now = Snapshot::new(now.at, done.buf(read));
         }
-        self.learn_headers(&now, version, &mut known).await?;
+        self.learn_headers(&now, version, known, true).await?;
         let chain = match third {
-            Some(word) => Some(Chain3::read(span, third_at, word).await?),
+            Some(word) => Some(Chain3::read(span, geometry.third(bucket), word).await?),
             None => None,
         };
-        match self.finish_split(geometry, level, bucket, &now, &cell, &known, chain).await {
-            Err(IndexError::Pool(error)) => {
-                self.restore(level, &now, &cell, &mut known).await?;
-                Err(error.into())
-            }
-            done => done.map(Some),
-        }
+        self.finish_split(geometry, level, bucket, &now, cell, known, chain).await
     }
 
-    /// Reads the headers of entries that cannot be placed without.
-    async fn learn_headers(&self, now: &Snapshot, version: u64, known: &mut Known) -> Result<(), IndexError> {
+    /// Reads the headers of entries that cannot be placed without. If they are not `needed`, those that make no sense
+    /// are left out.
+    async fn learn_headers(
+        &self,
+        now: &Snapshot,
+        version: u64,
+        known: &mut Known,
+        needed: bool,
+    ) -> Result<(), IndexError> {
         let all = version % ROUND == ROUND - 1;
         let span = self.pin.span();
         let mut batch = span.batch();
@@ -203,13 +235,17 @@ impl Op<'_> {
         for (ptr, ticket) in asked {
             let what = "a block's header makes no sense";
             let corrupt = || IndexError::from(PoolError::Corrupt { at: ptr, what: what.to_owned() });
-            known.headers.insert(ptr, Header::decode(done.buf(ticket).words()).ok_or_else(corrupt)?);
+            match Header::decode(done.buf(ticket).words()) {
+                Some(header) => drop(known.headers.insert(ptr, header)),
+                None if needed => return Err(corrupt()),
+                None => {}
+            }
         }
         Ok(())
     }
 
     /// The hash that counts for an entry in this bucket: the key's own in level 1, that of its choice in level 2.
-    fn placing_hash(geometry: &Geometry, level: Level, bucket: u64, version: u64, header: &Header) -> u64 {
+    pub(super) fn placing_hash(geometry: &Geometry, level: Level, bucket: u64, version: u64, header: &Header) -> u64 {
         let places = Places::of(header.hash);
         match level {
             Level::One => header.hash.bits(),
@@ -244,7 +280,7 @@ impl Op<'_> {
 
     #[allow(clippy::too_many_arguments)]
     async fn finish_split(
-        &mut self,
+        &self,
         geometry: &Geometry,
         level: Level,
         bucket: u64,
@@ -330,8 +366,9 @@ impl Op<'_> {
         }
         let turned = version_slot(version);
         batch.faa(now.slot(turned), META);
-        batch.faa(now.slot(LOCK_SLOT), META);
+        // As long as the new bucket's lock is this split's, so is the old one's, and our intent names that one.
         batch.faa(new_at, META);
+        batch.faa(now.slot(LOCK_SLOT), META);
         cell.clear(&mut batch);
         batch.post().await?;
         if level == Level::One {
@@ -448,7 +485,7 @@ impl Op<'_> {
         // What was done before this snapshot, and may have landed after it.
         let now = Snapshot::new(now.at, span.read(now.at, level.bytes()).await?);
         // As in a split that renews no sids; a block whose slot this operation froze needs no header.
-        self.learn_headers(&now, 0, known).await?;
+        self.learn_headers(&now, 0, known, false).await?;
         mark!("restore");
         let geometry = self.table.geometry();
         let version = now.version();
@@ -500,7 +537,7 @@ impl Op<'_> {
         }
         let mut batch = span.batch();
         let what = [steps::REPAIR, 0, 0, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: at, what });
+        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(at), what });
         let lock = batch.cas(at, word, word | META);
         let read = batch.read(at, level.bytes());
         let mut done = batch.post().await?;
@@ -595,7 +632,7 @@ impl Op<'_> {
 }
 
 /// WRITEs the words that differ, run by run.
-fn write_changes(batch: &mut Batch<'_>, before: &Snapshot, after: &[u64]) {
+pub(super) fn write_changes(batch: &mut Batch<'_>, before: &Snapshot, after: &[u64]) {
     let mut i = 0;
     while i < after.len() {
         let mut end = i;

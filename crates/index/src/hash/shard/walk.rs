@@ -16,7 +16,7 @@ use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, catalog};
+use farindex_pool::{IndexInfo, Pin, PoolError, Vigil, catalog, intent};
 use std::time::Duration;
 
 /// Buckets that one step reads.
@@ -305,6 +305,66 @@ impl Shard {
             }
         }
         Ok(())
+    }
+
+    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
+    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    pub async fn mend(&self) -> Result<u64, IndexError> {
+        let session = &self.session;
+        let mut mended = 0;
+        let bear = async |vigil: &mut Vigil, at: RemotePtr, names: u64| {
+            let now = session.endpoint().now();
+            let waited = vigil.lasts(names, now);
+            if waited > session.pool().lease() * 2 {
+                let holder = intent::holders(session, &session.span(OpKind::Maintenance), at).await?;
+                return Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder });
+            }
+            session.endpoint().sleep(session.pool().lease() / 16).await;
+            Ok(())
+        };
+        for table in &self.tables {
+            let mut vigil = Vigil::default();
+            while let Some(resizer) = self.current(table).await?.state.resizer() {
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                self.rescue(table, &pin).resume_growth().await?;
+                mended += 1;
+                drop(pin);
+                bear(&mut vigil, table.root(), resizer).await?;
+            }
+            let geometry = self.current(table).await?;
+            for part in steps(&geometry, 0) {
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                let step = read_step(&pin, &geometry, part).await?;
+                drop(pin);
+                for at in step.locked {
+                    let mut vigil = Vigil::default();
+                    loop {
+                        let pin = session.pin(session.span(OpKind::Maintenance))?;
+                        let word = pin.span().read(at, 8).await?.words().first().copied().unwrap_or(0);
+                        if word & META == 0 {
+                            break;
+                        }
+                        let busy = self.rescue(table, &pin).look_after(at).await?;
+                        drop(pin);
+                        mended += u64::from(busy.is_none());
+                        let (lock, names) = busy.unwrap_or((at, 0));
+                        bear(&mut vigil, lock, names).await?;
+                    }
+                }
+                let stands = |met: &&Met| {
+                    let due = met.level < 3 && met.version < geometry.version;
+                    !due && matches!(Slot::decode(met.word), Slot::Frozen(..) | Slot::Barrier(..))
+                };
+                let still: std::collections::BTreeSet<_> =
+                    step.met.iter().filter(stands).map(|met| (met.level == 2, met.bucket)).collect();
+                for (second, bucket) in still {
+                    let pin = session.pin(session.span(OpKind::Maintenance))?;
+                    self.rescue(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
+                    mended += 1;
+                }
+            }
+        }
+        Ok(mended)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
