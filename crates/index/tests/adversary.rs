@@ -7,7 +7,7 @@ use farindex_index::shard::{Config, Variant};
 use farindex_index::{IndexAudit, IndexError, Shard};
 use farindex_pool::Session;
 use farindex_pool::audit::Audit;
-use farindex_sim::Dice;
+use farindex_sim::{Dice, Fate};
 use farindex_testkit::seeds::run_until;
 use farindex_testkit::{SeedReport, Setup, Subject, replay, run_seeds, seeds_or};
 use std::rc::Rc;
@@ -90,6 +90,35 @@ fn survives_the_adversary() {
 #[test]
 fn survives_deaths() {
     let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &ShardUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// What a taker finds may still be changed by a client that is not dead, or by verbs of a dead one: without a revocation
+/// (G6) that shows.
+#[test]
+fn a_takeover_without_revocation_is_convicted() {
+    let setup = Setup { ignores_revocations: true, ..Setup::deadly() };
+    let convicts = |report: &SeedReport| !report.is_sound();
+    let found = run_until(0..3000, &setup, &ShardUnderTest::repaired(), convicts);
+    assert!(found.failures.iter().any(convicts), "nobody found it: {found}");
+    println!("convicted by seed {:?}: {}", found.failed.first(), found.failures[0].failures[0]);
+}
+
+/// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
+#[test]
+fn survives_a_death_at_every_verb() {
+    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(23);
+    let mut totals = farindex_testkit::Totals::default();
+    for seed in seeds_or(0..8) {
+        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
+            for verb in (1 + i as u64..=900).step_by(every) {
+                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
+                let setup = Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup };
+                totals.merge(run_seeds(seed..seed + 1, &setup, &ShardUnderTest::repaired()));
+            }
+        }
+    }
     println!("{totals}");
     totals.assert_sound();
 }
