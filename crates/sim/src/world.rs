@@ -74,6 +74,8 @@ pub(crate) struct ClientState {
     /// Odds of dying at a verb.
     pub(crate) mortal: u32,
     pub(crate) die_at: Option<(u64, crate::Fate)>,
+    /// Batches of several verbs, WRITEs and atomics among them, before the one that it dies in.
+    pub(crate) die_in: Option<(u64, crate::Fate)>,
     /// Odds of freezing at a batch, and for less than 2 to how many nanoseconds.
     pub(crate) freezes: (u32, u32),
     /// Model mode: which compute node it runs on, and until when its CPU is busy.
@@ -176,6 +178,7 @@ impl World {
             last: None,
             mortal: 0,
             die_at: None,
+            die_in: None,
             freezes: (0, 0),
             host,
             busy_until: 0,

@@ -377,16 +377,17 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
     outcome
 }
 
-/// Decides when a client dies: at a verb of its first operations, or at any.
+/// Decides when a client dies: while it takes or releases a lock, at a verb of its first operations, or at any.
 fn doom(me: &farindex_sim::Client, dice: &mut Dice) {
-    if dice.chance(ODDS / 2) {
-        let order = dice.within(5, 12);
-        let verb = dice.within(10, 10 + (1 << order));
-        let fate = dice.pick(&[Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Prefix, Fate::Drawn]).unwrap_or(Fate::Drawn);
-        me.die_at(verb, fate);
+    let fates = [Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Prefix, Fate::Drawn, Fate::Drawn];
+    let fate = dice.pick(&fates).unwrap_or(Fate::Drawn);
+    let order = dice.within(0, 4);
+    if dice.chance(ODDS * 2 / 3) {
+        me.die_in(dice.within(1, 1 << order), fate);
+    } else if dice.chance(ODDS / 2) {
+        me.die_at(dice.within(10, 10 + (32 << order)), fate);
     } else {
-        let order = dice.within(5, 12);
-        me.mortal(farindex_sim::once_in(1 << order));
+        me.mortal(farindex_sim::once_in(32 << order));
     }
 }
 
