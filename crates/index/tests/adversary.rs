@@ -9,7 +9,7 @@ use farindex_pool::Session;
 use farindex_pool::audit::Audit;
 use farindex_sim::{Dice, Fate};
 use farindex_testkit::seeds::run_until;
-use farindex_testkit::{SeedReport, Setup, Subject, replay, run_seeds, seeds_or};
+use farindex_testkit::{SeedReport, Setup, Subject, replay, run_cases, run_seeds, seeds_or};
 use std::rc::Rc;
 
 #[derive(Debug, Clone)]
@@ -109,16 +109,16 @@ fn a_takeover_without_revocation_is_convicted() {
 #[test]
 fn survives_a_death_at_every_verb() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(23);
-    let mut totals = farindex_testkit::Totals::default();
-    for seed in seeds_or(0..8) {
+    let mut cases = Vec::new();
+    for seed in seeds_or(0..12) {
         for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64..=900).step_by(every) {
+            for verb in (1 + i as u64 + seed..=600).step_by(every) {
                 let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                let setup = Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup };
-                totals.merge(run_seeds(seed..seed + 1, &setup, &ShardUnderTest::repaired()));
+                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
             }
         }
     }
+    let totals = run_cases(&cases, &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
 }

@@ -22,6 +22,6 @@ pub mod workload;
 
 pub use cluster::run_seed;
 pub use report::{SeedReport, Totals};
-pub use seeds::{replay, run_seeds, seeds_or};
+pub use seeds::{replay, run_cases, run_seeds, seeds_or};
 pub use setup::Setup;
 pub use subject::Subject;

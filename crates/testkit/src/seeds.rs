@@ -27,21 +27,38 @@ pub fn run_until<S: Subject + Sync>(
     subject: &S,
     enough: impl Fn(&SeedReport) -> bool + Sync,
 ) -> Totals {
-    let next = AtomicU64::new(seeds.start);
+    run_on_all_cores(seeds, |seed| run_seed(seed, setup, subject), enough)
+}
+
+/// Runs one seed with each of these setups.
+pub fn run_cases<S: Subject + Sync>(cases: &[(u64, Setup)], subject: &S) -> Totals {
+    let run = |case: u64| {
+        let (seed, setup) = &cases[case as usize];
+        run_seed(*seed, setup, subject)
+    };
+    run_on_all_cores(0..cases.len() as u64, run, |_| false)
+}
+
+fn run_on_all_cores(
+    numbers: Range<u64>,
+    run: impl Fn(u64) -> SeedReport + Sync,
+    enough: impl Fn(&SeedReport) -> bool + Sync,
+) -> Totals {
+    let next = AtomicU64::new(numbers.start);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || {
         let mut totals = Totals::default();
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= numbers.end {
                 return totals;
             }
-            let report = run_seed(seed, setup, subject);
+            let report = run(number);
             if !report.is_sound() {
                 eprintln!("{report}");
             }
             if enough(&report) {
-                next.fetch_max(seeds.end, Ordering::Relaxed);
+                next.fetch_max(numbers.end, Ordering::Relaxed);
             }
             totals.add(report);
         }

@@ -248,6 +248,20 @@ impl Table {
         Ok(())
     }
 
+    /// Tells everybody that the index with this seal has been dropped, if this is a root of it.
+    pub(super) async fn mark_abandoned(span: &Span, root: RemotePtr, seal: u64) -> Result<(), IndexError> {
+        loop {
+            let words = span.read(root, ROOT_LEN).await?;
+            let state = RootState(first_word(&words));
+            if words.words().get(ROOT_SEAL) != Some(&seal) || state.dropped() {
+                return Ok(());
+            }
+            if span.cas(root, state.0, state.drop().0).await? == state.0 {
+                return Ok(());
+            }
+        }
+    }
+
     /// Is it time to grow?
     pub fn crowded(&self) -> bool {
         let count = self.count();

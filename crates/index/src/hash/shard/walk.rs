@@ -16,7 +16,8 @@ use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Vigil, catalog, intent};
+use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Buckets that one step reads.
@@ -173,7 +174,7 @@ impl Shard {
     }
 
     /// The directory as the root has it now.
-    async fn current(&self, table: &Table) -> Result<std::rc::Rc<Geometry>, IndexError> {
+    async fn current(&self, table: &Table) -> Result<Rc<Geometry>, IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Scan))?;
         table.sync(pin.span(), pin.epoch()).await?;
         Ok(table.geometry())
@@ -380,7 +381,7 @@ impl Shard {
             table.mark_dropped(span).await?;
             let root = span.read(table.root(), ROOT_LEN).await?;
             if let Some(newest) = geometry::Geometry::parse(root.words()) {
-                *geometry = std::rc::Rc::new(newest);
+                *geometry = Rc::new(newest);
             }
         }
         let marked = session.client().epoch() + 1;
@@ -428,6 +429,34 @@ impl Shard {
         session.free(span, info.root, self.tables.len() as u64 * 8).await?;
         catalog::end_drop(session, span, info).await?;
         Ok(())
+    }
+
+    /// Finishes drops whose clients have died: nobody finds such an index any more, and its entry in the catalog becomes
+    /// free. Which of its memory went back already cannot be told; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns how
+    /// many there were.
+    pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+        let span = session.span(OpKind::Maintenance);
+        let all = catalog::list(session.pool(), &span).await?;
+        let mut finished = 0;
+        for info in all.into_iter().filter(|info| info.dropping && info.kind == super::KIND) {
+            {
+                // Under the pin, a root that is not marked yet cannot be freed.
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                let nodes = session.pool().nodes();
+                let list = pin.span().read(info.root, nodes.len() * 8).await?;
+                for (root, node) in list.words().iter().zip(nodes) {
+                    let root = RemotePtr::from_bits(*root);
+                    // What lies there may be another's by now.
+                    if root.node() == node && session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some() {
+                        Table::mark_abandoned(pin.span(), root, super::seal(session, info.uid)).await?;
+                    }
+                }
+            }
+            catalog::end_drop(session, &span, &info).await?;
+            finished += 1;
+        }
+        Ok(finished)
     }
 
     /// Gives back the segments of a table that nobody has seen.
