@@ -210,11 +210,7 @@ impl Audit {
     }
 
     /// Who else is there now, and whether nobody was from the beginning until now.
-    pub(crate) async fn company(
-        &self,
-        session: &Session,
-        span: &Span,
-    ) -> Result<(Vec<ClientInfo>, bool), PoolError> {
+    pub(crate) async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
         let client = session.client();
         let mut others = clients(session.pool(), span).await?;
         others.retain(|other| other.slot != client.slot());

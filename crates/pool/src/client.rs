@@ -7,9 +7,7 @@
 
 use crate::epoch::OldestPin;
 use crate::intent::{Lock, cleared, stands};
-use crate::layout::{
-    ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word,
-};
+use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
 use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
 use crate::{Pool, PoolError};

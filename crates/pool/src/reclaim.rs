@@ -5,12 +5,12 @@
 //! into that memory. Every block is freed by the FAA that everyone uses, every span from its last chunk to its head, so a
 //! death in the midst of it leaves less to do.
 
+use crate::PoolError;
 use crate::alloc::chunks::all_descriptors;
 use crate::alloc::classes;
 use crate::audit::{Audit, PAGE};
 use crate::layout::{BITMAP_WORDS, ChunkUse, DESCRIPTOR_FREE, header, header_word};
 use crate::session::Session;
-use crate::PoolError;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 
@@ -77,11 +77,13 @@ impl Audit {
                     }
                     ChunkUse::Span { owner, chunks } => {
                         let tail = ChunkUse::SpanTail { owner }.to_bits();
-                        let behind = descriptors.iter().skip(chunk as usize + 1).take(chunks.saturating_sub(1) as usize);
+                        let behind =
+                            descriptors.iter().skip(chunk as usize + 1).take(chunks.saturating_sub(1) as usize);
                         let tails = behind.take_while(|descriptor| descriptor.state == tail).count() as u64;
                         step += tails;
                         if !self.has(geometry.chunk(node, chunk)) {
-                            let freed = free_chunks(session, span, node, (chunk, tails), descriptor.state, tail).await?;
+                            let freed =
+                                free_chunks(session, span, node, (chunk, tails), descriptor.state, tail).await?;
                             done.chunks += freed;
                             done.bytes += freed * geometry.chunk_size;
                         }

@@ -197,13 +197,7 @@ impl Session {
     }
 
     /// Takes a lock over if whoever holds it has died: then it is the caller's, under an intent that says `what`.
-    pub async fn claim(
-        &self,
-        span: &Span,
-        lock: Lock,
-        index: u64,
-        what: [u64; 4],
-    ) -> Result<Claim<'_>, PoolError> {
+    pub async fn claim(&self, span: &Span, lock: Lock, index: u64, what: [u64; 4]) -> Result<Claim<'_>, PoolError> {
         self.claim_as(span, lock, Some(Intent { index, lock, what })).await
     }
 

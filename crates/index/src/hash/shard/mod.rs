@@ -14,6 +14,7 @@
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
 //! | `rescue` | what the dead leave under a lock | |
+//! | `thaw` | splits that were begun by mistake | |
 //! | `level3` | single slots and chained nodes | 3.2.1 |
 //! | `published` | removal as published, for checkers to convict | 3.2 |
 //! | `walk` | every entry, for dumps and checks | |
@@ -28,6 +29,7 @@ mod rescue;
 pub mod slot;
 mod split;
 pub mod table;
+mod thaw;
 mod wait;
 mod walk;
 

@@ -180,7 +180,9 @@ impl Rescue<'_> {
                     mark!("rescue: new bucket released");
                     return Box::pin(self.put_right(geometry, level, child, None)).await;
                 }
-                Claim::Busy { names, .. } if vigil.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 => {
+                Claim::Busy { names, .. }
+                    if vigil.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 =>
+                {
                     let holder = farindex_pool::intent::holders(session, self.span(), at).await?;
                     let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
                     return Err(IndexError::Locked { at, waited_ms, holder });

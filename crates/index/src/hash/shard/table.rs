@@ -9,11 +9,11 @@
 //! no round trip; and nobody waits for anybody.
 
 use super::Config;
-use super::rescue::{Rescue, resize_lock};
-use super::split::steps;
 use super::geometry::{
     BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_SEAL, ROOT_SEGMENTS, RootState,
 };
+use super::rescue::{Rescue, resize_lock};
+use super::split::steps;
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};

@@ -247,6 +247,9 @@ impl Shard {
                     if alone && (met.level == 3 || met.version >= geometry.version) =>
                 {
                     problems.add(format!("the slot at {} belongs to a split that nobody finishes", met.slot));
+                    if let Slot::Frozen(fp, ptr) = Slot::decode(met.word) {
+                        live.push((met, Entry { fp, sid: 0, len: 0, ptr }));
+                    }
                 }
                 // Its sid and its length are gone; its block tells them.
                 Slot::Frozen(fp, ptr) if alone => live.push((met, Entry { fp, sid: 0, len: 0, ptr })),
@@ -448,7 +451,9 @@ impl Shard {
                 for (root, node) in list.words().iter().zip(nodes) {
                     let root = RemotePtr::from_bits(*root);
                     // What lies there may be another's by now.
-                    if root.node() == node && session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some() {
+                    if root.node() == node
+                        && session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some()
+                    {
                         Table::mark_abandoned(pin.span(), root, super::seal(session, info.uid)).await?;
                     }
                 }
