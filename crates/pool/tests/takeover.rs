@@ -2,18 +2,18 @@
 
 mod common;
 
-use common::{CHUNK, Member, NODE, Rig, Rng, Shuffle, region};
+use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, region};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Executor, Fabric, FabricError, OpKind, RemotePtr, Span};
+use farindex_fabric::{Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
 use farindex_pool::layout::{HOME, header, header_word};
-use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, PoolError, PoolOptions, Session, clients, intent};
+use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, clients, intent};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn rig() -> Rig {
-    let options = PoolOptions { client_slots: 8, lease: Duration::from_millis(20), chunk_size: Some(CHUNK) };
+    let options = PoolOptions { client_slots: 8, lease: Duration::from_millis(60), chunk_size: Some(CHUNK) };
     Rig::with(1, region(8, 8), &options)
 }
 
@@ -92,6 +92,7 @@ fn who_keeps_its_lease_keeps_its_lock() {
     let until = owner.endpoint.now() + rig.pool.lease() * 4;
     while owner.endpoint.now() < until {
         owner.tick();
+        taker.tick();
         let claim = taker.run(mine.claim(&span_of(&mine), lock, 1, [0; 4])).expect("no errors");
         assert!(matches!(claim, Claim::Busy { own: false, .. }));
         std::thread::sleep(Duration::from_millis(1));
@@ -131,11 +132,13 @@ fn only_one_of_the_candidates_held_it_and_all_are_cleared() {
 fn the_heir_of_an_heir() {
     let rig = rig();
     let lock = lock(&rig);
-    let (first, second, third) = (rig.join(), rig.join(), rig.join());
-    let sessions = [first.session(), second.session(), third.session()];
+    let (first, second) = (rig.join(), rig.join());
+    let sessions = [first.session(), second.session()];
     let (cell, _) = take(&first, &sessions[0], lock);
     let Claim::Taken(heir) = claim(&second, &sessions[1], lock, 10) else { panic!("not claimed") };
-    let Claim::Taken(taken) = claim(&third, &sessions[2], lock, 10) else { panic!("not claimed") };
+    let third = rig.join();
+    let session = third.session();
+    let Claim::Taken(taken) = claim(&third, &session, lock, 10) else { panic!("not claimed") };
     assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[9; 4]]);
     std::mem::forget((cell, heir));
 }
@@ -172,16 +175,25 @@ fn who_inherits_a_slot_leaves_the_intents_in_it_alone() {
 fn of_two_takers_one_wins() {
     let (mut firsts, mut seconds) = (0, 0);
     for seed in 0..60 {
-        let rig = rig();
-        let lock = lock(&rig);
-        let dead: Vec<_> = (0..3).map(|_| rig.join()).collect();
+        let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory");
+        let deferred = inner.with_delivery(Delivery::Deferred);
+        let fabric = Arc::new(Mortal { inner: deferred, gone: Mutex::default() });
+        let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
+        let options = PoolOptions { client_slots: 8, lease: Duration::from_secs(100), chunk_size: Some(CHUNK) };
+        let pool = block_on(&endpoint, Pool::create(fabric.clone(), &endpoint, &options)).expect("created");
+        let lock = Lock { at: pool.geometry(NODE).chunk(NODE, 0), mask: 1 };
+        let join = || {
+            let identity = fabric.new_identity();
+            let endpoint = fabric.connect(&identity).expect("connects");
+            let client = block_on(&endpoint, Client::register(&pool, identity, &endpoint)).expect("a slot");
+            Member { endpoint, client }
+        };
+        let dead: Vec<_> = (0..3).map(|_| join()).collect();
         let sessions: Vec<_> = dead.iter().map(Member::session).collect();
         let cells: Vec<_> = dead.iter().zip(&sessions).map(|(member, session)| take(member, session, lock)).collect();
-        let takers = [rig.join_with(Delivery::Deferred), rig.join_with(Delivery::Deferred)];
-        for taker in &takers {
-            taker.run(taker.client.evict_expired(&taker.endpoint)).expect("looks");
-        }
-        std::thread::sleep(rig.pool.lease() + Duration::from_millis(2));
+        let takers = [join(), join()];
+        let tokens = dead.iter().map(|member| member.client.identity().token);
+        fabric.gone.lock().expect("not poisoned").extend(tokens);
         let mut rng = Rng::new(seed);
         let executor = Executor::new();
         let won: Rc<RefCell<Vec<usize>>> = Rc::default();
@@ -264,6 +276,6 @@ fn the_slots_of_the_silent_are_given_to_others() {
     let silent: Vec<_> = (0..8).map(|_| rig.join()).collect();
     let identity = rig.fabric.new_identity();
     let endpoint = rig.fabric.connect(&identity).expect("connects");
-    let next = common::block_on(&endpoint, Client::register(&rig.pool, identity, &endpoint)).expect("a slot");
+    let next = block_on(&endpoint, Client::register(&rig.pool, identity, &endpoint)).expect("a slot");
     assert_eq!(silent[next.slot() as usize].run(silent[0].client.tick(&silent[0].endpoint)), Err(PoolError::LeaseLost));
 }
