@@ -97,15 +97,16 @@ impl Client {
     /// Takes a little more than a lease.
     pub async fn outlive(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
         let lease = self.pool().lease();
+        let mut evicted = self.evict_expired(endpoint).await?;
         let until = endpoint.now() + lease + lease / 4;
-        let mut evicted = 0;
         loop {
-            evicted += self.evict_expired(endpoint).await?;
+            endpoint.sleep((lease / 8).max(Duration::from_micros(10))).await;
             self.tick(endpoint).await?;
-            if endpoint.now() >= until {
+            let began = endpoint.now();
+            evicted += self.evict_expired(endpoint).await?;
+            if began >= until {
                 return Ok(evicted);
             }
-            endpoint.sleep((lease / 8).max(Duration::from_micros(10))).await;
         }
     }
 
