@@ -143,29 +143,58 @@ fn the_heir_of_an_heir() {
     std::mem::forget((cell, heir));
 }
 
+/// A pool whose clients can be declared gone, so that nobody has to wait for a lease.
+fn mortals(delivery: Delivery) -> (Arc<Mortal>, Pool) {
+    let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory").with_delivery(delivery);
+    let fabric = Arc::new(Mortal { inner, gone: Mutex::default() });
+    let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
+    let options = PoolOptions { client_slots: 8, lease: Duration::from_secs(100), chunk_size: Some(CHUNK) };
+    let pool = block_on(&endpoint, Pool::create(fabric.clone(), &endpoint, &options)).expect("created");
+    (fabric, pool)
+}
+
+fn join(fabric: &Mortal, pool: &Pool) -> Member {
+    let identity = fabric.new_identity();
+    let endpoint = fabric.connect(&identity).expect("connects");
+    let client = block_on(&endpoint, Client::register(pool, identity, &endpoint)).expect("a slot");
+    Member { endpoint, client }
+}
+
+fn declare_gone(fabric: &Mortal, members: &[Member]) {
+    let tokens = members.iter().map(|member| member.client.identity().token);
+    fabric.gone.lock().expect("not poisoned").extend(tokens);
+}
+
 /// A slot is free as soon as its owner is shut out; what it had declared stands until the lock is claimed.
 #[test]
 fn who_inherits_a_slot_leaves_the_intents_in_it_alone() {
-    let rig = rig();
-    let dead = rig.join();
+    let (fabric, pool) = mortals(Delivery::Immediate);
+    let dead = join(&fabric, &pool);
     let theirs = dead.session();
-    let lock = lock(&rig);
+    let lock = Lock { at: pool.geometry(NODE).chunk(NODE, 0), mask: 1 };
     let other = Lock { at: lock.at.add(64), mask: 1 };
     let (cell, _) = take(&dead, &theirs, lock);
     let (behind, _) = take(&dead, &theirs, other);
-    rig.poke(other.at, &[0]);
-    let witness = rig.join();
+    dead.run(span_of(&theirs).cas(other.at, 1, 0)).expect("released, and not cleared");
+    declare_gone(&fabric, std::slice::from_ref(&dead));
+    let witness = join(&fabric, &pool);
     let watching = witness.session();
-    assert_eq!(witness.run(witness.client.outlive(&witness.endpoint)), Ok(1));
-    let next = rig.join();
+    assert_eq!(witness.run(witness.client.evict_expired(&witness.endpoint)), Ok(1));
+    assert_eq!(standing(&witness, &watching), 2);
+    let next = join(&fabric, &pool);
     assert_eq!(next.client.slot(), 0);
     assert_eq!(standing(&witness, &watching), 1, "the lock behind the other one was free");
-    let session = next.session();
+    let session = Rc::new(next.session());
     let cells: Vec<_> = (0..15).map(|_| next.run(session.intent_cell(NODE)).expect("free")).collect();
-    let refused = next.run(session.intent_cell(NODE)).err().expect("one is the dead one's");
-    assert!(matches!(refused, PoolError::Held { .. }));
+    let executor = Executor::new();
+    let waiting = executor.spawn({
+        let session = Rc::clone(&session);
+        async move { session.intent_cell(NODE).await.is_ok() }
+    });
+    executor.run_ready();
+    assert!(!waiting.is_finished(), "the last one is the dead one's");
     assert!(matches!(claim(&witness, &watching, lock, 1), Claim::Taken(_)));
-    next.run(session.intent_cell(NODE)).expect("cleared by whoever claimed the lock");
+    assert!(executor.block_on(&next.endpoint, waiting), "cleared by whoever claimed the lock");
     drop(cells);
     std::mem::forget((cell, behind));
 }
@@ -175,25 +204,13 @@ fn who_inherits_a_slot_leaves_the_intents_in_it_alone() {
 fn of_two_takers_one_wins() {
     let (mut firsts, mut seconds) = (0, 0);
     for seed in 0..60 {
-        let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory");
-        let deferred = inner.with_delivery(Delivery::Deferred);
-        let fabric = Arc::new(Mortal { inner: deferred, gone: Mutex::default() });
-        let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
-        let options = PoolOptions { client_slots: 8, lease: Duration::from_secs(100), chunk_size: Some(CHUNK) };
-        let pool = block_on(&endpoint, Pool::create(fabric.clone(), &endpoint, &options)).expect("created");
+        let (fabric, pool) = mortals(Delivery::Deferred);
         let lock = Lock { at: pool.geometry(NODE).chunk(NODE, 0), mask: 1 };
-        let join = || {
-            let identity = fabric.new_identity();
-            let endpoint = fabric.connect(&identity).expect("connects");
-            let client = block_on(&endpoint, Client::register(&pool, identity, &endpoint)).expect("a slot");
-            Member { endpoint, client }
-        };
-        let dead: Vec<_> = (0..3).map(|_| join()).collect();
+        let dead: Vec<_> = (0..3).map(|_| join(&fabric, &pool)).collect();
         let sessions: Vec<_> = dead.iter().map(Member::session).collect();
         let cells: Vec<_> = dead.iter().zip(&sessions).map(|(member, session)| take(member, session, lock)).collect();
-        let takers = [join(), join()];
-        let tokens = dead.iter().map(|member| member.client.identity().token);
-        fabric.gone.lock().expect("not poisoned").extend(tokens);
+        let takers = [join(&fabric, &pool), join(&fabric, &pool)];
+        declare_gone(&fabric, &dead);
         let mut rng = Rng::new(seed);
         let executor = Executor::new();
         let won: Rc<RefCell<Vec<usize>>> = Rc::default();
