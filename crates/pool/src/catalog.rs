@@ -142,7 +142,7 @@ async fn locked<T>(
             let mut batch = span.batch();
             cell.clear(&mut batch);
             batch.post().await?;
-            match session.claim(span, LOCK, 0, intent.what).await? {
+            match session.claim(span, LOCK, None, 0, intent.what).await? {
                 Claim::Taken(Taken { cell: Some(cell), word, .. }) => break (inside, cell, word),
                 // None of this client's operations is inside: one was cancelled.
                 Claim::Busy { own: true, .. } => {

@@ -156,17 +156,20 @@ struct Look {
     named: Vec<Found>,
 }
 
-async fn look(session: &Session, span: &Span, lock: Lock) -> Result<Option<Look>, PoolError> {
+/// `under` is a lock whose holder may hold this one without an intent that names it: while it is held, nothing is told.
+async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -> Result<Option<Look>, PoolError> {
     let (pool, node) = (session.pool(), lock.at.node());
     let mut batch = span.batch();
     let before = read_cells(&mut batch, pool, node);
+    let cover = under.map(|under| (under, batch.read(under.at, 8)));
     let word = batch.read(lock.at, 8);
     let after = read_cells(&mut batch, pool, node);
     let mut done = batch.post().await?;
     let word = first_word(&done.buf(word));
+    let covered = cover.is_some_and(|(under, word)| under.held(first_word(&done.buf(word))));
     let (before, after) = (cell_words(&mut done, before), cell_words(&mut done, after));
     let firsts = |words: &[u64]| words.iter().step_by(INTENT_LEN as usize / 8).copied().collect::<Vec<_>>();
-    if lock.held(word) && firsts(&before) != firsts(&after) {
+    if lock.held(word) && (covered || firsts(&before) != firsts(&after)) {
         return Ok(None);
     }
     let named = standing(pool, node, &after).filter(|found| found.intent.lock.at == lock.at).collect();
@@ -198,20 +201,35 @@ impl Session {
     }
 
     /// Takes a lock over if whoever holds it has died: then it is the caller's, under an intent that says `what`.
-    pub async fn claim(&self, span: &Span, lock: Lock, index: u64, what: [u64; 4]) -> Result<Claim<'_>, PoolError> {
-        self.claim_as(span, lock, Some(Intent { index, lock, what })).await
+    ///
+    /// `under` is the lock that may cover this one, if there is such: see [`claim_covered`](Self::claim_covered).
+    pub async fn claim(
+        &self,
+        span: &Span,
+        lock: Lock,
+        under: Option<Lock>,
+        index: u64,
+        what: [u64; 4],
+    ) -> Result<Claim<'_>, PoolError> {
+        self.claim_as(span, lock, under, Some(Intent { index, lock, what })).await
     }
 
     /// The same for a lock that is covered by one that the caller has claimed: if nobody's intent names it, the former
     /// holder of the covering lock held it.
     pub async fn claim_covered(&self, span: &Span, lock: Lock) -> Result<Claim<'_>, PoolError> {
-        self.claim_as(span, lock, None).await
+        self.claim_as(span, lock, None, None).await
     }
 
-    async fn claim_as(&self, span: &Span, lock: Lock, mine: Option<Intent>) -> Result<Claim<'_>, PoolError> {
+    async fn claim_as(
+        &self,
+        span: &Span,
+        lock: Lock,
+        under: Option<Lock>,
+        mine: Option<Intent>,
+    ) -> Result<Claim<'_>, PoolError> {
         'looks: for _ in 0..LOOKS {
             let slots = self.client().look_at_slots(span).await?;
-            let Some(Look { word, named }) = look(self, span, lock).await? else { continue };
+            let Some(Look { word, named }) = look(self, span, lock, under).await? else { continue };
             if !lock.held(word) {
                 return Ok(Claim::Free);
             }

@@ -73,7 +73,7 @@ async fn add(session: &Session, counts: &Counts, lock: Lock) -> Result<(), PoolE
         tries += 1;
         session.endpoint().sleep(Duration::from_micros(20 << tries.min(6))).await;
         if tries % 8 == 0
-            && let Claim::Taken(taken) = session.claim(&span, lock, 1, [1; 4]).await?
+            && let Claim::Taken(taken) = session.claim(&span, lock, None, 1, [1; 4]).await?
         {
             add_one(&counts.claimed);
             put_right(&span, lock, &taken).await?;
@@ -112,7 +112,7 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize),
     let session = client.session(endpoint.clone());
     client.outlive(&endpoint).await?;
     let (lock, span) = (lock(&pool), session.span(OpKind::Other));
-    match session.claim(&span, lock, 1, [2; 4]).await? {
+    match session.claim(&span, lock, None, 1, [2; 4]).await? {
         Claim::Free => {}
         Claim::Taken(taken) => put_right(&span, lock, &taken).await?,
         _ => return Err(PoolError::BadName("the lock is held, and nobody is there".to_owned())),

@@ -44,7 +44,7 @@ fn claim<'s>(member: &Member, session: &'s Session, lock: Lock, leases: u32) -> 
     let until = member.endpoint.now() + member.client.pool().lease() * leases;
     loop {
         member.tick();
-        let claim = member.run(session.claim(&session.span(OpKind::Other), lock, 1, [9; 4])).expect("no errors");
+        let claim = member.run(session.claim(&session.span(OpKind::Other), lock, None, 1, [9; 4])).expect("no errors");
         if matches!(claim, Claim::Taken(_)) || member.endpoint.now() > until {
             return claim;
         }
@@ -93,12 +93,12 @@ fn who_keeps_its_lease_keeps_its_lock() {
     while owner.endpoint.now() < until {
         owner.tick();
         taker.tick();
-        let claim = taker.run(mine.claim(&span_of(&mine), lock, 1, [0; 4])).expect("no errors");
+        let claim = taker.run(mine.claim(&span_of(&mine), lock, None, 1, [0; 4])).expect("no errors");
         assert!(matches!(claim, Claim::Busy { own: false, .. }));
         std::thread::sleep(Duration::from_millis(1));
     }
     release(&owner, &span_of(&theirs), &cell, lock);
-    assert!(matches!(taker.run(mine.claim(&span_of(&mine), lock, 1, [0; 4])), Ok(Claim::Free)));
+    assert!(matches!(taker.run(mine.claim(&span_of(&mine), lock, None, 1, [0; 4])), Ok(Claim::Free)));
 }
 
 #[test]
@@ -227,7 +227,9 @@ fn of_two_takers_one_wins() {
                     for _ in 0..20 {
                         client.tick(session.endpoint()).await.expect("the lease holds");
                         let span = session.span(OpKind::Other);
-                        if let Claim::Taken(taken) = session.claim(&span, lock, 1, [0; 4]).await.expect("no errors") {
+                        if let Claim::Taken(taken) =
+                            session.claim(&span, lock, None, 1, [0; 4]).await.expect("no errors")
+                        {
                             won.borrow_mut().push(i);
                             std::mem::forget(taken);
                             return;

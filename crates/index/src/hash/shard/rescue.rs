@@ -70,6 +70,7 @@ impl Rescue<'_> {
         self.table.sync(self.span(), self.pin.epoch()).await?;
         let geometry = self.table.geometry();
         let Some((level, mut bucket)) = geometry.locate(at) else { return Ok(None) };
+        let mut under = None;
         while let Some(parent) = geometry.parent(bucket) {
             let Some((version, locked)) = self.state_of(geometry.bucket(level, parent)).await? else { return Ok(None) };
             if locked {
@@ -77,13 +78,14 @@ impl Rescue<'_> {
             } else if version < geometry.made_at(bucket) {
                 return Ok(None);
             } else {
-                // The split that made the bucket has released it.
+                // The split that made the bucket has released it; but who claims the parent may claim it too.
+                under = Some(lock_of(geometry.bucket(level, parent)));
                 break;
             }
         }
         let lock = lock_of(geometry.bucket(level, bucket));
         let what = [steps::RESCUE, bucket, geometry.version, level as u64 + 1];
-        match self.pin.session().claim(self.span(), lock, self.index, what).await? {
+        match self.pin.session().claim(self.span(), lock, under, self.index, what).await? {
             Claim::Free | Claim::Unsteady => Ok(None),
             Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
             Claim::Taken(Taken { cell, .. }) => {
@@ -343,7 +345,7 @@ impl Rescue<'_> {
     pub(super) async fn resume_growth(&self) -> Result<(), IndexError> {
         let root = self.table.root();
         let what = [steps::RESCUE, 0, 0, 0];
-        let claim = self.pin.session().claim(self.span(), resize_lock(root), self.index, what).await?;
+        let claim = self.pin.session().claim(self.span(), resize_lock(root), None, self.index, what).await?;
         let Claim::Taken(Taken { cell: Some(cell), mut word, .. }) = claim else { return Ok(()) };
         mark!("rescue: resize given up");
         loop {
