@@ -8,7 +8,7 @@
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
-use super::slot::{Entry, META, Slot};
+use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
 use super::{Shard, geometry};
 use crate::audit::{IndexAudit, Problems};
@@ -43,6 +43,8 @@ struct Step {
     nodes: Vec<RemotePtr>,
     /// Locked buckets.
     locked: Vec<RemotePtr>,
+    /// Buckets that break S5: they hold dead slots that their latest recycling would have used.
+    half_recycled: Vec<RemotePtr>,
     /// Level-1 buckets that are there, and that are not yet.
     written: u64,
     unwritten: u64,
@@ -102,6 +104,14 @@ async fn read_step(
         step.slots += of.slots() as u64;
         if snapshot.locked() {
             step.locked.push(at);
+        }
+        let stamp = snapshot.slots().find_map(|(_, slot)| match slot {
+            Slot::Fresh(_, stamp) if stamp != Stamp::NEVER => Some(stamp),
+            _ => None,
+        });
+        let missed = |slot| matches!(slot, Slot::Dead(_, dead) if stamp.is_some_and(|stamp| stamp.recycles(dead)));
+        if level == 1 && snapshot.slots().any(|(_, slot)| missed(slot)) {
+            step.half_recycled.push(at);
         }
         let version = snapshot.version();
         for (i, word) in part.iter().enumerate() {
@@ -210,6 +220,9 @@ impl Shard {
                 }
                 for at in step.locked.iter().filter(|_| alone) {
                     problems.add(format!("the bucket at {at} is locked, and no client is there to release it"));
+                }
+                for at in step.half_recycled.iter().filter(|_| alone) {
+                    problems.add(format!("the bucket at {at} holds dead slots that its latest recycling left out"));
                 }
                 for met in step.met.chunks(64) {
                     self.audit_entries(&pin, &geometry, met, alone, audit, &mut report, &mut problems, &mut hashes)
