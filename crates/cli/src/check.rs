@@ -7,7 +7,6 @@ use crate::{progress, signals};
 use clap::ValueEnum;
 use farindex::shard;
 use farindex_check::{Limits, check};
-use farindex_sim::ODDS;
 use farindex_testkit::shard::{CoalescedShardUnderTest, trial};
 use farindex_testkit::{SeedReport, Setup, Size, Subject, Totals, explore, parse_seeds, run_seed};
 use serde_json::json;
@@ -94,10 +93,10 @@ impl Variant {
 impl Args {
     /// The setup, changed as the flags say.
     fn setup(&self, mut setup: Setup) -> Setup {
-        Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
         if self.crashes {
-            setup.crashes = ODDS;
+            setup = setup.with_deaths();
         }
+        Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
         setup
     }
 

@@ -4,7 +4,9 @@ use crate::exit::{self, Failure};
 use crate::output::{Json, bytes, percent};
 use crate::place::{Place, parse_size};
 use clap::Subcommand;
-use farindex::{CheckReport, ClientInfo, Error, Inspection, NodeUsage, Pool, PoolError, PoolOptions, PoolUrl};
+use farindex::{
+    CheckReport, ClientInfo, Error, Inspection, NodeUsage, Pool, PoolError, PoolOptions, PoolUrl, Repaired,
+};
 use farindex_bench::size::parse_duration;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -61,6 +63,10 @@ enum Command {
     Check {
         #[command(flatten)]
         place: Place,
+        /// First shut out clients that are gone or have not kept their leases, and put right what they have left: locks,
+        /// half-done steps and, if no other client is there, memory. Takes a little more than a lease
+        #[arg(long)]
+        repair: bool,
         #[command(flatten)]
         json: Json,
     },
@@ -73,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             create(place, *size, node, &options, json)
         }
         Command::Stat { place, json } => stat(place, json),
-        Command::Check { place, json } => check(place, json),
+        Command::Check { place, repair, json } => check(place, *repair, json),
     }
 }
 
@@ -220,8 +226,9 @@ fn check_json(report: &CheckReport, usage: &[NodeUsage], problems: &[String]) ->
     })
 }
 
-fn check(place: &Place, json: &Json) -> Result<u8, Failure> {
+fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
     let session = place.session()?;
+    let repaired = if repair { Some(session.repair()?) } else { None };
     let report = match session.check() {
         Ok(report) => report,
         // Far memory that makes no sense is what a check looks for.
@@ -234,8 +241,24 @@ fn check(place: &Place, json: &Json) -> Result<u8, Failure> {
     };
     let usage = session.usage()?;
     let problems: Vec<String> = report.problems().collect();
-    json.give(&check_json(&report, &usage, &problems), || {
+    let mut result = check_json(&report, &usage, &problems);
+    if let Some(Repaired { evicted, drops, mended, reclaimed }) = repaired {
+        result["repaired"] = json!({
+            "evicted_clients": evicted,
+            "finished_drops": drops,
+            "mended_places": mended,
+            "reclaimed_bytes": reclaimed.bytes,
+        });
+    }
+    json.give(&result, || {
         let mut out = String::new();
+        if let Some(Repaired { evicted, drops, mended, reclaimed }) = repaired {
+            let memory = if reclaimed.alone { bytes(reclaimed.bytes) } else { "no memory (others are there, or an index is not sound)".to_owned() };
+            let _ = writeln!(
+                out,
+                "repaired: {evicted} clients shut out, {drops} drops finished, {mended} places put right, {memory} reclaimed"
+            );
+        }
         for (name, audit) in &report.indexes {
             let [one, two, three] = audit.entries;
             let _ = writeln!(

@@ -85,7 +85,7 @@ fn four_processes_at_once() {
     };
     let rounds =
         std::env::var("FARINDEX_ROUNDS").map_or(4, |rounds| rounds.parse().expect("FARINDEX_ROUNDS: a number"));
-    let (over, loaded) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (over, loaded) = (&AtomicBool::new(false), &AtomicUsize::new(0));
     let (checks, reads) = std::thread::scope(|scope| {
         let writer = |writer| {
             move || {
@@ -164,7 +164,8 @@ fn others_go_on_after_a_writer_was_killed() {
         run(&["put", pool, "demo", "after", "the kill"]).ok();
         assert_eq!(run(&["get", pool, "demo", "after"]).ok(), b"the kill");
         let stat = run(&["pool", "stat", pool]);
-        assert!(stat.text().contains("gone"), "{}", stat.text());
+        // Whoever came next has shut the dead one out, and taken its slot back, if it was in the way.
+        assert!(stat.text().contains("gone") || stat.text().contains("no clients"), "{}", stat.text());
         let checked = run(&["pool", "check", pool]);
         assert!(matches!(checked.code, Some(0 | 1)), "{checked:?}");
         assert_eq!(checked.code == Some(0), !checked.text().contains("PROBLEM"), "{}", checked.text());

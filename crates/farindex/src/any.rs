@@ -103,6 +103,14 @@ impl AnyIndex {
         }
     }
 
+    /// Walks the whole index for what dead clients have left, and puts it right; returns how many places there were.
+    pub async fn mend(&self) -> Result<u64, IndexError> {
+        match self {
+            AnyIndex::Shard(index) => index.mend().await,
+            AnyIndex::CoalescedShard(index) => index.inner().mend().await,
+        }
+    }
+
     /// Walks the whole index and checks every entry.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         match self {

@@ -3,8 +3,9 @@
 use crate::Error;
 use crate::any::AnyIndex;
 use farindex_fabric::OpKind;
-use farindex_index::IndexAudit;
+use farindex_index::{IndexAudit, Shard};
 use farindex_pool::audit::{Audit, AuditReport};
+use farindex_pool::reclaim::Reclaimed;
 use farindex_pool::{Session, catalog, clients};
 use std::rc::Rc;
 
@@ -15,6 +16,8 @@ pub struct CheckReport {
     pub indexes: Vec<(String, IndexAudit)>,
     /// The pool itself.
     pub pool: AuditReport,
+    /// An index was being dropped, so not all of its memory was met.
+    pub(crate) missed: bool,
 }
 
 impl CheckReport {
@@ -32,6 +35,42 @@ impl CheckReport {
     }
 }
 
+/// What a repair has put right.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Clients that had died, or had not kept their leases, and were shut out.
+    pub evicted: u64,
+    /// Indexes whose dropping was finished.
+    pub drops: u64,
+    /// Places in indexes that dead clients had left locked, or half changed.
+    pub mended: u64,
+    /// Memory that dead clients had in their hands, and that is free again; nothing while other clients are there or
+    /// while an index is not sound.
+    pub reclaimed: Reclaimed,
+}
+
+/// Puts right what the dead have left, all over the pool. Takes a little more than a lease.
+pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
+    let span = session.span(OpKind::Maintenance);
+    let mut repaired = Repaired { evicted: session.client().outlive(session.endpoint()).await?, ..Repaired::default() };
+    repaired.drops = Shard::finish_drops(session).await?;
+    for info in catalog::list(session.pool(), &span).await? {
+        match AnyIndex::open_info(session, &info).await {
+            Ok(index) => repaired.mended += index.mend().await?,
+            // The check that follows says what is wrong with it.
+            Err(_) => continue,
+        }
+    }
+    session.flush().await?;
+    let mut audit = Audit::begin(session, &span).await?;
+    let report = walk(session, &mut audit, true).await?;
+    if report.is_sound() && !report.missed {
+        session.flush().await?;
+        repaired.reclaimed = audit.reclaim(session, &span).await?;
+    }
+    Ok(repaired)
+}
+
 pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     let span = session.span(OpKind::Other);
     // What this session holds itself would look lost.
@@ -39,28 +78,36 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     let mine = session.client().slot();
     let alone = clients(session.pool(), &span).await?.iter().all(|client| client.slot == mine);
     let mut audit = Audit::default();
+    let mut report = walk(session, &mut audit, alone).await?;
+    session.flush().await?;
+    report.pool = audit.settle(session, &span).await?;
+    Ok(report)
+}
+
+/// Every index that is not being dropped.
+async fn walk(session: &Rc<Session>, audit: &mut Audit, alone: bool) -> Result<CheckReport, Error> {
+    let span = session.span(OpKind::Other);
     let mut report = CheckReport::default();
     for info in catalog::list(session.pool(), &span).await? {
         if info.dropping {
+            report.missed = true;
             continue;
         }
         audit.reach(info.root, session.pool().nodes().len() as u64 * 8, "a list of roots");
         match AnyIndex::open_info(session, &info).await {
             Ok(index) => {
-                let found = index.audit(&mut audit, alone).await;
+                let found = index.audit(audit, alone).await;
                 match found {
-                    Err(farindex_index::IndexError::Dropped) => {}
+                    Err(farindex_index::IndexError::Dropped) => report.missed = true,
                     found => report.indexes.push((info.name.clone(), found?)),
                 }
             }
-            Err(farindex_index::IndexError::Dropped) => {}
+            Err(farindex_index::IndexError::Dropped) => report.missed = true,
             Err(error) => {
                 let audit = IndexAudit { problems: vec![error.to_string()], ..IndexAudit::default() };
                 report.indexes.push((info.name.clone(), audit));
             }
         }
     }
-    session.flush().await?;
-    report.pool = audit.settle(session, &span).await?;
     Ok(report)
 }

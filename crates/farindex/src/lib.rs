@@ -42,7 +42,7 @@ mod pool;
 pub mod url;
 
 pub use any::{AnyIndex, IndexConfig, OpenOptions};
-pub use check::CheckReport;
+pub use check::{CheckReport, Repaired};
 pub use error::Error;
 pub use farindex_index::{Coalescer, HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, Value, shard};
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};

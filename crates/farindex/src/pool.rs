@@ -186,6 +186,13 @@ impl Session {
     pub fn check(&self) -> Result<check::CheckReport, Error> {
         self.block_on(check::check(&self.inner.raw))
     }
+    /// Shuts out clients that are gone or have not kept their leases, and puts right what they have left, all over the
+    /// pool: locks, half-done steps, and, if no other client is there, the memory that they had in their hands. Clients
+    /// at work take over the locks of the dead by themselves; this is for what nobody comes by. Takes a little more than a
+    /// lease.
+    pub fn repair(&self) -> Result<check::Repaired, Error> {
+        self.block_on(check::repair(&self.inner.raw))
+    }
     /// How full each memory node is, by the account of the allocator.
     pub fn usage(&self) -> Result<Vec<NodeUsage>, Error> {
         let span = self.inner.raw.span(OpKind::Other);

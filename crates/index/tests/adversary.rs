@@ -1,16 +1,55 @@
 //! SHARD under the adversary: many seeds, every history checked, every index audited.
 //!
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test adversary` runs more of them;
+//! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
 use farindex_index::shard::Variant;
+use farindex_sim::Fate;
 use farindex_testkit::seeds::run_until;
 use farindex_testkit::shard::{ShardUnderTest, come_and_go};
-use farindex_testkit::{SeedReport, Setup, replay, run_seeds, seeds_or};
+use farindex_testkit::{SeedReport, Setup, replay, run_cases, run_seeds, seeds_or};
 
 #[test]
 fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &ShardUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
+#[test]
+fn survives_deaths() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &ShardUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// What a taker finds may still be changed by a client that is not dead, or by verbs of a dead one: without a revocation
+/// (G6) that shows.
+#[test]
+fn a_takeover_without_revocation_is_convicted() {
+    let setup = Setup { ignores_revocations: true, ..Setup::deadly() };
+    let convicts = |report: &SeedReport| !report.is_sound();
+    let found = run_until(400..3400, &setup, &ShardUnderTest::repaired(), convicts);
+    assert!(found.failures.iter().any(convicts), "nobody found it: {found}");
+    println!("convicted by seed {:?}: {}", found.failed.first(), found.failures[0].failures[0]);
+}
+
+/// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
+#[test]
+fn survives_a_death_at_every_verb() {
+    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
+    let mut cases = Vec::new();
+    for seed in seeds_or(0..12) {
+        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
+            for verb in (1 + i as u64 + seed..=600).step_by(every) {
+                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
+                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
+            }
+        }
+    }
+    let totals = run_cases(&cases, &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
 }

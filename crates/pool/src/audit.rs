@@ -60,11 +60,11 @@ const SPELLED_OUT: usize = 50;
 #[derive(Default)]
 pub struct Audit {
     /// Reached objects, by the 4 KiB page they begin in. Chunks are whole pages, so a page lies in one chunk.
-    pages: HashMap<u64, Page>,
+    pub(crate) pages: HashMap<u64, Page>,
     reached: usize,
     /// Reached from two places: an error, unless clients at work moved it in between.
     twice: Vec<String>,
-    problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     unspelled: u64,
     /// The words of all client slots before the walk.
     before: Option<Vec<u64>>,
@@ -73,13 +73,13 @@ pub struct Audit {
 /// Objects that begin in one page: a bit for each 64 bytes, and their least and largest size in units of 64 bytes. All
 /// blocks of a chunk are of one class, so that says as much as the size of each would, in 16 bytes for up to 64 objects.
 #[derive(Debug, Clone, Copy)]
-struct Page {
-    starts: u64,
+pub(crate) struct Page {
+    pub(crate) starts: u64,
     least: u32,
     most: u32,
 }
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// Pages of one node in ascending order.
 type Pages = std::iter::Peekable<std::vec::IntoIter<(u64, Page)>>;
@@ -178,16 +178,11 @@ impl Audit {
     pub async fn settle(mut self, session: &Session, span: &Span) -> Result<AuditReport, PoolError> {
         session.adopt_orphans();
         session.flush().await?;
-        let client = session.client();
         let mut nodes = Vec::new();
         for node in session.pool().nodes() {
             nodes.push(all_descriptors(session.pool(), span, node).await?.1);
         }
-        let mut others = clients(session.pool(), span).await?;
-        others.retain(|other| other.slot != client.slot());
-        let now = slot_words(session.pool(), span).await?;
-        let before = self.before.as_deref().unwrap_or(client.slots_at_registration());
-        let alone = others.is_empty() && now == before && client.sessions() == 1 && session.holds_nothing();
+        let (others, alone) = self.company(session, span).await?;
 
         let mut report = AuditReport { clients: others, alone, ..AuditReport::default() };
         let mut pages: Vec<_> = std::mem::take(&mut self.pages).into_iter().collect();
@@ -212,6 +207,17 @@ impl Audit {
         }
         report.problems = self.problems;
         Ok(report)
+    }
+
+    /// Who else is there now, and whether nobody was from the beginning until now.
+    pub(crate) async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
+        let client = session.client();
+        let mut others = clients(session.pool(), span).await?;
+        others.retain(|other| other.slot != client.slot());
+        let now = slot_words(session.pool(), span).await?;
+        let before = self.before.as_deref().unwrap_or(client.slots_at_registration());
+        let alone = others.is_empty() && now == before && client.sessions() == 1 && session.holds_nothing();
+        Ok((others, alone))
     }
 
     fn settle_node(

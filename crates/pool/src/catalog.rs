@@ -1,16 +1,16 @@
 //! The catalog: named indexes.
 //!
 //! Invariants: an entry is written whole before its state says ready (one batch, G4), and carries a checksum; names are
-//! added and removed under one lock word, whose holder is named in it; an entry's `uid` is never used again.
+//! added and removed under one lock word, whose holder is named by an intent; an entry's `uid` is never used again.
 
 use crate::client::first_word;
-use crate::intent::describe;
 use crate::layout::{
     CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CONFIG_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME,
     MAX_NAME, header, header_word,
 };
 use crate::session::Session;
-use crate::{Pool, PoolError};
+use crate::takeover::held;
+use crate::{Claim, Intent, Lock, Pool, PoolError, Taken, Vigil};
 use farindex_fabric::{RemotePtr, Span};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -113,34 +113,62 @@ pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, Poo
     found.ok_or_else(|| damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
 }
 
-/// Takes the catalog's lock, runs `body`, and releases it, whatever came of it.
+/// The lock over the catalog's names.
+const LOCK: Lock = Lock { at: header_word(HOME, header::CATALOG_LOCK), mask: u64::MAX };
+
+/// Takes the catalog's lock, runs `body`, and releases it, whatever came of it. What somebody has done under the lock before
+/// he died is whole or not there, so taking it over takes nothing more.
 async fn locked<T>(
     session: &Session,
     span: &Span,
     body: impl AsyncFnOnce() -> Result<T, PoolError>,
 ) -> Result<T, PoolError> {
-    let lock = header_word(HOME, header::CATALOG_LOCK);
-    let mine = session.client().slot() + 1;
-    let until = session.endpoint().now() + session.pool().lease();
-    let _inside = loop {
-        let holder = match session.client().enter_catalog() {
-            Some(inside) => match span.cas(lock, 0, mine).await? {
-                // This client's own number, with none of its operations inside: left by one that was cancelled, or by a
-                // former owner of the slot.
-                holder if holder == 0 || holder == mine => break inside,
-                holder => holder,
-            },
-            None => mine,
-        };
-        if session.endpoint().now() >= until {
-            let clients = crate::clients(session.pool(), span).await?;
-            let holder = describe(&clients, holder.wrapping_sub(1), None);
-            return Err(PoolError::Held { what: "the catalog".to_owned(), holder });
+    let (client, endpoint) = (session.client(), session.endpoint());
+    let mine = client.slot() + 1;
+    let lease = session.pool().lease();
+    let intent = Intent { index: 0, lock: LOCK, what: [0; 4] };
+    let mut vigil = Vigil::default();
+    let until = endpoint.now() + lease * 2;
+    let mut pause = Duration::from_micros(50);
+    let (_inside, cell, word) = loop {
+        if let Some(inside) = client.enter_catalog() {
+            let cell = session.intent_cell(HOME).await?;
+            let mut batch = span.batch();
+            cell.declare(&mut batch, &intent);
+            let taken = batch.cas(LOCK.at, 0, mine);
+            if batch.post().await?.old(taken) == 0 {
+                break (inside, cell, mine);
+            }
+            let mut batch = span.batch();
+            cell.clear(&mut batch);
+            batch.post().await?;
+            match session.claim(span, LOCK, None, 0, intent.what).await? {
+                Claim::Taken(Taken { cell: Some(cell), word, .. }) => break (inside, cell, word),
+                // None of this client's operations is inside: one was cancelled.
+                Claim::Busy { own: true, .. } => {
+                    let mut batch = span.batch();
+                    cell.declare(&mut batch, &intent);
+                    let word = batch.read(LOCK.at, 8);
+                    let word = first_word(&batch.post().await?.buf(word));
+                    break (inside, cell, word);
+                }
+                Claim::Busy { names, .. } if vigil.lasts(names, endpoint.now()) > lease * 2 => {
+                    return Err(held(session, span, LOCK, "the catalog").await?);
+                }
+                _ => {}
+            }
+        } else if endpoint.now() > until {
+            let what = "the catalog".to_owned();
+            return Err(PoolError::Held { what, holder: "another operation of this client".to_owned() });
         }
-        session.endpoint().sleep(Duration::from_micros(200)).await;
+        endpoint.sleep(pause).await;
+        pause = (pause * 2).min(lease / 16).max(Duration::from_micros(50));
     };
     let result = body().await;
-    span.cas(lock, mine, 0).await?;
+    let mut batch = span.batch();
+    batch.cas(LOCK.at, word, 0);
+    cell.clear(&mut batch);
+    batch.post().await?;
     result
 }
 

@@ -2,13 +2,16 @@
 //!
 //! Invariants: a client holds one slot, taken by CAS; while it lives, its heartbeat counts up and it publishes how far
 //! its operations have quiesced (see [`epoch`](crate::epoch)); the slot tells everyone who it is to the fabric. The
-//! operations of a client run in its [sessions](crate::Session), one for each worker thread.
+//! operations of a client run in its [sessions](crate::Session), one for each worker thread. A slot says who holds it
+//! before it counts as held: whoever arrives writes that down by CASes, which change nothing if the slot was taken back.
 
 use crate::epoch::OldestPin;
-use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME, INTENTS, header, header_word};
+use crate::intent::{Lock, cleared, stands};
+use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
 use crate::session::{Limbo, Session};
+use crate::takeover::{Watch, evict};
 use crate::{Pool, PoolError};
-use farindex_fabric::{Buf, Endpoint, Identity, OpKind, Span};
+use farindex_fabric::{Buf, Endpoint, FabricError, Identity, NodeId, OpKind, RemotePtr, Span};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +39,8 @@ pub struct Client {
     cataloguing: AtomicBool,
     /// This client's intent cells, for each node.
     intents: Vec<Cells>,
+    /// Signs of life of the others.
+    watch: Mutex<Watch>,
 }
 
 /// The intent cells of one node: a bit for each.
@@ -43,8 +48,11 @@ pub struct Client {
 struct Cells {
     /// In the hands of an operation.
     taken: AtomicU64,
-    /// Left with an intent in them that was never cleared: its lock may be held still.
+    /// An intent stands in them that was never cleared, of a cancelled operation or of a former owner of the slot: its lock
+    /// may be held still.
     stale: AtomicU64,
+    /// Those of them that operations of this client have left.
+    own_stale: AtomicU64,
 }
 
 /// A flag that is up until this is dropped, as it also is when a future is cancelled.
@@ -77,60 +85,111 @@ pub struct ClientInfo {
 }
 
 impl Client {
-    /// Takes a client slot.
+    /// Takes a client slot. If all are taken, those of clients that are gone, or that give no sign of life for a lease, are
+    /// taken back.
     pub async fn register(pool: &Pool, identity: Identity, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
         let span = endpoint.span(OpKind::Other);
+        let lease = pool.lease();
+        let mut watch = Watch::default();
+        let mut until = None;
         loop {
+            let began = endpoint.now();
             let slots = read_slots(&span, pool).await?;
-            let mut words: Vec<u64> = parse_slots(&slots).iter().map(|slot| slot.state).collect();
+            let slots = parse_slots(&slots);
+            watch.observe(slots, began, endpoint.now());
             let mut raced = false;
-            for (slot, seen) in (0..).zip(parse_slots(&slots)).filter(|(_, slot)| slot.vacant()) {
-                let state = seen.generation().wrapping_add(1) << 8 | 1;
-                if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state {
-                    words[slot as usize] = state;
-                    return Self::settle_in(pool, identity, &span, (slot, state), words).await;
+            for (slot, seen) in (0..).zip(slots).filter(|(_, slot)| slot.vacant()) {
+                let state = seen.generation().wrapping_add(1) << 8 | ARRIVING;
+                if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state
+                    && let Some(epoch) = Self::settle_in(pool, identity, &span, (slot, state), *seen).await?
+                {
+                    let state = state & !0xFF | ACTIVE;
+                    let mut slots_before: Vec<u64> = slots.iter().map(|slot| slot.state).collect();
+                    slots_before[slot as usize] = state;
+                    let client = Client {
+                        pool: pool.clone(),
+                        identity,
+                        slot,
+                        state,
+                        epoch: AtomicU64::new(epoch),
+                        heartbeat: AtomicU64::new(1),
+                        lost: AtomicBool::new(false),
+                        ticking: AtomicBool::new(false),
+                        slots_before,
+                        cataloguing: AtomicBool::new(false),
+                        pins: Mutex::default(),
+                        orphans: Mutex::default(),
+                        intents: pool.nodes().map(|_| Cells::default()).collect(),
+                        watch: Mutex::default(),
+                    };
+                    client.inherit_intents(&span).await?;
+                    return Ok(Arc::new(client));
                 }
                 raced = true;
             }
-            if !raced {
+            if raced {
+                continue;
+            }
+            let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
+            let over = slots.iter().enumerate().filter(|(_, slot)| slot.active() || slot.arriving());
+            let over = over.filter(|(i, slot)| gone(slot) || watch.expired(*i, lease));
+            let mut evicted = false;
+            for (slot, record) in over {
+                evicted |= evict(pool, &span, slot as u64, record).await?;
+            }
+            if evicted {
+                continue;
+            }
+            let now = endpoint.now();
+            if now > *until.get_or_insert(now + lease + lease / 8) {
                 return Err(PoolError::NoClientSlot(pool.client_slots() as usize));
             }
+            endpoint.sleep((lease / 16).max(Duration::from_micros(20))).await;
         }
     }
 
-    /// Fills in a slot that this client has just won.
+    /// Fills in a slot that this client has just won, and begins its lease; returns the epoch. `None` if the slot was taken
+    /// back meanwhile.
     async fn settle_in(
         pool: &Pool,
         identity: Identity,
         span: &Span,
         (slot, state): (u64, u64),
-        slots_before: Vec<u64>,
-    ) -> Result<Arc<Client>, PoolError> {
+        seen: ClientSlot,
+    ) -> Result<Option<u64>, PoolError> {
         let at = pool.geometry(HOME).client(slot);
         // Until `quiesced` is set it is zero, which holds the epoch where it is: from before this client reads the epoch
         // until it has published it, G cannot pass what it read by more than one.
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let words = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs(), 0];
-        let endpoint = span.endpoint();
-        span.write(at.add(offset_of!(ClientSlot, heartbeat) as u64), endpoint.buf_from_words(&words)).await?;
-        let epoch = checked_epoch(first_word(&span.read(header_word(HOME, header::EPOCH), 8).await?), 1)?;
-        let quiesced = at.add(offset_of!(ClientSlot, quiesced) as u64);
-        span.write(quiesced, endpoint.buf_from_words(&[epoch])).await?;
-        Ok(Arc::new(Client {
-            pool: pool.clone(),
-            identity,
-            slot,
-            state,
-            epoch: AtomicU64::new(epoch),
-            heartbeat: AtomicU64::new(1),
-            lost: AtomicBool::new(false),
-            ticking: AtomicBool::new(false),
-            slots_before,
-            cataloguing: AtomicBool::new(false),
-            pins: Mutex::default(),
-            orphans: Mutex::default(),
-            intents: pool.nodes().map(|_| Cells::default()).collect(),
-        }))
+        let mine = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs()];
+        let words = |slot: &ClientSlot| {
+            let [token, pid, started] = slot.identity;
+            [slot.heartbeat, slot.quiesced, token, pid, started, slot.since]
+        };
+        let mut seen = words(&seen);
+        let epoch = loop {
+            let mut batch = span.batch();
+            for (i, (seen, mine)) in (1..).zip(seen.into_iter().zip(mine)).filter(|(_, (seen, mine))| seen != mine) {
+                batch.cas(at.add(i * 8), seen, mine);
+            }
+            let epoch = batch.read(header_word(HOME, header::EPOCH), 8);
+            let again = batch.read(at, CLIENT_SLOT_LEN as usize);
+            let mut done = batch.post().await?;
+            let epoch = checked_epoch(first_word(&done.buf(epoch)), 1)?;
+            let again = done.buf(again);
+            let Some(record) = parse_slots(&again).first().filter(|record| record.state == state) else {
+                return Ok(None);
+            };
+            seen = words(record);
+            if seen == mine {
+                break epoch;
+            }
+        };
+        let mut batch = span.batch();
+        batch.cas(at.add(offset_of!(ClientSlot, quiesced) as u64), 0, epoch);
+        let begun = batch.cas(at, state, state & !0xFF | ACTIVE);
+        let mut done = batch.post().await?;
+        Ok((done.old(begun) == state).then_some(epoch))
     }
 
     /// The pool.
@@ -171,28 +230,75 @@ impl Client {
         lock(&self.orphans)
     }
 
-    /// Takes one of this client's intent cells on a node; `None` if all are taken. A cell that an operation left without
-    /// clearing its intent is taken only if there is no other: the intent stays readable that long.
+    /// Takes one of this client's intent cells on a node; `None` if all are taken, or left with an intent that stands.
     pub(crate) fn take_intent(&self, node: usize) -> Option<u64> {
         let cells = self.intents.get(node)?;
         let stale = cells.stale.load(Ordering::Acquire);
-        let pick = |taken: u64| {
-            let clean = u64::from((!(taken | stale)).trailing_zeros());
-            if clean < INTENTS { clean } else { u64::from((!taken).trailing_zeros()) }
-        };
+        let pick = |taken: u64| u64::from((!(taken | stale)).trailing_zeros());
         let taken = cells.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
             let cell = pick(taken);
             (cell < INTENTS).then(|| taken | 1 << cell)
         });
-        let cell = pick(taken.ok()?);
-        cells.stale.fetch_and(!(1 << cell), Ordering::AcqRel);
-        Some(cell)
+        Some(pick(taken.ok()?))
     }
     pub(crate) fn give_intent(&self, node: usize, cell: u64, stale: bool) {
         if let Some(cells) = self.intents.get(node) {
+            cells.own_stale.fetch_or(u64::from(stale) << cell, Ordering::AcqRel);
             cells.stale.fetch_or(u64::from(stale) << cell, Ordering::AcqRel);
             cells.taken.fetch_and(!(1 << cell), Ordering::AcqRel);
         }
+    }
+    /// Looks at the cells of its slot for intents of former owners, and leaves those alone whose locks may be held.
+    async fn inherit_intents(&self, span: &Span) -> Result<(), PoolError> {
+        for (node, cells) in self.pool.nodes().zip(&self.intents) {
+            cells.stale.store((1 << INTENTS) - 1, Ordering::Release);
+            self.reclaim_intents(span.endpoint(), node).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether cells that were left with an intent have been cleared, and clears those of former owners of the slot
+    /// whose locks are free: they are buried, so they never hold them again. Did any cell become usable?
+    pub(crate) async fn reclaim_intents(&self, endpoint: &Endpoint, node: NodeId) -> Result<bool, PoolError> {
+        let Some(cells) = self.intents.get(node.index()) else { return Ok(false) };
+        let stale = cells.stale.load(Ordering::Acquire) & !cells.taken.load(Ordering::Acquire);
+        if stale == 0 {
+            return Ok(false);
+        }
+        let span = endpoint.span(OpKind::Maintenance);
+        let at = self.pool.geometry(node).intent(node, self.slot, 0);
+        let words = span.read(at, (INTENTS * INTENT_LEN) as usize).await?;
+        let mut usable = 0;
+        for (cell, words) in (0..INTENTS).zip(words.words().chunks_exact(INTENT_LEN as usize / 8)) {
+            let &[word, _, lock, mask, ..] = words else { continue };
+            if stale >> cell & 1 == 0 {
+                continue;
+            }
+            let former = word >> 40 != self.generation() & 0xFF_FFFF;
+            if !stands(word) {
+                usable |= 1 << cell;
+            } else if former {
+                let lock = Lock { at: RemotePtr::from_bits(lock), mask };
+                let held = match span.read(lock.at, 8).await {
+                    Ok(now) => lock.held(first_word(&now)),
+                    Err(FabricError::NoSuchNode(_) | FabricError::OutOfBounds { .. }) => true,
+                    Err(error) => return Err(error.into()),
+                };
+                if !held && span.cas(at.add(cell * INTENT_LEN), word, cleared(word)).await? == word {
+                    usable |= 1 << cell;
+                }
+            }
+        }
+        cells.own_stale.fetch_and(!usable, Ordering::AcqRel);
+        cells.stale.fetch_and(!usable, Ordering::AcqRel);
+        Ok(usable != 0)
+    }
+    /// Does an intent of this client stand that no operation of its has in hand?
+    fn leaves_intents(&self) -> bool {
+        self.intents.iter().any(|cells| cells.own_stale.load(Ordering::Acquire) != 0)
+    }
+    pub(crate) fn watch(&self) -> MutexGuard<'_, Watch> {
+        lock(&self.watch)
     }
     /// How often the slot has been taken, this time included.
     pub(crate) fn generation(&self) -> u64 {
@@ -219,7 +325,13 @@ impl Client {
             return Err(PoolError::LeaseLost);
         }
         let Some(_ticking) = Raised::raise(&self.ticking) else { return Ok(()) };
-        self.tick_alone(endpoint).await
+        match self.tick_alone(endpoint).await {
+            Err(PoolError::Fabric(FabricError::Revoked)) => {
+                self.lost.store(true, Ordering::Relaxed);
+                Err(PoolError::LeaseLost)
+            }
+            done => done,
+        }
     }
 
     async fn tick_alone(&self, endpoint: &Endpoint) -> Result<(), PoolError> {
@@ -227,12 +339,14 @@ impl Client {
         let geometry = self.pool.geometry(HOME);
         let known = self.epoch();
         let mut batch = span.batch();
+        let began = endpoint.now();
         let epoch = batch.read(header_word(HOME, header::EPOCH), 8);
         let slots = batch.read(geometry.client(0), (self.pool.client_slots() * CLIENT_SLOT_LEN) as usize);
         let mut done = batch.post().await?;
         let epoch = checked_epoch(first_word(&done.buf(epoch)), known)?;
         let slots = done.buf(slots);
         let slots = parse_slots(&slots);
+        self.watch().observe(slots, began, endpoint.now());
         let mine = slots.get(self.slot as usize);
         if mine.is_none_or(|slot| slot.state != self.state) {
             self.lost.store(true, Ordering::Relaxed);
@@ -244,10 +358,14 @@ impl Client {
             let pins = lock(&self.pins);
             pins.iter().filter_map(|pin| pin.get()).fold(epoch, u64::min)
         };
-        let mut others = slots.iter().enumerate().filter(|(i, slot)| *i != self.slot as usize && slot.active());
-        // A client that is proved gone has no operations left to wait for.
-        let gone = |slot: &ClientSlot| self.pool.fabric().is_gone(&identity_of(slot)) == Some(true);
-        let all_quiesced = quiesced >= epoch && others.all(|(_, slot)| slot.quiesced >= epoch || gone(slot));
+        let mut all_quiesced = quiesced >= epoch;
+        for (slot, record) in slots.iter().enumerate() {
+            let there = slot as u64 != self.slot && (record.active() || record.arriving());
+            if all_quiesced && there && record.quiesced < epoch {
+                // Nobody is passed over whose verbs may still take effect.
+                all_quiesced = self.is_over(slot, record) && evict(&self.pool, &span, slot as u64, record).await?;
+            }
+        }
         let mut batch = span.batch();
         let heartbeat = self.heartbeat.fetch_add(1, Ordering::Relaxed) + 1;
         let at = geometry.client(self.slot).add(offset_of!(ClientSlot, heartbeat) as u64);
@@ -285,11 +403,14 @@ impl Client {
             pause = (pause * 2).min(Duration::from_millis(5));
         }
         let span = endpoint.span(OpKind::Maintenance);
-        let at = self.pool.geometry(HOME).client(self.slot);
-        let mut batch = span.batch();
-        batch.write_words(at.add(offset_of!(ClientSlot, heartbeat) as u64), &[0, 0, 0, 0, 0]);
-        batch.cas(at, self.state, self.state & !0xFF);
-        batch.post().await?;
+        for node in self.pool.nodes() {
+            self.reclaim_intents(endpoint, node).await?;
+        }
+        // A lock may be held under such an intent, and verbs may be on their way. Whoever frees the slot later has shut this
+        // client out by then.
+        if !self.leaves_intents() {
+            span.cas(self.pool.geometry(HOME).client(self.slot), self.state, self.state & !0xFF).await?;
+        }
         self.lost.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -313,16 +434,16 @@ pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, Poo
     Ok(parse_slots(&slots).iter().map(|slot| slot.state).collect())
 }
 
-fn identity_of(slot: &ClientSlot) -> Identity {
+pub(crate) fn identity_of(slot: &ClientSlot) -> Identity {
     let [token, pid, started] = slot.identity;
     Identity { token, pid, started }
 }
 
-fn parse_slots(buf: &Buf) -> &[ClientSlot] {
+pub(crate) fn parse_slots(buf: &Buf) -> &[ClientSlot] {
     <[ClientSlot]>::ref_from_bytes(buf.bytes()).unwrap_or_default()
 }
 
-async fn read_slots(span: &Span, pool: &Pool) -> Result<Buf, PoolError> {
+pub(crate) async fn read_slots(span: &Span, pool: &Pool) -> Result<Buf, PoolError> {
     let len = (pool.client_slots() * CLIENT_SLOT_LEN) as usize;
     Ok(span.read(pool.geometry(HOME).client(0), len).await?)
 }

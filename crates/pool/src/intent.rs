@@ -10,8 +10,9 @@
 //! * **I2** An intent is cleared by a CAS of its first word, behind the atomic that releases the lock in the same batch
 //!   (G4 orders atomics), so it outlives the lock. The word carries the generation of the client slot and a sequence
 //!   number that no two declarations share: a clearing CAS that lands late (N5) finds another word and does nothing.
+//!   Clearing leaves the number behind, so the first word of a cell never is what it was before.
 //! * **I3** A cell belongs to one operation of its client at a time. An operation that ends without clearing its intent
-//!   may hold the lock still; its cell is used again only when the client has no other left.
+//!   may hold the lock still, and its verbs may still land; its cell is not used again before somebody has cleared it.
 //!
 //! An intent may name a lock that its client failed to take, or has released; it is never missing for one that is held by
 //! an operation in progress. An operation takes at most one cell of a node: two of them that each wait for a second one
@@ -19,24 +20,43 @@
 //!
 //! ```text
 //! first word   63          40 39        1 0
-//!              | generation  | sequence  |1|    zero: no intent
+//!              | generation  | sequence  |1|    an intent stands
+//!              | generation  | sequence  |0|    none does, or none ever did
 //! ```
+//!
+//! How the locks of the dead are told and claimed: [`takeover`](crate::takeover).
 
 use crate::layout::{INTENT_LEN, INTENTS};
 use crate::session::Session;
-use crate::{ClientInfo, PoolError};
-use farindex_fabric::{Batch, FabricError, NodeId, RemotePtr, Span};
+use crate::{ClientInfo, Pool, PoolError};
+use farindex_fabric::{Batch, Done, FabricError, NodeId, RemotePtr, Span, Ticket};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// A lock: a word, and what of it says that somebody holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lock {
+    /// The word.
+    pub at: RemotePtr,
+    /// It is held while any of these bits is set.
+    pub mask: u64,
+}
+
+impl Lock {
+    /// Does this word say that the lock is held?
+    pub const fn held(&self, word: u64) -> bool {
+        word & self.mask != 0
+    }
+}
 
 /// What the holder of a lock is about to do. The words behind the lock belong to the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Intent {
     /// The index that the lock belongs to.
     pub index: u64,
-    /// The lock word.
-    pub lock: RemotePtr,
+    /// The lock.
+    pub lock: Lock,
     /// What it is about to do there, in the index's own terms.
     pub what: [u64; 4],
 }
@@ -50,6 +70,10 @@ pub struct Found {
     pub generation: u64,
     /// What it says.
     pub intent: Intent,
+    /// The first word of its cell.
+    pub(crate) at: RemotePtr,
+    /// What that word holds.
+    pub(crate) word: u64,
 }
 
 /// A cell of this client's slot, held by one operation.
@@ -63,7 +87,16 @@ pub struct IntentCell<'s> {
 }
 
 const GENERATION_SHIFT: u32 = 40;
-const GENERATION_MASK: u64 = (1 << 24) - 1;
+pub(crate) const GENERATION_MASK: u64 = (1 << 24) - 1;
+
+/// The first word of a cell whose intent has been cleared.
+pub(crate) const fn cleared(word: u64) -> u64 {
+    word & !1
+}
+/// Does an intent stand in a cell with this first word?
+pub(crate) const fn stands(word: u64) -> bool {
+    word & 1 == 1
+}
 
 /// Sequence numbers are unique within the process, so also within the client.
 static SEQUENCE: AtomicU64 = AtomicU64::new(1);
@@ -85,6 +118,9 @@ impl Session {
                 let at = self.pool().geometry(node).intent(node, self.client().slot(), cell);
                 return Ok(IntentCell { session: self, node, cell, at, word: Cell::new(0) });
             }
+            if self.client().reclaim_intents(self.endpoint(), node).await? {
+                continue;
+            }
             if self.endpoint().now() >= until {
                 let what = format!("every intent cell of this client on memory node {node}");
                 return Err(PoolError::Held { what, holder: "its own operations".to_owned() });
@@ -100,11 +136,13 @@ impl IntentCell<'_> {
         // A new number each time: the clearing of an earlier intent of this very cell may be on its way still.
         self.word.set(next_word(self.session.client().generation()));
         let [a, b, c, d] = intent.what;
-        batch.write_words(self.at, &[self.word.get(), intent.index, intent.lock.to_bits(), a, b, c, d]);
+        let Lock { at, mask } = intent.lock;
+        batch.write_words(self.at, &[self.word.get(), intent.index, at.to_bits(), mask, a, b, c, d]);
     }
     /// Clears the intent. Goes behind the atomic that releases the lock, in its batch.
     pub fn clear(&self, batch: &mut Batch<'_>) {
-        batch.cas(self.at, self.word.replace(0), 0);
+        let word = self.word.replace(0);
+        batch.cas(self.at, word, cleared(word));
     }
 }
 
@@ -117,32 +155,49 @@ impl Drop for IntentCell<'_> {
 /// Client slots whose cells are fetched by one READ.
 const SLOTS_PER_READ: u64 = 64;
 
+/// READs of all cells of a node, in one batch's order.
+pub(crate) fn read_cells(batch: &mut Batch<'_>, pool: &Pool, node: NodeId) -> Vec<Ticket> {
+    let geometry = pool.geometry(node);
+    let firsts = (0..geometry.client_slots).step_by(SLOTS_PER_READ as usize);
+    let reads = firsts.map(|first| {
+        let slots = SLOTS_PER_READ.min(geometry.client_slots - first);
+        batch.read(geometry.intent(node, first, 0), (slots * INTENTS * INTENT_LEN) as usize)
+    });
+    reads.collect()
+}
+
+/// The words of all cells that were read.
+pub(crate) fn cell_words(done: &mut Done, tickets: Vec<Ticket>) -> Vec<u64> {
+    tickets.into_iter().flat_map(|ticket| done.buf(ticket).words().to_vec()).collect()
+}
+
+/// The intents that stand in these cells, in ascending order of slots and cells.
+pub(crate) fn standing<'a>(pool: &Pool, node: NodeId, words: &'a [u64]) -> impl Iterator<Item = Found> + use<'a> {
+    let geometry = pool.geometry(node);
+    (0..).zip(words.chunks_exact(INTENT_LEN as usize / 8)).filter_map(move |(i, cell)| match *cell {
+        [word, index, lock, mask, a, b, c, d] if stands(word) => {
+            let lock = Lock { at: RemotePtr::from_bits(lock), mask };
+            let intent = Intent { index, lock, what: [a, b, c, d] };
+            let at = geometry.intent(node, i / INTENTS, i % INTENTS);
+            Some(Found { slot: i / INTENTS, generation: word >> GENERATION_SHIFT, intent, at, word })
+        }
+        _ => None,
+    })
+}
+
 /// Every intent on a node, of all clients, that has not been cleared.
 pub async fn intents(session: &Session, span: &Span, node: NodeId) -> Result<Vec<Found>, PoolError> {
-    let geometry = session.pool().geometry(node);
-    let mut found = Vec::new();
-    let mut first = 0;
-    while first < geometry.client_slots {
-        let slots = SLOTS_PER_READ.min(geometry.client_slots - first);
-        let cells = span.read(geometry.intent(node, first, 0), (slots * INTENTS * INTENT_LEN) as usize).await?;
-        for (i, cell) in (0..).zip(cells.words().chunks_exact(INTENT_LEN as usize / 8)) {
-            if let &[word, index, lock, a, b, c, d, _] = cell
-                && word & 1 == 1
-            {
-                let intent = Intent { index, lock: RemotePtr::from_bits(lock), what: [a, b, c, d] };
-                found.push(Found { slot: first + i / INTENTS, generation: word >> GENERATION_SHIFT, intent });
-            }
-        }
-        first += slots;
-    }
-    Ok(found)
+    let mut batch = span.batch();
+    let cells = read_cells(&mut batch, session.pool(), node);
+    let mut done = batch.post().await?;
+    Ok(standing(session.pool(), node, &cell_words(&mut done, cells)).collect())
 }
 
 /// Who may hold a lock, for a message.
 pub async fn holders(session: &Session, span: &Span, lock: RemotePtr) -> Result<String, PoolError> {
     let named = intents(session, span, lock.node()).await?;
     let clients = crate::clients(session.pool(), span).await?;
-    let mut who: Vec<_> = named.iter().filter(|found| found.intent.lock == lock).collect();
+    let mut who: Vec<_> = named.iter().filter(|found| found.intent.lock.at == lock).collect();
     who.dedup_by_key(|found| (found.slot, found.generation));
     let who: Vec<_> = who.iter().map(|found| describe(&clients, found.slot, Some(found.generation))).collect();
     Ok(if who.is_empty() { "an unknown client".to_owned() } else { who.join(" or ") })

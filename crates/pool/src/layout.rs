@@ -59,7 +59,7 @@ impl Superblock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ClientSlot {
-    /// `generation << 8 | active`. Taken and given back by CAS.
+    /// `generation << 8 | 0` (free), [`ACTIVE`] or [`ARRIVING`]. Taken and given back by CAS.
     pub state: u64,
     /// Counts up while the client lives.
     pub heartbeat: u64,
@@ -74,6 +74,11 @@ pub struct ClientSlot {
     pub reserved: u64,
 }
 
+/// Low byte of a slot's state: a client holds it.
+pub const ACTIVE: u64 = 1;
+/// Low byte of a slot's state: a client has taken it, and writes down who it is.
+pub const ARRIVING: u64 = 2;
+
 /// Bytes of a [`ClientSlot`].
 pub const CLIENT_SLOT_LEN: u64 = 64;
 const _: () = assert!(size_of::<ClientSlot>() == CLIENT_SLOT_LEN as usize);
@@ -81,7 +86,11 @@ const _: () = assert!(size_of::<ClientSlot>() == CLIENT_SLOT_LEN as usize);
 impl ClientSlot {
     /// Is somebody registered here?
     pub fn active(&self) -> bool {
-        self.state & 0xFF == 1
+        self.state & 0xFF == ACTIVE
+    }
+    /// Has somebody taken it who has not begun yet?
+    pub fn arriving(&self) -> bool {
+        self.state & 0xFF == ARRIVING
     }
     /// May the slot be taken? What says neither this nor that it is active belongs to nobody.
     pub fn vacant(&self) -> bool {

@@ -13,8 +13,10 @@
 //! | [`session`] | one worker thread: pins, allocation, reclamation |
 //! | [`alloc`] | size classes, chunks, spans, bitmaps |
 //! | [`intent`] | who holds which lock, readable by everyone |
+//! | [`takeover`] | expired clients, and the locks that the dead leave |
 //! | [`catalog`] | named indexes |
 //! | [`audit`] | is every block where it should be? |
+//! | [`reclaim`] | freeing what the dead have left |
 
 pub mod alloc;
 pub mod audit;
@@ -25,11 +27,14 @@ pub mod error;
 pub mod intent;
 pub mod layout;
 pub mod pool;
+pub mod reclaim;
 pub mod session;
+pub mod takeover;
 
 pub use catalog::IndexInfo;
 pub use client::{Client, ClientInfo, clients};
 pub use error::PoolError;
-pub use intent::{Intent, IntentCell};
+pub use intent::{Intent, IntentCell, Lock};
 pub use pool::{Pool, PoolOptions};
 pub use session::{Pin, Session};
+pub use takeover::{Claim, Taken, Vigil};

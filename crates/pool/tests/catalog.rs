@@ -7,7 +7,7 @@ use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::{CONFIG_LEN, HOME, header, header_word};
-use farindex_pool::{Intent, PoolError, Session, catalog, intent};
+use farindex_pool::{Intent, Lock, PoolError, Session, catalog, intent};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -156,27 +156,28 @@ fn a_held_catalog_names_its_holder() {
     let rig = Rig::new(8);
     let (member, other) = (rig.join(), rig.join());
     let session = member.session();
-    let lock = header_word(HOME, header::CATALOG_LOCK);
+    let at = header_word(HOME, header::CATALOG_LOCK);
     let hint = "if that client is gone, wait for its lease to run out and try again";
-    for (slot, holder) in [
-        (other.client.slot(), format!("client 1 (process {})", std::process::id())),
-        (6, "client 6, which has left".to_owned()),
-    ] {
-        rig.poke(lock, &[slot + 1]);
-        let error = member.run(add(&session, "late")).expect_err("held");
-        assert_eq!(
-            error.to_string(),
-            format!("the catalog has been locked for longer than a lease by {holder}; {hint}")
-        );
-    }
-    // Its own number, left by an operation that was cancelled.
-    rig.poke(lock, &[member.client.slot() + 1]);
+    // Nobody has declared it: damage.
+    rig.poke(at, &[other.client.slot() + 1]);
+    let error = member.run(add(&session, "late")).expect_err("held");
+    let holder = "an unknown client";
+    assert_eq!(error.to_string(), format!("the catalog has been locked for longer than a lease by {holder}; {hint}"));
+    // Its own, left by an operation that was cancelled.
+    rig.poke(at, &[0]);
+    let cell = member.run(session.intent_cell(HOME)).expect("free");
+    let span = session.span(OpKind::Other);
+    let mut batch = span.batch();
+    cell.declare(&mut batch, &Intent { index: 0, lock: Lock { at, mask: u64::MAX }, what: [0; 4] });
+    batch.cas(at, 0, member.client.slot() + 1);
+    member.run(batch.post()).expect("taken");
+    drop(cell);
     member.run(add(&session, "late")).expect("taken over");
-    assert_eq!(rig.peek(lock, 1), [0]);
+    assert_eq!(rig.peek(at, 1), [0]);
 }
 
 fn intent(lock: u64) -> Intent {
-    Intent { index: 5, lock: RemotePtr::new(NODE, lock), what: [1, 2, 3, 4] }
+    Intent { index: 5, lock: Lock { at: RemotePtr::new(NODE, lock), mask: 1 }, what: [1, 2, 3, 4] }
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn cells_run_out_wait_and_come_back() {
     let member = rig.join();
     let session = member.session();
     let span = session.span(OpKind::Other);
-    // One is left with its intent: it is the last to be used again.
+    // One is left with its intent: it is not used again before that is cleared.
     let left = member.run(session.intent_cell(NODE)).expect("free");
     let mut batch = span.batch();
     left.declare(&mut batch, &intent(4096));
@@ -246,19 +247,24 @@ fn cells_run_out_wait_and_come_back() {
     drop(left);
     let mut cells: Vec<_> = (0..15).map(|_| member.run(session.intent_cell(NODE)).expect("free")).collect();
     assert_eq!(member.run(intent::intents(&session, &span, NODE)).expect("read").len(), 1);
-    cells.push(member.run(session.intent_cell(NODE)).expect("the one that was left"));
     let error = member.run(session.intent_cell(NODE)).err().expect("all are taken").to_string();
     assert!(error.starts_with("every intent cell of this client on memory node 0 has been locked"), "{error}");
     let executor = Executor::new();
-    let session = Rc::new(member.session());
+    let waiter = Rc::new(member.session());
     let waiting = executor.spawn({
-        let session = Rc::clone(&session);
-        async move { session.intent_cell(NODE).await.is_ok() }
+        let waiter = Rc::clone(&waiter);
+        async move { waiter.intent_cell(NODE).await.is_ok() }
     });
     executor.run_ready();
     assert!(!waiting.is_finished());
     cells.pop();
     assert!(executor.block_on(&member.endpoint, waiting));
+    cells.push(member.run(session.intent_cell(NODE)).expect("the one that came back"));
+    // A late clearing, or whoever claimed the lock.
+    let at = rig.pool.geometry(NODE).intent(NODE, 0, 0);
+    let word = rig.peek(at, 1)[0];
+    rig.poke(at, &[word & !1]);
+    member.run(session.intent_cell(NODE)).expect("the one that was left");
     assert!(member.run(session.intent_cell(farindex_fabric::NodeId::new(9))).is_err());
 }
 

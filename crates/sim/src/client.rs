@@ -50,6 +50,11 @@ impl Client {
     pub fn die_at(&self, verb: u64, fate: Fate) {
         self.state(|state| state.die_at = Some((verb, fate)));
     }
+    /// It dies in its `batch`-th batch (the first is 1) of at least three verbs that has both WRITEs and atomics, at a verb
+    /// that the seed draws: in the midst of changing what others share.
+    pub fn die_in(&self, batch: u64, fate: Fate) {
+        self.state(|state| state.die_in = Some((batch, fate)));
+    }
     /// Each of its verbs is its last with these odds (out of [`ODDS`](crate::ODDS)).
     pub fn mortal(&self, odds: u32) {
         self.state(|state| state.mortal = odds);

@@ -11,6 +11,7 @@ use crate::queue::What;
 use crate::report::Happened;
 use crate::swarm::Swarm;
 use crate::world::{Death, Life, Mode, World};
+use farindex_fabric::{Chain, Verb, VerbKind};
 
 /// What becomes of the verbs that a client had in flight when it died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,12 +32,20 @@ impl World {
         let state = &mut self.clients[client as usize];
         let before = state.verbs - verbs;
         let mut death = None;
+        if let Some((left, fate)) = &mut state.die_in
+            && changes_much(&self.flights[flight as usize].chain)
+        {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                death = Some(Death { fate: *fate, at: Some((flight, self.fates.below(verbs) as u32)) });
+            }
+        }
         if let Some((at, fate)) = state.die_at
             && at <= state.verbs
         {
             let last = at.saturating_sub(before + 1) as u32;
             death = Some(Death { fate, at: Some((flight, last)) });
-        } else if state.mortal > 0 {
+        } else if state.mortal > 0 && death.is_none() {
             for verb in 0..verbs {
                 if self.fates.chance(state.mortal) {
                     death = Some(Death { fate: Fate::Drawn, at: Some((flight, verb as u32)) });
@@ -221,6 +230,13 @@ impl World {
             state.silent = false;
         }
     }
+}
+
+/// Does this batch look like one that takes or releases a lock?
+fn changes_much(chain: &Chain) -> bool {
+    let writes = chain.iter().any(|verb| matches!(verb.kind, VerbKind::Write(_)));
+    let atomic = |verb: &Verb| matches!(verb.kind, VerbKind::Cas { .. } | VerbKind::Faa { .. });
+    chain.len() >= 3 && writes && chain.iter().any(atomic)
 }
 
 /// Odds that make about one verb in `verbs` the client's last.

@@ -74,6 +74,8 @@ pub(crate) struct ClientState {
     /// Odds of dying at a verb.
     pub(crate) mortal: u32,
     pub(crate) die_at: Option<(u64, crate::Fate)>,
+    /// Batches of several verbs, WRITEs and atomics among them, before the one that it dies in.
+    pub(crate) die_in: Option<(u64, crate::Fate)>,
     /// Odds of freezing at a batch, and for less than 2 to how many nanoseconds.
     pub(crate) freezes: (u32, u32),
     /// Model mode: which compute node it runs on, and until when its CPU is busy.
@@ -121,6 +123,7 @@ pub(crate) struct World {
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
     pub(crate) tells_deaths: bool,
+    pub(crate) ignores_revocations: bool,
     /// Somebody wants to look, although no client is concerned.
     pub(crate) pause: bool,
     /// The simulation is being taken down: nothing happens any more.
@@ -157,6 +160,7 @@ impl World {
             current: None,
             open_tasks: 0,
             tells_deaths: false,
+            ignores_revocations: false,
             pause: false,
             closed: false,
         }
@@ -174,6 +178,7 @@ impl World {
             last: None,
             mortal: 0,
             die_at: None,
+            die_in: None,
             freezes: (0, 0),
             host,
             busy_until: 0,

@@ -3,11 +3,11 @@
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, Subject};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
-use farindex_fabric::{Endpoint, Fabric, OpKind};
+use farindex_fabric::{Endpoint, Fabric, FabricError, OpKind};
 use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
-use farindex_sim::{Config, Dice, ODDS, Outcome as Ended, Sim, Swarm, once_in};
+use farindex_sim::{Config, Dice, Fate, ODDS, Outcome as Ended, Sim, Swarm};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,10 @@ use std::time::Duration;
 /// Streams of draws: the simulator takes the first ones.
 const SETTINGS: u64 = 1000;
 const WORKERS: u64 = 2000;
+/// Whoever looks when all is over.
+const LAST: u64 = 999;
+/// With a lease of less, verbs and sleeps may take as long as that.
+const HASTY: Duration = Duration::from_millis(1000);
 
 /// What all coroutines share.
 struct Shared {
@@ -25,6 +29,18 @@ struct Shared {
     failures: RefCell<Vec<String>>,
     /// Operations that the pool had no room for.
     refused: Cell<u64>,
+    /// May clients lose their leases?
+    kills: bool,
+    /// Is the lease so short that the living may hold a lock for longer?
+    hasty: bool,
+    lease: Duration,
+    /// Operations that ended because their client had lost its lease.
+    evicted: Cell<u64>,
+}
+
+/// Has this client lost its lease?
+fn is_eviction(error: &IndexError) -> bool {
+    matches!(error, IndexError::Fabric(FabricError::Revoked) | IndexError::Pool(PoolError::LeaseLost))
 }
 
 impl Shared {
@@ -48,7 +64,8 @@ struct Worker<I> {
 }
 
 impl<I: HashIndex> Worker<I> {
-    async fn run(&mut self, op: Op, key: &[u8]) {
+    /// Runs one operation; `false` if the client has lost its lease.
+    async fn run(&mut self, op: Op, key: &[u8]) -> bool {
         self.written += 1;
         let value = self.shared.workload.value(&mut self.dice, self.name, self.written);
         let call = {
@@ -89,8 +106,15 @@ impl<I: HashIndex> Worker<I> {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
             }
+            // It may have taken effect or not, for ever: it stays open in the history.
+            Err(error) if self.shared.kills && is_eviction(&error) => {
+                self.shared.evicted.set(self.shared.evicted.get() + 1);
+                return false;
+            }
+            Err(IndexError::Locked { .. }) if self.shared.hasty && self.name != LAST => {}
             Err(error) => self.shared.fail(format!("{op:?} of {}: {error}", key.escape_ascii())),
         }
+        true
     }
 
     async fn work(mut self, operations: u64, pause: u32, shake: impl Fn(&I, &mut Dice)) {
@@ -101,7 +125,9 @@ impl<I: HashIndex> Worker<I> {
                 self.endpoint.sleep(pause).await;
             }
             let (op, key) = self.shared.workload.next(&mut self.dice);
-            self.run(op, &key).await;
+            if !self.run(op, &key).await {
+                return;
+            }
         }
     }
 }
@@ -160,13 +186,20 @@ struct Node<S: Subject> {
 
 impl<S: Subject> Node<S> {
     async fn live(mut self, spawn: impl Fn(Worker<S::Index>, u64, u32, Rc<Cell<u64>>)) {
-        if let Err(error) = self.try_live(spawn).await {
+        if let Err(error) = self.try_live(spawn).await
+            && !(self.shared.kills && is_eviction(&error))
+        {
             self.shared.fail(format!("client {}: {error}", self.number));
         }
     }
 
     async fn try_live(&mut self, spawn: impl Fn(Worker<S::Index>, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
         let endpoint = self.me.connect();
+        if self.shared.kills && self.number > 1 && self.dice.chance(ODDS / 2) {
+            // Somebody may be dead by then.
+            let pause = self.dice.tail(27);
+            endpoint.sleep(Duration::from_nanos(pause)).await;
+        }
         let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
         let working = Rc::new(Cell::new(0));
         let coroutines = self.dice.within(self.setup.coroutines.0, self.setup.coroutines.1);
@@ -198,8 +231,10 @@ impl<S: Subject> Node<S> {
         let beat = self.dice.within(10, 19) as u32;
         while working.get() > 0 {
             client.tick(&endpoint).await?;
-            let pause = 1000 + self.dice.tail(beat);
-            endpoint.sleep(Duration::from_nanos(pause)).await;
+            let pause = Duration::from_nanos(1000 + self.dice.tail(beat));
+            // Where deaths are waited out, a keeper that ticks much more often only costs time.
+            let least = if self.shared.kills { self.pool.lease() / 500 } else { Duration::ZERO };
+            endpoint.sleep(pause.max(least)).await;
         }
         client.close(&endpoint).await?;
         Ok(())
@@ -210,21 +245,61 @@ impl<S: Subject> Node<S> {
     }
 }
 
+async fn walk<S: Subject>(
+    subject: &S,
+    index: &S::Index,
+    pool: &Pool,
+    session: &Session,
+    audit: &mut Audit,
+) -> Result<IndexAudit, IndexError> {
+    let report = subject.audit(index, audit).await?;
+    for info in catalog::list(pool, &session.span(OpKind::Other)).await? {
+        audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
+    }
+    Ok(report)
+}
+
 /// Everybody has left: is everything where it should be?
 async fn look_after<S: Subject>(
     subject: S,
+    shared: Rc<Shared>,
     harness: farindex_sim::Client,
     pool: Pool,
 ) -> Result<(IndexAudit, AuditReport), IndexError> {
     let endpoint = harness.connect();
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = subject.open(&session).await?;
-    let mut audit = Audit::default();
-    let report = subject.audit(&index, &mut audit).await?;
-    for info in catalog::list(&pool, &session.span(OpKind::Other)).await? {
-        audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
+    let index = Rc::new(subject.open(&session).await?);
+    if shared.kills {
+        client.outlive(&endpoint).await?;
+        subject.mend(&index).await?;
+        // What is there, in the eyes of a survivor.
+        let log = shared.recorder.client(LAST);
+        let mut worker = Worker {
+            shared: Rc::clone(&shared),
+            index: Rc::clone(&index),
+            endpoint: endpoint.clone(),
+            log,
+            dice: Dice::new(0, WORKERS),
+            name: LAST,
+            written: 0,
+        };
+        let Workload { hot, crowd, cold, .. } = &shared.workload;
+        for key in hot.iter().chain(crowd).chain(cold) {
+            worker.run(Op::Get, key).await;
+        }
+        drop(worker);
+        // What the dead had in their hands.
+        session.maintain().await?;
+        let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
+        walk(&subject, &index, &pool, &session, &mut audit).await?;
+        let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
+        if !reclaimed.alone {
+            shared.fail("pool: somebody has not left, so nothing was reclaimed".to_owned());
+        }
     }
+    let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
+    let report = walk(&subject, &index, &pool, &session, &mut audit).await?;
     drop(index);
     let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
     Ok((report, pool_report))
@@ -281,7 +356,13 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
         max_steps: setup.max_steps,
         max_time: setup.max_time,
         log: setup.log,
+        ignores_revocations: setup.ignores_revocations,
+        tells_deaths: setup.kills() && dice.chance(ODDS / 3),
         ..Config::default()
+    };
+    let lease = match setup.kills() {
+        true => Duration::from_millis(dice.pick(&[5, 40, 200, 1000, 1000, 1000]).unwrap_or(1000)),
+        false => setup.lease,
     };
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
     let shared = Rc::new(Shared {
@@ -290,6 +371,10 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
         stamps: Stamps::new(),
         failures: RefCell::default(),
         refused: Cell::new(0),
+        kills: setup.kills(),
+        hasty: lease < HASTY,
+        lease,
+        evicted: Cell::new(0),
     });
     let outcome = drive(&sim, setup, &subject, &shared, dice, (freezing, freezing_for), report);
     let stats = sim.stats();
@@ -302,11 +387,27 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
     }
     report.failures.append(&mut shared.failures.borrow_mut());
     report.marks.insert("refused: pool full".to_owned(), shared.refused.get());
+    report.marks.insert("clients: died".to_owned(), stats.deaths);
+    report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.retain(|_, count| *count > 0);
     // What is still waiting must let go of its log.
     drop(sim);
     judge(&shared, report);
     outcome
+}
+
+/// Decides when a client dies: while it takes or releases a lock, at a verb of its first operations, or at any.
+fn doom(me: &farindex_sim::Client, dice: &mut Dice) {
+    let fates = [Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Prefix, Fate::Drawn, Fate::Drawn];
+    let fate = dice.pick(&fates).unwrap_or(Fate::Drawn);
+    let order = dice.within(0, 4);
+    if dice.chance(ODDS * 2 / 3) {
+        me.die_in(dice.within(1, 1 << order), fate);
+    } else if dice.chance(ODDS / 2) {
+        me.die_at(dice.within(10, 10 + (32 << order)), fate);
+    } else {
+        me.mortal(farindex_sim::once_in(32 << order));
+    }
 }
 
 /// Verbs in many pieces, as far apart as another client's whole step.
@@ -333,18 +434,20 @@ fn drive<S: Subject>(
     freezing: (u32, u32),
     report: &mut SeedReport,
 ) -> Result<(), String> {
-    let options = PoolOptions { client_slots: 8, lease: setup.lease, chunk_size: Some(16 << 10) };
+    let options = PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10) };
     let preparing = Dice::new(dice.word(), WORKERS);
     let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let prepare = prepare(subject.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
-    let mortal = setup.crashes > 0 && dice.chance(setup.crashes);
     for number in 1..=dice.within(setup.clients.0, setup.clients.1) {
         let me = sim.client();
         me.freezes(freezing.0, freezing.1);
-        if mortal {
-            me.mortal(once_in(dice.within(30, 3000) as u32));
+        if setup.deaths > 0 && number > 1 && dice.chance(setup.deaths) {
+            doom(&me, &mut dice);
+        }
+        if let Some((verb, fate)) = setup.dies_at.filter(|_| number == 2) {
+            me.die_at(verb, fate);
         }
         let node = Node {
             subject: subject.clone(),
@@ -380,7 +483,7 @@ fn drive<S: Subject>(
         return Err(stuck(report, &outcome, ""));
     }
     sim.settle();
-    let looked = sim.block_on(look_after(subject.clone(), sim.harness(), pool));
+    let looked = sim.block_on(look_after(subject.clone(), Rc::clone(shared), sim.harness(), pool));
     let looked = looked.map_err(|ended| stuck(report, &ended, "while looking: "))?;
     let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));

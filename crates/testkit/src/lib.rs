@@ -27,6 +27,6 @@ pub mod workload;
 
 pub use cluster::run_seed;
 pub use report::{SeedReport, Stuck, Totals};
-pub use seeds::{explore, parse_seeds, replay, run_seeds, seeds_or};
+pub use seeds::{explore, parse_seeds, replay, run_cases, run_seeds, seeds_or};
 pub use setup::{Setup, Size};
 pub use subject::Subject;

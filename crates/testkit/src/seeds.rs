@@ -42,12 +42,16 @@ pub fn run_until<S: Subject + Sync>(
     subject: &S,
     enough: impl Fn(&SeedReport) -> bool + Sync,
 ) -> Totals {
-    explore(seeds, setup, subject, |report| {
-        if !report.is_sound() {
-            eprintln!("{report}");
-        }
-        if enough(report) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })
+    explore(seeds, setup, subject, telling(enough))
+}
+
+/// Runs one seed with each of these setups.
+pub fn run_cases<S: Subject + Sync>(cases: &[(u64, Setup)], subject: &S) -> Totals {
+    let run = |case: u64| {
+        let (seed, setup) = &cases[case as usize];
+        run_seed(*seed, setup, subject)
+    };
+    run_on_all_cores(0..cases.len() as u64, run, telling(|_| false))
 }
 
 /// Runs these seeds in their order, on all cores; `each` sees every report, on whatever thread, and may end it all: what
@@ -58,18 +62,36 @@ pub fn explore<S: Subject + Sync>(
     subject: &S,
     each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
 ) -> Totals {
-    let next = AtomicU64::new(seeds.start);
+    run_on_all_cores(seeds, |seed| run_seed(seed, setup, subject), each)
+}
+
+/// Tells of failures as they come, and ends it all when there is enough.
+fn telling(enough: impl Fn(&SeedReport) -> bool + Sync) -> impl Fn(&SeedReport) -> ControlFlow<()> + Sync {
+    move |report| {
+        if !report.is_sound() {
+            eprintln!("{report}");
+        }
+        if enough(report) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn run_on_all_cores(
+    numbers: Range<u64>,
+    run: impl Fn(u64) -> SeedReport + Sync,
+    each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
+) -> Totals {
+    let next = AtomicU64::new(numbers.start);
     let threads = threads();
     let work = || {
         let mut totals = Totals::default();
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= numbers.end {
                 return totals;
             }
-            let report = run_seed(seed, setup, subject);
+            let report = run(number);
             if each(&report).is_break() {
-                next.fetch_max(seeds.end, Ordering::Relaxed);
+                next.fetch_max(numbers.end, Ordering::Relaxed);
             }
             totals.add(report);
         }

@@ -1,6 +1,6 @@
 //! How much of everything.
 
-use farindex_sim::ODDS;
+use farindex_sim::{Fate, ODDS};
 use std::time::Duration;
 
 /// The size of a run. Ranges are drawn from, both ends included.
@@ -28,15 +28,33 @@ pub struct Setup {
     pub overflowing: u32,
     /// Odds that the seed is about tearing: READs take as long as whole operations of others.
     pub tearing: u32,
-    /// Odds that clients of the seed die between two verbs, with verbs in flight. What they leave behind is then for the
-    /// others to put right; an index that cannot do that yet fails such seeds.
-    pub crashes: u32,
+    /// Odds that a client, other than the first one, dies at some verb. With this, leases are short.
+    pub deaths: u32,
+    /// The second client dies at this verb, counted from its first; for tests that try each.
+    pub dies_at: Option<(u64, Fate)>,
+    /// Revocations do nothing: for tests that must see it.
+    pub ignores_revocations: bool,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
     pub max_time: Duration,
     /// Entries of the simulator's log to keep, for replays.
     pub log: usize,
+}
+
+impl Setup {
+    /// Clients die in these seeds.
+    pub fn deadly() -> Self {
+        Setup::default().with_deaths()
+    }
+    /// The same, but clients die.
+    #[must_use]
+    pub fn with_deaths(self) -> Self {
+        Setup { clients: (2, 5), deaths: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
+    }
+    pub(crate) fn kills(&self) -> bool {
+        self.deaths > 0 || self.dies_at.is_some()
+    }
 }
 
 impl Default for Setup {
@@ -53,7 +71,9 @@ impl Default for Setup {
             tight: ODDS / 12,
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
-            crashes: 0,
+            deaths: 0,
+            dies_at: None,
+            ignores_revocations: false,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,

@@ -74,6 +74,9 @@ impl Subject for ShardUnderTest {
     async fn audit(&self, index: &Shard, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
         index.audit(audit, true).await
     }
+    async fn mend(&self, index: &Shard) -> Result<u64, IndexError> {
+        index.mend().await
+    }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
     fn shake(&self, index: &Shard, dice: &mut Dice) {
         if !self.grows {
@@ -137,6 +140,9 @@ impl Subject for CoalescedShardUnderTest {
     }
     async fn audit(&self, index: &Self::Index, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
         index.inner().audit(audit, true).await
+    }
+    async fn mend(&self, index: &Self::Index) -> Result<u64, IndexError> {
+        self.shard.mend(index.inner()).await
     }
     fn shake(&self, index: &Self::Index, dice: &mut Dice) {
         self.shard.shake(index.inner(), dice);

@@ -22,6 +22,10 @@ pub trait Subject: Clone + 'static {
     fn open(&self, session: &Rc<Session>) -> impl Future<Output = Result<Self::Index, IndexError>>;
     /// Walks it while nobody else is at work.
     fn audit(&self, index: &Self::Index, audit: &mut Audit) -> impl Future<Output = Result<IndexAudit, IndexError>>;
+    /// Puts right what dead clients have left.
+    fn mend(&self, _index: &Self::Index) -> impl Future<Output = Result<u64, IndexError>> {
+        async { Ok(0) }
+    }
     /// Does something that a client may do at any time and that brings rare paths about: pushes a table towards growth,
     /// forgets a cache.
     fn shake(&self, _index: &Self::Index, _dice: &mut Dice) {}

@@ -48,7 +48,8 @@ pub const BYTES_PER_BUCKET: u64 = 512 + 64 + 8;
 pub struct RootState(pub u64);
 
 impl RootState {
-    const RESIZER: u64 = 0x1_FFFF << 8;
+    /// The bits that name the resizer.
+    pub const RESIZER: u64 = 0x1_FFFF << 8;
     const DROPPED: u64 = 1 << 31;
 
     /// How often the table has been resized.
@@ -67,6 +68,11 @@ impl RootState {
     #[must_use]
     pub const fn resized_by(self, slot: u64) -> Self {
         RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
+    }
+    /// The same, resized by nobody.
+    #[must_use]
+    pub const fn abandoned(self) -> Self {
+        RootState(self.0 & !Self::RESIZER)
     }
     /// The same with another version, published by an operation that was pinned at `epoch`; resized by nobody.
     #[must_use]
@@ -164,6 +170,26 @@ impl Geometry {
         let (start, within, buckets) = self.place(bucket);
         start.add(buckets * (512 + 64) + within * 8)
     }
+    /// The bucket of level 1 or 2 that an address belongs to; for a level-3 slot, the level-1 bucket that it goes with.
+    pub fn locate(&self, at: RemotePtr) -> Option<(Level, u64)> {
+        let spans = (0..).zip(self.spans());
+        let mut inside = spans.filter_map(|(i, (start, bytes))| {
+            let within = at.offset().checked_sub(start.offset()).filter(|_| at.node() == start.node())?;
+            (within < bytes).then_some((i, within))
+        });
+        let (segment, within) = inside.next()?;
+        let buckets = Self::segment_buckets(self.initial_bits, segment);
+        let first = if segment == 0 { 0 } else { buckets };
+        Some(match (within / (buckets * 512), within / (buckets * 576)) {
+            (0, _) => (Level::One, first + within / 512),
+            (_, 0) => (Level::Two, first + (within - buckets * 512) / 64),
+            _ => (Level::One, first + (within - buckets * 576) / 8),
+        })
+    }
+    /// The version whose split makes this bucket; 0 for those that are there from the beginning.
+    pub fn made_at(&self, bucket: u64) -> u64 {
+        (64 - u64::from(bucket.leading_zeros())).saturating_sub(self.initial_bits)
+    }
     /// The bucket of a hash under a version.
     pub fn home(&self, hash: u64, version: u64) -> u64 {
         hash & (self.buckets(version) - 1)
@@ -254,6 +280,8 @@ mod tests {
                     [(g.bucket(Level::One, bucket), 512), (g.bucket(Level::Two, bucket), 64), (g.third(bucket), 8)]
                 {
                     assert!(ends.insert(at.offset(), len).is_none());
+                    let level = if len == 64 { Level::Two } else { Level::One };
+                    assert_eq!(g.locate(at.add(len - 8)), Some((level, bucket)));
                 }
             }
             let mut end = 1 << 20;
@@ -271,6 +299,7 @@ mod tests {
         assert_eq!(g.parent(4), Some(0));
         assert_eq!(g.parent(7), Some(3));
         assert_eq!(g.parent(0b10_0110), Some(0b00_0110));
+        assert_eq!([3, 4, 7, 8, 0b10_0110].map(|bucket| g.made_at(bucket)), [0, 1, 1, 2, 4]);
         for hash in [0u64, 0x1234_5678, 0xFFFF_FFFF] {
             for version in 0..5 {
                 let (before, after) = (g.home(hash, version), g.home(hash, version + 1));

@@ -12,6 +12,7 @@ use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
 use super::geometry::Geometry;
 use super::level3::Chain3;
 use super::lookup::{Absence, Op, Verified};
+use super::rescue::lock_of;
 use super::slot::{Entry, META, Pattern, Slot, Stamp};
 use super::split::steps;
 use crate::IndexError;
@@ -93,7 +94,7 @@ impl Op<'_> {
         let held = Held { cell, at: seen.at };
         let mut batch = span.batch();
         let what = [steps::INSERT, bucket, geometry.version, 1];
-        held.cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: seen.at, what });
+        held.cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
         let word = seen.word(LOCK_SLOT);
         let lock = batch.cas(seen.at, word, word | META);
         let first = batch.read(seen.at, Level::One.bytes());
@@ -118,7 +119,14 @@ impl Op<'_> {
         let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
         let third = done.buf(third).words().first().copied().unwrap_or(0);
         drop(done);
-        let chain = Chain3::read(span, third_at, third).await?;
+        let chain = match Chain3::read(span, third_at, third).await {
+            Ok(chain) => chain,
+            Err(error @ IndexError::Fabric(_)) => return Err(error),
+            Err(error) => {
+                self.release(&held).await?;
+                return Err(error);
+            }
+        };
         let under = Under { first, seconds, chain };
         let outcome = self.put_under_lock(geometry, &under, entry, live, &held).await;
         match outcome {

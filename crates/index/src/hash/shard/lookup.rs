@@ -104,9 +104,12 @@ impl<'a> Op<'a> {
         self.pin.span()
     }
 
-    /// Waits for others, longer each time; in the end gives up, and names who is in the way.
+    /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
     pub(super) async fn wait_for(&mut self, lock: RemotePtr) -> Result<(), IndexError> {
-        self.backoff.wait(self.pin.session(), self.pin.span(), lock).await
+        match self.backoff.wait(self.pin.session()).await {
+            true => self.look_after(lock).await,
+            false => Ok(()),
+        }
     }
 
     /// Looks for the key. `along` is a block that is written in the lookup's first batch.

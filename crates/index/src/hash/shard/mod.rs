@@ -13,6 +13,8 @@
 //! | `lookup` | search | Algorithm 2 |
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
+//! | `rescue` | what the dead leave under a lock | |
+//! | `thaw` | splits that were begun by mistake | |
 //! | `level3` | single slots and chained nodes | 3.2.1 |
 //! | `published` | removal as published, for checkers to convict | 3.2 |
 //! | `walk` | every entry, for dumps and checks | |
@@ -23,9 +25,11 @@ mod insert;
 mod level3;
 mod lookup;
 mod published;
+mod rescue;
 pub mod slot;
 mod split;
 pub mod table;
+mod thaw;
 mod wait;
 mod walk;
 
@@ -243,7 +247,7 @@ impl Shard {
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-            table.grow(&pin).await?;
+            table.grow(&pin, self.uid).await?;
         }
         if self.session.maintenance_due() {
             self.session.maintain().await?;

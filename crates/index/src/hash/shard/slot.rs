@@ -76,6 +76,10 @@ impl Stamp {
     pub fn precedes(self, epoch: u64) -> bool {
         self.before(epoch, 1)
     }
+    /// Would a recycling with this stamp have used a slot that died at `dead`?
+    pub fn recycles(self, dead: Stamp) -> bool {
+        dead.graced((self.0.wrapping_sub(1)) & STAMP_MASK)
+    }
     fn before(self, epoch: u64, by: u64) -> bool {
         let ahead = epoch.wrapping_sub(self.0) & STAMP_MASK;
         self == Stamp::NEVER || (by..=STAMP_MASK / 2).contains(&ahead)
@@ -233,6 +237,7 @@ mod tests {
         assert!(stamp.precedes(1 << 38));
         assert!(!stamp.graced(1 << 38));
         assert!(stamp.graced((1 << 38) + 1));
+        assert!(Stamp::of_pin(9).recycles(Stamp::of_pin(6)) && !Stamp::of_pin(9).recycles(Stamp::of_pin(7)));
         assert!(!Stamp::of_pin(9).precedes(9));
         assert!(Stamp::NEVER.precedes(0) && Stamp::NEVER.graced(0));
     }

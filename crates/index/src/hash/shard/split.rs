@@ -6,18 +6,19 @@
 //! 1. *one batch*: write the intent; CAS the lock; CAS the first fresh slot to a barrier (inserts go to the first fresh
 //!    slot, so that holds all of them up); CAS each entry that moves to its frozen form; READ the bucket again.
 //! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and dead
-//!    slots; then by FAA turn the version, release the old lock, release the new one; clear the intent.
+//!    slots; then by FAA turn the version, release the new lock, release the old one; clear the intent.
 //!
 //! So a move costs two extra round trips, as in the paper. Entries that stay can be updated and removed all the time.
 //! Every fourth split renews the sids: then all entries are frozen, and their blocks' headers are read within batch 1.
 //!
 //! If the lock was lost to somebody else, the slots that were frozen and barred stay so: they say no more than that this
-//! split is due, which is true. Whoever holds the lock next finds them (`Op::split` and `Op::repair`).
+//! split is due, which is true. Whoever holds the lock next finds them (here, or in `thaw`).
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, version_bit, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::level3::Chain3;
 use super::lookup::Op;
+use super::rescue::lock_of;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
@@ -35,6 +36,10 @@ pub(super) mod steps {
     pub(crate) const INSERT: u64 = 2;
     /// Undoing an abandoned split.
     pub(crate) const REPAIR: u64 = 3;
+    /// Finishing or undoing what a dead client has left.
+    pub(crate) const RESCUE: u64 = 4;
+    /// Adding a segment to the table.
+    pub(crate) const GROW: u64 = 5;
 }
 
 /// The two buckets that a split leaves behind.
@@ -45,11 +50,11 @@ pub(super) struct Halves {
 
 /// What is known of the entries of a bucket that is being split.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     /// By block: the slot as it was before it was frozen.
-    entries: BTreeMap<RemotePtr, Entry>,
+    pub(super) entries: BTreeMap<RemotePtr, Entry>,
     /// By block: what its header says.
-    headers: BTreeMap<RemotePtr, Header>,
+    pub(super) headers: BTreeMap<RemotePtr, Header>,
 }
 
 /// A CAS that makes one slot stand still.
@@ -117,7 +122,7 @@ impl Op<'_> {
         let mut known = Known::default();
         let mut batch = span.batch();
         let what = [steps::SPLIT, bucket, version, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: seen.at, what });
+        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
         let word = seen.word(LOCK_SLOT);
         let lock = batch.cas(seen.at, word, word | META);
         let held = hold_still(&mut batch, seen, level, version);
@@ -145,7 +150,7 @@ impl Op<'_> {
             }
             return Ok(None);
         }
-        let mut now = Snapshot::new(seen.at, done.buf(read));
+        let now = Snapshot::new(seen.at, done.buf(read));
         let third = third.map(|ticket| done.buf(ticket).words().first().copied().unwrap_or(0));
         for (ptr, ticket) in headers {
             if let Some(header) = Header::decode(done.buf(ticket).words()) {
@@ -159,6 +164,32 @@ impl Op<'_> {
             self.restore(level, &now, &cell, &mut known).await?;
             return Ok(None);
         }
+        match self.split_locked(geometry, level, bucket, now, &cell, &mut known, third).await {
+            // The lock is never left held because something was wrong; only a failed verb leaves it open what holds (N7).
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            Err(error) => {
+                let now = Snapshot::new(seen.at, span.read(seen.at, level.bytes()).await?);
+                self.restore(level, &now, &cell, &mut known).await?;
+                Err(error)
+            }
+            Ok(halves) => Ok(Some(halves)),
+        }
+    }
+
+    /// Under the lock, once batch 1 is through.
+    #[allow(clippy::too_many_arguments)]
+    async fn split_locked(
+        &self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        mut now: Snapshot,
+        cell: &IntentCell<'_>,
+        known: &mut Known,
+        third: Option<u64>,
+    ) -> Result<Halves, IndexError> {
+        let span = self.pin.span();
+        let version = now.version();
         // An update or an insert may have come in between: once more, until the bucket stands still.
         loop {
             let mut batch = span.batch();
@@ -172,22 +203,23 @@ impl Op<'_> {
             known.learn(&mut done, &held);
             now = Snapshot::new(now.at, done.buf(read));
         }
-        self.learn_headers(&now, version, &mut known).await?;
+        self.learn_headers(&now, version, known, true).await?;
         let chain = match third {
-            Some(word) => Some(Chain3::read(span, third_at, word).await?),
+            Some(word) => Some(Chain3::read(span, geometry.third(bucket), word).await?),
             None => None,
         };
-        match self.finish_split(geometry, level, bucket, &now, &cell, &known, chain).await {
-            Err(IndexError::Pool(error)) => {
-                self.restore(level, &now, &cell, &mut known).await?;
-                Err(error.into())
-            }
-            done => done.map(Some),
-        }
+        self.finish_split(geometry, level, bucket, &now, cell, known, chain).await
     }
 
-    /// Reads the headers of entries that cannot be placed without.
-    async fn learn_headers(&self, now: &Snapshot, version: u64, known: &mut Known) -> Result<(), IndexError> {
+    /// Reads the headers of entries that cannot be placed without. If they are not `needed`, those that make no sense
+    /// are left out.
+    pub(super) async fn learn_headers(
+        &self,
+        now: &Snapshot,
+        version: u64,
+        known: &mut Known,
+        needed: bool,
+    ) -> Result<(), IndexError> {
         let all = version % ROUND == ROUND - 1;
         let span = self.pin.span();
         let mut batch = span.batch();
@@ -204,13 +236,17 @@ impl Op<'_> {
         for (ptr, ticket) in asked {
             let what = "a block's header makes no sense";
             let corrupt = || IndexError::from(PoolError::Corrupt { at: ptr, what: what.to_owned() });
-            known.headers.insert(ptr, Header::decode(done.buf(ticket).words()).ok_or_else(corrupt)?);
+            match Header::decode(done.buf(ticket).words()) {
+                Some(header) => drop(known.headers.insert(ptr, header)),
+                None if needed => return Err(corrupt()),
+                None => {}
+            }
         }
         Ok(())
     }
 
     /// The hash that counts for an entry in this bucket: the key's own in level 1, that of its choice in level 2.
-    fn placing_hash(geometry: &Geometry, level: Level, bucket: u64, version: u64, header: &Header) -> u64 {
+    pub(super) fn placing_hash(geometry: &Geometry, level: Level, bucket: u64, version: u64, header: &Header) -> u64 {
         let places = Places::of(header.hash);
         match level {
             Level::One => header.hash.bits(),
@@ -245,7 +281,7 @@ impl Op<'_> {
 
     #[allow(clippy::too_many_arguments)]
     async fn finish_split(
-        &mut self,
+        &self,
         geometry: &Geometry,
         level: Level,
         bucket: u64,
@@ -334,12 +370,13 @@ impl Op<'_> {
         }
         let turned = version_slot(version);
         batch.faa(now.slot(turned), META);
+        // As long as the new bucket's lock is this split's, so is the old one's, and our intent names that one.
+        batch.faa(new_at, META);
         if planted(Fault::PlainUnlock) {
             batch.write_words(now.at, &[old[LOCK_SLOT] ^ META]);
         } else {
             batch.faa(now.slot(LOCK_SLOT), META);
         }
-        batch.faa(new_at, META);
         cell.clear(&mut batch);
         batch.post().await?;
         if level == Level::One {
@@ -412,116 +449,6 @@ impl Op<'_> {
             chain.add(&self.pin, *entry).await?;
         }
         Ok(())
-    }
-
-    /// This operation has lost a split to another client, but some slots stand still now. If that split was still due,
-    /// so be it. But if the bucket had been split before, the CASes met words that look as they did before (a renewed sid
-    /// can be the old one): then those slots wait for a split that may never come, and must be freed.
-    async fn thaw(&mut self, level: Level, at: RemotePtr, version: u64) -> Result<(), IndexError> {
-        loop {
-            let mut batch = self.pin.span().batch();
-            // The lock first: if it is free, the READ behind it sees all that its last holder did.
-            let lock = batch.read(at, 8);
-            let read = batch.read(at, level.bytes());
-            let mut done = batch.post().await?;
-            let locked = done.buf(lock).words().first().is_some_and(|word| word & META != 0);
-            let now = Snapshot::new(at, done.buf(read));
-            drop(done);
-            let stands = |slot: Slot| matches!(slot, Slot::Frozen(..) | Slot::Barrier(..));
-            if locked {
-                self.wait_for(at).await?;
-            } else if now.version() == version || !now.slots().any(|(_, slot)| stands(slot)) {
-                return Ok(());
-            } else {
-                mark!("split: thawed what was split already");
-                self.repair(level, at).await?;
-            }
-        }
-    }
-
-    /// Under the lock of a bucket that somebody else has begun to split: undoes that, and releases the lock.
-    pub(super) async fn unfreeze(&self, now: &Snapshot, cell: &IntentCell<'_>) -> Result<(), IndexError> {
-        self.restore(Level::One, now, cell, &mut Known::default()).await
-    }
-
-    /// Under the lock: makes frozen entries live again and lifts the barrier, then releases the lock.
-    async fn restore(
-        &self,
-        level: Level,
-        now: &Snapshot,
-        cell: &IntentCell<'_>,
-        known: &mut Known,
-    ) -> Result<(), IndexError> {
-        let span = self.pin.span();
-        // What was done before this snapshot, and may have landed after it.
-        let now = Snapshot::new(now.at, span.read(now.at, level.bytes()).await?);
-        // As in a split that renews no sids; a block whose slot this operation froze needs no header.
-        self.learn_headers(&now, 0, known).await?;
-        mark!("restore");
-        let geometry = self.table.geometry();
-        let version = now.version();
-        let mut words = now.words().to_vec();
-        for (i, slot) in now.slots() {
-            match slot {
-                Slot::Frozen(fp, ptr) => {
-                    let entry = known.entries.get(&ptr).copied().or_else(|| {
-                        let header = known.headers.get(&ptr)?;
-                        let bucket = self.bucket_of(&geometry, level, now.at, header)?;
-                        let hash = Self::placing_hash(&geometry, level, bucket, version, header);
-                        let len = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
-                        Some(Entry { fp, sid: geometry.sid(hash, version), len, ptr })
-                    });
-                    if let Some(entry) = entry {
-                        words[i] = Slot::Live(entry).over(words[i]);
-                    }
-                }
-                Slot::Barrier(of, stamp) => words[i] = Slot::Fresh(of, stamp).over(words[i]),
-                _ => {}
-            }
-        }
-        let mut batch = span.batch();
-        write_changes(&mut batch, &now, &words);
-        batch.faa(now.slot(LOCK_SLOT), META);
-        cell.clear(&mut batch);
-        batch.post().await?;
-        Ok(())
-    }
-
-    /// The number of the bucket at this address that an entry with this header lies in.
-    fn bucket_of(&self, geometry: &Geometry, level: Level, at: RemotePtr, header: &Header) -> Option<u64> {
-        let places = Places::of(header.hash);
-        let hashes = match level {
-            Level::One => [header.hash.bits(); 2],
-            Level::Two => places.choices,
-        };
-        let homes = hashes.into_iter().flat_map(|hash| (0..=geometry.version).map(move |v| geometry.home(hash, v)));
-        homes.into_iter().find(|home| geometry.bucket(level, *home) == at)
-    }
-
-    /// Takes the lock of a bucket that somebody has begun to split and left, and undoes it.
-    pub(super) async fn repair(&mut self, level: Level, at: RemotePtr) -> Result<(), IndexError> {
-        let span = self.pin.span();
-        let cell = self.pin.session().intent_cell(at.node()).await?;
-        let word = span.read(at, 8).await?.words().first().copied().unwrap_or(META);
-        if word & META != 0 {
-            return Ok(());
-        }
-        let mut batch = span.batch();
-        let what = [steps::REPAIR, 0, 0, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: at, what });
-        let lock = batch.cas(at, word, word | META);
-        let read = batch.read(at, level.bytes());
-        let mut done = batch.post().await?;
-        if done.old(lock) != word {
-            let mut batch = span.batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
-            return Ok(());
-        }
-        mark!("repair");
-        let now = Snapshot::new(at, done.buf(read));
-        drop(done);
-        self.restore(level, &now, &cell, &mut Known::default()).await
     }
 
     /// Splits whatever has to be split before `bucket` has the directory's version. `seen` is what was read of the bucket
@@ -603,7 +530,7 @@ impl Op<'_> {
 }
 
 /// WRITEs the words that differ, run by run.
-fn write_changes(batch: &mut Batch<'_>, before: &Snapshot, after: &[u64]) {
+pub(super) fn write_changes(batch: &mut Batch<'_>, before: &Snapshot, after: &[u64]) {
     let mut i = 0;
     while i < after.len() {
         let mut end = i;

@@ -13,12 +13,15 @@ use super::geometry::{
     BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_RENEWED, ROOT_SEAL, ROOT_SEGMENTS, ROUND,
     RootState,
 };
+use super::rescue::{Rescue, resize_lock};
+use super::split::steps;
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::{Pin, PoolError, Session, epoch::tag};
+use farindex_pool::{Intent, Pin, PoolError, Session, epoch::tag};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// How many lookups of young buckets in a row must find them split before a worker stops to read the parents along.
 const SPECULATION: u32 = 64;
@@ -43,6 +46,8 @@ pub struct Table {
     speculation: Cell<u32>,
     /// The pool was full when the table was to grow; at this count it may try again.
     grow_at: Cell<u64>,
+    /// Somebody resizes: the root's word, and when it was looked at last.
+    resizing: Cell<Option<(u64, Duration)>>,
 }
 
 /// How fast the table grows, for one of this worker's operations.
@@ -151,6 +156,7 @@ impl Table {
             checked: Cell::new(epoch),
             speculation: Cell::new(SPECULATION),
             grow_at: Cell::new(0),
+            resizing: Cell::new(None),
         };
         table.learn(words.words())?;
         Ok(table)
@@ -281,6 +287,20 @@ impl Table {
         Ok(())
     }
 
+    /// Tells everybody that the index with this seal has been dropped, if this is a root of it.
+    pub(super) async fn mark_abandoned(span: &Span, root: RemotePtr, seal: u64) -> Result<(), IndexError> {
+        loop {
+            let words = span.read(root, ROOT_LEN).await?;
+            let state = RootState(first_word(&words));
+            if words.words().get(ROOT_SEAL) != Some(&seal) || state.dropped() {
+                return Ok(());
+            }
+            if span.cas(root, state.0, state.drop().0).await? == state.0 {
+                return Ok(());
+            }
+        }
+    }
+
     /// Is it time to grow?
     pub fn crowded(&self) -> bool {
         let count = self.count();
@@ -297,7 +317,9 @@ impl Table {
 
     /// Adds a segment as large as all before, unless somebody else is at it. A pool without room for it is no error: the
     /// table goes on with its overflow levels, and tries again later.
-    pub async fn grow(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+    ///
+    /// The root names the resizer, and an intent names the root: `index` is the uid that goes into it.
+    pub async fn grow(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
         let (session, span, epoch) = (pin.session(), pin.span(), pin.epoch());
         self.sync(span, epoch).await?;
         if !self.crowded() {
@@ -307,7 +329,7 @@ impl Table {
         let version = geometry.version;
         let state = geometry.state;
         if state.resizer().is_some() {
-            return Ok(());
+            return self.await_resizer(pin, index, state).await;
         }
         let renews = version % ROUND == ROUND - 1;
         if renews && !self.renewal_is_known(span, epoch).await? {
@@ -318,15 +340,37 @@ impl Table {
         }
         let too_large = version as usize + 2 > MAX_SEGMENTS || geometry.initial_bits() + version + 1 > MAX_BUCKET_BITS;
         let mine = state.resized_by(session.client().slot());
-        if too_large || span.cas(self.root, state.0, mine.0).await? != state.0 {
-            mark!("grow: lost");
+        if too_large {
             return Ok(());
+        }
+        let cell = session.intent_cell(self.root.node()).await?;
+        let clear = async || {
+            let mut batch = span.batch();
+            cell.clear(&mut batch);
+            batch.post().await.map(drop)
+        };
+        let mut batch = span.batch();
+        let what = [steps::GROW, version, 0, 0];
+        cell.declare(&mut batch, &Intent { index, lock: resize_lock(self.root), what });
+        let won = batch.cas(self.root, state.0, mine.0);
+        if batch.post().await?.old(won) != state.0 {
+            mark!("grow: lost");
+            return Ok(clear().await?);
         }
         let bytes = Geometry::segment_buckets(geometry.initial_bits(), version + 1) * BYTES_PER_BUCKET;
         let segment = match session.alloc_zeroed(span, self.root.node(), bytes).await {
             Ok(segment) => segment,
             Err(error) => {
-                span.cas(self.root, mine.0, state.0).await?;
+                let mut seen = mine;
+                loop {
+                    let old = RootState(span.cas(self.root, seen.0, seen.abandoned().0).await?);
+                    if old == seen {
+                        break;
+                    }
+                    // The index was dropped meanwhile.
+                    seen = old;
+                }
+                clear().await?;
                 self.grow_at.set(self.count() + geometry.slots() / 16 + 1);
                 return match error {
                     PoolError::Full { .. } => Ok(()),
@@ -340,6 +384,7 @@ impl Table {
             batch.write_words(self.root.add(ROOT_RENEWED), &[tag(epoch)]);
         }
         let published = batch.cas(self.root, mine.0, state.settled(version + 1, pin.epoch()).0);
+        cell.clear(&mut batch);
         let mut done = batch.post().await?;
         if done.old(published) != mine.0 {
             // The index was dropped meanwhile: the segment belongs to nobody.
@@ -348,6 +393,22 @@ impl Table {
         }
         mark!("grow");
         self.sync(span, epoch).await.map(drop)
+    }
+
+    /// Somebody else resizes. Nobody waits for that; but if it takes long, whoever would like to grow looks after it.
+    async fn await_resizer(&self, pin: &Pin<'_>, index: u64, state: RootState) -> Result<(), IndexError> {
+        let now = pin.session().endpoint().now();
+        let often = pin.session().pool().lease() / 8;
+        match self.resizing.get() {
+            Some((of, since)) if of == state.0 => {
+                if now.saturating_sub(since) >= often {
+                    self.resizing.set(Some((of, now)));
+                    Rescue { index, table: self, pin }.resume_growth().await?;
+                }
+            }
+            _ => self.resizing.set(Some((state.0, now))),
+        }
+        Ok(())
     }
 }
 

@@ -2,17 +2,22 @@
 
 use crate::IndexError;
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Session, intent};
+use farindex_pool::{Session, Vigil, intent};
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_nanos(500);
 const LAST_PAUSE: Duration = Duration::from_millis(1);
+/// After so many pauses who is in the way is looked after.
+const PATIENT: u32 = 14;
 
-/// Waits longer each time, for two leases altogether.
+/// Waits longer each time. Who waits long looks after those in the way, and gives up when the same living client has been in
+/// the way for two leases.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     rounds: u32,
-    since: Option<Duration>,
+    looked: Option<Duration>,
+    vigil: Vigil,
+    began: Option<Duration>,
 }
 
 impl Backoff {
@@ -21,19 +26,36 @@ impl Backoff {
         self.rounds > 12
     }
 
-    /// Waits once for who holds `lock`.
-    pub(super) async fn wait(&mut self, session: &Session, span: &Span, lock: RemotePtr) -> Result<(), IndexError> {
+    /// Waits once. Is it time to look after who is in the way?
+    pub(super) async fn wait(&mut self, session: &Session) -> bool {
         let endpoint = session.endpoint();
-        let now = endpoint.now();
-        let since = *self.since.get_or_insert(now);
-        let waited = now.saturating_sub(since);
-        if self.rounds > 32 && waited > session.pool().lease() * 2 {
-            let holder = intent::holders(session, span, lock).await?;
-            return Err(IndexError::Locked { at: lock, waited_ms: waited.as_millis() as u64, holder });
-        }
         let pause = FIRST_PAUSE.saturating_mul(1 << self.rounds.min(20)).min(LAST_PAUSE);
         self.rounds += 1;
         endpoint.sleep(pause).await;
-        Ok(())
+        let now = endpoint.now();
+        self.began.get_or_insert(now);
+        let often = (session.pool().lease() / 16).max(LAST_PAUSE);
+        let due = self.rounds > PATIENT && self.looked.is_none_or(|looked| now.saturating_sub(looked) >= often);
+        if due {
+            self.looked = Some(now);
+        }
+        due
+    }
+
+    /// Somebody who may be alive is in the way, and it is the same as long as `names` does not change.
+    pub(super) async fn bear(
+        &mut self,
+        session: &Session,
+        span: &Span,
+        lock: RemotePtr,
+        names: u64,
+    ) -> Result<(), IndexError> {
+        let now = session.endpoint().now();
+        if self.vigil.lasts(names, now) <= session.pool().lease() * 2 {
+            return Ok(());
+        }
+        let holder = intent::holders(session, span, lock).await?;
+        let waited = now.saturating_sub(self.began.unwrap_or(now));
+        Err(IndexError::Locked { at: lock, waited_ms: waited.as_millis() as u64, holder })
     }
 }

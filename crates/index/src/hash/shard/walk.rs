@@ -8,7 +8,7 @@
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
-use super::slot::{Entry, META, Slot};
+use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
 use super::{Shard, geometry};
 use crate::audit::{IndexAudit, Problems};
@@ -16,7 +16,8 @@ use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, catalog};
+use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Buckets that one step reads.
@@ -42,6 +43,8 @@ struct Step {
     nodes: Vec<RemotePtr>,
     /// Locked buckets.
     locked: Vec<RemotePtr>,
+    /// Buckets that break S5: they hold dead slots that their latest recycling would have used.
+    half_recycled: Vec<RemotePtr>,
     /// Level-1 buckets that are there, and that are not yet.
     written: u64,
     unwritten: u64,
@@ -101,6 +104,14 @@ async fn read_step(
         step.slots += of.slots() as u64;
         if snapshot.locked() {
             step.locked.push(at);
+        }
+        let stamp = snapshot.slots().find_map(|(_, slot)| match slot {
+            Slot::Fresh(_, stamp) if stamp != Stamp::NEVER => Some(stamp),
+            _ => None,
+        });
+        let missed = |slot| matches!(slot, Slot::Dead(_, dead) if stamp.is_some_and(|stamp| stamp.recycles(dead)));
+        if level == 1 && snapshot.slots().any(|(_, slot)| missed(slot)) {
+            step.half_recycled.push(at);
         }
         let version = snapshot.version();
         for (i, word) in part.iter().enumerate() {
@@ -173,7 +184,7 @@ impl Shard {
     }
 
     /// The directory as the root has it now.
-    async fn current(&self, table: &Table) -> Result<std::rc::Rc<Geometry>, IndexError> {
+    async fn current(&self, table: &Table) -> Result<Rc<Geometry>, IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Scan))?;
         table.sync(pin.span(), pin.epoch()).await?;
         Ok(table.geometry())
@@ -209,6 +220,9 @@ impl Shard {
                 }
                 for at in step.locked.iter().filter(|_| alone) {
                     problems.add(format!("the bucket at {at} is locked, and no client is there to release it"));
+                }
+                for at in step.half_recycled.iter().filter(|_| alone) {
+                    problems.add(format!("the bucket at {at} holds dead slots that its latest recycling left out"));
                 }
                 for met in step.met.chunks(64) {
                     self.audit_entries(&pin, &geometry, met, alone, audit, &mut report, &mut problems, &mut hashes)
@@ -246,6 +260,9 @@ impl Shard {
                     if alone && (met.level == 3 || met.version >= geometry.version) =>
                 {
                     problems.add(format!("the slot at {} belongs to a split that nobody finishes", met.slot));
+                    if let Slot::Frozen(fp, ptr) = Slot::decode(met.word) {
+                        live.push((met, Entry { fp, sid: 0, len: 0, ptr }));
+                    }
                 }
                 // Its sid and its length are gone; its block tells them.
                 Slot::Frozen(fp, ptr) if alone => live.push((met, Entry { fp, sid: 0, len: 0, ptr })),
@@ -307,6 +324,66 @@ impl Shard {
         Ok(())
     }
 
+    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
+    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    pub async fn mend(&self) -> Result<u64, IndexError> {
+        let session = &self.session;
+        let mut mended = 0;
+        let bear = async |vigil: &mut Vigil, at: RemotePtr, names: u64| {
+            let now = session.endpoint().now();
+            let waited = vigil.lasts(names, now);
+            if waited > session.pool().lease() * 2 {
+                let holder = intent::holders(session, &session.span(OpKind::Maintenance), at).await?;
+                return Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder });
+            }
+            session.endpoint().sleep(session.pool().lease() / 16).await;
+            Ok(())
+        };
+        for table in &self.tables {
+            let mut vigil = Vigil::default();
+            while let Some(resizer) = self.current(table).await?.state.resizer() {
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                self.rescue(table, &pin).resume_growth().await?;
+                mended += 1;
+                drop(pin);
+                bear(&mut vigil, table.root(), resizer).await?;
+            }
+            let geometry = self.current(table).await?;
+            for part in steps(&geometry, 0) {
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                let step = read_step(&pin, &geometry, part).await?;
+                drop(pin);
+                for at in step.locked {
+                    let mut vigil = Vigil::default();
+                    loop {
+                        let pin = session.pin(session.span(OpKind::Maintenance))?;
+                        let word = pin.span().read(at, 8).await?.words().first().copied().unwrap_or(0);
+                        if word & META == 0 {
+                            break;
+                        }
+                        let busy = self.rescue(table, &pin).look_after(at).await?;
+                        drop(pin);
+                        mended += u64::from(busy.is_none());
+                        let (lock, names) = busy.unwrap_or((at, 0));
+                        bear(&mut vigil, lock, names).await?;
+                    }
+                }
+                let stands = |met: &&Met| {
+                    let due = met.level < 3 && met.version < geometry.version;
+                    !due && matches!(Slot::decode(met.word), Slot::Frozen(..) | Slot::Barrier(..))
+                };
+                let still: std::collections::BTreeSet<_> =
+                    step.met.iter().filter(stands).map(|met| (met.level == 2, met.bucket)).collect();
+                for (second, bucket) in still {
+                    let pin = session.pin(session.span(OpKind::Maintenance))?;
+                    self.rescue(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
+                    mended += 1;
+                }
+            }
+        }
+        Ok(mended)
+    }
+
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
     pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
         let session = &self.session;
@@ -320,7 +397,7 @@ impl Shard {
             table.mark_dropped(span).await?;
             let root = span.read(table.root(), ROOT_LEN).await?;
             if let Some(newest) = geometry::Geometry::parse(root.words()) {
-                *geometry = std::rc::Rc::new(newest);
+                *geometry = Rc::new(newest);
             }
         }
         let marked = session.client().epoch() + 1;
@@ -368,6 +445,36 @@ impl Shard {
         session.free(span, info.root, self.tables.len() as u64 * 8).await?;
         catalog::end_drop(session, span, info).await?;
         Ok(())
+    }
+
+    /// Finishes drops whose clients have died: nobody finds such an index any more, and its entry in the catalog becomes
+    /// free. Which of its memory went back already cannot be told; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns how
+    /// many there were.
+    pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+        let span = session.span(OpKind::Maintenance);
+        let all = catalog::list(session.pool(), &span).await?;
+        let mut finished = 0;
+        for info in all.into_iter().filter(|info| info.dropping && info.kind == super::KIND) {
+            {
+                // Under the pin, a root that is not marked yet cannot be freed.
+                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                let nodes = session.pool().nodes();
+                let list = pin.span().read(info.root, nodes.len() * 8).await?;
+                for (root, node) in list.words().iter().zip(nodes) {
+                    let root = RemotePtr::from_bits(*root);
+                    // What lies there may be another's by now.
+                    if root.node() == node
+                        && session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some()
+                    {
+                        Table::mark_abandoned(pin.span(), root, super::seal(session, info.uid)).await?;
+                    }
+                }
+            }
+            catalog::end_drop(session, &span, &info).await?;
+            finished += 1;
+        }
+        Ok(finished)
     }
 
     /// Gives back the segments of a table that nobody has seen.
