@@ -77,7 +77,7 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     session.flush().await?;
     let mine = session.client().slot();
     let alone = clients(session.pool(), &span).await?.iter().all(|client| client.slot == mine);
-    let mut audit = Audit::default();
+    let mut audit = Audit::begin(session, &span).await?;
     let mut report = walk(session, &mut audit, alone).await?;
     session.flush().await?;
     report.pool = audit.settle(session, &span).await?;
