@@ -24,16 +24,18 @@ impl Timers {
     }
 }
 
-/// Completes at a moment of the fabric's clock. See [`Endpoint::sleep`].
+/// Completes at a moment of the fabric's clock, and lets others run first, however short it is: who looks again and again
+/// with short sleeps would otherwise keep a slow thread for itself. See [`Endpoint::sleep`].
 pub struct Sleep {
     endpoint: Endpoint,
     at: Duration,
+    polled: bool,
     key: Option<(Duration, u64)>,
 }
 
 impl Sleep {
     pub(crate) fn new(endpoint: Endpoint, at: Duration) -> Self {
-        Sleep { endpoint, at, key: None }
+        Sleep { endpoint, at, polled: false, key: None }
     }
 }
 
@@ -41,7 +43,12 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let first = !std::mem::replace(&mut self.polled, true);
         if self.endpoint.now() >= self.at {
+            if first {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             return Poll::Ready(());
         }
         let at = self.at;

@@ -65,6 +65,8 @@ fn what_once_failed() {
     for seed in [1007, 1110, 4902, 5077, 5663, 8633] {
         run_seeds(seed..seed + 1, &Setup::default(), &ShardUnderTest::repaired()).assert_sound();
     }
+    // docs/bugs/024
+    run_seeds(10920..10921, &Setup::deadly(), &ShardUnderTest::repaired()).assert_sound();
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) salt: u64,
     /// An atomic that reads and stores at two moments.
     pub(crate) races: bool,
+    /// It races, and will not live to store.
+    pub(crate) halved: bool,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +85,7 @@ impl Flight {
                 self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, put_off: 0, loss: None });
                 self.lanes.len() - 1
             });
-            self.plans.push(Plan { lane: lane as u32, pieces: 1, salt: 0, races: false });
+            self.plans.push(Plan { lane: lane as u32, pieces: 1, salt: 0, races: false, halved: false });
         }
     }
     pub(crate) fn lane_of(&self, verb: u32) -> u32 {
@@ -123,7 +125,7 @@ mod tests {
     fn every_word_is_in_one_piece() {
         for salt in 0..200 {
             for words in 2..20usize {
-                let plan = Plan { lane: 0, pieces: 2 + (salt % 4) as u32, salt, races: false };
+                let plan = Plan { lane: 0, pieces: 2 + (salt % 4) as u32, salt, races: false, halved: false };
                 for word in 0..words {
                     assert_eq!((0..plan.pieces).filter(|piece| plan.owns(*piece, word, words)).count(), 1);
                 }

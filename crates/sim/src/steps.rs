@@ -5,7 +5,7 @@
 //! themselves, and a READ in between sees the word from before, so they stay atomic with reads (G3); only a plain WRITE
 //! slips in between and is lost (N6).
 
-use crate::flight::Loss;
+use crate::flight::{Loss, Plan};
 use crate::queue::{Event, What};
 use crate::report::Happened;
 use crate::world::{Pending, World, first_word};
@@ -33,6 +33,8 @@ impl World {
             Verdict::Drop => {
                 if let What::Store { flight, verb } = event.what {
                     self.pending.retain(|pending| (pending.flight, pending.verb) != (flight, verb));
+                    // Its first half may have been put off, and be still to come.
+                    self.flights[flight as usize].plans[verb as usize].halved = true;
                 }
                 let client = self.client_of(self.flights[flight as usize].conn);
                 self.log.add(self.now, client, Happened::Dropped);
@@ -132,7 +134,7 @@ impl World {
             self.store_pending(|pending| (pending.node, pending.word) == (node, word));
         }
         let state = &mut self.flights[flight as usize];
-        let races = state.plans[verb as usize].races;
+        let Plan { races, halved, .. } = state.plans[verb as usize];
         let target = &mut state.chain[verb as usize];
         let ptr = target.ptr;
         let cell = &mut self.nodes[node].words[word];
@@ -155,6 +157,7 @@ impl World {
             _ => (None, Happened::Dropped),
         };
         match value {
+            Some(_) if halved => {}
             Some(value) if races => self.pending.push(Pending { node, word, seen, value, flight, verb }),
             Some(value) => *cell = value,
             None => {}
