@@ -200,7 +200,7 @@ struct Bench<'s> {
     subject: &'s dyn Subject,
 }
 
-const NODE_LEN: u64 = 1 << if cfg!(miri) { 15 } else { 18 };
+const NODE_LEN: u64 = 1 << if cfg!(miri) { 13 } else { 18 };
 
 impl<'s> Bench<'s> {
     fn rounds(&self) -> u64 {

@@ -275,7 +275,7 @@ pub(super) fn waits_are_metered(bench: &Bench<'_>) -> Verdict {
 }
 
 pub(super) fn sizes_from_nothing_to_a_mebibyte(bench: &Bench<'_>) -> Verdict {
-    let large: usize = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
+    let large: usize = if cfg!(miri) { 1 << 12 } else { 1 << 20 };
     bench.world_of(1, 2 << 20)?.solo(move |client| async move {
         let span = client.span();
         for len in [0, 8, 56, 64, 72, 4096, 65_536 + 8, large] {
