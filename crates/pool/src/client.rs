@@ -6,6 +6,7 @@
 //! before it counts as held: whoever arrives writes that down by CASes, which change nothing if the slot was taken back.
 
 use crate::epoch::OldestPin;
+use crate::faults::{Fault, planted};
 use crate::intent::{Lock, cleared, stands};
 use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
 use crate::session::{Limbo, Session};
@@ -363,7 +364,8 @@ impl Client {
             let there = slot as u64 != self.slot && (record.active() || record.arriving());
             if all_quiesced && there && record.quiesced < epoch {
                 // Nobody is passed over whose verbs may still take effect.
-                all_quiesced = self.is_over(slot, record) && evict(&self.pool, &span, slot as u64, record).await?;
+                all_quiesced = self.is_over(slot, record)
+                    && (planted(Fault::PassedOver) || evict(&self.pool, &span, slot as u64, record).await?);
             }
         }
         let mut batch = span.batch();

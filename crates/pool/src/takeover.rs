@@ -11,6 +11,7 @@
 //! Nobody is claimed from who is alive and keeps its lease.
 
 use crate::client::{Client, first_word, identity_of, parse_slots, read_slots};
+use crate::faults::{Fault, planted};
 use crate::intent::{Found, GENERATION_MASK, cell_words, cleared, read_cells, standing};
 use crate::layout::{ClientSlot, HOME, INTENT_LEN};
 use crate::session::Session;
@@ -59,7 +60,10 @@ impl Watch {
 /// Shuts a client out of every memory node, and then frees its slot. `false` if the fabric cannot do that: then nothing
 /// has changed.
 pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
-    if record.active() {
+    if planted(Fault::FreedFirst) {
+        span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
+    }
+    if record.active() && !planted(Fault::NoRevocation) {
         for node in pool.nodes() {
             match span.revoke(node, identity_of(record)).await {
                 Ok(()) => {}
@@ -169,7 +173,8 @@ async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -
     let covered = cover.is_some_and(|(under, word)| under.held(first_word(&done.buf(word))));
     let (before, after) = (cell_words(&mut done, before), cell_words(&mut done, after));
     let firsts = |words: &[u64]| words.iter().step_by(INTENT_LEN as usize / 8).copied().collect::<Vec<_>>();
-    if lock.held(word) && (covered || firsts(&before) != firsts(&after)) {
+    let steady = firsts(&before) == firsts(&after) || planted(Fault::OneLook);
+    if lock.held(word) && (covered || !steady) {
         return Ok(None);
     }
     let named = standing(pool, node, &after).filter(|found| found.intent.lock.at == lock.at).collect();

@@ -10,6 +10,7 @@ use crate::{Setup, Subject, run_seed};
 use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
 use farindex_index::shard::Variant;
+use farindex_pool::faults as pool;
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,11 +113,22 @@ fn verdict<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> Option<String> 
     Some(line.trim().to_owned())
 }
 
-fn in_shard(name: &'static str, planted: &'static str, fault: Fault) -> Case {
+/// SHARD with these faults planted, or as shipped.
+fn in_shard(name: &'static str, planted: &'static str, setup: Setup, faults: &'static [Fault]) -> Case {
     Case::new(name, planted, move |seed, guilty| {
-        plant(guilty.then_some(fault));
-        let found = verdict(seed, &Setup::default(), &ShardUnderTest::repaired());
-        plant(None);
+        plant(if guilty { faults } else { &[] });
+        let found = verdict(seed, &setup, &ShardUnderTest::repaired());
+        plant(&[]);
+        found
+    })
+}
+
+/// The pool below SHARD with a fault planted, or as shipped.
+fn in_pool(name: &'static str, planted: &'static str, setup: Setup, fault: pool::Fault) -> Case {
+    Case::new(name, planted, move |seed, guilty| {
+        pool::plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+        let found = verdict(seed, &setup, &ShardUnderTest::repaired());
+        pool::plant(&[]);
         found
     })
 }
@@ -132,16 +144,95 @@ fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
+    let usual = Setup::default;
+    let deadly = Setup::deadly;
     vec![
         Case::new("SHARD: removal as published", "Variant::Published", |seed, guilty| {
             let variant = if guilty { Variant::Published } else { Variant::Repaired };
             verdict(seed, &come_and_go(), &ShardUnderTest::still(variant))
         }),
-        in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", Fault::WholeBucket),
-        in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", Fault::PlainUnlock),
-        in_shard("SHARD: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
-        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
-        in_shard("SHARD: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
+        in_shard(
+            "SHARD: a move writes back the bucket as it was read",
+            "Fault::WholeBucket",
+            usual(),
+            &[Fault::WholeBucket],
+        ),
+        in_shard(
+            "SHARD: a version is one bit, and two resizes look like none",
+            "Fault::OneBitVersion",
+            usual(),
+            &[Fault::OneBitVersion],
+        ),
+        in_shard(
+            "SHARD: a moved bucket is unlocked by a plain WRITE",
+            "Fault::PlainUnlock",
+            usual(),
+            &[Fault::PlainUnlock],
+        ),
+        in_shard(
+            "SHARD: a split takes a barrier behind a fresh slot for its own",
+            "Fault::AnyBarrier",
+            usual(),
+            &[Fault::AnyBarrier],
+        ),
+        in_shard(
+            "SHARD: a torn READ with another key's frozen slot passes for healthy",
+            "Fault::FrozenOfOthers",
+            usual(),
+            &[Fault::FrozenOfOthers],
+        ),
+        in_shard(
+            "SHARD: a slot points to a block that is written later",
+            "Fault::EarlyPointer",
+            usual(),
+            &[Fault::EarlyPointer],
+        ),
+        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", usual(), &[Fault::UnawaitedBlock]),
+        in_shard(
+            "SHARD: a block is reused without waiting for readers; epochs off, checksums on",
+            "Fault::NoGrace",
+            usual(),
+            &[Fault::NoGrace],
+        ),
+        in_shard(
+            "SHARD: the same, checksums off as well",
+            "Fault::NoGrace, Fault::NoChecksum",
+            usual(),
+            &[Fault::NoGrace, Fault::NoChecksum],
+        ),
+        in_shard("X NoChecksum alone", "Fault::NoChecksum", usual(), &[Fault::NoChecksum]),
+        in_shard("X NoChecksum alone, deadly", "Fault::NoChecksum", deadly(), &[Fault::NoChecksum]),
+        in_pool(
+            "a lock without a lease: no intent names it, and its holder dies",
+            "pool::Fault::NoIntent",
+            deadly(),
+            pool::Fault::NoIntent,
+        ),
+        in_pool(
+            "an un-awaited WRITE lands in a slot that is in use again",
+            "pool::Fault::LateClear",
+            deadly(),
+            pool::Fault::LateClear,
+        ),
+        in_pool(
+            "a takeover that does not revoke first",
+            "pool::Fault::NoRevocation",
+            deadly(),
+            pool::Fault::NoRevocation,
+        ),
+        in_pool(
+            "a takeover that frees the slot of the dead before it revokes",
+            "pool::Fault::FreedFirst",
+            deadly(),
+            pool::Fault::FreedFirst,
+        ),
+        in_pool("a takeover that looks at the intents once", "pool::Fault::OneLook", deadly(), pool::Fault::OneLook),
+        in_pool(
+            "the epoch passes over a client that is not revoked",
+            "pool::Fault::PassedOver",
+            deadly(),
+            pool::Fault::PassedOver,
+        ),
         in_table(
             "lock table: a READ answers gets that came after it was posted",
             "coalesce::Fault::LateReaders",

@@ -80,7 +80,7 @@ impl Known {
 fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
     let mut held = Vec::new();
     let all = version % ROUND == ROUND - 1;
-    let mut barred = false;
+    let mut barred = planted(Fault::AnyBarrier) && seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
     for (i, slot) in seen.slots() {
         let word = seen.word(i) | if i == LOCK_SLOT { META } else { 0 };
         let at = seen.slot(i);
