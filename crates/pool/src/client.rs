@@ -9,6 +9,7 @@ use crate::epoch::OldestPin;
 use crate::faults::{Fault, planted};
 use crate::intent::{Lock, cleared, stands};
 use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
+use crate::mark;
 use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
 use crate::{Pool, PoolError};
@@ -286,6 +287,7 @@ impl Client {
                     Err(error) => return Err(error.into()),
                 };
                 if !held && span.cas(at.add(cell * INTENT_LEN), word, cleared(word)).await? == word {
+                    mark!("takeover: intent of a former owner cleared");
                     usable |= 1 << cell;
                 }
             }

@@ -16,6 +16,7 @@
 //! | [`takeover`] | expired clients, and the locks that the dead leave |
 //! | [`catalog`] | named indexes |
 //! | [`faults`] | rules broken on purpose, for tests |
+//! | [`marks`] | counts of rare paths, for tests |
 //! | [`audit`] | is every block where it should be? |
 //! | [`reclaim`] | freeing what the dead have left |
 
@@ -28,6 +29,7 @@ pub mod error;
 pub mod faults;
 pub mod intent;
 pub mod layout;
+pub mod marks;
 pub mod pool;
 pub mod reclaim;
 pub mod session;

@@ -4,11 +4,15 @@
 //! what the first is. If two ever hold it at once, or a client that was shut out still changes something, additions are lost.
 
 use farindex_fabric::{FabricError, OpKind, Span};
+use farindex_pool::faults::{Fault, plant};
 use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, Taken, clients};
 use farindex_sim::{Config, Dice, Fate, ODDS, Outcome, Sim};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// Seeds that each fault is given.
+const LIMIT: u64 = 2000;
 
 #[derive(Default)]
 struct Counts {
@@ -121,13 +125,12 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize),
     Ok((first, second, clients(&pool, &span).await?.len()))
 }
 
-fn run(seed: u64, ignores_revocations: bool) -> Result<Rc<Counts>, String> {
+fn run(seed: u64) -> Result<Rc<Counts>, String> {
     let mut dice = Dice::new(seed, 77);
     let tells_deaths = dice.chance(ODDS / 2);
     let max_time = Duration::from_secs(1000);
     let nodes = dice.within(1, 2) as usize;
-    let config =
-        Config { nodes, node_len: 512 << 10, tells_deaths, ignores_revocations, max_time, ..Config::default() };
+    let config = Config { nodes, node_len: 512 << 10, tells_deaths, max_time, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
     let lease = Duration::from_millis(dice.pick(&[1, 5, 50, 500]).unwrap_or(50));
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -185,7 +188,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 fn no_addition_is_lost() {
     let (mut claimed, mut evicted, mut done) = (0, 0, 0);
     for seed in seeds(400) {
-        let counts = run(seed, false).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let counts = run(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         claimed += counts.claimed.get();
         evicted += counts.evicted.get();
         done += counts.done.get();
@@ -194,9 +197,17 @@ fn no_addition_is_lost() {
     assert!(claimed > 0 && evicted > 0, "{claimed} locks claimed, {evicted} living clients evicted");
 }
 
+/// Each rule that a takeover rests on, broken alone: additions are lost, or somebody waits for ever.
 #[test]
-fn without_revocation_additions_are_lost() {
-    let convicted = (0..2000).find_map(|seed| run(seed, true).err().map(|what| (seed, what)));
-    println!("{convicted:?}");
-    assert!(convicted.is_some(), "nobody noticed");
+fn no_rule_of_a_takeover_can_be_left_out() {
+    let faults = [Fault::NoIntent, Fault::LateClear, Fault::NoRevocation, Fault::FreedFirst, Fault::OneLook];
+    let convicted = faults.map(|fault| {
+        plant(&[fault]);
+        let convicted = (0..LIMIT).find_map(|seed| run(seed).err().map(|what| (seed, what)));
+        plant(&[]);
+        println!("{fault:?}: {convicted:?}");
+        convicted
+    });
+    let missing: Vec<_> = faults.iter().zip(&convicted).filter(|(_, convicted)| convicted.is_none()).collect();
+    assert!(missing.is_empty(), "nobody noticed {missing:?}");
 }

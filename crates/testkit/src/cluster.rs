@@ -308,7 +308,7 @@ async fn look_after<S: Subject>(
 /// Moves this thread's counts of rare paths into a report.
 #[cfg(feature = "marks")]
 fn count_marks(report: &mut SeedReport) {
-    for (mark, count) in farindex_index::marks::take() {
+    for (mark, count) in farindex_pool::marks::take() {
         *report.marks.entry(mark.to_owned()).or_default() += count;
     }
 }
@@ -411,7 +411,7 @@ fn doom(me: &farindex_sim::Client, dice: &mut Dice) {
 }
 
 /// Verbs in many pieces, as far apart as another client's whole step.
-fn tearing(dice: &mut Dice) -> Swarm {
+pub(crate) fn tearing(dice: &mut Dice) -> Swarm {
     Swarm {
         split: ODDS,
         tear: dice.pick(&[ODDS / 4, ODDS / 2, ODDS]).unwrap_or(ODDS),

@@ -6,7 +6,7 @@
 
 use crate::seeds::threads;
 use crate::shard::{CoalescedShardUnderTest, ShardUnderTest, come_and_go};
-use crate::{Setup, Subject, run_seed};
+use crate::{Setup, Subject, run_seed, scenes};
 use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
 use farindex_index::shard::Variant;
@@ -114,10 +114,20 @@ fn verdict<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> Option<String> 
 }
 
 /// SHARD with these faults planted, or as shipped.
-fn in_shard(name: &'static str, planted: &'static str, setup: Setup, faults: &'static [Fault]) -> Case {
+fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault]) -> Case {
+    in_scene(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
+}
+
+/// The same in a scene of its own.
+fn in_scene(
+    name: &'static str,
+    planted: &'static str,
+    faults: &'static [Fault],
+    scene: impl Fn(u64) -> Option<String> + Sync + Send + 'static,
+) -> Case {
     Case::new(name, planted, move |seed, guilty| {
         plant(if guilty { faults } else { &[] });
-        let found = verdict(seed, &setup, &ShardUnderTest::repaired());
+        let found = scene(seed);
         plant(&[]);
         found
     })
@@ -144,64 +154,53 @@ fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    let usual = Setup::default;
     let deadly = Setup::deadly;
     vec![
         Case::new("SHARD: removal as published", "Variant::Published", |seed, guilty| {
             let variant = if guilty { Variant::Published } else { Variant::Repaired };
             verdict(seed, &come_and_go(), &ShardUnderTest::still(variant))
         }),
-        in_shard(
-            "SHARD: a move writes back the bucket as it was read",
-            "Fault::WholeBucket",
-            usual(),
-            &[Fault::WholeBucket],
-        ),
+        in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", &[Fault::WholeBucket]),
         in_shard(
             "SHARD: a version is one bit, and two resizes look like none",
             "Fault::OneBitVersion",
-            usual(),
             &[Fault::OneBitVersion],
         ),
-        in_shard(
-            "SHARD: a moved bucket is unlocked by a plain WRITE",
-            "Fault::PlainUnlock",
-            usual(),
-            &[Fault::PlainUnlock],
-        ),
-        in_shard(
+        in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", &[Fault::PlainUnlock]),
+        in_scene(
             "SHARD: a split takes a barrier behind a fresh slot for its own",
             "Fault::AnyBarrier",
-            usual(),
             &[Fault::AnyBarrier],
+            scenes::barred_behind_a_fresh_slot,
         ),
-        in_shard(
+        in_scene(
             "SHARD: a torn READ with another key's frozen slot passes for healthy",
             "Fault::FrozenOfOthers",
-            usual(),
             &[Fault::FrozenOfOthers],
+            scenes::the_same_keys_amid_splits,
         ),
         in_shard(
             "SHARD: a slot points to a block that is written later",
             "Fault::EarlyPointer",
-            usual(),
             &[Fault::EarlyPointer],
         ),
-        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", usual(), &[Fault::UnawaitedBlock]),
+        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", &[Fault::UnawaitedBlock]),
         in_shard(
             "SHARD: a block is reused without waiting for readers; epochs off, checksums on",
             "Fault::NoGrace",
-            usual(),
             &[Fault::NoGrace],
         ),
         in_shard(
             "SHARD: the same, checksums off as well",
             "Fault::NoGrace, Fault::NoChecksum",
-            usual(),
             &[Fault::NoGrace, Fault::NoChecksum],
         ),
-        in_shard("X NoChecksum alone", "Fault::NoChecksum", usual(), &[Fault::NoChecksum]),
-        in_shard("X NoChecksum alone, deadly", "Fault::NoChecksum", deadly(), &[Fault::NoChecksum]),
+        in_scene(
+            "SHARD: checksums off, epochs on: a bit of a value turns over",
+            "Fault::NoChecksum",
+            &[Fault::NoChecksum],
+            scenes::a_bit_turns_over,
+        ),
         in_pool(
             "a lock without a lease: no intent names it, and its holder dies",
             "pool::Fault::NoIntent",
@@ -219,19 +218,6 @@ pub fn cases() -> Vec<Case> {
             "pool::Fault::NoRevocation",
             deadly(),
             pool::Fault::NoRevocation,
-        ),
-        in_pool(
-            "a takeover that frees the slot of the dead before it revokes",
-            "pool::Fault::FreedFirst",
-            deadly(),
-            pool::Fault::FreedFirst,
-        ),
-        in_pool("a takeover that looks at the intents once", "pool::Fault::OneLook", deadly(), pool::Fault::OneLook),
-        in_pool(
-            "the epoch passes over a client that is not revoked",
-            "pool::Fault::PassedOver",
-            deadly(),
-            pool::Fault::PassedOver,
         ),
         in_table(
             "lock table: a READ answers gets that came after it was posted",

@@ -14,11 +14,14 @@
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`shard`] | SHARD as a subject, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
+//! | `scenes` | moments that such a fault needs, prepared |
 
 mod cluster;
 #[cfg(feature = "marks")]
 pub mod convictions;
 pub mod report;
+#[cfg(feature = "marks")]
+mod scenes;
 pub mod seeds;
 pub mod setup;
 pub mod shard;

@@ -23,8 +23,8 @@ use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
-use crate::marks::mark;
 use farindex_fabric::{Batch, Done, RemotePtr, Ticket};
+use farindex_pool::mark;
 use farindex_pool::{Intent, IntentCell, PoolError};
 use std::collections::BTreeMap;
 
@@ -309,6 +309,9 @@ impl Op<'_> {
             Slot::Fresh(_, stamp) | Slot::Barrier(_, stamp) => Some(stamp),
             _ => None,
         });
+        if at_once {
+            mark!("split: frees at once what it vacates");
+        }
         let vacated = match at_once {
             true => Slot::Fresh(next, recycled.unwrap_or(Stamp::NEVER)),
             false => Slot::Dead(next, stamp),

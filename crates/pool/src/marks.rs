@@ -1,22 +1,18 @@
 //! Coverage marks: did the rare paths of a protocol run at all?
 //!
-//! `mark!("split.renew")` counts in the unit tests and with the feature `marks`, for each thread on its own; elsewhere it
-//! compiles to nothing.
+//! `mark!("split: sids renewed")` counts with the feature `marks` of the crate that passes it, for each thread on its own;
+//! elsewhere it compiles to nothing. A long run of the adversary asserts that each mark in the sources has been passed.
 
 /// Counts that a place was passed.
-#[cfg(any(test, feature = "marks"))]
+#[macro_export]
 macro_rules! mark {
     ($name:literal) => {
-        $crate::marks::hit($name)
+        #[cfg(feature = "marks")]
+        $crate::marks::hit($name);
     };
 }
-#[cfg(not(any(test, feature = "marks")))]
-macro_rules! mark {
-    ($name:literal) => {};
-}
-pub(crate) use mark;
 
-#[cfg(any(test, feature = "marks"))]
+#[cfg(feature = "marks")]
 mod counters {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
@@ -26,7 +22,8 @@ mod counters {
 
     thread_local!(static MARKS: RefCell<Marks> = const { RefCell::new(BTreeMap::new()) });
 
-    pub(crate) fn hit(name: &'static str) {
+    /// Counts one pass; [`mark!`](crate::mark) calls it.
+    pub fn hit(name: &'static str) {
         MARKS.with_borrow_mut(|marks| *marks.entry(name).or_default() += 1);
     }
 
@@ -35,7 +32,5 @@ mod counters {
         MARKS.take()
     }
 }
-#[cfg(any(test, feature = "marks"))]
-pub(crate) use counters::hit;
-#[cfg(any(test, feature = "marks"))]
-pub use counters::{Marks, take};
+#[cfg(feature = "marks")]
+pub use counters::{Marks, hit, take};

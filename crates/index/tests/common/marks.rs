@@ -1,0 +1,49 @@
+//! Which rare paths there are: the marks in the sources themselves, so that none can be forgotten.
+
+use farindex_testkit::Totals;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Seeds from which on every mark must have been passed.
+pub const MANY: u64 = 20_000;
+
+fn collect(dir: &Path, marks: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).expect("the sources are there") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            collect(&path, marks);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("readable");
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let found = code.flat_map(|line| line.split("mark!(\"").skip(1));
+            marks.extend(found.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+}
+
+/// Every mark in the sources of the indexes and of the pool.
+pub fn all() -> BTreeSet<String> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut marks = BTreeSet::new();
+    for sources in ["src", "../pool/src"] {
+        collect(&here.join(sources), &mut marks);
+    }
+    marks
+}
+
+/// Asserts that each of these marks that `belongs` to the run was passed: all there are if the run was long, otherwise
+/// those that are `common`.
+#[track_caller]
+pub fn assert_passed(totals: &Totals, common: &[&str], belongs: impl Fn(&str) -> bool) {
+    let mut all = all();
+    assert!(all.len() > 40, "only {} marks in the sources: they are not where they were", all.len());
+    let unknown: Vec<_> = common.iter().filter(|mark| !all.contains(**mark)).collect();
+    assert!(unknown.is_empty(), "no such marks: {unknown:?}");
+    if totals.seeds >= MANY {
+        all.retain(|mark| belongs(mark));
+        totals.assert_marks(all);
+    } else if totals.seeds >= 300 {
+        totals.assert_marks(common);
+    }
+}
