@@ -12,6 +12,7 @@
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
+//! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
 //! | [`audit`] | what a check of an index reports |
 
@@ -22,6 +23,7 @@ pub mod error;
 pub mod faults;
 pub mod hash;
 pub mod keyhash;
+pub mod marks;
 pub mod traits;
 pub mod value;
 

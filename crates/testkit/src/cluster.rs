@@ -356,7 +356,6 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
         max_steps: setup.max_steps,
         max_time: setup.max_time,
         log: setup.log,
-        ignores_revocations: setup.ignores_revocations,
         tells_deaths: setup.kills() && dice.chance(ODDS / 3),
         ..Config::default()
     };

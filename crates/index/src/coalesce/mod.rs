@@ -68,9 +68,9 @@ mod table;
 pub use fold::{Outcome, Plan, Remote, What};
 pub use table::Coalescer;
 
+use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
-use farindex_pool::mark;
 use std::sync::Arc;
 use table::{Answer, Arrival, Key, Lane, Waited};
 

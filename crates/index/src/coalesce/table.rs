@@ -8,8 +8,8 @@
 use super::Fault;
 use super::fold::{Outcome, Plan, What, outcomes};
 use crate::keyhash::KeyHash;
+use crate::marks::mark;
 use crate::{IndexError, Value};
-use farindex_pool::mark;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::future::Future;

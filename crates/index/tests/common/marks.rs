@@ -22,26 +22,24 @@ fn collect(dir: &Path, marks: &mut BTreeSet<String>) {
     }
 }
 
-/// Every mark in the sources of the indexes and of the pool.
-pub fn all() -> BTreeSet<String> {
+/// Every mark in these folders of sources, from this crate's own on.
+pub fn of(folders: &[&str]) -> BTreeSet<String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut marks = BTreeSet::new();
-    for sources in ["src", "../pool/src"] {
-        collect(&here.join(sources), &mut marks);
+    for folder in folders {
+        let before = marks.len();
+        collect(&here.join(folder), &mut marks);
+        assert!(marks.len() > before, "no marks in {folder}: they are not where they were");
     }
     marks
 }
 
-/// Asserts that each of these marks that `belongs` to the run was passed: all there are if the run was long, otherwise
-/// those that are `common`.
+/// Asserts that these marks were passed: all if the run was long, otherwise those that are `common`.
 #[track_caller]
-pub fn assert_passed(totals: &Totals, common: &[&str], belongs: impl Fn(&str) -> bool) {
-    let mut all = all();
-    assert!(all.len() > 40, "only {} marks in the sources: they are not where they were", all.len());
+pub fn assert_passed(totals: &Totals, all: &BTreeSet<String>, common: &[&str]) {
     let unknown: Vec<_> = common.iter().filter(|mark| !all.contains(**mark)).collect();
     assert!(unknown.is_empty(), "no such marks: {unknown:?}");
     if totals.seeds >= MANY {
-        all.retain(|mark| belongs(mark));
         totals.assert_marks(all);
     } else if totals.seeds >= 300 {
         totals.assert_marks(common);

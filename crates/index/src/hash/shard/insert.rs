@@ -17,8 +17,8 @@ use super::slot::{Entry, META, Pattern, Slot, Stamp};
 use super::split::steps;
 use crate::IndexError;
 use crate::block::UNIT;
+use crate::marks::mark;
 use farindex_fabric::{Batch, RemotePtr};
-use farindex_pool::mark;
 use farindex_pool::{Intent, IntentCell};
 
 /// What became of an attempt to insert.

@@ -11,8 +11,8 @@
 
 use super::slot::{META, Pattern, Slot};
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::mark;
 use farindex_pool::{Pin, PoolError};
 
 /// Slots of a node.

@@ -23,8 +23,8 @@ use super::slot::{Entry, META, Slot, Stamp, freeze};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
+use crate::marks::mark;
 use farindex_fabric::{Batch, Done, RemotePtr, Ticket};
-use farindex_pool::mark;
 use farindex_pool::{Intent, IntentCell, PoolError};
 use std::collections::BTreeMap;
 

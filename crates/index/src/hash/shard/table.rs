@@ -16,8 +16,8 @@ use super::geometry::{
 use super::rescue::{Rescue, resize_lock};
 use super::split::steps;
 use crate::IndexError;
+use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::mark;
 use farindex_pool::{Intent, Pin, PoolError, Session, epoch::tag};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -12,8 +12,8 @@ use super::slot::{Entry, META, Slot};
 use super::split::{Known, steps, write_changes};
 use crate::IndexError;
 use crate::block::{Header, UNIT};
+use crate::marks::mark;
 use farindex_fabric::RemotePtr;
-use farindex_pool::mark;
 use farindex_pool::{Intent, IntentCell};
 
 impl Op<'_> {

@@ -1,0 +1,3 @@
+//! Coverage marks of the indexes: as in the pool ([`farindex_pool::marks`]).
+
+pub(crate) use farindex_pool::mark;
