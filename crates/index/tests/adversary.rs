@@ -7,10 +7,12 @@
 #[path = "common/marks.rs"]
 mod marks;
 
+use farindex_index::coalesce::Fault;
 use farindex_index::shard::Variant;
 use farindex_sim::Fate;
 use farindex_testkit::seeds::run_until;
-use farindex_testkit::shard::{CoalescedShardUnderTest, ShardUnderTest, come_and_go};
+use farindex_testkit::shard::{ShardUnderTest, come_and_go};
+use farindex_testkit::subject::Coalescing;
 use farindex_testkit::{SeedReport, Setup, replay, run_cases, run_seeds, seeds_or};
 
 /// Paths that 300 seeds pass many times.
@@ -69,7 +71,7 @@ fn survives_deaths() {
 #[test]
 fn survives_behind_the_lock_table() {
     let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
-    let totals = run_seeds(seeds_or(0..300), &setup, &CoalescedShardUnderTest::shipped());
+    let totals = run_seeds(seeds_or(0..300), &setup, &Coalescing::new(ShardUnderTest::repaired(), Fault::None));
     println!("{totals}");
     totals.assert_sound();
     let all = marks::of(&["src/coalesce"]);

@@ -9,7 +9,7 @@ use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::slot::Slot;
 use farindex_index::shard::{Config, Shard};
-use farindex_index::{HashIndex, IndexError, Insert};
+use farindex_index::{HashIndex, IndexError, Insert, PoolIndex};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session};
 use farindex_sim::{Config as SimConfig, Dice, ODDS, Sim};
