@@ -7,7 +7,7 @@
 #[path = "common/marks.rs"]
 mod marks;
 
-use farindex_index::coalesce::Fault;
+use farindex_index::coalesce;
 use farindex_index::shard::Variant;
 use farindex_sim::Fate;
 use farindex_testkit::seeds::run_until;
@@ -71,7 +71,7 @@ fn survives_deaths() {
 #[test]
 fn survives_behind_the_lock_table() {
     let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
-    let totals = run_seeds(seeds_or(0..300), &setup, &Coalescing::new(ShardUnderTest::repaired(), Fault::None));
+    let totals = run_seeds(seeds_or(0..300), &setup, &Coalescing::new(ShardUnderTest::repaired(), coalesce::Fault::None));
     println!("{totals}");
     totals.assert_sound();
     let all = marks::of(&["src/coalesce"]);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Seeds from which on every mark must have been passed.
-pub const MANY: u64 = 20_000;
+pub(crate) const MANY: u64 = 20_000;
 
 fn collect(dir: &Path, marks: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).expect("the sources are there") {
@@ -23,7 +23,7 @@ fn collect(dir: &Path, marks: &mut BTreeSet<String>) {
 }
 
 /// Every mark in these folders of sources, from this crate's own on.
-pub fn of(folders: &[&str]) -> BTreeSet<String> {
+pub(crate) fn of(folders: &[&str]) -> BTreeSet<String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut marks = BTreeSet::new();
     for folder in folders {
@@ -36,7 +36,7 @@ pub fn of(folders: &[&str]) -> BTreeSet<String> {
 
 /// Asserts that these marks were passed: all if the run was long, otherwise those that are `common`.
 #[track_caller]
-pub fn assert_passed(totals: &Totals, all: &BTreeSet<String>, common: &[&str]) {
+pub(crate) fn assert_passed(totals: &Totals, all: &BTreeSet<String>, common: &[&str]) {
     let unknown: Vec<_> = common.iter().filter(|mark| !all.contains(**mark)).collect();
     assert!(unknown.is_empty(), "no such marks: {unknown:?}");
     if totals.seeds >= MANY {
