@@ -71,7 +71,8 @@ fn survives_deaths() {
 #[test]
 fn survives_behind_the_lock_table() {
     let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
-    let totals = run_seeds(seeds_or(0..300), &setup, &Coalescing::new(ShardUnderTest::repaired(), coalesce::Fault::None));
+    let totals =
+        run_seeds(seeds_or(0..300), &setup, &Coalescing::new(ShardUnderTest::repaired(), coalesce::Fault::None));
     println!("{totals}");
     totals.assert_sound();
     let all = marks::of(&["src/coalesce"]);
