@@ -4,10 +4,11 @@
 //! [`Case::convict`] counts the seeds until something is found, and puts the shipped form through the same seeds. An
 //! adversary that convicts all of these within its limit can be believed a little when it finds nothing else.
 
+use crate::damage::a_bit_turns_over;
 use crate::seeds::threads;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing};
-use crate::{Setup, run_seed, scenes};
+use crate::{Setup, run_seed};
 use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
 use farindex_index::shard::Variant;
@@ -116,19 +117,19 @@ fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Option<String> {
 
 /// SHARD with these faults planted, or as shipped.
 fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault]) -> Case {
-    in_scene(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
+    in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
 }
 
-/// The same in a scene of its own.
-fn in_scene(
+/// The same with a trial of its own.
+fn in_trial(
     name: &'static str,
     planted: &'static str,
     faults: &'static [Fault],
-    scene: impl Fn(u64) -> Option<String> + Sync + Send + 'static,
+    trial: impl Fn(u64) -> Option<String> + Sync + Send + 'static,
 ) -> Case {
     Case::new(name, planted, move |seed, guilty| {
         plant(if guilty { faults } else { &[] });
-        let found = scene(seed);
+        let found = trial(seed);
         plant(&[]);
         found
     })
@@ -168,18 +169,6 @@ pub fn cases() -> Vec<Case> {
             &[Fault::OneBitVersion],
         ),
         in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", &[Fault::PlainUnlock]),
-        in_scene(
-            "SHARD: a split takes a barrier behind a fresh slot for its own",
-            "Fault::AnyBarrier",
-            &[Fault::AnyBarrier],
-            scenes::barred_behind_a_fresh_slot,
-        ),
-        in_scene(
-            "SHARD: a torn READ with another key's frozen slot passes for healthy",
-            "Fault::FrozenOfOthers",
-            &[Fault::FrozenOfOthers],
-            scenes::the_same_keys_amid_splits,
-        ),
         in_shard(
             "SHARD: a slot points to a block that is written later",
             "Fault::EarlyPointer",
@@ -196,11 +185,11 @@ pub fn cases() -> Vec<Case> {
             "Fault::NoGrace, Fault::NoChecksum",
             &[Fault::NoGrace, Fault::NoChecksum],
         ),
-        in_scene(
+        in_trial(
             "SHARD: checksums off, epochs on: a bit of a value turns over",
             "Fault::NoChecksum",
             &[Fault::NoChecksum],
-            scenes::a_bit_turns_over,
+            a_bit_turns_over,
         ),
         in_pool(
             "a lock without a lease: no intent names it, and its holder dies",

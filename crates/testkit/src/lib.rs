@@ -15,14 +15,14 @@
 //! | [`shard`] | SHARD as a subject |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
-//! | `scenes` | moments that such a fault needs, prepared |
+//! | `damage` | memory that is damaged, for the convictions |
 
 mod cluster;
 #[cfg(feature = "marks")]
 pub mod convictions;
-pub mod report;
 #[cfg(feature = "marks")]
-mod scenes;
+mod damage;
+pub mod report;
 pub mod seeds;
 pub mod setup;
 pub mod shard;

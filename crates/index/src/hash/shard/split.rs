@@ -58,7 +58,7 @@ pub(super) struct Known {
 }
 
 /// A CAS that makes one slot stand still.
-struct Held {
+pub(super) struct Held {
     ticket: Ticket,
     word: u64,
     entry: Option<Entry>,
@@ -77,7 +77,7 @@ impl Known {
 }
 
 /// CASes of batch 1 for these words: the lock's holder-to-be makes the bucket stand still.
-fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
+pub(super) fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
     let mut held = Vec::new();
     let all = version % ROUND == ROUND - 1;
     let mut barred = planted(Fault::AnyBarrier) && seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
