@@ -231,7 +231,9 @@ fn beside_dead_candidates(seed: u64) -> Result<(), String> {
     let victims = [sim.client(), sim.client()];
     let declared = victims.each_ref().map(|me| sim.spawn(me, declare_and_fail(pool.clone(), me.clone())));
     sim.run().assert_done();
-    declared.map(|declared| declared.take().expect("it lives").expect("declared"));
+    for declared in declared {
+        declared.take().expect("it lives").expect("declared");
+    }
     victims.iter().for_each(|me| me.kill(Fate::Lost));
     let counts = Rc::new(Counts::default());
     let lives = [(); 4].map(|()| {
