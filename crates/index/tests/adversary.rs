@@ -34,6 +34,7 @@ const COMMON: &[&str] = &[
     "recycle",
     "replace: CAS lost",
     "restore",
+    "split: frees at once what it vacates",
     "split: level 1",
     "split: level 2",
     "split: lock lost",
@@ -44,8 +45,16 @@ const COMMON: &[&str] = &[
 ];
 
 /// Those that it takes deaths for.
-const COMMON_WITH_DEATHS: &[&str] =
-    &["rescue: entry thawed", "rescue: lock claimed", "rescue: undone", "takeover: client evicted"];
+const COMMON_WITH_DEATHS: &[&str] = &[
+    "rescue: entry thawed",
+    "rescue: lock claimed",
+    "rescue: resize given up",
+    "rescue: undone",
+    "takeover: client evicted",
+    "takeover: held by somebody alive",
+    "takeover: lock released meanwhile",
+    "takeover: looks again after an eviction",
+];
 
 #[test]
 fn survives_the_adversary() {
