@@ -4,6 +4,7 @@
 //! are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
 use crate::exit::{self, Failure};
+use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
@@ -32,6 +33,8 @@ pub(crate) struct Cluster {
 pub(crate) struct Simulation {
     pub(crate) outcome: Outcome,
     pub(crate) series: Series,
+    /// How often a worker has read the root of a table, over the whole run.
+    pub(crate) synchronizations: u64,
 }
 
 /// Operations completed in each span of virtual time, and when the table was seen to have grown.
@@ -78,6 +81,7 @@ struct Process {
 struct Subject {
     processes: Vec<Process>,
     series: Option<Rc<RefCell<Series>>>,
+    synchronizations: Rc<Cell<u64>>,
 }
 
 const NAME: &str = "sim";
@@ -91,6 +95,7 @@ pub(crate) struct Hands {
     index: AnyIndex,
     session: Rc<Session>,
     series: Option<Rc<RefCell<Series>>>,
+    synchronizations: Rc<Cell<u64>>,
 }
 
 impl Simulated for Subject {
@@ -103,7 +108,16 @@ impl Simulated for Subject {
         if let Some(table) = &process.coalescer {
             index = index.coalesced(table);
         }
-        Ok(Hands { index, session, series: self.series.clone() })
+        let synchronizations = Rc::clone(&self.synchronizations);
+        Ok(Hands { index, session, series: self.series.clone(), synchronizations })
+    }
+}
+
+/// The tables of the index, one for each memory node.
+fn tables(index: &AnyIndex) -> &[Table] {
+    match index {
+        AnyIndex::Shard(index) => index.tables(),
+        AnyIndex::CoalescedShard(index) => index.inner().tables(),
     }
 }
 
@@ -128,8 +142,8 @@ impl Worker for Hands {
     fn between(&self) {
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        if let AnyIndex::Shard(index) = &self.index {
-            series.saw(now, index.tables().iter().map(|table| table.geometry().version + 1).sum());
+        if let versions @ 1.. = tables(&self.index).iter().map(|table| table.geometry().version + 1).sum() {
+            series.saw(now, versions);
         }
         series.count(now);
     }
@@ -139,6 +153,8 @@ impl Worker for Hands {
         Some(usage.iter().map(|node| node.used_bytes).sum())
     }
     async fn close(&self) -> Result<(), String> {
+        let own: u64 = tables(&self.index).iter().map(Table::synchronizations).sum();
+        self.synchronizations.set(self.synchronizations.get() + own);
         self.session.flush().await.map_err(|error| error.to_string())
     }
 }
@@ -206,10 +222,12 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
         sim.spawn(keeper, keep(Arc::clone(&process.client), endpoint.clone(), Rc::clone(&over)));
     }
     let series = cluster.series.map(|width| Rc::new(RefCell::new(Series { width, ..Series::default() })));
-    let subject = Rc::new(Subject { processes, series: series.clone() });
+    let synchronizations = Rc::new(Cell::new(0));
+    let subject =
+        Rc::new(Subject { processes, series: series.clone(), synchronizations: Rc::clone(&synchronizations) });
     let outcome = simulate(&sim, cluster.compute_nodes, &subject, plan, control);
     over.set(true);
     let outcome = outcome?;
     let series = series.map(|series| series.borrow().clone()).unwrap_or_default();
-    Ok(Simulation { outcome, series })
+    Ok(Simulation { outcome, series, synchronizations: synchronizations.get() })
 }
