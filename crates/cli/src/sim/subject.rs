@@ -6,6 +6,7 @@
 use crate::exit::{self, Failure};
 use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
+use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_pool::{Client, Pool, PoolError, Session};
@@ -27,6 +28,8 @@ pub(crate) struct Cluster {
     pub(crate) coalesce: bool,
     /// Count what is completed in each span of this length.
     pub(crate) series: Option<Duration>,
+    /// Record what the clients are told, up to so many operations.
+    pub(crate) history: Option<u64>,
 }
 
 /// What was measured, and the course of it.
@@ -35,6 +38,7 @@ pub(crate) struct Simulation {
     pub(crate) series: Series,
     /// How often a worker has read the root of a table, over the whole run.
     pub(crate) synchronizations: u64,
+    pub(crate) recorded: Option<Recorded>,
 }
 
 /// Operations completed in each span of virtual time, and when the table was seen to have grown.
@@ -225,9 +229,17 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
     let synchronizations = Rc::new(Cell::new(0));
     let subject =
         Rc::new(Subject { processes, series: series.clone(), synchronizations: Rc::clone(&synchronizations) });
-    let outcome = simulate(&sim, cluster.compute_nodes, &subject, plan, control);
+    let recording = cluster.history.map(|most| Rc::new(Recording::new(Rc::clone(&subject), most)));
+    let outcome = match &recording {
+        Some(recording) => simulate(&sim, cluster.compute_nodes, recording, plan, control),
+        None => simulate(&sim, cluster.compute_nodes, &subject, plan, control),
+    };
     over.set(true);
     let outcome = outcome?;
+    // What is still in flight must let go of its log.
+    drop(sim);
+    let recorded = recording.map(|recording| recording.finish()).transpose();
+    let recorded = recorded.map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
     let series = series.map(|series| series.borrow().clone()).unwrap_or_default();
-    Ok(Simulation { outcome, series, synchronizations: synchronizations.get() })
+    Ok(Simulation { outcome, series, synchronizations: synchronizations.get(), recorded })
 }
