@@ -6,7 +6,7 @@
 //! before it counts as held: whoever arrives writes that down by CASes, which change nothing if the slot was taken back.
 
 use crate::epoch::OldestPin;
-use crate::intent::{Lock, cleared, stands};
+use crate::intent::{Lock, cleared, describe, stands};
 use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
 use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
@@ -395,6 +395,14 @@ impl Client {
             self.epoch.fetch_max(epoch + 1, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Those who keep the epoch from moving on, in words: they have not quiesced at the epoch that this client knows.
+    pub async fn laggards(&self, span: &Span) -> Result<String, PoolError> {
+        let (epoch, all) = (self.epoch(), clients(&self.pool, span).await?);
+        let behind = all.iter().filter(|other| other.slot != self.slot && other.record.quiesced < epoch);
+        let who: Vec<_> = behind.map(|other| describe(&all, other.slot, None)).collect();
+        Ok(if who.is_empty() { "a client that has just quiesced".to_owned() } else { who.join(" or ") })
     }
 
     /// Gives back all that closed sessions left, and then the slot. Refuses while sessions are open: their pins would no

@@ -46,6 +46,8 @@ struct Survivor {
     session: farindex::Session,
     index: farindex::Index,
     mine: u64,
+    /// Does its index stand that comes and goes?
+    made: bool,
     refused: u64,
     longest: Duration,
 }
@@ -54,7 +56,7 @@ impl Survivor {
     fn of(pool: &Pool) -> Self {
         let session = pool.session().expect("a session");
         let index = session.open_index("demo").expect("the index");
-        Survivor { session, index, mine: 0, refused: 0, longest: Duration::ZERO }
+        Survivor { session, index, mine: 0, made: false, refused: 0, longest: Duration::ZERO }
     }
 
     /// Nothing takes too long; whatever fails, fails because of the frozen one.
@@ -82,14 +84,16 @@ impl Survivor {
         let read = self.index.get(key("child", next));
         self.done(child, began, read);
         let began = Instant::now();
-        let made = self.session.create_index("mine", &IndexConfig::default()).map(drop);
-        if self.done(child, began, made) {
-            // The other one may be stopped meanwhile.
-            let began = Instant::now();
-            let mut dropped = self.session.drop_index("mine");
-            while !self.done(child, began, dropped) {
-                dropped = self.session.drop_index("mine");
-            }
+        if self.made {
+            let dropped = match self.session.drop_index("mine") {
+                // Refused half-way: it is hidden, and what is left of it is dropped by a repair.
+                Err(Error::Pool(PoolError::NoSuchIndex(_))) => Ok(()),
+                other => other,
+            };
+            self.made = !self.done(child, began, dropped);
+        } else {
+            let made = self.session.create_index("mine", &IndexConfig::default()).map(drop);
+            self.made = self.done(child, began, made);
         }
         std::thread::sleep(Duration::from_micros(200));
     }
@@ -131,6 +135,10 @@ fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
         }
         kill_process(pid(&child), Signal::CONT).expect("SIGCONT");
         frozen += 1;
+        if frozen.is_multiple_of(20) {
+            // Drops that were refused half-way, before the catalog is full of them.
+            survivor.session.repair().expect("a repair");
+        }
     }
     // It is alive and well, and leaves of its own accord.
     std::thread::sleep(LEASE);

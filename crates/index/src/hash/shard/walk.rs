@@ -405,7 +405,7 @@ impl Shard {
         while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
             if endpoint.now() > until {
                 let what = format!("the memory of index {:?}", info.name);
-                let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
+                let holder = session.client().laggards(span).await?;
                 return Err(PoolError::Held { what, holder }.into());
             }
             session.client().tick(endpoint).await?;
