@@ -266,7 +266,8 @@ fn compare(steps: &[Step]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    lines.push("a table is too small for AFS while 0.1 x its free slots are few for each client: see --keys".to_owned());
+    lines
+        .push("a table is too small for AFS while 0.1 x its free slots are few for each client: see --keys".to_owned());
     lines
 }
 
@@ -330,7 +331,8 @@ pub(super) fn read_sizes(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     let holds = reads::holds_for_equal_bytes(&points);
     let small = reads::SMALL;
     let size = |size: Option<usize>| size.map_or("none".to_owned(), |size| format!("{size} bytes"));
-    let mut lines = vec![format!("one READ beats two of half the size: {}", if holds { "everywhere" } else { "NOT EVERYWHERE" })];
+    let mut lines =
+        vec![format!("one READ beats two of half the size: {}", if holds { "everywhere" } else { "NOT EVERYWHERE" })];
     for threads in reads::THREADS {
         let [batch, in_turn] = reads::largest_that_beats_small(&points, threads).map(size);
         lines.push(format!(
@@ -352,7 +354,8 @@ pub(super) fn read_sizes(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
              predicted, in million accesses per virtual second:\n",
             reads::CLAIM_1A
         );
-        text += &format!("  {:>7} {:>6} {:>10} {:>12} {:>10}\n", "clients", "bytes", "one READ", "two, batched", "in turn");
+        text +=
+            &format!("  {:>7} {:>6} {:>10} {:>12} {:>10}\n", "clients", "bytes", "one READ", "two, batched", "in turn");
         for reads::Point { threads, bytes, one, batch, in_turn } in &points {
             let [one, batch, in_turn] = [one, batch, in_turn].map(|rate| rate / 1e6);
             text += &format!("  {threads:>7} {bytes:>6} {one:>10.2} {batch:>12.2} {in_turn:>10.2}\n");

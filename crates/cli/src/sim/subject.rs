@@ -122,6 +122,8 @@ fn tables(index: &AnyIndex) -> &[Table] {
     match index {
         AnyIndex::Shard(index) => index.tables(),
         AnyIndex::CoalescedShard(index) => index.inner().tables(),
+        // Other kinds have none of these.
+        _ => &[],
     }
 }
 
