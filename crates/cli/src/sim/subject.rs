@@ -5,7 +5,7 @@
 
 use crate::exit::{self, Failure};
 use farindex::shard::table::Table;
-use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
+use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, Plain, PoolOptions};
 use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
@@ -117,13 +117,11 @@ impl Simulated for Subject {
     }
 }
 
-/// The tables of the index, one for each memory node.
-fn tables(index: &AnyIndex) -> &[Table] {
-    match index {
-        AnyIndex::Shard(index) => index.tables(),
-        AnyIndex::CoalescedShard(index) => index.inner().tables(),
-        // Other kinds have none of these.
-        _ => &[],
+/// How often this handle has looked whether the index has grown, where its kind counts that.
+fn synchronizations(index: &AnyIndex) -> u64 {
+    match index.plain() {
+        Plain::Shard(index) => index.tables().iter().map(Table::synchronizations).sum(),
+        _ => 0,
     }
 }
 
@@ -148,9 +146,7 @@ impl Worker for Hands {
     fn between(&self) {
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        if let versions @ 1.. = tables(&self.index).iter().map(|table| table.geometry().version + 1).sum() {
-            series.saw(now, versions);
-        }
+        series.saw(now, self.index.resizes() + 1);
         series.count(now);
     }
     async fn far_bytes(&self) -> Option<u64> {
@@ -159,8 +155,7 @@ impl Worker for Hands {
         Some(usage.iter().map(|node| node.used_bytes).sum())
     }
     async fn close(&self) -> Result<(), String> {
-        let own: u64 = tables(&self.index).iter().map(Table::synchronizations).sum();
-        self.synchronizations.set(self.synchronizations.get() + own);
+        self.synchronizations.set(self.synchronizations.get() + synchronizations(&self.index));
         self.session.flush().await.map_err(|error| error.to_string())
     }
 }

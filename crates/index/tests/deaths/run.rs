@@ -4,7 +4,7 @@ use crate::kinds::{Kind, Place, Stage};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{FabricError, OpKind};
 use farindex_index::shard::Config;
-use farindex_index::{HashIndex, IndexError, Insert, Remove, Shard, Update, Upsert, marks};
+use farindex_index::{HashIndex, IndexError, Insert, PoolIndex, Remove, Shard, Update, Upsert, marks};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
