@@ -226,7 +226,7 @@ fn reads_of_one_and_of_two_round_trips_are_compared() {
     let ended = run(&["reproduce", "shard", "--figure", "1a", "--json", "-"]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let result = json(&ended);
-    assert_eq!(result["holds_for_equal_bytes"], true);
+    assert_eq!(result["beats_in_turn"], true);
     assert_eq!(result["points"].as_array().map(Vec::len), Some(20));
 }
 

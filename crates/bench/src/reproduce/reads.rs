@@ -110,10 +110,20 @@ pub fn points(preset: &Preset, seed: u64, stopped: impl Fn() -> bool) -> Result<
     Ok(points)
 }
 
-/// Does one READ beat two of half the size, in one batch and in turn, everywhere?
-pub fn holds_for_equal_bytes(points: &[Point]) -> bool {
-    points.iter().all(|point| point.one > point.batch && point.one > point.in_turn)
+/// Does one READ beat two of half the size, one after the other, everywhere?
+pub fn beats_in_turn(points: &[Point]) -> bool {
+    points.iter().all(|point| point.one > point.in_turn)
 }
+
+/// One READ's throughput over that of two of half the size behind one doorbell: the least and the largest.
+pub fn against_batch(points: &[Point]) -> (f64, f64) {
+    let ratios = points.iter().map(|point| point.one / point.batch);
+    ratios.fold((f64::INFINITY, 0.0), |(least, most), ratio| (least.min(ratio), most.max(ratio)))
+}
+
+/// In the model a message is passed on when all of it is there. Two halves travel one behind the other, so that on an idle network
+/// they can be ahead of the whole by as much as this; a NIC cuts messages into packets.
+pub const GRAIN: f64 = 0.02;
 
 /// The largest READ that still beats two of [`SMALL`] bytes, with so many clients on each compute node: behind one doorbell,
 /// and in turn. `None` where none does.
@@ -147,7 +157,8 @@ mod tests {
     fn the_largest_that_beats_two_small_ones() {
         let point = |bytes, one, batch, in_turn| Point { threads: 4, bytes, one, batch, in_turn };
         let points = [point(128, 9.0, 8.0, 5.0), point(256, 7.5, 6.0, 4.0), point(512, 6.0, 5.0, 3.0)];
-        assert!(holds_for_equal_bytes(&points));
+        assert!(beats_in_turn(&points) && !beats_in_turn(&[point(64, 5.0, 4.0, 5.0)]));
+        assert_eq!(against_batch(&points), (9.0 / 8.0, 7.5 / 6.0));
         assert_eq!(largest_that_beats_small(&points, 4), [Some(128), Some(512)]);
         assert_eq!(largest_that_beats_small(&points, 5), [None, None]);
     }
