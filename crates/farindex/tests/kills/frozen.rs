@@ -123,7 +123,7 @@ fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     let mut child = start(&file, 1, true);
     let (first, lines) = first_line(&mut child);
     let told = listen(lines);
-    let (mut state, mut frozen) = (0x1234_5678_9ABC_DEFu64, 0);
+    let (mut state, mut frozen) = (0x0123_4567_89AB_CDEFu64, 0);
     // Until it was stopped with a lock in its hands at least once.
     while frozen < rounds() || survivor.refused == 0 {
         assert!(frozen < rounds() + 100, "it never held a lock");
@@ -173,7 +173,7 @@ fn a_process_that_is_frozen_past_its_lease_is_ended_where_that_is_allowed() {
     drop(pool(&file, 256 << 20, LEASE));
     let judge = as_judge(&file);
     let mut survivor = Survivor::of(&judge);
-    let (mut ledger, mut state) = (Ledger::default(), 0xFEDC_BA98_7654_321u64);
+    let (mut ledger, mut state) = (Ledger::default(), 0x0FED_CBA9_8765_4321u64);
     for round in 1..=rounds() {
         let mut child = start(&file, round, false);
         let (first, lines) = first_line(&mut child);
