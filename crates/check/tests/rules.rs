@@ -10,7 +10,9 @@ use common::{Random, Shape, random_history, text};
 use farindex_check::model::{MapModel, Model, Tightened};
 use farindex_check::scan::ScanFault;
 use farindex_check::search::{Answer, Budget, search, search_longest};
-use farindex_check::{Call, History, Limits, Operation, Outcome, Promise, Recorder, Report, Response, Verdict, check};
+use farindex_check::{
+    Call, History, Limits, Operation, Outcome, Promise, Recorder, Report, Response, Verdict, check, timeline,
+};
 
 fn operation(client: u64, call: Call, invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
     let response = response.map(|(at, outcome)| Response { at, outcome });
@@ -45,7 +47,7 @@ fn a_scan_is_to_blame_for_what_nobody_wrote() {
 #[test]
 fn no_scan_is_to_blame_where_the_points_contradict_each_other() {
     let report =
-        judge(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 9), get(3, "k", Some("c"), 5, 6)]);
+        judge(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4), get(3, "k", Some("c"), 5, 6)]);
     assert_eq!(report.keys[0].promise, Promise::Linearizability, "{report}");
     let explanation = report.keys[0].explanation.as_ref().unwrap();
     assert_eq!(explanation.operations, [2], "{report}");
@@ -256,6 +258,31 @@ fn scans_word_for_word() {
     assert_eq!(report.to_string().lines().collect::<Vec<_>>(), expected, "{report}");
 }
 
+#[test]
+fn an_explanation_is_in_order_and_ends_with_the_contradiction() {
+    let report = judge(vec![
+        upsert(6, "k", "d", 12, Some(13)),
+        get(4, "k", Some("a"), 9, 11),
+        upsert(1, "k", "a", 1, Some(2)),
+        // At the very stamp of the response that completes the contradiction: it counts as invoked before.
+        upsert(5, "k", "c", 11, Some(30)),
+        get(3, "k", Some("b"), 6, 8),
+        upsert(2, "k", "b", 3, Some(14)),
+    ]);
+    let explanation = report.keys[0].explanation.as_ref().unwrap();
+    assert_eq!((&explanation.operations[..], &explanation.context[..]), (&[2, 4, 1][..], &[5][..]), "{report}");
+    assert_eq!((explanation.prefix, explanation.irrelevant_writes), (5, 1), "{report}");
+}
+
+#[test]
+fn the_picture_names_the_bounds_of_a_scan() {
+    let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: Some(3) };
+    let history = History::new(vec![operation(1, call, 1, Some((2, Outcome::Pairs(vec![]))))]).unwrap();
+    let report = check(&history, &Limits::default());
+    let page = timeline::html(&history, &report, &timeline::Options::default());
+    assert!(page.contains("scan (-∞, ∞) limit 3"), "{page}");
+}
+
 /// Which operations of an explanation's core are needed: all of them.
 #[test]
 fn nothing_in_an_explanation_can_be_left_out() {
@@ -388,7 +415,7 @@ fn what_is_refuted_without_a_search() {
     let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
     // `a` is held from 2 to 10, at least.
     let held = |more: &[Operation]| [&[put("a", 1, 2), read("a", 10, 11)], more].concat();
-    let cases: [(Vec<Operation>, Option<&[usize]>); 21] = [
+    let cases: [(Vec<Operation>, Option<&[usize]>); 22] = [
         (vec![put("a", 1, 2), read("b", 3, 4)], Some(&[1])),
         (vec![put("a", 5, 6), read("a", 1, 2)], Some(&[0, 1])),
         (vec![put("a", 5, 6), read("a", 1, 5)], None),
@@ -411,6 +438,7 @@ fn what_is_refuted_without_a_search() {
         (held(&[put("a", 3, 4), remove(3, 5, Some(6))]), None),
         (held(&[upsert(3, "k", "a", 3, None), remove(3, 5, Some(6))]), None),
         (vec![put("a", 1, 2), read("a", 3, 4), put("b", 5, 6), read("b", 7, 8), remove(3, 9, Some(10))], None),
+        ([&[put("b", 20, 21), read("b", 30, 31)], &held(&[remove(3, 3, Some(4))])[..]].concat(), Some(&[2, 3, 4])),
     ];
     for (operations, expected) in cases {
         let history = History::new(operations).unwrap();
