@@ -85,7 +85,8 @@ fn the_shape_of_a_scan() {
     use Bound::{Excluded, Included, Unbounded};
     use ScanFault::{OutOfBounds, OutOfOrder, TooMany};
     type Key = Bound<&'static str>;
-    let cases: [(Key, Key, Option<u64>, &[&str], Option<ScanFault>); 14] = [
+    type Case = (Key, Key, Option<u64>, &'static [&'static str], Option<ScanFault>);
+    let cases: [Case; 14] = [
         (Unbounded, Unbounded, None, &["a", "b", "c"], None),
         (Unbounded, Unbounded, Some(3), &["a", "b", "c"], None),
         (Unbounded, Unbounded, Some(2), &["a", "b", "c"], Some(TooMany { returned: 3, limit: 2 })),
@@ -120,7 +121,8 @@ fn what_a_scan_covers() {
     use Bound::{Excluded, Included, Unbounded};
     type Key = Bound<&'static str>;
     // What a scan that returns the keys on the right fails to return of a, b and c.
-    let cases: [(Key, Key, Option<u64>, &[&str], &[&str]); 12] = [
+    type Case = (Key, Key, Option<u64>, &'static [&'static str], &'static [&'static str]);
+    let cases: [Case; 12] = [
         (Unbounded, Unbounded, None, &[], &["a", "b", "c"]),
         (Unbounded, Unbounded, Some(0), &[], &[]),
         (Unbounded, Unbounded, Some(1), &[], &["a", "b", "c"]),
