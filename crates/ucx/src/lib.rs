@@ -21,3 +21,8 @@ mod ucp;
 
 pub use fabric::UcxFabric;
 pub use node::{Poll, UcxPlane, UcxSettings};
+
+/// Can UCX be used here? The error says what to install.
+pub fn available() -> Result<(), farindex_fabric::FabricError> {
+    ucp::available().map_err(farindex_fabric::FabricError::Settings)
+}

@@ -53,6 +53,11 @@ fn issued(pointer: sys::StatusPtr) -> Issued {
     }
 }
 
+/// Loads UCX if that has not happened yet. The error says what to install.
+pub(crate) fn available() -> Result<(), String> {
+    sys::load().map(drop)
+}
+
 /// UCX, set up: shared by the workers of a process.
 pub(crate) struct Context {
     api: &'static Api,
