@@ -2,8 +2,8 @@
 //! that are cut off.
 #![cfg(all(feature = "ucx", target_os = "linux"))]
 
-use farindex::{FabricError, Index, IndexConfig, Pool, PoolOptions, shard};
-use farindex_fabric::NodeId;
+use farindex::{Index, IndexConfig, Pool, PoolOptions, shard};
+use farindex_fabric::{FabricError, NodeId};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
