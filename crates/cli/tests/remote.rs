@@ -201,7 +201,7 @@ fn a_frozen_client_is_told() {
     let index = session.create_index("demo", &small(0)).expect("an index");
     for round in 0..3 {
         let mut child = Command::new(PROGRAM)
-            .args(["load", "--connect", &node.addr, "demo", "-", "--no-progress"])
+            .args(["load", "--connect", &node.addr, "demo", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
