@@ -246,6 +246,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if args.coalesce && !matches!(run.index, options::IndexKind::Pool(_)) {
         return Err(Failure::usage("--coalesce puts a lock table before an index: it takes an index of a pool"));
     }
+    if run.connect.is_some() && !matches!(run.index, options::IndexKind::Pool(_)) {
+        return Err(Failure::usage(
+            "--connect measures an index of a pool; the raw reference would overwrite all of it",
+        ));
+    }
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),
         (true, false) => Some(true),

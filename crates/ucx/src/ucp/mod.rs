@@ -62,6 +62,8 @@ pub(crate) fn available() -> Result<(), String> {
 pub(crate) struct Context {
     api: &'static Api,
     raw: *mut sys::RawContext,
+    /// No transport that may be used tells of a peer's failure.
+    mute: bool,
 }
 
 // SAFETY: the context was made with `mt_workers_shared`: UCX locks it itself. Only workers are made from it here.
@@ -113,8 +115,15 @@ impl Context {
         // SAFETY: it is not used any more.
         unsafe { (api.ucp_config_release)(config) };
         check(api, "cannot be started", status)?;
-        Ok(Arc::new(Context { api, raw }))
+        Ok(Arc::new(Context { api, raw, mute: only_shared_memory() }))
     }
+}
+
+/// UCX's shared memory does not tell of a peer's failure, and refuses connections that ask for it: where UCX_TLS allows
+/// nothing else, the control channel alone notices that somebody is gone.
+fn only_shared_memory() -> bool {
+    const SHARED: [&str; 9] = ["shm", "sm", "mm", "posix", "sysv", "cma", "knem", "xpmem", "self"];
+    std::env::var("UCX_TLS").is_ok_and(|tls| tls.split(',').all(|name| SHARED.contains(&name)))
 }
 
 impl Drop for Context {
@@ -146,6 +155,8 @@ struct Ep {
     raw: *mut sys::RawEp,
     /// What UCX calls back with.
     _arg: Box<EpArg>,
+    /// UCX tells of the peer's failure, and so it can be closed without the peer.
+    tells: bool,
     unsent: Rc<Cell<usize>>,
 }
 
@@ -293,7 +304,7 @@ impl Worker {
         self.next += 1;
         let arg = Box::new(EpArg { id, inbox: Rc::clone(&self.inbox) });
         let nowhere = || sys::SockAddr { addr: ptr::null(), len: 0 };
-        let params = sys::EpParams {
+        let mut params = sys::EpParams {
             field_mask: sys::EP_PARAM_REMOTE_ADDRESS | sys::EP_PARAM_ERR_HANDLING_MODE | sys::EP_PARAM_ERR_HANDLER,
             address: padded.as_ptr().cast(),
             err_mode: sys::ERR_HANDLING_MODE_PEER,
@@ -305,13 +316,18 @@ impl Worker {
             name: ptr::null(),
             local_sockaddr: nowhere(),
         };
+        let tells = !self.context.mute;
+        if !tells {
+            params.err_mode = sys::ERR_HANDLING_MODE_NONE;
+            params.field_mask &= !sys::EP_PARAM_ERR_HANDLER;
+        }
         let mut raw = ptr::null_mut();
         // SAFETY: the worker lives; the parameters are whole as far as their mask says; the address is copied; the
         // callback's argument is boxed, and kept until the endpoint is closed. UCX takes the address from a peer on trust,
         // as it takes everything below the level of messages: see docs/protocols/remote.md.
         let status = unsafe { (self.api().ucp_ep_create)(self.raw, &raw const params, &raw mut raw) };
         check(self.api(), "cannot connect", status)?;
-        self.eps.insert(id, Ep { raw, _arg: arg, unsent: Rc::default() });
+        self.eps.insert(id, Ep { raw, _arg: arg, tells, unsent: Rc::default() });
         Ok(id)
     }
 
@@ -405,7 +421,7 @@ impl Worker {
         let Some(ep) = self.eps.remove(&id) else { return };
         let param = sys::RequestParam {
             op_attr_mask: sys::OP_ATTR_FLAGS,
-            flags: sys::EP_CLOSE_FLAG_FORCE,
+            flags: if ep.tells { sys::EP_CLOSE_FLAG_FORCE } else { 0 },
             request: ptr::null_mut(),
             cb: None,
             datatype: 0,
@@ -470,7 +486,7 @@ impl Worker {
 }
 
 /// How long closing may take.
-const PARTING: Duration = Duration::from_secs(2);
+const PARTING: Duration = Duration::from_millis(500);
 
 impl Drop for Worker {
     fn drop(&mut self) {

@@ -95,6 +95,7 @@ pub(super) struct EpParams {
 pub(super) const EP_PARAM_REMOTE_ADDRESS: u64 = 1 << 0;
 pub(super) const EP_PARAM_ERR_HANDLING_MODE: u64 = 1 << 1;
 pub(super) const EP_PARAM_ERR_HANDLER: u64 = 1 << 2;
+pub(super) const ERR_HANDLING_MODE_NONE: c_uint = 0;
 pub(super) const ERR_HANDLING_MODE_PEER: c_uint = 1;
 
 #[repr(C)]
