@@ -1,7 +1,7 @@
 //! `farindex bench`.
 
 mod daemon;
-mod history;
+pub(crate) mod history;
 mod options;
 pub(crate) mod reference;
 pub(crate) mod subject;
