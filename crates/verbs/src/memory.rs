@@ -7,6 +7,7 @@
 use crate::device::Device;
 use farindex_fabric::FabricError;
 use farindex_fabric::slab::{Block, Registrar, Registration};
+use farindex_remote::{NodeMemory, Rights};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use std::sync::Arc;
@@ -67,35 +68,37 @@ impl Scratch {
 
 /// A memory node's region, as clients may use it.
 pub(crate) struct Exported {
+    // Unregistered before the memory is given up.
     all: Arc<MemoryRegion>,
     reads: Arc<MemoryRegion>,
+    memory: Arc<NodeMemory>,
 }
 
 impl Exported {
-    /// Registers all words of a region, which the caller keeps where they are until this has been dropped. The NIC writes
-    /// to them as other processes write to a shared mapping: whole words, which this process sees as atomics if at all.
-    ///
-    /// # Safety
-    ///
-    /// `words` must stay allocated and where they are until the value that is returned, and every queue pair of the
-    /// device's protection domain, are gone.
-    pub(crate) unsafe fn new(device: &Device, words: &[AtomicU64]) -> Result<Self, FabricError> {
+    pub(crate) fn new(device: &Device, memory: Arc<NodeMemory>) -> Result<Self, FabricError> {
+        let words = memory.region().words();
         let (start, len) = (words.as_ptr() as usize, words.len() * 8);
         let remote = AccessFlags::RemoteRead | AccessFlags::RemoteWrite | AccessFlags::RemoteAtomic;
         let register = |access| {
-            // SAFETY: as the caller promises.
+            // SAFETY: a region's words stay where they are for as long as it lives, and the registrations are dropped
+            // before `memory` (field order). The NIC changes them as another process changes a shared mapping: this
+            // process has them as atomics alone.
             unsafe { device.domain.reg_mr(start, len, access) }.map_err(|error| refused(device, len, &error))
         };
-        Ok(Exported { all: register(AccessFlags::LocalWrite | remote)?, reads: register(AccessFlags::RemoteRead)? })
+        let (all, reads) = (register(AccessFlags::LocalWrite | remote)?, register(AccessFlags::RemoteRead)?);
+        Ok(Exported { all, reads, memory })
     }
     /// What clients name it by: with the right to change it, or without.
-    pub(crate) fn key(&self, writable: bool) -> u32 {
-        if writable { self.all.rkey() } else { self.reads.rkey() }
+    pub(crate) fn key(&self, rights: Rights) -> u32 {
+        match rights {
+            Rights::ReadWrite => self.all.rkey(),
+            Rights::ReadOnly => self.reads.rkey(),
+        }
     }
     pub(crate) fn start(&self) -> u64 {
         self.all.get_ptr() as u64
     }
     pub(crate) fn len(&self) -> u64 {
-        self.all.region_len() as u64
+        self.memory.region().len()
     }
 }
