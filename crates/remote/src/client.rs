@@ -194,6 +194,11 @@ impl Control {
             _ => Err(ControlError::Lost { addr: self.shared.addr.clone(), why: "it gave a wrong answer".to_owned() }),
         }
     }
+    /// Says that a connection of the data plane is not used any more. There is no answer, and none is needed: what was
+    /// attached over a control connection ends with it.
+    pub fn detach(&self, which: Vec<u8>) {
+        drop(self.shared.ask(Message::Detach(which)));
+    }
     /// Asks to shut a client out (G6); the answer is [`Message::Revoked`].
     pub fn revoke(&self, identity: Identity) -> Pending {
         self.shared.ask(Message::Revoke(identity))

@@ -6,7 +6,7 @@
 use crate::ControlError;
 use crate::client::{Control, ControlSettings};
 use crate::control::{PlaneKind, Welcome};
-use crate::token::{Rights, random};
+use crate::token::{Rights, random_u64};
 use farindex_fabric::{Identity, NodeId, NodeInfo};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -59,6 +59,10 @@ impl Cluster {
         }
         Ok(Cluster { addrs: addrs.to_vec(), seen, settings, clients: Mutex::default() })
     }
+    /// Where the nodes are, in the order of their numbers.
+    pub fn addrs(&self) -> &[String] {
+        &self.addrs
+    }
     /// The data plane that all of them speak.
     pub fn plane(&self) -> PlaneKind {
         self.seen.first().map_or(PlaneKind::Other(0), |welcome| welcome.plane)
@@ -82,8 +86,7 @@ impl Cluster {
     }
     /// A fresh identity: 64 random bits. It names no process, since clients are anywhere.
     pub fn new_identity(&self) -> Result<Identity, ControlError> {
-        let token = u64::from_le_bytes(random().map_err(ControlError::Local)?);
-        Ok(Identity { token: token.max(1), pid: 0, started: 0 })
+        Ok(Identity { token: random_u64().map_err(ControlError::Local)?, pid: 0, started: 0 })
     }
     /// A client's control connections: those that it has, or new ones. A node that cannot be reached now is tried again in
     /// the background; an error is that this client was shut out, or that a node has other memory.

@@ -164,6 +164,8 @@ pub enum Message {
     Attach(Vec<u8>),
     /// Node: it is there; the bytes are the plane's.
     Attached(Vec<u8>),
+    /// Client: that connection of the data plane is not used any more; the bytes are the plane's. There is no answer.
+    Detach(Vec<u8>),
     /// Client: shut that client out (G6).
     Revoke(Identity),
     /// Node: nothing of it takes effect any more.
@@ -198,6 +200,7 @@ impl Message {
             Message::Ping => 8,
             Message::Pong => 9,
             Message::Error { .. } => 10,
+            Message::Detach(_) => 11,
         }
     }
     fn put_body(&self, out: &mut Vec<u8>) {
@@ -223,7 +226,9 @@ impl Message {
                 out.put_u64(welcome.instance);
                 out.put_counted(cut(&welcome.parameters, MAX_OPAQUE));
             }
-            Message::Attach(opaque) | Message::Attached(opaque) => out.put_counted(cut(opaque, MAX_OPAQUE)),
+            Message::Attach(opaque) | Message::Attached(opaque) | Message::Detach(opaque) => {
+                out.put_counted(cut(opaque, MAX_OPAQUE));
+            }
             Message::Revoke(identity) => put_identity(out, identity),
             Message::Revoked | Message::Ping | Message::Pong => {}
             Message::Error { code, text } => {
@@ -275,6 +280,7 @@ impl Message {
                 let text = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
                 Message::Error { code, text }
             }
+            11 => Message::Detach(take_opaque(fields)?),
             kind => return Err(Malformed::Kind(kind)),
         };
         fields.end()?;
@@ -404,6 +410,7 @@ mod tests {
             }),
             Message::Attach(vec![0; MAX_OPAQUE]),
             Message::Attached(Vec::new()),
+            Message::Detach(vec![1]),
             Message::Revoke(identity),
             Message::Revoked,
             Message::Ping,

@@ -233,6 +233,7 @@ impl Warden {
                 let answer = self.attach(id, identity, rights, &asked);
                 self.reply(id, request, answer);
             }
+            (Stage::Member(..), Message::Detach(which)) => self.plane.release(id, &which),
             (Stage::Member(..), Message::Ping) => self.reply(id, request, Message::Pong),
             (Stage::Greeting { .. }, _) => self.show_out(id, Code::Malformed, "say who you are first"),
             (Stage::Member(..), _) => self.show_out(id, Code::Malformed, "this is nothing that a client sends"),

@@ -154,6 +154,11 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], String> {
     Ok(bytes)
 }
 
+/// A number that nobody can guess, and that is not 0.
+pub fn random_u64() -> Result<u64, String> {
+    random().map(|bytes| u64::from_le_bytes(bytes).max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

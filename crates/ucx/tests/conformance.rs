@@ -1,0 +1,74 @@
+//! The conformance suite: over what UCX picks by itself, over tcp, and over shared memory.
+
+mod common;
+
+use common::Served;
+use farindex_fabric::conformance::{Subject, check};
+use farindex_fabric::{
+    Capabilities, Endpoint, Executor, Fabric, FabricError, Identity, NodeId, NodeInfo, OpKind, RemotePtr,
+};
+use farindex_ucx::Poll;
+use std::sync::Arc;
+
+/// A fabric whose memory nodes live as long as it does.
+struct Whole(Served);
+
+impl Fabric for Whole {
+    fn name(&self) -> &'static str {
+        self.0.fabric.name()
+    }
+    fn nodes(&self) -> Vec<NodeInfo> {
+        self.0.fabric.nodes()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.fabric.capabilities()
+    }
+    fn new_identity(&self) -> Identity {
+        self.0.fabric.new_identity()
+    }
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
+        self.0.fabric.connect(identity)
+    }
+}
+
+struct Ucx(Poll);
+
+impl Subject for Ucx {
+    fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+        Ok(Arc::new(Whole(common::serve_with_silent(nodes, len, self.0, None)?)))
+    }
+    fn rounds(&self) -> u64 {
+        100
+    }
+    fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
+        let served = common::serve_with_silent(nodes, len, self.0, Some(silent.index())).ok()?;
+        Some(Arc::new(Whole(served)))
+    }
+}
+
+#[test]
+fn as_ucx_picks() {
+    if common::have_ucx() {
+        check(&Ucx(Poll::Adaptive)).unwrap_or_else(|violation| panic!("{violation}"));
+        // And that is what it picked.
+        let served = common::serve(1, 1 << 16, Poll::Busy);
+        let endpoint = served.fabric.connect(&served.fabric.new_identity()).unwrap();
+        Executor::new().block_on(&endpoint, async {
+            let span = endpoint.span(OpKind::Other);
+            for _ in 0..4 {
+                span.faa(RemotePtr::new(NodeId::new(0), 8), 1).await.unwrap();
+            }
+        });
+        common::check_transports(&served.fabric);
+    }
+}
+
+#[test]
+fn over_tcp() {
+    common::again_over("tcp", "as_ucx_picks");
+}
+
+#[test]
+fn over_shared_memory() {
+    common::again_over("shm", "as_ucx_picks");
+}
