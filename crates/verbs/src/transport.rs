@@ -13,7 +13,7 @@ use farindex_fabric::slab::Registrar;
 use farindex_fabric::transport::{Completions, Post};
 use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, VerbKind};
 use farindex_remote::{Cluster, ClusterClient, Pending, Rights};
-use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
+use sideway::ibverbs::completion::{GenericCompletionQueue, GenericPoller, WorkCompletionStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -147,8 +147,15 @@ impl VerbsTransport {
     /// Takes in what has completed.
     fn poll(&mut self) {
         self.polled.clear();
-        if let Ok(poller) = self.common.completions.start_poll() {
-            self.polled.extend(poller.map(|completion| (completion.wr_id(), completion.status())));
+        while let Ok(mut poller) = self.common.completions.start_poll() {
+            // One at a time where the driver hands out one at a time: Soft-RoCE's loses its place when it is asked for a
+            // next one that is not there (docs/bugs/040).
+            let each = match poller {
+                GenericPoller::Basic(_) => usize::MAX,
+                GenericPoller::Extended(_) => 1,
+            };
+            let completions = poller.by_ref().take(each);
+            self.polled.extend(completions.map(|completion| (completion.wr_id(), completion.status())));
         }
         if self.polled.is_empty() {
             return;

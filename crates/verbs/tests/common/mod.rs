@@ -1,0 +1,106 @@
+//! Memory nodes inside the test's process, reached through a real device.
+//!
+//! Without an RDMA device a test says so and passes, unless `SOFT_ROCE` is set (scripts/soft-roce/run sets it): then it
+//! fails. `ROCE_CLIENT` and `ROCE_NODE` name the devices of either side; unset, the first one serves both.
+#![allow(dead_code)]
+
+use farindex_fabric::{Fabric, FabricError, NodeId};
+use farindex_remote::client::ControlSettings;
+use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Tokens};
+use farindex_verbs::{Device, DeviceOptions, VerbsFabric, VerbsPlane};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+fn options(variable: &str) -> DeviceOptions {
+    DeviceOptions { device: std::env::var(variable).ok(), ..DeviceOptions::default() }
+}
+
+pub(crate) fn client_device() -> DeviceOptions {
+    options("ROCE_CLIENT")
+}
+
+pub(crate) fn node_device() -> DeviceOptions {
+    options("ROCE_NODE")
+}
+
+/// Is there a device? If not, says what is skipped.
+pub(crate) fn device_or_skip() -> bool {
+    match Device::open(&client_device()) {
+        Ok(_) => true,
+        Err(error) if std::env::var_os("SOFT_ROCE").is_none() => {
+            eprintln!("SKIPPED: verbs are not tested here: {error}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A memory node at work.
+pub(crate) struct Served {
+    // The control thread ends first, and with it all connections.
+    node: Option<Node>,
+    pub(crate) plane: Arc<VerbsPlane>,
+}
+
+impl Served {
+    pub(crate) fn start(memory: NodeMemory, listen: SocketAddr) -> Result<Self, FabricError> {
+        let memory = Arc::new(memory);
+        let plane = Arc::new(VerbsPlane::new(Arc::clone(&memory), &node_device())?);
+        let settings = NodeSettings::new(listen, Tokens::default());
+        let node = Node::start(memory, Arc::clone(&plane) as _, settings, Metrics::default())?;
+        Ok(Served { node: Some(node), plane })
+    }
+    pub(crate) fn fresh(number: usize, len: u64) -> Result<Self, FabricError> {
+        let memory = NodeMemory::anonymous(NodeId::new(number as u16), len)?;
+        Served::start(memory, SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+    pub(crate) fn addr(&self) -> String {
+        self.node.as_ref().map(|node| node.addr().to_string()).unwrap_or_default()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.node.take());
+    }
+}
+
+/// A fabric whose memory nodes end with it.
+pub(crate) struct Local {
+    // Dropped first: its connections end before the nodes do.
+    pub(crate) fabric: VerbsFabric,
+    pub(crate) nodes: Vec<Served>,
+}
+
+impl Local {
+    pub(crate) fn new(nodes: usize, len: u64) -> Result<Self, FabricError> {
+        let nodes = (0..nodes).map(|number| Served::fresh(number, len)).collect::<Result<Vec<_>, _>>()?;
+        let fabric = reach(&nodes)?;
+        Ok(Local { fabric, nodes })
+    }
+}
+
+pub(crate) fn reach(nodes: &[Served]) -> Result<VerbsFabric, FabricError> {
+    let addrs: Vec<String> = nodes.iter().map(Served::addr).collect();
+    let cluster = Cluster::connect(&addrs, ControlSettings::default());
+    let cluster = cluster.map_err(|error| FabricError::Settings(error.to_string()))?;
+    VerbsFabric::new(cluster, &client_device())
+}
+
+impl Fabric for Local {
+    fn name(&self) -> &'static str {
+        self.fabric.name()
+    }
+    fn nodes(&self) -> Vec<farindex_fabric::NodeInfo> {
+        self.fabric.nodes()
+    }
+    fn capabilities(&self) -> farindex_fabric::Capabilities {
+        self.fabric.capabilities()
+    }
+    fn new_identity(&self) -> farindex_fabric::Identity {
+        self.fabric.new_identity()
+    }
+    fn connect(&self, identity: &farindex_fabric::Identity) -> Result<farindex_fabric::Endpoint, FabricError> {
+        self.fabric.connect(identity)
+    }
+}

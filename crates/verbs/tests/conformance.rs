@@ -1,0 +1,55 @@
+//! The fabric's contract, on a real device.
+
+mod common;
+
+use common::{Local, device_or_skip};
+use farindex_fabric::conformance::{CASES, Script, Subject, Verdict, check_case, on_one_thread, on_threads};
+use farindex_fabric::{Fabric, FabricError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+struct Verbs {
+    threads: bool,
+}
+
+impl Subject for Verbs {
+    fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+        Ok(Arc::new(Local::new(nodes, len)?))
+    }
+    fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
+        if self.threads { on_threads(&**fabric, scripts) } else { on_one_thread(&**fabric, scripts) }
+    }
+    fn rounds(&self) -> u64 {
+        std::env::var("ROCE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(100)
+    }
+    fn patience(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+}
+
+fn suite(threads: bool) {
+    if !device_or_skip() {
+        return;
+    }
+    let mut violations = Vec::new();
+    for case in CASES {
+        let begun = Instant::now();
+        let verdict = check_case(&Verbs { threads }, case);
+        println!("{:?} {}: {:.1} s", case.clause, case.name, begun.elapsed().as_secs_f64());
+        if let Err(violation) = verdict {
+            println!("  {violation}");
+            violations.push(violation.to_string());
+        }
+    }
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+#[test]
+fn clients_as_threads() {
+    suite(true);
+}
+
+#[test]
+fn clients_as_coroutines() {
+    suite(false);
+}
