@@ -1,7 +1,13 @@
 //! Verbs as requests of a send queue.
 //!
 //! Invariants: a READ or WRITE becomes requests of at most [`MAX_MESSAGE`] bytes each, every other verb one; a request
-//! names memory that is registered, or carries its bytes within.
+//! names memory that is registered, or carries its bytes within; an atomic behind a READ of its batch is fenced.
+//!
+//! That fence is G4's. When packets are lost, the sender repeats requests from the first one whose answer is missing. The
+//! other side remembers what atomics returned, and ignores a WRITE that it has carried out; but it carries a READ out once
+//! more. So a READ whose answer was lost may see the atomic behind it, and what others did after that. READs among
+//! themselves, and READs behind atomics, keep their order: answers are accepted in order, so what a later one saw is never
+//! older.
 #![allow(unsafe_code)]
 
 use crate::memory::Scratch;
@@ -18,6 +24,8 @@ pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 pub(crate) struct Cursor {
     verb: usize,
     offset: usize,
+    /// READs have been posted that no later request has waited for.
+    reads_open: bool,
 }
 
 /// A request: a verb, and which of its bytes.
@@ -33,7 +41,7 @@ pub(crate) fn next_request(chain: &Chain, node: NodeId, cursor: &mut Cursor) -> 
     while let Some(verb) = chain.get(cursor.verb) {
         let left = verb.len().saturating_sub(cursor.offset);
         if verb.node() != node || left == 0 {
-            *cursor = Cursor { verb: cursor.verb + 1, offset: 0 };
+            (cursor.verb, cursor.offset) = (cursor.verb + 1, 0);
             continue;
         }
         let request = Request { verb: cursor.verb, offset: cursor.offset, len: left.min(MAX_MESSAGE) };
@@ -46,6 +54,10 @@ pub(crate) fn next_request(chain: &Chain, node: NodeId, cursor: &mut Cursor) -> 
 /// Requests that a verb becomes.
 pub(crate) fn requests_of(verb: &Verb) -> usize {
     verb.len().div_ceil(MAX_MESSAGE)
+}
+
+fn is_atomic(verb: &Verb) -> bool {
+    matches!(verb.kind, VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. })
 }
 
 /// Can the device reach the verb's buffer?
@@ -97,8 +109,17 @@ pub(crate) unsafe fn send(
         let request = next_request(chain, node, cursor).ok_or("the batch has fewer requests than were counted")?;
         let verb = chain.get_mut(request.verb).ok_or("the batch is shorter than it was")?;
         let manner = Manner { id: first.id + i, ordinal: first.ordinal + i, ..*first };
+        let mut flags = WorkRequestFlags::none();
+        if verb.fence && request.offset == 0 || is_atomic(verb) && cursor.reads_open {
+            flags |= WorkRequestFlags::Fence;
+            cursor.reads_open = false;
+        }
+        cursor.reads_open |= matches!(verb.kind, VerbKind::Read(_));
+        if i + 1 == count as u64 {
+            flags |= WorkRequestFlags::Signaled;
+        }
         // SAFETY: as the caller promises.
-        if !unsafe { append(&mut guard, verb, request, &manner, i + 1 == count as u64) } {
+        if !unsafe { append(&mut guard, verb, request, &manner, flags) } {
             return Err("a buffer is not registered".to_owned());
         }
     }
@@ -115,15 +136,8 @@ unsafe fn append(
     verb: &mut Verb,
     request: Request,
     manner: &Manner<'_>,
-    signalled: bool,
+    mut flags: WorkRequestFlags,
 ) -> bool {
-    let mut flags = WorkRequestFlags::none();
-    if verb.fence && request.offset == 0 {
-        flags |= WorkRequestFlags::Fence;
-    }
-    if signalled {
-        flags |= WorkRequestFlags::Signaled;
-    }
     let Target { start, key } = manner.target;
     let remote = start.wrapping_add(verb.ptr.offset()).wrapping_add(request.offset as u64);
     let (offset, len) = (request.offset, request.len as u32);
