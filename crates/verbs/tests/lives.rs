@@ -260,7 +260,7 @@ fn a_memory_node_comes_back_from_its_file() {
         println!("reconnected after {:?}", began.elapsed());
         for i in 0..100 {
             let found = index.get(key("entry", i)).expect("no error").expect("what was acknowledged is there");
-            assert_eq!(found.as_ref(), (i + 1000 * round).to_string().as_bytes());
+            assert_eq!(found, (i + 1000 * round).to_string().into_bytes());
         }
     }
     let report = session.check().expect("a check");
