@@ -54,6 +54,10 @@ pub trait Fabric: Send + Sync {
     fn new_identity(&self) -> Identity;
     /// One connection of that client, for one worker thread.
     fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError>;
+    /// What carries its verbs, as far as that is chosen at run time and known by now: `tcp/eth0`, say.
+    fn transports(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Can this client be seen to be gone without waiting for its lease? `None` where the fabric cannot tell.
     fn is_gone(&self, identity: &Identity) -> Option<bool> {
         let _ = identity;

@@ -24,10 +24,6 @@ impl Drop for File {
     }
 }
 
-fn url(path: &Path) -> String {
-    format!("shm:{}", path.display())
-}
-
 fn key(writer: &str, i: u64) -> String {
     format!("{writer}-{}", i % KEYS)
 }
@@ -51,9 +47,9 @@ fn draw(state: &mut u64, below: u64) -> u64 {
 #[ignore = "the process that the other test starts and kills"]
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
-    let (path, round) = told.split_once('|').expect("a path and a number");
+    let (url, round) = told.split_once('|').expect("a pool and a number");
     let round: u64 = round.parse().expect("a number");
-    let pool = Pool::open(&url(Path::new(path))).expect("the pool");
+    let pool = Pool::open(url).expect("the pool");
     let session = pool.session().expect("a session");
     let index = session.open_index("demo").expect("the index");
     let mut out = std::io::stdout().lock();
@@ -73,12 +69,39 @@ fn child() {
 
 #[test]
 fn a_killed_process_harms_nobody() {
-    let rounds: u64 =
-        std::env::var("FARINDEX_KILLS").map_or(6, |kills| kills.parse().expect("FARINDEX_KILLS: a number"));
     let dir = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
     let file = File(dir.join(format!("farindex-kills-{}", std::process::id())));
+    kill_over_and_over(&format!("shm:{}", file.0.display()), Some(64 << 20));
+}
+
+/// The same with the pool behind a memory node, whose loop goes on while its clients die with verbs in flight.
+#[cfg(feature = "ucx")]
+#[test]
+fn a_killed_process_harms_nobody_over_ucx() {
+    use farindex_fabric::NodeId;
+    use farindex_remote::{Metrics, Node, NodeMemory, NodeSettings, Tokens};
+    use farindex_ucx::{UcxPlane, UcxSettings};
+    use std::sync::Arc;
+
+    if let Err(why) = farindex_ucx::available() {
+        assert!(!std::env::var("FARINDEX_REQUIRE").is_ok_and(|what| what.contains("ucx")), "{why}");
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let memory = Arc::new(NodeMemory::anonymous(NodeId::new(0), 64 << 20).expect("memory"));
+    let (metrics, settings) = (Metrics::new(), UcxSettings { loopback: true, ..UcxSettings::default() });
+    let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).expect("UCX");
+    let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
+    let node = Node::start(memory, plane, listen, metrics.clone()).expect("a memory node");
+    kill_over_and_over(&format!("connect:{}", node.addr()), None);
+    println!("{}", metrics.text());
+}
+
+fn kill_over_and_over(url: &str, size: Option<u64>) {
+    let rounds: u64 =
+        std::env::var("FARINDEX_KILLS").map_or(6, |kills| kills.parse().expect("FARINDEX_KILLS: a number"));
     let options = PoolOptions { lease: LEASE, ..PoolOptions::default() };
-    let pool = Pool::create(&url(&file.0), Some(64 << 20), &options).expect("a pool");
+    let pool = Pool::create(url, size, &options).expect("a pool");
     let session = pool.session().expect("a session");
     let config = IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() });
     let index = session.create_index("demo", &config).expect("an index");
@@ -89,7 +112,7 @@ fn a_killed_process_harms_nobody() {
     for round in 1..=rounds {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads", "1"])
-            .env(CHILD, format!("{}|{round}", file.0.display()))
+            .env(CHILD, format!("{url}|{round}"))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

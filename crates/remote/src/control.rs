@@ -277,7 +277,11 @@ impl Message {
                 }
                 // It is shown to people: what could steer a terminal is not.
                 let text = String::from_utf8_lossy(text);
-                let text = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+                let mut text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+                // What stands for a byte that is no UTF-8 is longer than the byte.
+                while text.len() > MAX_TEXT {
+                    text.pop();
+                }
                 Message::Error { code, text }
             }
             11 => Message::Detach(take_opaque(fields)?),

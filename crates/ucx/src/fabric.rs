@@ -4,7 +4,6 @@ use crate::transport::{Connection, Shared};
 use crate::ucp::{Context, ContextSettings};
 use farindex_fabric::{Capabilities, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo};
 use farindex_remote::{Cluster, PlaneKind};
-use std::collections::BTreeSet;
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,11 +38,6 @@ impl UcxFabric {
         Ok(UcxFabric { cluster, shared: Arc::new(shared) })
     }
 
-    /// Which transports UCX has chosen so far, such as `tcp/eth0`. A connection is counted in once its second request has
-    /// been answered.
-    pub fn transports(&self) -> BTreeSet<String> {
-        self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
     /// Messages that were handed to UCX, by all endpoints of this fabric.
     pub fn messages(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
@@ -63,6 +57,10 @@ impl Fabric for UcxFabric {
     }
     fn capabilities(&self) -> Capabilities {
         crate::transport::capabilities(self.shared.zeroed)
+    }
+    /// What UCX has chosen. A connection is counted in once its second request has been answered.
+    fn transports(&self) -> Vec<String> {
+        self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
     fn new_identity(&self) -> Identity {
         // Without random bytes there is no identity: the empty one is refused when it connects.

@@ -2,34 +2,11 @@
 
 mod common;
 
-use common::Served;
+use common::Whole;
 use farindex_fabric::conformance::{Subject, check};
-use farindex_fabric::{
-    Capabilities, Endpoint, Executor, Fabric, FabricError, Identity, NodeId, NodeInfo, OpKind, RemotePtr,
-};
+use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_ucx::Poll;
 use std::sync::Arc;
-
-/// A fabric whose memory nodes live as long as it does.
-struct Whole(Served);
-
-impl Fabric for Whole {
-    fn name(&self) -> &'static str {
-        self.0.fabric.name()
-    }
-    fn nodes(&self) -> Vec<NodeInfo> {
-        self.0.fabric.nodes()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.0.fabric.capabilities()
-    }
-    fn new_identity(&self) -> Identity {
-        self.0.fabric.new_identity()
-    }
-    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
-        self.0.fabric.connect(identity)
-    }
-}
 
 struct Ucx(Poll);
 

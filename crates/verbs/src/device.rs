@@ -35,6 +35,26 @@ impl Default for DeviceOptions {
     }
 }
 
+impl DeviceOptions {
+    /// From the variables `FARINDEX_VERBS_DEVICE` (a name), `FARINDEX_VERBS_PORT` and `FARINDEX_VERBS_GID` (numbers).
+    pub fn from_environment() -> Result<Self, FabricError> {
+        let text = |variable: &str| std::env::var(variable).ok().filter(|text| !text.is_empty());
+        let number = |variable: &str| {
+            let parse = |text: String| {
+                text.parse::<u8>().map_err(|_| FabricError::Settings(format!("{variable}={text}: it is a number up to 255")))
+            };
+            text(variable).map(parse).transpose()
+        };
+        let defaults = DeviceOptions::default();
+        Ok(DeviceOptions {
+            device: text("FARINDEX_VERBS_DEVICE"),
+            port: number("FARINDEX_VERBS_PORT")?.unwrap_or(defaults.port),
+            gid: number("FARINDEX_VERBS_GID")?,
+            ..defaults
+        })
+    }
+}
+
 /// How a port is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PortAddress {

@@ -70,6 +70,10 @@ impl Hello {
             serves: peer.serves,
         }
     }
+    /// Reads what a client sent.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Peer, FabricError> {
+        Hello::read_from_bytes(bytes).map_err(|_| nonsense("sent a greeting of another length"))?.check()
+    }
     fn check(&self) -> Result<Peer, FabricError> {
         if self.version.get() != VERSION {
             return Err(nonsense(&format!("speaks version {}, this one {VERSION}", self.version)));
@@ -84,45 +88,6 @@ impl Hello {
         }
         let address = PortAddress { gid: self.gid, lid: self.lid.get(), infiniband: self.infiniband == 1 };
         Ok(Peer { address, queue_pair, first_packet, mtu: self.mtu, starts: self.starts, serves: self.serves })
-    }
-}
-
-/// What a client asks of the data plane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// Connect a queue pair to this one.
-    Attach(Peer),
-    /// The client's queue pair of this number is gone.
-    Release(u32),
-}
-
-const ATTACH: u8 = 1;
-const RELEASE: u8 = 2;
-
-impl Asked {
-    pub(crate) fn attach(peer: &Peer) -> Vec<u8> {
-        let mut bytes = vec![ATTACH];
-        bytes.extend_from_slice(Hello::new(peer).as_bytes());
-        bytes
-    }
-    pub(crate) fn release(queue_pair: u32) -> Vec<u8> {
-        let mut bytes = vec![RELEASE];
-        bytes.extend_from_slice(&queue_pair.to_le_bytes());
-        bytes
-    }
-    /// Reads what a client sent.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FabricError> {
-        match bytes.split_first() {
-            Some((&ATTACH, hello)) => {
-                let hello = Hello::read_from_bytes(hello);
-                Ok(Asked::Attach(hello.map_err(|_| nonsense("sent a greeting of another length"))?.check()?))
-            }
-            Some((&RELEASE, number)) => match number.try_into() {
-                Ok(number) => Ok(Asked::Release(u32::from_le_bytes(number))),
-                Err(_) => Err(nonsense("sent a farewell of another length")),
-            },
-            _ => Err(nonsense("asks for something unknown")),
-        }
     }
 }
 
@@ -149,8 +114,7 @@ mod tests {
 
     #[test]
     fn greetings_survive_the_wire() {
-        assert_eq!(Asked::parse(&Asked::attach(&peer())), Ok(Asked::Attach(peer())));
-        assert_eq!(Asked::parse(&Asked::release(77)), Ok(Asked::Release(77)));
+        assert_eq!(Hello::parse(Hello::new(&peer()).as_bytes()), Ok(peer()));
         let reply = Reply { hello: Hello::new(&peer()), start: 4096.into(), len: 8192.into(), key: 9.into() };
         assert_eq!(Reply::parse(reply.as_bytes()), Ok((peer(), reply)));
     }
@@ -181,14 +145,10 @@ mod tests {
         for reply in broken {
             assert!(Reply::parse(reply.as_bytes()).is_err(), "{reply:?}");
         }
-        for whole in [Asked::attach(&peer()), Asked::release(77)] {
-            for len in 0..whole.len() {
-                assert!(Asked::parse(&whole[..len]).is_err(), "{len} bytes");
-            }
-            assert!(Asked::parse(&[&whole[..], &[0]].concat()).is_err());
-        }
+        let whole = [good.as_bytes(), &[0]].concat();
+        assert!((0..=whole.len()).all(|len| len == 32 || Hello::parse(&whole[..len]).is_err()));
         let bytes = reply.as_bytes();
         assert!((0..bytes.len()).all(|len| Reply::parse(&bytes[..len]).is_err()));
-        assert!(Asked::parse(&[3]).is_err() && Reply::parse(&[0xff; 52]).is_err());
+        assert!(Hello::parse(&[0xff; 32]).is_err() && Reply::parse(&[0xff; 52]).is_err());
     }
 }

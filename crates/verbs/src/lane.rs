@@ -18,7 +18,7 @@
 use crate::counts::Counts;
 use crate::device::Device;
 use crate::flight::Flights;
-use crate::hello::{Asked, Reply};
+use crate::hello::{Hello, Reply};
 use crate::memory::Scratch;
 use crate::pair::Pair;
 use crate::post::{Cursor, Manner, Target, next_request, send};
@@ -28,6 +28,7 @@ use farindex_remote::{Control, ControlError, Link, Pending};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// What lanes of one endpoint share.
 pub(crate) struct Common {
@@ -175,8 +176,8 @@ impl Lane {
         let made = self.fresh_pair(common);
         match made {
             Ok(pair) => {
-                let asked = Asked::attach(&pair.describe(&common.device));
-                self.state = State::Dialing(pair, control.attach(asked));
+                let hello = Hello::new(&pair.describe(&common.device));
+                self.state = State::Dialing(pair, control.attach(hello.as_bytes().to_vec()));
                 self.hear(common, control, flights);
             }
             Err(error) => {
@@ -350,12 +351,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Leaves: the node need not keep its half. Nobody waits for the answer.
+    /// Leaves: the node need not keep its half.
     pub(crate) fn leave(&mut self, common: &Common, control: &Control) {
         if let State::Up(pair, _) | State::Dialing(pair, _) = std::mem::replace(&mut self.state, State::Down) {
             let ours = pair.describe(&common.device).queue_pair;
             drop(pair);
-            drop(control.attach(Asked::release(ours)));
+            control.detach(ours.to_le_bytes().to_vec());
         }
     }
 }

@@ -5,7 +5,7 @@
 //! nothing for it any more (G6); queue pairs are gone before the region is unregistered, and that before the memory goes.
 
 use crate::device::{Device, DeviceOptions};
-use crate::hello::{Asked, Hello, Reply};
+use crate::hello::{Hello, Reply};
 use crate::memory::Exported;
 use crate::pair::Pair;
 use farindex_fabric::FabricError;
@@ -87,14 +87,14 @@ impl Plane for VerbsPlane {
         PlaneKind::Verbs
     }
     fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal> {
-        match Asked::parse(request)? {
-            Asked::Attach(client) => Ok(self.connect(peer, &client)?),
-            Asked::Release(number) => {
-                let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-                let mine = guests.entry(peer.link).or_default();
-                end(mine.extract_if(.., |guest| guest.client == number));
-                Ok(Vec::new())
-            }
+        Ok(self.connect(peer, &Hello::parse(request)?)?)
+    }
+    /// A client names its own queue pair.
+    fn release(&self, link: u64, request: &[u8]) {
+        let Ok(number) = request.try_into().map(u32::from_le_bytes) else { return };
+        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mine) = guests.get_mut(&link) {
+            end(mine.extract_if(.., |guest| guest.client == number));
         }
     }
     fn detach(&self, link: u64) {

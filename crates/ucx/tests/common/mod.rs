@@ -1,7 +1,7 @@
 //! Memory nodes of this process, for tests.
 #![allow(unreachable_pub, missing_docs, dead_code)]
 
-use farindex_fabric::{FabricError, NodeId};
+use farindex_fabric::{Capabilities, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Peer, Plane, PlaneKind, Refusal, Tokens};
 use farindex_ucx::{Poll, UcxFabric, UcxPlane, UcxSettings};
@@ -111,4 +111,28 @@ pub fn count(metrics: &[Metrics], name: &str) -> u64 {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse::<u64>().unwrap()
     };
     metrics.iter().map(of).sum()
+}
+
+/// A fabric whose memory nodes live as long as it does.
+pub struct Whole(pub Served);
+
+impl Fabric for Whole {
+    fn name(&self) -> &'static str {
+        self.0.fabric.name()
+    }
+    fn nodes(&self) -> Vec<NodeInfo> {
+        self.0.fabric.nodes()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.fabric.capabilities()
+    }
+    fn transports(&self) -> Vec<String> {
+        self.0.fabric.transports()
+    }
+    fn new_identity(&self) -> Identity {
+        self.0.fabric.new_identity()
+    }
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
+        self.0.fabric.connect(identity)
+    }
 }
