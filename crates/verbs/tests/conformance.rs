@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Local, device_or_skip};
+use common::{Local, Served, device_or_skip, reach};
 use farindex_fabric::conformance::{CASES, Script, Subject, Verdict, check_case, on_one_thread, on_threads};
-use farindex_fabric::{Fabric, FabricError};
+use farindex_fabric::{Fabric, FabricError, NodeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,34 @@ fn suite(threads: bool) {
         }
     }
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+/// One node lets clients in and answers no verb. The deadline comes before the device has given up.
+struct Silent;
+
+impl Subject for Silent {
+    fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+        Ok(Arc::new(Local::new(nodes, len)?))
+    }
+    fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
+        let serve = |number| if number == silent.index() { Served::deaf(number, len) } else { Served::fresh(number, len) };
+        let nodes: Vec<Served> = (0..nodes).map(serve).collect::<Result<_, _>>().ok()?;
+        let fabric = reach(&nodes).ok()?;
+        Some(Arc::new(Local { fabric, nodes }))
+    }
+    fn patience(&self) -> Duration {
+        Duration::from_millis(2400)
+    }
+}
+
+#[test]
+fn silence() {
+    if !device_or_skip() {
+        return;
+    }
+    assert!(Silent.silent_fabric(2, 1 << 18, NodeId::new(1)).is_some(), "no silent node");
+    let case = CASES.iter().find(|case| case.name == "silence_becomes_an_error").expect("such a case");
+    check_case(&Silent, case).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
 #[test]

@@ -6,7 +6,8 @@
 
 use farindex_fabric::{Fabric, FabricError, NodeId};
 use farindex_remote::client::ControlSettings;
-use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Tokens};
+use farindex_remote::plane::{Peer, Refusal};
+use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Plane, PlaneKind, Tokens};
 use farindex_verbs::{Device, DeviceOptions, VerbsFabric, VerbsPlane};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +36,22 @@ pub(crate) fn device_or_skip() -> bool {
     }
 }
 
+struct Deaf(Arc<VerbsPlane>);
+
+impl Plane for Deaf {
+    fn kind(&self) -> PlaneKind {
+        self.0.kind()
+    }
+    fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let answer = self.0.attach(peer, request)?;
+        self.0.detach(peer.link);
+        Ok(answer)
+    }
+    fn detach(&self, link: u64) {
+        self.0.detach(link);
+    }
+}
+
 /// A memory node at work.
 pub(crate) struct Served {
     // The control thread ends first, and with it all connections.
@@ -46,9 +63,22 @@ impl Served {
     pub(crate) fn start(memory: NodeMemory, listen: SocketAddr) -> Result<Self, FabricError> {
         let memory = Arc::new(memory);
         let plane = Arc::new(VerbsPlane::new(Arc::clone(&memory), &node_device())?);
-        let settings = NodeSettings::new(listen, Tokens::default());
-        let node = Node::start(memory, Arc::clone(&plane) as _, settings, Metrics::default())?;
+        Served::through(memory, Arc::clone(&plane) as _, plane, listen)
+    }
+    fn through(
+        memory: Arc<NodeMemory>,
+        shown: Arc<dyn Plane>,
+        plane: Arc<VerbsPlane>,
+        listen: SocketAddr,
+    ) -> Result<Self, FabricError> {
+        let node = Node::start(memory, shown, NodeSettings::new(listen, Tokens::open()), Metrics::new())?;
         Ok(Served { node: Some(node), plane })
+    }
+    /// It lets clients in, and answers no verb.
+    pub(crate) fn deaf(number: usize, len: u64) -> Result<Self, FabricError> {
+        let memory = Arc::new(NodeMemory::anonymous(NodeId::new(number as u16), len)?);
+        let plane = Arc::new(VerbsPlane::new(Arc::clone(&memory), &node_device())?);
+        Served::through(memory, Arc::new(Deaf(Arc::clone(&plane))), plane, SocketAddr::from(([127, 0, 0, 1], 0)))
     }
     pub(crate) fn fresh(number: usize, len: u64) -> Result<Self, FabricError> {
         let memory = NodeMemory::anonymous(NodeId::new(number as u16), len)?;
