@@ -114,6 +114,7 @@ mod tests {
     use sideway::ibverbs::completion::WorkCompletionStatus;
     use std::rc::Rc;
     use std::sync::atomic::Ordering;
+    use std::time::{Duration, Instant};
 
     /// A client that does not check itself.
     struct Wild {
@@ -146,12 +147,15 @@ mod tests {
             // SAFETY: `self` owns buffers and scratch memory, and drops the queue pair first (field order).
             unsafe { send(&mut self.pair.queue, &mut self.chain, ptr.node(), &mut cursor, 1, &manner) }
                 .expect("a request");
-            loop {
+            let posted = Instant::now();
+            while posted.elapsed() < Duration::from_secs(20) {
                 let Ok(mut poller) = self.completions.start_poll() else { continue };
                 if let Some(completion) = poller.next() {
+                    println!("{:?} at {offset:#x}: status {}", self.chain, completion.status());
                     return completion.status();
                 }
             }
+            panic!("{:?} at {offset:#x} has not completed", self.chain);
         }
     }
 
