@@ -46,9 +46,8 @@ impl Block {
         if layout.size() >= SLAB_LEN {
             // SAFETY: the range was allocated just now, in whole pages, and nothing refers into it; the advice changes
             // which pages stand behind it and not what it holds. Without huge pages it is refused, and small ones do.
-            let _ = unsafe {
-                rustix::mm::madvise(start.as_ptr().cast(), layout.size(), rustix::mm::Advice::LinuxHugepage)
-            };
+            let _ =
+                unsafe { rustix::mm::madvise(start.as_ptr().cast(), layout.size(), rustix::mm::Advice::LinuxHugepage) };
         }
         // SAFETY: as above; from here on every byte is initialised.
         unsafe { start.as_ptr().write_bytes(0, layout.size()) };

@@ -41,7 +41,8 @@ impl DeviceOptions {
         let text = |variable: &str| std::env::var(variable).ok().filter(|text| !text.is_empty());
         let number = |variable: &str| {
             let parse = |text: String| {
-                text.parse::<u8>().map_err(|_| FabricError::Settings(format!("{variable}={text}: it is a number up to 255")))
+                text.parse::<u8>()
+                    .map_err(|_| FabricError::Settings(format!("{variable}={text}: it is a number up to 255")))
             };
             text(variable).map(parse).transpose()
         };
@@ -110,9 +111,9 @@ fn devices() -> Result<DeviceList, FabricError> {
 
 fn port_address(context: &DeviceContext, options: &DeviceOptions) -> Result<(PortAddress, u8, u8), FabricError> {
     let name = context.name();
-    let port = context.query_port(options.port).map_err(|error| {
-        missing(format!("RDMA verbs: device {name} has no usable port {}: {error}", options.port))
-    })?;
+    let port = context
+        .query_port(options.port)
+        .map_err(|error| missing(format!("RDMA verbs: device {name} has no usable port {}: {error}", options.port)))?;
     if !matches!(port.port_state(), PortState::Active | PortState::ActiveDefer) {
         return Err(missing(format!(
             "RDMA verbs: port {} of device {name} is not active: bring its network interface up, or its link",

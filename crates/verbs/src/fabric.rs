@@ -64,14 +64,8 @@ impl Fabric for VerbsFabric {
             farindex_remote::ControlError::Revoked => FabricError::Revoked,
             other => FabricError::Settings(other.to_string()),
         })?;
-        let transport = VerbsTransport::new(
-            &self.device,
-            &self.cluster,
-            client,
-            &self.ledger,
-            self.capabilities(),
-            self.epoch,
-        )?;
+        let transport =
+            VerbsTransport::new(&self.device, &self.cluster, client, &self.ledger, self.capabilities(), self.epoch)?;
         Ok(Endpoint::new(Box::new(transport)))
     }
 }

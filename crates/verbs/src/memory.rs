@@ -28,8 +28,7 @@ pub(crate) struct Buffers(pub(crate) Arc<Device>);
 impl Registrar for Buffers {
     fn register(&self, block: &Block) -> Result<Registration, FabricError> {
         // SAFETY: a block stays where it is, readable and writable, until this registration has been dropped.
-        let region =
-            unsafe { self.0.domain.reg_mr(block.start() as usize, block.len(), AccessFlags::LocalWrite) };
+        let region = unsafe { self.0.domain.reg_mr(block.start() as usize, block.len(), AccessFlags::LocalWrite) };
         let region = region.map_err(|error| refused(&self.0, block.len(), &error))?;
         Ok(Registration { key: region.lkey(), hold: Box::new(region) })
     }

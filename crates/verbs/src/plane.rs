@@ -57,7 +57,9 @@ impl VerbsPlane {
         let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = guests.entry(link).or_default();
         if mine.len() >= MAX_PAIRS {
-            return Err(FabricError::Settings(format!("a client has at most {MAX_PAIRS} queue pairs to a memory node")));
+            return Err(FabricError::Settings(format!(
+                "a client has at most {MAX_PAIRS} queue pairs to a memory node"
+            )));
         }
         // It is asked and asks nothing.
         let mut pair = Pair::new(&self.device, &self.completions, 1, 0)?;

@@ -13,7 +13,8 @@
 use crate::memory::Scratch;
 use farindex_fabric::{Chain, NodeId, Verb, VerbKind};
 use sideway::ibverbs::queue_pair::{
-    GenericPostSendGuard, GenericQueuePair, PostSendGuard, QueuePair, SetInlineData, SetScatterGatherEntry, WorkRequestFlags,
+    GenericPostSendGuard, GenericQueuePair, PostSendGuard, QueuePair, SetInlineData, SetScatterGatherEntry,
+    WorkRequestFlags,
 };
 
 /// Bytes of one request at most. Every device takes this much; what is longer becomes several requests.

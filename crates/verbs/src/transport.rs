@@ -55,7 +55,10 @@ impl VerbsTransport {
         let completions = match builder.build_ex() {
             Ok(queue) => GenericCompletionQueue::from(queue),
             Err(_) => builder.build().map(GenericCompletionQueue::from).map_err(|error| {
-                FabricError::Settings(format!("RDMA verbs: device {} makes no completion queue: {error}", device.name()))
+                FabricError::Settings(format!(
+                    "RDMA verbs: device {} makes no completion queue: {error}",
+                    device.name()
+                ))
             })?,
         };
         let lanes = client.controls().iter().enumerate().map(|(place, control)| Lane::new(place, control)).collect();

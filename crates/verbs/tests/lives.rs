@@ -228,7 +228,9 @@ fn a_killed_client_harms_nobody() {
     let report = session.check().expect("a check");
     assert!(report.is_sound(), "{:?}", report.problems().collect::<Vec<_>>());
     assert_eq!(report.pool.lost, 0, "memory was lost for good");
-    println!("{rounds} kills, {acknowledged} acknowledged writes; the survivor waited {longest:?} at most; {repaired:?}");
+    println!(
+        "{rounds} kills, {acknowledged} acknowledged writes; the survivor waited {longest:?} at most; {repaired:?}"
+    );
 }
 
 #[test]
