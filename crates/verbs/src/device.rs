@@ -25,13 +25,14 @@ pub struct DeviceOptions {
     pub gid: Option<u8>,
     /// Local time-out of a request: `4.096 us * 2^timeout` (the device may wait up to four times as long).
     pub timeout: u8,
-    /// How often a request is repeated before the connection counts as broken, 0 to 7.
+    /// How often a request is repeated before the connection counts as broken, 0 to 6. (7 is without end on Soft-RoCE:
+    /// docs/bugs/042.)
     pub retries: u8,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        DeviceOptions { device: None, port: 1, gid: None, timeout: 14, retries: 7 }
+        DeviceOptions { device: None, port: 1, gid: None, timeout: 14, retries: 6 }
     }
 }
 

@@ -94,7 +94,8 @@ impl Pair {
             .setup_sq_psn(self.first_packet)
             .setup_timeout(device.options.timeout)
             .setup_retry_cnt(device.options.retries)
-            .setup_rnr_retry(device.options.retries)
+            // Nobody receives messages here, so nobody can be unready for one.
+            .setup_rnr_retry(0)
             .setup_max_read_atomic(device.starts.min(node.serves));
         self.queue.modify(&sending).map_err(|error| failed(device, "cannot send", &error))
     }
