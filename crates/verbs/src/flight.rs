@@ -71,3 +71,27 @@ impl Flights {
         Some((flight.chain, flight.result))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::NodeId;
+
+    #[test]
+    fn a_batch_is_handed_back_once_with_its_first_error() {
+        let mut flights = Flights::default();
+        let (one, two) = (flights.begin(7, Chain::new(), 2), flights.begin(8, Chain::new(), 1));
+        let lost = |node| FabricError::NoSuchNode(NodeId::new(node));
+        flights.part_ended(one, Err(lost(1)));
+        assert!(flights.take_ended().is_none(), "a part is still on its way");
+        flights.part_ended(one, Err(lost(2)));
+        assert_eq!(flights.take_ended().map(|(id, _, result)| (id, result)), Some((7, Err(lost(1)))));
+        assert!(flights.take_ended().is_none());
+        // Its place is used again.
+        assert_eq!(flights.begin(9, Chain::new(), 1), one);
+        flights.part_ended(two, Ok(()));
+        assert!(flights.take_if_ended(one).is_none());
+        assert_eq!(flights.take_if_ended(two).map(|(_, result)| result), Some(Ok(())));
+        assert!(flights.take_ended().is_none());
+    }
+}

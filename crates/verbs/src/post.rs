@@ -179,3 +179,33 @@ unsafe fn append(
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::RemotePtr;
+    use farindex_fabric::buf::BufPool;
+    use std::rc::Rc;
+
+    #[test]
+    fn a_batch_becomes_requests_in_its_order() {
+        let pool = Rc::new(BufPool::default());
+        let at = |node: u16, len: usize| Verb {
+            ptr: RemotePtr::new(NodeId::new(node), 64),
+            fence: false,
+            kind: VerbKind::Read(pool.take(len)),
+        };
+        let chain: Chain = vec![at(0, 8), at(1, 16), at(0, 0), at(0, 2 * MAX_MESSAGE + 8), at(1, MAX_MESSAGE)];
+        let of = |node: u16| {
+            let mut cursor = Cursor::default();
+            std::iter::from_fn(|| next_request(&chain, NodeId::new(node), &mut cursor))
+                .map(|request| (request.verb, request.offset, request.len))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(0), [(0, 0, 8), (3, 0, MAX_MESSAGE), (3, MAX_MESSAGE, MAX_MESSAGE), (3, 2 * MAX_MESSAGE, 8)]);
+        assert_eq!(of(1), [(1, 0, 16), (4, 0, MAX_MESSAGE)]);
+        assert_eq!(of(2), []);
+        assert_eq!(chain.iter().map(requests_of).collect::<Vec<_>>(), [1, 1, 0, 3, 1]);
+        assert!(!is_reachable(&chain[0], 64), "its buffer is not registered");
+    }
+}
