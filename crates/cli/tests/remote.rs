@@ -2,8 +2,8 @@
 //! that are cut off.
 #![cfg(all(feature = "ucx", target_os = "linux"))]
 
-use farindex::{FabricError, Index, IndexConfig, Pool, PoolOptions, shard};
-use farindex_fabric::NodeId;
+use farindex::{Index, IndexConfig, Pool, PoolOptions, shard};
+use farindex_fabric::{FabricError, NodeId};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
@@ -201,7 +201,7 @@ fn a_frozen_client_is_told() {
     let index = session.create_index("demo", &small(0)).expect("an index");
     for round in 0..3 {
         let mut child = Command::new(PROGRAM)
-            .args(["load", "--connect", &node.addr, "demo", "-", "--no-progress"])
+            .args(["load", "--connect", &node.addr, "demo", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
