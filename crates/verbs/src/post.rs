@@ -204,7 +204,7 @@ mod tests {
         };
         assert_eq!(of(0), [(0, 0, 8), (3, 0, MAX_MESSAGE), (3, MAX_MESSAGE, MAX_MESSAGE), (3, 2 * MAX_MESSAGE, 8)]);
         assert_eq!(of(1), [(1, 0, 16), (4, 0, MAX_MESSAGE)]);
-        assert_eq!(of(2), []);
+        assert!(of(2).is_empty());
         assert_eq!(chain.iter().map(requests_of).collect::<Vec<_>>(), [1, 1, 0, 3, 1]);
         assert!(!is_reachable(&chain[0], 64), "its buffer is not registered");
     }
