@@ -103,6 +103,15 @@ mod daemon {
                 let settings = UcxSettings { poll, loopback, report: Some(Arc::new(report)) };
                 Ok(UcxPlane::start(Arc::clone(memory), settings, metrics).map_err(farindex::Error::from)?)
             }
+            #[cfg(all(feature = "verbs", target_os = "linux"))]
+            Network::Verbs => {
+                use farindex_verbs::{DeviceOptions, VerbsPlane};
+                let options = DeviceOptions::from_environment().map_err(farindex::Error::from)?;
+                let plane = VerbsPlane::new(Arc::clone(memory), &options).map_err(farindex::Error::from)?;
+                note(format!("verbs go through device {}", plane.device().name()));
+                Ok(Arc::new(plane))
+            }
+            #[allow(unreachable_patterns)]
             fabric => {
                 let _ = (memory, metrics, PollMode::Busy);
                 Err(missing(fabric))

@@ -21,6 +21,7 @@
 //! | [`endpoint`] | [`Endpoint`]: one for each worker thread; posts batches, meters them, keeps deadlines |
 //! | [`meter`] | verbs, bytes and round trips for each kind of operation |
 //! | [`exec`] | the single-threaded executor of a worker's coroutines |
+//! | [`slab`] | memory for buffers that hardware fills, registered once |
 //! | [`transport`] | what a fabric implements |
 //! | [`served`] | the memory that a memory node's process serves to others |
 //! | `conformance` | the suite that holds a fabric to the contract (feature `conformance`) |
@@ -66,6 +67,7 @@ mod region;
 pub mod served;
 #[cfg(target_os = "linux")]
 pub mod shm;
+pub mod slab;
 mod timer;
 pub mod transport;
 pub mod verb;

@@ -4,6 +4,7 @@
 //! such a connection: it takes chains of verbs and gives them back completed, at once or later. Everything that fabrics
 //! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`] on top.
 
+use crate::slab::Registrar;
 use crate::{Chain, Endpoint, FabricError, NodeId};
 use std::time::Duration;
 
@@ -89,6 +90,10 @@ pub trait Transport {
     /// Nobody waits for the chain that was posted under `id` (N5). A fabric that looks for bugs wants to know.
     fn detached(&mut self, id: u64) {
         let _ = id;
+    }
+    /// What the endpoint's buffers are registered with, where hardware reads and fills them. Asked for once.
+    fn registrar(&self) -> Option<Box<dyn Registrar>> {
+        None
     }
     /// Somebody wants to be woken at `at`: a fabric in virtual time must not pass it by.
     fn wake_at(&mut self, at: Duration) {

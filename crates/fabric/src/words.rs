@@ -77,11 +77,7 @@ impl<'a> Words<'a> {
 
     /// Can this verb be carried out?
     pub fn check(self, verb: &Verb) -> Result<(), FabricError> {
-        let len = verb.len();
-        if !verb.ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
-            return Err(FabricError::Misaligned { ptr: verb.ptr, len });
-        }
-        self.slice(verb.ptr, len).map(drop)
+        verb.check(self.len())
     }
 
     /// Carries out a verb.

@@ -17,6 +17,12 @@ pub(crate) fn connect(addrs: &[String], token_file: Option<&Path>) -> Result<Arc
     match cluster.plane() {
         #[cfg(feature = "ucx")]
         PlaneKind::Ucx => Ok(Arc::new(farindex_ucx::UcxFabric::new(cluster)?)),
+        #[cfg(all(feature = "verbs", target_os = "linux"))]
+        PlaneKind::Verbs => {
+            let options = farindex_verbs::DeviceOptions::from_environment()?;
+            Ok(Arc::new(farindex_verbs::VerbsFabric::new(cluster, &options)?))
+        }
+        #[allow(unreachable_patterns)]
         PlaneKind::Ucx | PlaneKind::Verbs => Err(missing(&cluster.plane().to_string())),
         plane => {
             Err(Error::Settings(format!("these memory nodes serve over {plane}, which this version does not know")))

@@ -112,7 +112,7 @@ pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> R
         Ok(Pool::create_at(&url, Some(size), &options)?)
     };
     match (fabric, path) {
-        (FabricKind::Ucx, _) => Err(Failure::new(exit::BUG, "a memory node is made by itself")),
+        (FabricKind::Ucx | FabricKind::Verbs, _) => Err(Failure::new(exit::BUG, "a memory node is made by itself")),
         (FabricKind::Memory, _) => Ok(Pool::create_at(&PoolUrl::Memory { len: size, nodes: 1 }, None, &options)?),
         (FabricKind::Shm, Some(path)) => shm(path.to_owned()),
         (FabricKind::Shm, None) => nameless(Path::new(SHM), shm),
@@ -132,7 +132,7 @@ fn run_raw(run: &Run, settings: RawSettings, plan: &Plan, watch: &Watch) -> Resu
     let size = (settings.index_bytes + settings.block_bytes + (1 << 20)).next_multiple_of(2 << 20);
     let mut daemon = None;
     let fabric: Arc<dyn Fabric> = match run.fabric {
-        FabricKind::Ucx => {
+        FabricKind::Ucx | FabricKind::Verbs => {
             let started = daemon.insert(Daemon::start(run.fabric.name(), size, run.poll)?);
             farindex::connect(&started.url()?)?
         }
@@ -185,7 +185,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                 None => {
                     let pool = match (&run.connect, run.fabric) {
                         (Some(url), _) => open_or_create(url)?,
-                        (None, FabricKind::Ucx) => {
+                        (None, FabricKind::Ucx | FabricKind::Verbs) => {
                             let started = daemon.insert(Daemon::start(run.fabric.name(), run.size, run.poll)?);
                             Pool::create_at(&started.url()?, None, &PoolOptions::default())?
                         }

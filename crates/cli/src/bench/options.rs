@@ -63,6 +63,8 @@ pub(crate) enum FabricKind {
     Shm,
     /// A memory node of its own, reached over UCX
     Ucx,
+    /// A memory node of its own, reached over RDMA verbs
+    Verbs,
 }
 
 impl FabricKind {
@@ -71,6 +73,7 @@ impl FabricKind {
             FabricKind::Memory => "memory",
             FabricKind::Shm => "shm",
             FabricKind::Ucx => "ucx",
+            FabricKind::Verbs => "verbs",
         }
     }
 }
