@@ -24,8 +24,10 @@ pub mod faults;
 pub mod hash;
 pub mod keyhash;
 pub mod marks;
+mod pace;
 pub mod traits;
 pub mod value;
+mod wait;
 
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
