@@ -18,6 +18,12 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
+    /// Linear: a removal empties its slot, over which lookups of other keys have to go.
+    LinearEmptied,
+    /// Linear: a record behind its head is believed without a look at the tags of its words.
+    LinearTorn,
+    /// Linear: a region is moved without its empty slots being sealed, so that who does not know of the next table sees none.
+    LinearUnsealed,
 }
 
 #[cfg(any(test, feature = "marks"))]

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Settings of a kind of index: what its creator chooses, and the catalog keeps.
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
@@ -120,6 +121,23 @@ pub(crate) fn seal(session: &Session, uid: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
+/// Waits until every operation has ended that may still use an index that was just marked as dropped.
+pub(crate) async fn wait_for_users(session: &Session, name: &str) -> Result<(), IndexError> {
+    let endpoint = session.endpoint();
+    let marked = session.client().epoch() + 1;
+    let until = endpoint.now() + session.pool().lease() * 2;
+    while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
+        if endpoint.now() > until {
+            let what = format!("the memory of index {name:?}");
+            let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
+            return Err(PoolError::Held { what, holder }.into());
+        }
+        session.client().tick(endpoint).await?;
+        endpoint.sleep(Duration::from_micros(20)).await;
+    }
+    Ok(())
+}
+
 /// [`PoolIndex`] for a type whose methods of its own have these names.
 macro_rules! pool_index {
     ($index:ty, $config:ty, $kind:expr, $name:literal, $format:expr) => {
@@ -184,7 +202,10 @@ const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 1] = [kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing")];
+pub const KINDS: [Kind; 2] = [
+    kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
+    kind::<crate::Linear>("linear probing with a variable read size, records in the slots or out of band"),
+];
 
 /// Name of a kind of index, for people.
 pub fn kind_name(number: u32) -> String {

@@ -34,6 +34,7 @@ mod wait;
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
+pub use hash::linear::{self, Linear};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, kind_name};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};

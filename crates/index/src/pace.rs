@@ -10,7 +10,7 @@
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Operations since the root was read.
-    pub(crate) operations: u64,
+    operations: u64,
     /// Entries added by all for each of them, at least one.
     growth: f64,
     /// Operations that the latest synchronization allowed.
@@ -19,6 +19,11 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) const UNKNOWN: Pace = Pace { operations: 0, growth: 1.0, allowed: 0 };
+
+    /// One operation more.
+    pub(crate) fn counted(self) -> Pace {
+        Pace { operations: self.operations + 1, ..self }
+    }
 
     /// The next pace, when the root shows that `added` entries have come since it was read last, and the paper would
     /// allow this many operations.

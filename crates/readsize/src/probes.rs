@@ -135,7 +135,8 @@ impl Probes {
             return Some(Probes { survival: vec![1.0, 1.0] });
         }
         let mut one = borel(load);
-        let mut two: Vec<_> = (1..).zip(&one).map(|(n, b)| 2.0 * f64::from(n - 1) / (load * f64::from(n)) * b).collect();
+        let mut two: Vec<_> =
+            (1..).zip(&one).map(|(n, b)| 2.0 * f64::from(n - 1) / (load * f64::from(n)) * b).collect();
         suffix_sums(&mut one);
         suffix_sums(&mut two);
         // Entry i holds Pr[n >= i + 1] by now, which is Pr[n > i].

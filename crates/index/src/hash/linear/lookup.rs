@@ -4,10 +4,10 @@
 //! was there when its head word was read. One that is not found was absent at some moment of the lookup, unless the walk met
 //! slots that were sealed or moved: then it goes on in the next table (docs/protocols/linear.md has the argument).
 
+use super::Linear;
 use super::geometry::{Segment, signature};
 use super::slot::{EMPTY, SEALED, Slot, gather, whole};
 use super::table::Table;
-use super::Linear;
 use crate::block::{self, Decoded, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
@@ -56,7 +56,11 @@ pub(super) enum Looked {
 enum Walk {
     Hit(Hit),
     /// It came to the first slot that is or was empty, if there is any.
-    End { gap: Option<Gap>, sealed: bool, moved: bool },
+    End {
+        gap: Option<Gap>,
+        sealed: bool,
+        moved: bool,
+    },
     /// The root came with the first batch, and shows another table.
     Restart,
 }
@@ -64,7 +68,10 @@ enum Walk {
 /// How far the slots of one READ led.
 enum Scan {
     Hit(Hit),
-    End { at: u64, sealed: bool },
+    End {
+        at: u64,
+        sealed: bool,
+    },
     /// So many slots are done with; the next one was torn.
     Torn(u64),
     /// A block was not what it should be; its slot has changed.
@@ -353,7 +360,14 @@ impl<'a> Op<'a> {
             }
             let behind = behind(segment, slots, index - first);
             let block = Some((ptr, header.block_len() as u64));
-            return Ok(Scan::Hit(Hit { segment: *segment, index, head, behind, block, value: Value::fetched(buf, value) }));
+            return Ok(Scan::Hit(Hit {
+                segment: *segment,
+                index,
+                head,
+                behind,
+                block,
+                value: Value::fetched(buf, value),
+            }));
         }
         Ok(Scan::On)
     }

@@ -75,7 +75,9 @@ impl Entry {
             (Form::Head(mine), Slot::Heap { ptr, .. }) => {
                 matches!(Slot::decode(*mine), Slot::Heap { ptr: of, .. } if of == ptr)
             }
-            (Form::Head(mine), Slot::Tiny { .. }) => slot::restamped(*mine, Stamp::CLAIMED) == slot::restamped(head, Stamp::CLAIMED),
+            (Form::Head(mine), Slot::Tiny { .. }) => {
+                slot::restamped(*mine, Stamp::CLAIMED) == slot::restamped(head, Stamp::CLAIMED)
+            }
             (Form::Inline { key, value }, Slot::Inline { tag, key: of, value: len, .. }) => {
                 (of, len) == (key.len(), value.len()) && behind.starts_with(&slot::words(tag, key, value))
             }
@@ -250,7 +252,7 @@ impl Mover<'_> {
             let header = header.ok_or_else(|| corrupt(ptr, "a block's header makes no sense"))?;
             let entry = match block::decode(&buf) {
                 Decoded::Sound(_, key, value) if header.key_len + header.value_len <= fits => {
-                    let part = |range| buf.bytes().get(range).unwrap_or_default().to_vec();
+                    let part = |range: std::ops::Range<usize>| buf.bytes().get(range).unwrap_or_default().to_vec();
                     let form = Form::Inline { key: part(key), value: part(value) };
                     let leaves = Some((ptr, header.block_len() as u64));
                     Entry { source, hash: header.hash, form, leaves }

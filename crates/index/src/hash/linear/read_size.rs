@@ -23,7 +23,7 @@ pub(super) struct ReadSizes {
 impl ReadSizes {
     pub(super) fn new(config: &Config) -> Self {
         let known = RefCell::new(vec![None; STEPS + 1]);
-        ReadSizes { policy: config.read, width: config.width, hits: config.hits, known }
+        ReadSizes { policy: config.read(), width: config.width, hits: config.hits, known }
     }
 
     /// Slots of one READ at this load, for a lookup that begins so many slots before a known cluster of so many slots.

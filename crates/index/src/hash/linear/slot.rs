@@ -262,14 +262,10 @@ mod tests {
         let head = inline(200, 20, 85, 0xCD);
         assert_eq!(Slot::decode(head), Slot::Inline { tag: 200, key: 20, value: 85, signature: 0xCD });
         assert_eq!(Slot::decode(reserved(77)), Slot::Reserved(77));
-        assert_eq!([DEAD, SEALED, MOVED, EMPTY, 1, 7 << KIND].map(Slot::decode), [
-            Slot::Dead,
-            Slot::Sealed,
-            Slot::Moved,
-            Slot::Empty,
-            Slot::Unknown,
-            Slot::Unknown
-        ]);
+        assert_eq!(
+            [DEAD, SEALED, MOVED, EMPTY, 1, 7 << KIND].map(Slot::decode),
+            [Slot::Dead, Slot::Sealed, Slot::Moved, Slot::Empty, Slot::Unknown, Slot::Unknown]
+        );
     }
 
     #[test]

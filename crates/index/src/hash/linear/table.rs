@@ -9,9 +9,7 @@
 
 use super::Config;
 use super::clusters::Clusters;
-use super::geometry::{
-    DONE, Geometry, ROOT_COUNT, ROOT_LEN, ROOT_SEAL, ROOT_USED, RootState, Segment,
-};
+use super::geometry::{DONE, Geometry, ROOT_COUNT, ROOT_LEN, ROOT_SEAL, ROOT_USED, RootState, Segment};
 use super::migrate::{Mover, steps};
 use super::read_size::ReadSizes;
 use crate::IndexError;
@@ -182,8 +180,7 @@ impl Table {
     pub(super) fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Sync> {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
-        let pace = self.pace.get();
-        self.pace.set(Pace { operations: pace.operations + 1, ..pace });
+        self.pace.set(self.pace.get().counted());
         (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
@@ -365,13 +362,7 @@ impl Table {
 
     /// Somebody else makes the next table. Nobody waits for that who can do without; but if it takes long, whoever would like
     /// to grow looks after it.
-    async fn await_resizer(
-        &self,
-        pin: &Pin<'_>,
-        index: u64,
-        state: RootState,
-        full: bool,
-    ) -> Result<(), IndexError> {
+    async fn await_resizer(&self, pin: &Pin<'_>, index: u64, state: RootState, full: bool) -> Result<(), IndexError> {
         let endpoint = pin.session().endpoint();
         let often = pin.session().pool().lease() / 8;
         if full {

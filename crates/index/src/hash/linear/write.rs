@@ -4,8 +4,8 @@
 //! behind the head, and those are nobody's, whoever put it in moves it there: WRITE of the words, and CAS of the head from
 //! *heap* to *inline*, in one batch. So nobody ever waits for the writer of a slot, and a writer that dies leaves an entry.
 
-use super::lookup::{Along, Behind, Gap, Hit, Looked, Op};
 use super::geometry::{REGION, Segment, signature};
+use super::lookup::{Along, Behind, Gap, Hit, Looked, Op};
 use super::migrate::{Mover, Region};
 use super::slot::{self, DEAD, EMPTY, Slot, Stamp, frozen};
 use super::{Mode, Wrote};

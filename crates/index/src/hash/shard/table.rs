@@ -167,8 +167,7 @@ impl Table {
     pub fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Sync> {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
-        let pace = self.pace.get();
-        self.pace.set(Pace { operations: pace.operations + 1, ..pace });
+        self.pace.set(self.pace.get().counted());
         (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 

@@ -13,13 +13,12 @@ use super::table::Table;
 use super::{Shard, geometry};
 use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
-use crate::kind::seal;
+use crate::kind::{seal, wait_for_users};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Buckets that one step reads.
 const STEP: u64 = 16;
@@ -409,17 +408,7 @@ impl Shard {
                 *geometry = Rc::new(newest);
             }
         }
-        let marked = session.client().epoch() + 1;
-        let until = endpoint.now() + session.pool().lease() * 2;
-        while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
-            if endpoint.now() > until {
-                let what = format!("the memory of index {:?}", info.name);
-                let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
-                return Err(PoolError::Held { what, holder }.into());
-            }
-            session.client().tick(endpoint).await?;
-            endpoint.sleep(Duration::from_micros(20)).await;
-        }
+        wait_for_users(session, &info.name).await?;
         for (table, geometry) in self.tables.iter().zip(&geometries) {
             for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
