@@ -23,6 +23,7 @@ pub mod coalesce;
 pub mod error;
 pub mod faults;
 pub mod hash;
+mod join;
 pub mod keyhash;
 pub mod kind;
 pub mod marks;

@@ -66,7 +66,7 @@ enum Walk {
 }
 
 /// How far the slots of one READ led.
-enum Scan {
+pub(super) enum Scan {
     Hit(Hit),
     End {
         at: u64,
@@ -80,12 +80,15 @@ enum Scan {
 }
 
 /// A head that may be the key's.
-struct Candidate {
-    index: u64,
+pub(super) struct Candidate {
+    pub(super) index: u64,
     head: u64,
-    ptr: RemotePtr,
-    units: u64,
+    pub(super) ptr: RemotePtr,
+    pub(super) units: u64,
 }
+
+/// Usually one, and no reason to allocate.
+pub(super) type Candidates = SmallVec<[Candidate; 2]>;
 
 /// One operation on one key.
 pub(super) struct Op<'a> {
@@ -97,7 +100,7 @@ pub(super) struct Op<'a> {
     /// Blocks of other keys. Under the pin they stay what they are.
     rejected: SmallVec<[RemotePtr; 4]>,
     pub(super) backoff: Backoff,
-    counted: bool,
+    pub(super) counted: bool,
 }
 
 impl<'a> Op<'a> {
@@ -162,25 +165,35 @@ impl<'a> Op<'a> {
         geometry.next.filter(|_| geometry.current.generation == segment.generation)
     }
 
-    async fn walk(&mut self, segment: &Segment, along: &mut Along) -> Result<Walk, IndexError> {
+    /// The key's home, and how many slots to READ from there.
+    pub(super) fn first_window(&self, segment: &Segment) -> (u64, u64) {
         let home = segment.home(self.hash);
-        let load = self.table.load(segment);
         let cluster = self.table.clusters.borrow().next(segment.generation, home);
-        let read = self.table.sizes.slots(load, cluster);
+        let read = self.table.sizes.slots(self.table.load(segment), cluster);
+        (home, read.min(segment.slots() - home))
+    }
+
+    /// The first empty slot from the key's home on is this one.
+    pub(super) fn saw_end(&self, segment: &Segment, index: u64) {
+        let home = segment.home(self.hash);
+        if index > home {
+            self.table.clusters.borrow_mut().saw(segment.generation, home, index);
+        }
+    }
+
+    async fn walk(&mut self, segment: &Segment, along: &mut Along) -> Result<Walk, IndexError> {
+        let (home, first) = self.first_window(segment);
         let (mut walked, mut moved, mut torn) = (0, false, 0);
         while walked < segment.slots() {
             let at = segment.after(home, walked);
             let left = (segment.slots() - at).min(segment.slots() - walked);
-            let read = if walked == 0 { read } else { self.table.sizes.slots(load, None) };
-            let count = read.min(left);
+            let next = || self.table.sizes.slots(self.table.load(segment), None).min(left);
+            let count = if walked == 0 { first } else { next() };
             let Some(mut slots) = self.read_slots(segment, at, count, along).await? else { return Ok(Walk::Restart) };
             match self.scan(segment, at, count, &mut slots, &mut moved).await? {
                 Scan::Hit(hit) => return Ok(Walk::Hit(hit)),
                 Scan::End { at: index, sealed } => {
-                    let end = walked + (index - at);
-                    if home + end < segment.slots() {
-                        self.table.clusters.borrow_mut().saw(segment.generation, home, home + end);
-                    }
+                    self.saw_end(segment, index);
                     let behind = behind(segment, &slots, index - at);
                     return Ok(Walk::End { gap: Some(Gap { segment: *segment, index, behind }), sealed, moved });
                 }
@@ -238,9 +251,28 @@ impl<'a> Op<'a> {
         slots: &mut Buf,
         moved: &mut bool,
     ) -> Result<Scan, IndexError> {
+        let (led, candidates) = self.sift(segment, at, count, slots, moved)?;
+        if candidates.is_empty() || matches!(led, Scan::Hit(_)) {
+            return Ok(led);
+        }
+        Ok(match self.verify(segment, at, candidates, slots).await? {
+            Scan::On => led,
+            found => found,
+        })
+    }
+
+    /// How far slots that were READ lead, and which of those before may be the key's.
+    pub(super) fn sift(
+        &self,
+        segment: &Segment,
+        at: u64,
+        count: u64,
+        slots: &mut Buf,
+        moved: &mut bool,
+    ) -> Result<(Scan, Candidates), IndexError> {
         let mine = signature(self.hash);
         let step = segment.width / 8;
-        let mut candidates = SmallVec::<[Candidate; 2]>::new();
+        let mut candidates = Candidates::new();
         let mut led = Scan::On;
         for i in 0..count {
             let first = i as usize * step;
@@ -296,13 +328,7 @@ impl<'a> Op<'a> {
                 }
             }
         }
-        if candidates.is_empty() || matches!(led, Scan::Hit(_)) {
-            return Ok(led);
-        }
-        Ok(match self.verify(segment, at, candidates, slots).await? {
-            Scan::On => led,
-            found => found,
-        })
+        Ok((led, candidates))
     }
 
     fn hit(
@@ -324,7 +350,7 @@ impl<'a> Op<'a> {
         &mut self,
         segment: &Segment,
         first: u64,
-        candidates: SmallVec<[Candidate; 2]>,
+        candidates: Candidates,
         slots: &Buf,
     ) -> Result<Scan, IndexError> {
         let span = self.pin.span();

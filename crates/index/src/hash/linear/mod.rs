@@ -9,6 +9,7 @@
 //! | [`geometry`] | segments, homes, the root | 4.1 |
 //! | [`table`] | a worker's copy of the root; growth | |
 //! | `lookup` | search | Algorithms 1 and 2 |
+//! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
 //! | `migrate` | moving a region to the next table | |
 //! | [`clusters`] | the longest clusters seen | 4.4 |
@@ -18,6 +19,7 @@
 pub mod clusters;
 pub mod geometry;
 mod lookup;
+mod many;
 mod migrate;
 mod read_size;
 pub mod slot;
@@ -404,6 +406,10 @@ impl HashIndex for Linear {
             Looked::Hit(hit) => Ok(Some(hit.value)),
             Looked::Absent(_) | Looked::Full => Ok(None),
         }
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.look_up_many(keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
