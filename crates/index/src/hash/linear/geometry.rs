@@ -11,6 +11,7 @@
 //!       word 1   entries, counted by FAA
 //!       word 2,3 slots that are not empty any more, in segments of even and of odd generations, counted by FAA
 //!       word 4   seal: a hash of the pool's and the index's identity
+//!       word 5   while it grows: keys that may still be put straight into the next segment, counted down by FAA
 //!       word 8,9   | generation 16 | segment 48 |, | generation 16 | regions 48 | of the segment of an even generation
 //!       word 10,11 the same of an odd one
 //! segment  regions x 64 slots | one word for each region: 0 not moved, 1 being moved (locked), 2 moved
@@ -30,6 +31,8 @@ pub const ROOT_SEAL: usize = 4;
 pub const ROOT_COUNT: u64 = 8;
 /// Offset of the counts of slots in use.
 pub const ROOT_USED: u64 = 16;
+/// Offset of the count of keys that may still be put straight into the next segment.
+pub const ROOT_ROOM: u64 = 40;
 /// Word with the first segment.
 pub const ROOT_SEGMENTS: usize = 8;
 /// Largest table, in regions.

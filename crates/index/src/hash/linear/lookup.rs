@@ -101,12 +101,14 @@ pub(super) struct Op<'a> {
     rejected: SmallVec<[RemotePtr; 4]>,
     pub(super) backoff: Backoff,
     pub(super) counted: bool,
+    /// The generation of a next table in which a slot is reserved for the key.
+    pub(super) reserved: Option<u64>,
 }
 
 impl<'a> Op<'a> {
     pub(super) fn new(linear: &'a Linear, table: &'a Table, pin: Pin<'a>, hash: KeyHash, key: &'a [u8]) -> Self {
         let (rejected, backoff) = (SmallVec::new(), Backoff::default());
-        Op { linear, table, pin, key, hash, rejected, backoff, counted: false }
+        Op { linear, table, pin, key, hash, rejected, backoff, counted: false, reserved: None }
     }
 
     pub(super) fn span(&self) -> &Span {

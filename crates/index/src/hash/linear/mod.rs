@@ -31,6 +31,7 @@ use crate::block::{self, MAX_KEY, MAX_VALUE};
 use crate::keyhash::KeyHash;
 use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::wait::Backoff;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::layout::CONFIG_LEN;
@@ -208,7 +209,7 @@ enum Wrote {
     Updated,
     Exists,
     Absent,
-    /// Nothing: no slot is empty.
+    /// Nothing: no slot is empty, or none may be used yet.
     Full,
 }
 
@@ -340,14 +341,14 @@ impl Linear {
         };
         let record = Record { value, block };
         let mut along = block.map(|(ptr, _)| (ptr, block::encode(self.session.endpoint(), hash, key, value)));
-        let mut span = Some(span);
+        let (mut span, mut backoff) = (Some(span), Backoff::default());
         let wrote = loop {
             let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
             let wrote = self.write_once(table, span, mode, hash, key, &record, &mut along).await;
             if !matches!(wrote, Ok(Wrote::Full)) {
                 break wrote;
             }
-            if let Err(error) = self.make_room(table).await {
+            if let Err(error) = self.make_room(table, &mut backoff).await {
                 break Err(error);
             }
         };
@@ -382,11 +383,17 @@ impl Linear {
         Op::new(self, table, pin, hash, key).write(mode, record, along).await
     }
 
-    /// An insert has found no empty slot: moves regions until there is one, or says that the pool is full.
-    async fn make_room(&self, table: &Table) -> Result<(), IndexError> {
+    /// An insert has found no empty slot, or none that it may use before the table has been moved: moves regions, or says that
+    /// the pool is full.
+    async fn make_room(&self, table: &Table, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         table.grow(&pin, self.uid, true).await?;
-        table.advance(&pin, self.uid).await
+        if let Some((lock, names)) = table.advance(&pin, self.uid).await? {
+            backoff.bear(&self.session, pin.span(), lock, names).await?;
+        }
+        drop(pin);
+        backoff.wait(&self.session).await;
+        Ok(())
     }
 }
 

@@ -9,9 +9,12 @@
 
 use super::Config;
 use super::clusters::Clusters;
-use super::geometry::{DONE, Geometry, ROOT_COUNT, ROOT_LEN, ROOT_SEAL, ROOT_USED, RootState, Segment};
+use super::geometry::{
+    DONE, Geometry, REGION, ROOT_COUNT, ROOT_LEN, ROOT_ROOM, ROOT_SEAL, ROOT_USED, RootState, Segment,
+};
 use super::migrate::{Mover, steps};
 use super::read_size::ReadSizes;
+use super::slot::DEAD;
 use crate::IndexError;
 use crate::marks::mark;
 use crate::pace::Pace;
@@ -304,7 +307,12 @@ impl Table {
             return self.await_resizer(pin, index, state, full).await;
         }
         let now = geometry.current;
-        let doubles = full || self.count() as f64 > self.threshold / 2.0 * now.slots() as f64;
+        // What is moved fills at most as many slots as are not dead now; the next table must have room for that whatever others
+        // put straight into it meanwhile. The count of entries is a hint; dead slots are counted.
+        let seems_dead = !full && self.count() as f64 <= self.threshold / 2.0 * now.slots() as f64;
+        let dead = if seems_dead { count_dead(span, &now).await? } else { 0 };
+        let doubles = dead < now.slots() / 4;
+        let room = if doubles { now.slots() } else { dead };
         let regions = if doubles { now.regions * 2 } else { now.regions };
         if regions > super::geometry::MAX_REGIONS {
             return Ok(());
@@ -335,6 +343,7 @@ impl Table {
         let next = Segment { generation: now.generation + 1, start, regions, width: self.width };
         let mut batch = span.batch();
         batch.write_words(self.root.add(ROOT_USED + 8 * (next.generation % 2)), &[0]);
+        batch.write_words(self.root.add(ROOT_ROOM), &[room]);
         batch.write_words(self.root.add(8 * Segment::root_word(next.generation) as u64), &next.words());
         let published = batch.cas(self.root, mine.0, mine.grows().0);
         cell.clear(&mut batch);
@@ -346,6 +355,11 @@ impl Table {
         }
         mark!("linear grow");
         self.sync(span, epoch).await.map(drop)
+    }
+
+    /// Asks for a slot of the next segment; there is one as long as this succeeds.
+    pub(super) async fn reserve(&self, span: &Span) -> Result<bool, IndexError> {
+        Ok(span.faa(self.root.add(ROOT_ROOM), 1u64.wrapping_neg()).await? as i64 > 0)
     }
 
     /// Takes the resizer's name out of the root.
@@ -403,14 +417,15 @@ impl Table {
         self.sync(pin.span(), pin.epoch()).await.map(drop)
     }
 
-    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left.
-    pub(super) async fn advance(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
+    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
+    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
+    pub(super) async fn advance(&self, pin: &Pin<'_>, index: u64) -> Result<Option<(RemotePtr, u64)>, IndexError> {
         if !self.is_checked(pin.epoch()) {
             // The table may be gone.
             self.sync(pin.span(), pin.epoch()).await?;
         }
         let geometry = self.geometry.get();
-        let (Some(next), from) = (geometry.next, geometry.current) else { return Ok(()) };
+        let (Some(next), from) = (geometry.next, geometry.current) else { return Ok(None) };
         let (generation, first) = self.moved_to.get();
         let first = if generation == from.generation { first } else { 0 };
         let count = (from.regions - first).min(64);
@@ -418,17 +433,17 @@ impl Table {
         let done = locks.words().iter().take_while(|word| **word == DONE).count() as u64;
         self.moved_to.set((from.generation, first + done));
         if first + done == from.regions {
-            return self.settle(pin, geometry).await;
+            return self.settle(pin, geometry).await.map(|()| None);
         }
         let free: Vec<_> = (first..).zip(locks.words()).filter(|(_, word)| **word == 0).map(|(i, _)| i).collect();
         let mover = Mover { index, table: self, pin };
         if !free.is_empty() {
             let region = free[pin.session().client().slot() as usize % free.len()];
-            return mover.move_region(from, next, region).await.map(drop);
+            return mover.move_region(from, next, region).await.map(|_| None);
         }
         // All that are left are being moved by somebody.
         let Some(region) = (first..).zip(locks.words()).find(|(_, word)| **word != DONE).map(|(i, _)| i) else {
-            return Ok(());
+            return Ok(None);
         };
         let lock = from.lock(region).at;
         let now = pin.session().endpoint().now();
@@ -436,13 +451,27 @@ impl Table {
             Some((at, since)) if at == lock => {
                 if now.saturating_sub(since) >= pin.session().pool().lease() / 8 {
                     self.waiting.set(Some((at, now)));
-                    mover.look_after(from, next, region).await?;
+                    let busy = mover.look_after(from, next, region).await?;
+                    return Ok(busy.map(|names| (lock, names)));
                 }
             }
             _ => self.waiting.set(Some((lock, now))),
         }
-        Ok(())
+        Ok(None)
     }
+}
+
+/// Slots of a segment that are dead.
+async fn count_dead(span: &Span, segment: &Segment) -> Result<u64, IndexError> {
+    const AT_ONCE: u64 = 16;
+    let mut dead = 0;
+    for first in (0..segment.regions).step_by(AT_ONCE as usize) {
+        let count = AT_ONCE.min(segment.regions - first) * REGION;
+        let slots = span.read(segment.slot(first * REGION), count as usize * segment.width).await?;
+        let heads = slots.words().iter().step_by(segment.width / 8);
+        dead += heads.filter(|head| **head == DEAD).count() as u64;
+    }
+    Ok(dead)
 }
 
 /// Clears an intent alone.

@@ -19,6 +19,7 @@ use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Figures of an audit: entries in head words, behind them, and out of band; slots; dead ones; regions that have yet to be
 /// moved.
@@ -332,7 +333,22 @@ impl Linear {
                 }
             }
         }
+        if mended > 0 {
+            self.free_what_was_moved().await?;
+        }
         Ok(mended)
+    }
+
+    /// What a repair has retired is freed before it is called done, unless somebody keeps the epoch from moving on.
+    async fn free_what_was_moved(&self) -> Result<(), IndexError> {
+        let (session, endpoint) = (&self.session, self.session.endpoint());
+        let marked = session.client().epoch() + 1;
+        let until = endpoint.now() + session.pool().lease();
+        while !farindex_pool::epoch::graced(marked, session.client().epoch()) && endpoint.now() < until {
+            session.client().tick(endpoint).await?;
+            endpoint.sleep(Duration::from_micros(20)).await;
+        }
+        Ok(session.maintain().await?)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.

@@ -22,6 +22,15 @@ pub(super) struct Record<'a> {
     pub(super) block: Option<(RemotePtr, usize)>,
 }
 
+/// What became of an attempt to insert.
+enum Put {
+    Done,
+    /// The slot was taken: look again.
+    Again,
+    /// The next table may not take any more before this one has been moved.
+    NoRoom,
+}
+
 impl Op<'_> {
     /// Looks for the key, and does what `mode` says.
     pub(super) async fn write(
@@ -40,11 +49,14 @@ impl Op<'_> {
                     }
                 }
                 Looked::Absent(_) | Looked::Full if mode == Mode::Update => return Ok(Wrote::Absent),
-                Looked::Absent(gap) => {
-                    if self.put(&gap, record).await? {
-                        return Ok(Wrote::Inserted(gap.segment.generation));
+                Looked::Absent(gap) => match self.put(&gap, record).await? {
+                    Put::Done => return Ok(Wrote::Inserted(gap.segment.generation)),
+                    Put::Again => {}
+                    Put::NoRoom => {
+                        mark!("linear put: no room yet");
+                        return Ok(Wrote::Full);
                     }
-                }
+                },
                 Looked::Full => return Ok(Wrote::Full),
             }
         }
@@ -72,17 +84,32 @@ impl Op<'_> {
     }
 
     /// Puts an absent key into the first empty slot.
-    async fn put(&mut self, gap: &Gap, record: &Record<'_>) -> Result<bool, IndexError> {
+    async fn put(&mut self, gap: &Gap, record: &Record<'_>) -> Result<Put, IndexError> {
+        if !self.has_room(gap).await? {
+            return Ok(Put::NoRoom);
+        }
         let inline = self.goes_inline(&gap.segment, record, Slot::Empty);
         let head = self.head(record, Slot::Empty, inline);
         if self.span().cas(gap.segment.slot(gap.index), EMPTY, head).await? != EMPTY {
             mark!("linear put: CAS lost");
-            return Ok(false);
+            return Ok(Put::Again);
         }
         if inline {
             self.settle_inline(&gap.segment, gap.index, head, &gap.behind, record).await?;
         }
-        Ok(true)
+        Ok(Put::Done)
+    }
+
+    /// May another key come into this segment? While the table is being moved there, only as many as leave room for what
+    /// has yet to be moved.
+    async fn has_room(&mut self, gap: &Gap) -> Result<bool, IndexError> {
+        let generation = gap.segment.generation;
+        if self.table.geometry().current.generation >= generation || self.reserved == Some(generation) {
+            return Ok(true);
+        }
+        let reserved = self.table.reserve(self.span()).await?;
+        self.reserved = reserved.then_some(generation);
+        Ok(reserved)
     }
 
     /// Replaces the entry of a present key.
