@@ -3,4 +3,5 @@
 //! Nothing here runs anything: it says what has to be measured, and what the measurements mean.
 
 pub mod course;
+pub mod linear;
 pub mod shard;
