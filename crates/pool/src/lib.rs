@@ -14,12 +14,14 @@
 //! | [`alloc`] | size classes, chunks, spans, bitmaps |
 //! | [`intent`] | who holds which lock, readable by everyone |
 //! | [`takeover`] | expired clients, and the locks that the dead leave |
+//! | [`calibration`] | what the fabric was measured to do |
 //! | [`catalog`] | named indexes |
 //! | [`audit`] | is every block where it should be? |
 //! | [`reclaim`] | freeing what the dead have left |
 
 pub mod alloc;
 pub mod audit;
+pub mod calibration;
 pub mod catalog;
 pub mod client;
 pub mod epoch;
@@ -31,6 +33,7 @@ pub mod reclaim;
 pub mod session;
 pub mod takeover;
 
+pub use calibration::Calibration;
 pub use catalog::IndexInfo;
 pub use client::{Client, ClientInfo, clients};
 pub use error::PoolError;

@@ -18,8 +18,8 @@ use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 
-/// Words behind a head.
-pub(super) type Behind = SmallVec<[u64; 15]>;
+/// Words behind a head: those of the usual width need no allocation.
+pub(super) type Behind = SmallVec<[u64; 3]>;
 /// A block that is written in an operation's first batch.
 pub(super) type Along = Option<(RemotePtr, Buf)>;
 

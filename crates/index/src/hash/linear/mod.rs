@@ -35,7 +35,7 @@ use crate::wait::Backoff;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{IndexInfo, Session, catalog};
+use farindex_pool::{Calibration, IndexInfo, Session, catalog};
 use farindex_readsize::Network;
 use lookup::{Along, Looked, Op};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,8 @@ pub struct Config {
     pub alpha: f64,
     /// Bytes of one READ if that is fixed; 0 for as many as the model of section 3 says.
     pub read_bytes: u32,
-    /// The model's `c`: nanoseconds of a READ of no bytes.
+    /// The model's `c`: nanoseconds of a READ of no bytes. If this and the next two are 0, what the pool's fabric was measured
+    /// to do (`farindex calibrate`), or else the paper's ConnectX-5.
     pub read_ns: f64,
     /// The model's `rho_0`: READs of no bytes for each second.
     pub reads_per_s: f64,
@@ -75,25 +76,17 @@ pub struct Config {
     pub clusters: usize,
 }
 
-/// How much one READ fetches.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum ReadSize {
-    Fixed { bytes: u32 },
-    Variable { network: Network },
-}
-
 impl Default for Config {
     fn default() -> Self {
-        let Network { read_ns, reads_per_s, bytes_per_s, .. } = Network::CONNECTX5_EDR;
         Config {
             slots: 1024,
             width: 32,
             threshold: 0.75,
             alpha: 0.1,
             read_bytes: 0,
-            read_ns,
-            reads_per_s,
-            bytes_per_s,
+            read_ns: 0.0,
+            reads_per_s: 0.0,
+            bytes_per_s: 0.0,
             hits: 0.5,
             clusters: 0,
         }
@@ -104,12 +97,18 @@ impl Config {
     fn regions(&self) -> u64 {
         self.slots.div_ceil(geometry::REGION).max(1)
     }
-    pub(crate) fn read(&self) -> ReadSize {
-        let network = Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s);
-        match (self.read_bytes, network) {
-            (0, network) => ReadSize::Variable { network: network.unwrap_or(Network::CONNECTX5_EDR) },
-            (bytes, _) => ReadSize::Fixed { bytes },
+    /// The network of the settings, if they name one.
+    fn network(&self) -> Option<Network> {
+        Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s)
+    }
+    /// What the fabric does, for the model.
+    async fn network_of(&self, span: &farindex_fabric::Span) -> Result<Network, IndexError> {
+        if let Some(network) = self.network() {
+            return Ok(network);
         }
+        let measured = Calibration::load(span).await?;
+        let network = measured.and_then(|of| Network::measured(of.read_ns, of.reads_per_s, of.bytes_per_s));
+        Ok(network.unwrap_or(Network::CONNECTX5_EDR))
     }
 }
 
@@ -136,8 +135,8 @@ impl Settings for Config {
         if self.read_bytes > 1 << 20 {
             return bad(format!("READs of {} bytes: they take 1 MiB at most", self.read_bytes));
         }
-        if Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s).is_none() {
-            return bad("a network takes times and rates above zero".to_owned());
+        if [self.read_ns, self.reads_per_s, self.bytes_per_s] != [0.0; 3] && self.network().is_none() {
+            return bad("a network takes times and rates above zero, or zero for all three".to_owned());
         }
         if !(0.0..=1.0).contains(&self.hits) {
             return bad(format!("a share of hits of {}: it takes 0 to 1", self.hits));
@@ -253,11 +252,12 @@ impl Linear {
     pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
         let config = expect_kind::<Self>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
+        let network = config.network_of(pin.span()).await?;
         let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
         let mut tables = Vec::new();
         for root in list.words() {
             let root = RemotePtr::from_bits(*root);
-            tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
+            tables.push(Table::open(&pin, root, seal(session, info.uid), &config, network).await?);
         }
         drop(pin);
         Ok(Linear { session: Rc::clone(session), uid: info.uid, config, tables })

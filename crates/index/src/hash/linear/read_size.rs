@@ -2,8 +2,8 @@
 //!
 //! Invariants: one slot at least; a hint, on which nothing but cost depends.
 
-use super::{Config, ReadSize};
-use farindex_readsize::{Probes, best_read, read_beside_cluster};
+use super::Config;
+use farindex_readsize::{Network, Probes, best_read, read_beside_cluster};
 use std::cell::RefCell;
 
 /// Loads that are told apart.
@@ -13,7 +13,9 @@ const MAX_MODEL_LOAD: f64 = 0.97;
 
 /// Read sizes by load.
 pub(super) struct ReadSizes {
-    policy: ReadSize,
+    /// Bytes of every READ; 0 for as many as the model says.
+    fixed: u32,
+    network: Network,
     width: usize,
     hits: f64,
     /// By load: what the model says, once it has been asked.
@@ -21,18 +23,18 @@ pub(super) struct ReadSizes {
 }
 
 impl ReadSizes {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, network: Network) -> Self {
         let known = RefCell::new(vec![None; STEPS + 1]);
-        ReadSizes { policy: config.read(), width: config.width, hits: config.hits, known }
+        ReadSizes { fixed: config.read_bytes, network, width: config.width, hits: config.hits, known }
     }
 
     /// Slots of one READ at this load, for a lookup that begins so many slots before a known cluster of so many slots.
     pub(super) fn slots(&self, load: f64, cluster: Option<(u64, u64)>) -> u64 {
         let width = self.width as u64;
-        let network = match self.policy {
-            ReadSize::Fixed { bytes } => return (u64::from(bytes) / width).max(1),
-            ReadSize::Variable { network } => network,
-        };
+        if self.fixed > 0 {
+            return (u64::from(self.fixed) / width).max(1);
+        }
+        let network = self.network;
         let load = if load.is_finite() { load.clamp(0.0, MAX_MODEL_LOAD) } else { MAX_MODEL_LOAD };
         let step = (load * STEPS as f64).round() as usize;
         let mut known = self.known.borrow_mut();

@@ -20,6 +20,7 @@ use crate::marks::mark;
 use crate::pace::Pace;
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::{Claim, Intent, Lock, Pin, PoolError, Session, Taken};
+use farindex_readsize::Network;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -109,7 +110,13 @@ impl Table {
     }
 
     /// Opens the table with this root.
-    pub(super) async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
+    pub(super) async fn open(
+        pin: &Pin<'_>,
+        root: RemotePtr,
+        seal: u64,
+        config: &Config,
+        network: Network,
+    ) -> Result<Self, IndexError> {
         let corrupt = || IndexError::from(PoolError::Corrupt { at: root, what: "no table has such a root".to_owned() });
         let mut tries = 0;
         let (words, geometry) = loop {
@@ -138,7 +145,7 @@ impl Table {
             resizing: Cell::new(None),
             moved_to: Cell::new((0, 0)),
             waiting: Cell::new(None),
-            sizes: ReadSizes::new(config),
+            sizes: ReadSizes::new(config, network),
             clusters: RefCell::new(Clusters::new(config.clusters)),
         };
         table.learn(words.words())?;

@@ -219,7 +219,7 @@ impl Linear {
             let slots = done.buf(slots);
             let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
             report.count("regions_to_move", u64::from(growing && lock != DONE));
-            if alone && (lock != 0 && lock != DONE || lock != 0 && !growing) {
+            if alone && lock != 0 && (lock != DONE || !growing) {
                 let at = segment.lock(region).at;
                 problems.add(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
             }
