@@ -208,8 +208,10 @@ enum Wrote {
     Updated,
     Exists,
     Absent,
-    /// Nothing: no slot is empty, or none may be used yet.
+    /// Nothing: no slot is empty.
     Full,
+    /// Nothing: no slot may be used before more of the table has been moved.
+    NoRoom,
 }
 
 impl Linear {
@@ -345,10 +347,12 @@ impl Linear {
         let wrote = loop {
             let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
             let wrote = self.write_once(table, span, mode, hash, key, &record, &mut along).await;
-            if !matches!(wrote, Ok(Wrote::Full)) {
-                break wrote;
-            }
-            if let Err(error) = self.make_room(table, &mut backoff).await {
+            let full = match wrote {
+                Ok(Wrote::Full) => true,
+                Ok(Wrote::NoRoom) => false,
+                wrote => break wrote,
+            };
+            if let Err(error) = self.make_room(table, full, &mut backoff).await {
                 break Err(error);
             }
         };
@@ -361,7 +365,9 @@ impl Linear {
                 // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
                 Err(IndexError::Fabric(_)) => {}
                 // The block was written, but nothing points to it.
-                Ok(Wrote::Exists | Wrote::Absent | Wrote::Full) | Err(_) => self.session.discard(ptr, len as u64),
+                Ok(Wrote::Exists | Wrote::Absent | Wrote::Full | Wrote::NoRoom) | Err(_) => {
+                    self.session.discard(ptr, len as u64)
+                }
             }
         }
         self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
@@ -385,9 +391,11 @@ impl Linear {
 
     /// An insert has found no empty slot, or none that it may use before the table has been moved: moves regions, or says that
     /// the pool is full.
-    async fn make_room(&self, table: &Table, backoff: &mut Backoff) -> Result<(), IndexError> {
+    async fn make_room(&self, table: &Table, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-        table.grow(&pin, self.uid, true).await?;
+        if full {
+            table.grow(&pin, self.uid, true).await?;
+        }
         if let Some((lock, names)) = table.advance(&pin, self.uid).await? {
             backoff.bear(&self.session, pin.span(), lock, names).await?;
         }

@@ -54,7 +54,7 @@ impl Op<'_> {
                     Put::Again => {}
                     Put::NoRoom => {
                         mark!("linear put: no room yet");
-                        return Ok(Wrote::Full);
+                        return Ok(Wrote::NoRoom);
                     }
                 },
                 Looked::Full => return Ok(Wrote::Full),
