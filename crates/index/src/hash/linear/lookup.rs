@@ -44,6 +44,15 @@ pub(super) struct Gap {
     pub(super) behind: Behind,
 }
 
+/// What a lookup is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Its answer.
+    Read,
+    /// A change of what it finds: then what it finds in the next table is not in this one as well, nor can come into it.
+    Change,
+}
+
 /// What a lookup found.
 pub(super) enum Looked {
     Hit(Hit),
@@ -115,9 +124,8 @@ impl<'a> Op<'a> {
         self.pin.span()
     }
 
-    /// Looks for the key. With `place`, an absent key's gap is one that it may be put into: if it lies in the next table, the
-    /// key can no more come into this one. `along` is a block that is written in the lookup's first batch.
-    pub(super) async fn look(&mut self, place: bool, along: &mut Along) -> Result<Looked, IndexError> {
+    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    pub(super) async fn look(&mut self, purpose: Purpose, along: &mut Along) -> Result<Looked, IndexError> {
         let mut astray = 0;
         'table: loop {
             let mut segment = self.table.geometry().current;
@@ -131,7 +139,7 @@ impl<'a> Op<'a> {
                 match gap {
                     Some(gap) if !sealed && !moved => return Ok(Looked::Absent(gap)),
                     // The key may have been moved, but could still be put in here.
-                    Some(gap) if !sealed && place => {
+                    Some(gap) if !sealed && purpose == Purpose::Change => {
                         mark!("linear lookup: sealed an end");
                         let old = self.span().cas(segment.slot(gap.index), EMPTY, SEALED).await?;
                         if old != EMPTY && old != SEALED {

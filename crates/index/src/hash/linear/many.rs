@@ -6,7 +6,7 @@
 
 use super::Linear;
 use super::geometry::Segment;
-use super::lookup::{Candidate, Looked, Op, Scan};
+use super::lookup::{Candidate, Looked, Op, Purpose, Scan};
 use crate::block::{self, Decoded, UNIT};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
@@ -86,7 +86,7 @@ impl Linear {
                 Known::Is(value) => value,
                 Known::Open => {
                     mark!("linear many: alone");
-                    match op.look(false, &mut None).await? {
+                    match op.look(Purpose::Read, &mut None).await? {
                         Looked::Hit(hit) => Some(hit.value),
                         Looked::Absent(_) | Looked::Full => None,
                     }

@@ -37,7 +37,7 @@ use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{Calibration, IndexInfo, Session, catalog};
 use farindex_readsize::Network;
-use lookup::{Along, Looked, Op};
+use lookup::{Along, Looked, Op, Purpose};
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 use table::Table;
@@ -417,7 +417,7 @@ impl HashIndex for Linear {
         let hash = KeyHash::of(key);
         let pin = self.session.pin(self.session.span(OpKind::Get))?;
         let mut op = Op::new(self, self.table(hash), pin, hash, key);
-        match op.look(false, &mut None).await? {
+        match op.look(Purpose::Read, &mut None).await? {
             Looked::Hit(hit) => Ok(Some(hit.value)),
             Looked::Absent(_) | Looked::Full => Ok(None),
         }

@@ -5,7 +5,7 @@
 //! *heap* to *inline*, in one batch. So nobody ever waits for the writer of a slot, and a writer that dies leaves an entry.
 
 use super::geometry::{REGION, Segment, signature};
-use super::lookup::{Along, Behind, Gap, Hit, Looked, Op};
+use super::lookup::{Along, Behind, Gap, Hit, Looked, Op, Purpose};
 use super::migrate::{Mover, Region};
 use super::slot::{self, DEAD, EMPTY, Slot, Stamp, frozen};
 use super::{Mode, Wrote};
@@ -40,7 +40,7 @@ impl Op<'_> {
         along: &mut Along,
     ) -> Result<Wrote, IndexError> {
         loop {
-            match self.look(mode != Mode::Update, along).await? {
+            match self.look(Purpose::Change, along).await? {
                 Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
                 Looked::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
                 Looked::Hit(hit) => {
@@ -164,7 +164,7 @@ impl Op<'_> {
     /// Takes the key out. Its slot stays in use until the table is moved.
     pub(super) async fn remove(&mut self) -> Result<Remove, IndexError> {
         loop {
-            match self.look(false, &mut None).await? {
+            match self.look(Purpose::Change, &mut None).await? {
                 Looked::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
                 Looked::Hit(hit) => {
                     let emptied = if planted(Fault::LinearEmptied) { EMPTY } else { DEAD };
