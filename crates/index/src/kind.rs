@@ -4,7 +4,7 @@
 //! and are refused, not guessed, if they make no sense.
 
 use crate::{HashIndex, IndexAudit, IndexError, Value};
-use farindex_fabric::OpKind;
+use farindex_fabric::{OpKind, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
@@ -122,14 +122,20 @@ pub(crate) fn seal(session: &Session, uid: u64) -> u64 {
 }
 
 /// Waits until every operation has ended that may still use an index that was just marked as dropped.
-pub(crate) async fn wait_for_users(session: &Session, name: &str) -> Result<(), IndexError> {
+pub(crate) async fn wait_for_users(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;
-    let until = endpoint.now() + session.pool().lease() * 2;
+    let lease = session.pool().lease();
+    let (mut since, mut looked) = (endpoint.now(), endpoint.now());
     while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
-        if endpoint.now() > until {
+        let now = endpoint.now();
+        // Who was stopped itself has waited for nobody meanwhile.
+        if now.saturating_sub(std::mem::replace(&mut looked, now)) > lease {
+            since = now;
+        }
+        if now.saturating_sub(since) > lease * 2 {
             let what = format!("the memory of index {name:?}");
-            let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
+            let holder = session.client().laggards(span).await?;
             return Err(PoolError::Held { what, holder }.into());
         }
         session.client().tick(endpoint).await?;

@@ -357,7 +357,7 @@ impl Linear {
         for table in &self.tables {
             Table::mark_dropped(span, table.root(), seal(session, self.uid)).await?;
         }
-        wait_for_users(session, &info.name).await?;
+        wait_for_users(session, span, &info.name).await?;
         for table in &self.tables {
             let words = span.read(table.root(), ROOT_LEN).await?;
             let Some(geometry) = Geometry::parse(words.words(), self.config.width) else { continue };

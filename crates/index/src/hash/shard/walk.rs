@@ -408,7 +408,7 @@ impl Shard {
                 *geometry = Rc::new(newest);
             }
         }
-        wait_for_users(session, &info.name).await?;
+        wait_for_users(session, span, &info.name).await?;
         for (table, geometry) in self.tables.iter().zip(&geometries) {
             for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
