@@ -4,7 +4,7 @@
 //! and are refused, not guessed, if they make no sense.
 
 use crate::{HashIndex, IndexAudit, IndexError, Value};
-use farindex_fabric::{OpKind, Span};
+use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Settings of a kind of index: what its creator chooses, and the catalog keeps.
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
@@ -119,29 +118,6 @@ pub(crate) fn seal(session: &Session, uid: u64) -> u64 {
     bytes[8..16].copy_from_slice(&b.to_le_bytes());
     bytes[16..].copy_from_slice(&uid.to_le_bytes());
     xxhash_rust::xxh3::xxh3_64(&bytes)
-}
-
-/// Waits until every operation has ended that may still use an index that was just marked as dropped.
-pub(crate) async fn wait_for_users(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
-    let endpoint = session.endpoint();
-    let marked = session.client().epoch() + 1;
-    let lease = session.pool().lease();
-    let (mut since, mut looked) = (endpoint.now(), endpoint.now());
-    while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
-        let now = endpoint.now();
-        // Who was stopped itself has waited for nobody meanwhile.
-        if now.saturating_sub(std::mem::replace(&mut looked, now)) > lease {
-            since = now;
-        }
-        if now.saturating_sub(since) > lease * 2 {
-            let what = format!("the memory of index {name:?}");
-            let holder = session.client().laggards(span).await?;
-            return Err(PoolError::Held { what, holder }.into());
-        }
-        session.client().tick(endpoint).await?;
-        endpoint.sleep(Duration::from_micros(20)).await;
-    }
-    Ok(())
 }
 
 /// [`PoolIndex`] for a type whose methods of its own have these names.

@@ -18,6 +18,7 @@
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
+mod backoff;
 pub mod block;
 pub mod coalesce;
 pub mod error;
@@ -29,8 +30,8 @@ pub mod kind;
 pub mod marks;
 mod pace;
 pub mod traits;
+mod upkeep;
 pub mod value;
-mod wait;
 
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};

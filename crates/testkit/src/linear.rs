@@ -46,3 +46,50 @@ impl Subject for LinearUnderTest {
         dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
     }
 }
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+#[cfg(feature = "marks")]
+mod faults {
+    use super::LinearUnderTest;
+    use crate::convictions::Case;
+    use crate::{Setup, run_seed};
+    use farindex_index::faults::{Fault, plant};
+
+    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> Case {
+        Case::new(name, how, move |seed, guilty| {
+            plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+            let report = run_seed(seed, &setup, &LinearUnderTest::default());
+            plant(&[]);
+            let lines = || report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
+            let told = lines().find(|line| line.contains("not linearizable")).or_else(|| lines().next());
+            told.map(str::to_owned)
+        })
+    }
+
+    /// All of linear probing's.
+    pub fn cases() -> Vec<Case> {
+        let removals = || Setup { hot_keys: (2, 6), crowd_keys: (4, 40), ..Setup::default() };
+        vec![
+            planted(
+                "linear: a lookup stops at a slot that a removal has emptied",
+                "Fault::LinearEmptied",
+                removals(),
+                Fault::LinearEmptied,
+            ),
+            planted(
+                "linear: a torn record behind its head is believed",
+                "Fault::LinearTorn",
+                Setup::default(),
+                Fault::LinearTorn,
+            ),
+            planted(
+                "linear: a worker's copy of the root misses the growth",
+                "Fault::LinearUnsealed",
+                Setup::default(),
+                Fault::LinearUnsealed,
+            ),
+        ]
+    }
+}

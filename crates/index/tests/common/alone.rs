@@ -1,23 +1,20 @@
-//! A pool on the memory fabric, and one session in it.
+//! A pool on one memory node (see `ground`), and one session in it.
 #![allow(dead_code, unreachable_pub)]
 
-use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, Meter, OpKind, OpStats};
+use farindex_fabric::{Endpoint, Executor, Fabric, Meter, OpKind, OpStats};
 use farindex_index::{PoolIndex, Shard, shard};
 use farindex_pool::{Client, Pool, PoolOptions, Session, audit::Audit};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Runs `body` on an empty index, and then demands that the index and the pool are sound.
+/// [`with_index`] for SHARD.
 pub fn with_shard(bytes: u64, config: shard::Config, body: impl AsyncFnOnce(&Shard)) {
-    with_index(bytes, config, async |session, index: &Shard| {
-        assert!(Rc::ptr_eq(session, index.session()));
-        body(index).await;
-    });
+    with_index(bytes, config, body);
 }
 
-/// The same for any kind.
-pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncFnOnce(&Rc<Session>, &I)) {
-    let fabric: Arc<dyn Fabric> = Arc::new(MemoryFabric::new(1, bytes).expect("memory"));
+/// Runs `body` on an empty index, and then demands that the index and the pool are sound.
+pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncFnOnce(&I)) {
+    let fabric: Arc<dyn Fabric> = crate::ground::ground(bytes);
     let identity = fabric.new_identity();
     let endpoint = fabric.connect(&identity).expect("a connection");
     Executor::new().block_on(&endpoint, async {
@@ -25,7 +22,7 @@ pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncF
         let client = Client::register(&pool, identity, &endpoint).await.expect("a slot");
         let session = Rc::new(client.session(endpoint.clone()));
         let index = I::create(&session, "test", &config).await.expect("an index");
-        body(&session, &index).await;
+        body(&index).await;
         assert_sound(&session, &index).await;
         drop(index);
         drop(session);
@@ -34,7 +31,7 @@ pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncF
 }
 
 /// Every entry is where it should be.
-pub async fn assert_sound(session: &Rc<Session>, index: &impl PoolIndex) {
+pub async fn assert_sound<I: PoolIndex>(session: &Rc<Session>, index: &I) {
     let span = session.span(OpKind::Other);
     let mut audit = Audit::begin(session, &span).await.expect("an audit");
     let report = index.audit(&mut audit, true).await.expect("a walk");

@@ -27,11 +27,11 @@ pub mod table;
 mod walk;
 mod write;
 
+use crate::backoff::Backoff;
 use crate::block::{self, MAX_KEY, MAX_VALUE};
 use crate::keyhash::KeyHash;
 use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
-use crate::wait::Backoff;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::layout::CONFIG_LEN;

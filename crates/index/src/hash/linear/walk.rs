@@ -12,11 +12,12 @@ use super::table::Table;
 use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded};
 use crate::keyhash::KeyHash;
-use crate::kind::{seal, wait_for_users};
+use crate::kind::seal;
+use crate::upkeep::{bear, outlast};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
+use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -297,15 +298,6 @@ impl Linear {
     pub async fn mend(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut mended = 0;
-        let bear = async |vigil: &mut Vigil, at: RemotePtr, names: u64| {
-            let waited = vigil.lasts(names, session.endpoint().now());
-            if waited > session.pool().lease() * 2 {
-                let holder = intent::holders(session, &session.span(OpKind::Maintenance), at).await?;
-                return Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder });
-            }
-            session.endpoint().sleep(session.pool().lease() / 16).await;
-            Ok(())
-        };
         for table in &self.tables {
             let mut vigil = Vigil::default();
             while let Some(resizer) = self.current(table).await?.state.resizer() {
@@ -313,7 +305,7 @@ impl Linear {
                 table.resume_growth(&pin, self.uid).await?;
                 drop(pin);
                 mended += 1;
-                bear(&mut vigil, table.root(), resizer).await?;
+                bear(session, &mut vigil, table.root(), resizer).await?;
             }
             let geometry = self.current(table).await?;
             let (Some(next), from) = (geometry.next, geometry.current) else { continue };
@@ -329,7 +321,7 @@ impl Linear {
                     let busy = mover.look_after(from, next, region).await?;
                     drop(pin);
                     mended += u64::from(busy.is_none());
-                    bear(&mut vigil, lock.at, busy.unwrap_or(0)).await?;
+                    bear(session, &mut vigil, lock.at, busy.unwrap_or(0)).await?;
                 }
             }
         }
@@ -357,7 +349,7 @@ impl Linear {
         for table in &self.tables {
             Table::mark_dropped(span, table.root(), seal(session, self.uid)).await?;
         }
-        wait_for_users(session, span, &info.name).await?;
+        outlast(session, span, &info.name).await?;
         for table in &self.tables {
             let words = span.read(table.root(), ROOT_LEN).await?;
             let Some(geometry) = Geometry::parse(words.words(), self.config.width) else { continue };

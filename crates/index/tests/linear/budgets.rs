@@ -1,9 +1,6 @@
 //! What linear probing costs in verbs, asserted exactly.
 
-#[path = "common/alone.rs"]
-mod alone;
-
-use alone::{cost_of, with_index};
+use crate::alone::{cost_of, with_index};
 use farindex_fabric::{OpKind, OpStats};
 use farindex_index::{HashIndex, Insert, Linear, PoolIndex, Remove, Update, linear};
 
@@ -50,7 +47,7 @@ async fn warm(index: &Linear) {
 
 #[test]
 fn lookups() {
-    with_index(64 << 20, config(), async |session, index: &Linear| {
+    with_index(64 << 20, config(), async |index: &Linear| {
         warm(index).await;
         let expected = [
             (0, Some(TINY), [1, 0, 1, 0, 0, 256, 0]),
@@ -59,7 +56,7 @@ fn lookups() {
             (77, None, [1, 0, 1, 0, 0, 256, 0]),
         ];
         for (i, value, costs) in expected {
-            let cost = cost_of(session.endpoint(), OpKind::Get, async || {
+            let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
                 assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), value);
             });
             assert_eq!(budget(&cost.await), costs, "key {i}");
@@ -69,7 +66,7 @@ fn lookups() {
 
 #[test]
 fn inserts() {
-    with_index(64 << 20, config(), async |session, index: &Linear| {
+    with_index(64 << 20, config(), async |index: &Linear| {
         warm(index).await;
         let expected = [
             (TINY, [2, 0, 1, 0, 1, 256, 0]),
@@ -79,7 +76,7 @@ fn inserts() {
         ];
         for (i, (value, costs)) in expected.into_iter().enumerate() {
             let key = key(10 + i as u32);
-            let cost = cost_of(session.endpoint(), OpKind::Insert, async || {
+            let cost = cost_of(index.session().endpoint(), OpKind::Insert, async || {
                 assert_eq!(index.insert(&key, value).await, Ok(Insert::Inserted));
             });
             assert_eq!(budget(&cost.await), costs, "insert {i}");
@@ -89,9 +86,9 @@ fn inserts() {
 
 #[test]
 fn updates_and_removals() {
-    with_index(64 << 20, config(), async |session, index: &Linear| {
+    with_index(64 << 20, config(), async |index: &Linear| {
         warm(index).await;
-        let endpoint = session.endpoint();
+        let endpoint = index.session().endpoint();
         let update = async |i: u32, value: &[u8]| {
             let cost = cost_of(endpoint, OpKind::Update, async || {
                 assert_eq!(index.update(&key(i), value).await, Ok(Update::Updated));
@@ -103,7 +100,7 @@ fn updates_and_removals() {
         assert_eq!(update(1, INLINE).await, [2, 0, 1, 1, 1, 256, 64]);
         assert_eq!(update(1, INLINE).await, [3, 1, 2, 1, 1, 256 + 64, 64]);
         for _ in 0..4 {
-            session.maintain().await.expect("the epoch moves on");
+            index.session().maintain().await.expect("the epoch moves on");
         }
         // The first operation of an epoch reads the root along.
         assert!(index.get(&key(0)).await.is_ok_and(|value| value.is_some()));
@@ -122,12 +119,11 @@ fn updates_and_removals() {
     });
 }
 
-/// While nothing is moved, a lookup of a full table takes as many READs as its path has windows; while it is moved, at
-/// most as many in each of the two tables.
+/// Dead slots go with the table that they are in, which is moved to one as large.
 #[test]
 fn a_churn_keeps_its_size() {
     let small = linear::Config { slots: 256, width: 32, ..linear::Config::default() };
-    with_index(64 << 20, small, async |session, index: &Linear| {
+    with_index(64 << 20, small, async |index: &Linear| {
         for i in 0..20_000u32 {
             assert_eq!(index.insert(&key(i), INLINE).await, Ok(Insert::Inserted));
             if let Some(old) = i.checked_sub(100) {
@@ -137,6 +133,7 @@ fn a_churn_keeps_its_size() {
         let segment = index.tables()[0].geometry().current;
         println!("20,000 keys came and went: {} moves, {} slots", index.resizes(), segment.slots());
         assert!(index.resizes() > 50 && segment.slots() <= 512, "{segment:?}");
+        let session = index.session();
         let info = farindex_pool::catalog::find(session.pool(), &session.span(OpKind::Other), "test").await;
         assert_eq!(info.expect("an index").uid, PoolIndex::uid(index));
     });

@@ -1,18 +1,28 @@
 //! Linear probing under the adversary: many seeds, every history checked, every index audited.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test linear_adversary` runs more of them;
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test linear adversary` runs more of them;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
-use farindex_index::faults::{Fault, plant};
+use crate::marks;
 use farindex_sim::Fate;
 use farindex_testkit::linear::LinearUnderTest;
-use farindex_testkit::{Setup, replay, run_cases, run_seed, run_seeds, seeds_or};
+use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
+
+/// Paths that some of 300 seeds pass.
+const COMMON: &[&str] = &[];
+
+/// The same where clients die.
+const COMMON_WITH_DEATHS: &[&str] = &[];
 
 #[test]
 fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
+    let mut all = marks::of(&["src/hash/linear"]);
+    // It takes somebody's death, or many lookups at once.
+    all.retain(|mark| !mark.starts_with("linear rescue: ") && !mark.starts_with("linear many: "));
+    marks::assert_passed(&totals, &all, COMMON);
 }
 
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
@@ -21,6 +31,9 @@ fn survives_deaths() {
     let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
+    let mut all = marks::of(&["src/hash/linear", "../pool/src"]);
+    all.retain(|mark| !mark.starts_with("linear many: "));
+    marks::assert_passed(&totals, &all, COMMON_WITH_DEATHS);
 }
 
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
@@ -39,31 +52,6 @@ fn survives_a_death_at_every_verb() {
     let totals = run_cases(&cases, &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
-}
-
-/// What each of the rules is there for: with it broken, the adversary finds something; with it kept, nothing in the same
-/// seeds.
-#[test]
-fn faults_are_convicted() {
-    let removals = Setup { hot_keys: (2, 6), crowd_keys: (4, 40), ..Setup::default() };
-    let cases = [
-        ("a lookup stops at a slot emptied by a removal", Fault::LinearEmptied, removals),
-        ("a torn record behind its head is believed", Fault::LinearTorn, Setup::default()),
-        ("a worker's cached table misses the growth", Fault::LinearUnsealed, Setup::default()),
-    ];
-    for (what, fault, setup) in cases {
-        let guilty = |seed| {
-            plant(Some(fault));
-            let report = run_seed(seed, &setup, &LinearUnderTest::default());
-            plant(None);
-            report
-        };
-        let found = (0..3000).map(guilty).find(|report| !report.is_sound());
-        let Some(found) = found else { panic!("nobody found it: {what}") };
-        let first = found.failures.first().and_then(|failure| failure.lines().next()).unwrap_or_default();
-        println!("{what}: convicted by seed {}: {first}", found.seed);
-        run_seeds(0..found.seed + 1, &setup, &LinearUnderTest::default()).assert_sound();
-    }
 }
 
 #[test]
