@@ -11,10 +11,10 @@
 //!       word 1   entries, counted by FAA
 //!       word 2,3 slots that are not empty any more, in segments of even and of odd generations, counted by FAA
 //!       word 4   seal: a hash of the pool's and the index's identity
-//!       word 5   while it grows: keys that may still be put straight into the next segment, counted down by FAA
 //!       word 8,9   | generation 16 | segment 48 |, | generation 16 | regions 48 | of the segment of an even generation
 //!       word 10,11 the same of an odd one
-//! segment  regions x 64 slots | one word for each region: 0 not moved, 1 being moved (locked), 2 moved
+//! segment  regions x 64 slots | one word for each region: 0 not moved, 1 being moved (locked), 2 moved | room
+//!       room: keys that may still be put straight into it while the one before is moved here, counted down by FAA
 //! ```
 
 use crate::keyhash::{HASH_BITS, KeyHash};
@@ -31,8 +31,6 @@ pub const ROOT_SEAL: usize = 4;
 pub const ROOT_COUNT: u64 = 8;
 /// Offset of the counts of slots in use.
 pub const ROOT_USED: u64 = 16;
-/// Offset of the count of keys that may still be put straight into the next segment.
-pub const ROOT_ROOM: u64 = 40;
 /// Word with the first segment.
 pub const ROOT_SEGMENTS: usize = 8;
 /// Largest table, in regions.
@@ -117,7 +115,7 @@ impl Segment {
     }
     /// Bytes of a segment of so many regions, in a pool with chunks of this size: spans are whole chunks.
     pub fn bytes_for(regions: u64, width: usize, chunk_size: u64) -> u64 {
-        (regions * (REGION * width as u64 + 8)).next_multiple_of(chunk_size)
+        (regions * (REGION * width as u64 + 8) + 8).next_multiple_of(chunk_size)
     }
     /// A slot.
     pub const fn slot(&self, index: u64) -> RemotePtr {
@@ -130,6 +128,10 @@ impl Segment {
     /// The lock of a region.
     pub const fn lock(&self, region: u64) -> Lock {
         Lock { at: self.start.add(self.slots() * self.width as u64 + region * 8), mask: LOCKED }
+    }
+    /// How many keys may still be put straight into it, while the one before is being moved here.
+    pub const fn room(&self) -> RemotePtr {
+        self.start.add(self.slots() * self.width as u64 + self.regions * 8)
     }
     /// Where a key's search begins.
     pub fn home(&self, hash: KeyHash) -> u64 {

@@ -9,9 +9,7 @@
 
 use super::Config;
 use super::clusters::Clusters;
-use super::geometry::{
-    DONE, Geometry, REGION, ROOT_COUNT, ROOT_LEN, ROOT_ROOM, ROOT_SEAL, ROOT_USED, RootState, Segment,
-};
+use super::geometry::{DONE, Geometry, REGION, ROOT_COUNT, ROOT_LEN, ROOT_SEAL, ROOT_USED, RootState, Segment};
 use super::migrate::{Mover, steps};
 use super::read_size::ReadSizes;
 use super::slot::DEAD;
@@ -321,8 +319,10 @@ impl Table {
         let doubles = dead < now.slots() / 4;
         let room = if doubles { now.slots() } else { dead };
         let regions = if doubles { now.regions * 2 } else { now.regions };
+        let bytes = Segment::bytes_for(regions, self.width, session.pool().geometry(self.root.node()).chunk_size);
         if regions > super::geometry::MAX_REGIONS {
-            return Ok(());
+            let (node, size) = (self.root.node(), session.pool().superblock(self.root.node()).region_len);
+            return if full { Err(PoolError::Full { node, wanted: bytes, size }.into()) } else { Ok(()) };
         }
         let mine = state.resized_by(session.client().slot());
         let cell = session.intent_cell(self.root.node()).await?;
@@ -334,7 +334,6 @@ impl Table {
             mark!("linear grow: lost");
             return clear(span, &cell).await;
         }
-        let bytes = Segment::bytes_for(regions, self.width, session.pool().geometry(self.root.node()).chunk_size);
         let start = match session.alloc_zeroed(span, self.root.node(), bytes).await {
             Ok(start) => start,
             Err(error) => {
@@ -350,7 +349,8 @@ impl Table {
         let next = Segment { generation: now.generation + 1, start, regions, width: self.width };
         let mut batch = span.batch();
         batch.write_words(self.root.add(ROOT_USED + 8 * (next.generation % 2)), &[0]);
-        batch.write_words(self.root.add(ROOT_ROOM), &[room]);
+        // A word of its own segment: nobody counts there yet, and no late FAA for another table ever will (N6).
+        batch.write_words(next.room(), &[room]);
         batch.write_words(self.root.add(8 * Segment::root_word(next.generation) as u64), &next.words());
         let published = batch.cas(self.root, mine.0, mine.grows().0);
         cell.clear(&mut batch);
@@ -365,8 +365,8 @@ impl Table {
     }
 
     /// Asks for a slot of the next segment; there is one as long as this succeeds.
-    pub(super) async fn reserve(&self, span: &Span) -> Result<bool, IndexError> {
-        Ok(span.faa(self.root.add(ROOT_ROOM), 1u64.wrapping_neg()).await? as i64 > 0)
+    pub(super) async fn reserve(&self, span: &Span, next: &Segment) -> Result<bool, IndexError> {
+        Ok(span.faa(next.room(), 1u64.wrapping_neg()).await? as i64 > 0)
     }
 
     /// Takes the resizer's name out of the root.

@@ -107,7 +107,7 @@ impl Op<'_> {
         if self.table.geometry().current.generation >= generation || self.reserved == Some(generation) {
             return Ok(true);
         }
-        let reserved = self.table.reserve(self.span()).await?;
+        let reserved = self.table.reserve(self.span(), &gap.segment).await?;
         self.reserved = reserved.then_some(generation);
         Ok(reserved)
     }
