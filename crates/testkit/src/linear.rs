@@ -9,6 +9,8 @@ use farindex_sim::Dice;
 #[derive(Debug, Clone, Default)]
 pub struct LinearUnderTest {
     config: Config,
+    /// Is what seems to fill a table always dead, so that it is moved to one as large?
+    cleans: bool,
 }
 
 impl Subject for LinearUnderTest {
@@ -25,7 +27,7 @@ impl Subject for LinearUnderTest {
             hits: dice.pick(&[0.0, 0.5, 1.0]).unwrap_or(0.5),
             ..self.config
         };
-        LinearUnderTest { config }
+        LinearUnderTest { config, cleans: dice.chance(farindex_sim::ODDS / 3) }
     }
     fn config(&self) -> Config {
         self.config
@@ -38,7 +40,7 @@ impl Subject for LinearUnderTest {
             let wanted = (self.config.threshold * segment.slots() as f64) as i64 + 2;
             let short = wanted.saturating_sub_unsigned(table.used(segment.generation)).max(0);
             // Entries, or dead slots.
-            let entries = if dice.chance(farindex_sim::ODDS / 2) { short } else { 0 };
+            let entries = if dice.chance(farindex_sim::ODDS / 2) && !self.cleans { short } else { 0 };
             table.note(entries, segment.generation, short);
         }
     }

@@ -223,7 +223,7 @@ impl Table {
     }
 
     /// Reads the root now, for an operation that is pinned at `epoch`, until it makes sense.
-    pub(super) async fn sync(&self, span: &Span, epoch: u64) -> Result<Geometry, IndexError> {
+    pub async fn sync(&self, span: &Span, epoch: u64) -> Result<Geometry, IndexError> {
         for _ in 0..1000 {
             let mut batch = span.batch();
             let sync = self.add_sync(&mut batch, epoch);
@@ -301,7 +301,7 @@ impl Table {
     /// dead. `full` says that an insert has found no empty slot at all. A pool without room for it is no error, unless `full`.
     ///
     /// The root names the resizer, and an intent names the root: `index` is the uid that goes into it.
-    pub(super) async fn grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<(), IndexError> {
+    pub async fn grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<(), IndexError> {
         let (session, span, epoch) = (pin.session(), pin.span(), pin.epoch());
         let geometry = self.sync(span, epoch).await?;
         let state = geometry.state;
@@ -426,7 +426,7 @@ impl Table {
 
     /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
     /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub(super) async fn advance(&self, pin: &Pin<'_>, index: u64) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    pub async fn advance(&self, pin: &Pin<'_>, index: u64) -> Result<Option<(RemotePtr, u64)>, IndexError> {
         if !self.is_checked(pin.epoch()) {
             // The table may be gone.
             self.sync(pin.span(), pin.epoch()).await?;
