@@ -9,10 +9,30 @@ use farindex_testkit::linear::LinearUnderTest;
 use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
 
 /// Paths that some of 300 seeds pass.
-const COMMON: &[&str] = &[];
+const COMMON: &[&str] = &[
+    "linear grow",
+    "linear grow: lost",
+    "linear grow: settled",
+    "linear inline: overtaken",
+    "linear lookup: behind",
+    "linear lookup: on to the next table",
+    "linear lookup: sealed an end",
+    "linear move",
+    "linear move: slot taken",
+    "linear put: CAS lost",
+    "linear replace: CAS lost",
+    "linear replace: inline again",
+    "linear write: helps moving",
+];
 
 /// The same where clients die.
-const COMMON_WITH_DEATHS: &[&str] = &[];
+const COMMON_WITH_DEATHS: &[&str] = &[
+    "linear rescue: region claimed",
+    "linear rescue: reserved slot found",
+    "linear rescue: resize given up",
+    "takeover: client evicted",
+    "takeover: held by somebody alive",
+];
 
 #[test]
 fn survives_the_adversary() {

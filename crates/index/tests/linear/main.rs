@@ -9,3 +9,4 @@ mod convictions;
 mod ground;
 #[path = "../common/marks.rs"]
 mod marks;
+mod room;
