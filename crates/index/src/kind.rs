@@ -184,7 +184,10 @@ const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 1] = [kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing")];
+pub const KINDS: [Kind; 2] = [
+    kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
+    kind::<crate::Linear>("linear probing with a variable read size, records in the slots or out of band"),
+];
 
 /// Name of a kind of index, for people.
 pub fn kind_name(number: u32) -> String {

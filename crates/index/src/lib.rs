@@ -18,20 +18,25 @@
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
+mod backoff;
 pub mod block;
 pub mod coalesce;
 pub mod error;
 pub mod faults;
 pub mod hash;
+mod join;
 pub mod keyhash;
 pub mod kind;
 pub mod marks;
+mod pace;
 pub mod traits;
+mod upkeep;
 pub mod value;
 
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
+pub use hash::linear::{self, Linear};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, kind_name};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};

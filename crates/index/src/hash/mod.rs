@@ -1,3 +1,4 @@
 //! Unordered indexes.
 
+pub mod linear;
 pub mod shard;

@@ -32,7 +32,6 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 mod thaw;
-mod wait;
 mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
