@@ -11,6 +11,7 @@
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
+//! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
@@ -20,6 +21,7 @@ pub mod audit;
 pub mod block;
 pub mod coalesce;
 pub mod error;
+pub mod extendible;
 pub mod faults;
 pub mod hash;
 pub mod keyhash;

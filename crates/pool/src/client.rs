@@ -12,9 +12,11 @@ use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
 use crate::{Pool, PoolError};
 use farindex_fabric::{Buf, Endpoint, FabricError, Identity, NodeId, OpKind, RemotePtr, Span};
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -41,6 +43,8 @@ pub struct Client {
     intents: Vec<Cells>,
     /// Signs of life of the others.
     watch: Mutex<Watch>,
+    /// What its threads share beside memory: see [`share`](Client::share).
+    shares: Mutex<HashMap<(TypeId, u64), Weak<dyn Any + Send + Sync>>>,
 }
 
 /// The intent cells of one node: a bit for each.
@@ -121,6 +125,7 @@ impl Client {
                         orphans: Mutex::default(),
                         intents: pool.nodes().map(|_| Cells::default()).collect(),
                         watch: Mutex::default(),
+                        shares: Mutex::default(),
                     };
                     client.inherit_intents(&span).await?;
                     return Ok(Arc::new(client));
@@ -224,6 +229,21 @@ impl Client {
         pins.push(Arc::clone(&oldest));
         drop(pins);
         Session::new(Arc::clone(self), endpoint, oldest)
+    }
+
+    /// The one `T` that all sessions of this client share under `key`; made by whoever asks first, and dropped with its last
+    /// holder. For caches that a compute node's threads have in common.
+    pub fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut shares = lock(&self.shares);
+        let at = (TypeId::of::<T>(), key);
+        let standing = shares.get(&at).and_then(Weak::upgrade).and_then(|any| any.downcast::<T>().ok());
+        standing.unwrap_or_else(|| {
+            shares.retain(|_, share| share.strong_count() > 0);
+            let made = Arc::new(make());
+            let any: Arc<dyn Any + Send + Sync> = made.clone();
+            shares.insert(at, Arc::downgrade(&any));
+            made
+        })
     }
 
     pub(crate) fn orphans(&self) -> MutexGuard<'_, Limbo> {
