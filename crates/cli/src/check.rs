@@ -2,13 +2,14 @@
 
 use crate::check_history::draw;
 use crate::exit::{self, Failure};
+use crate::kind::kinds;
 use crate::output::{Json, note};
 use crate::{progress, signals};
-use clap::ValueEnum;
-use farindex::shard;
+use clap::builder::PossibleValuesParser;
+use farindex::IndexConfig;
 use farindex_check::{Limits, check};
-use farindex_testkit::shard::{CoalescedShardUnderTest, trial};
-use farindex_testkit::{SeedReport, Setup, Size, Subject, Totals, explore, parse_seeds, run_seed};
+use farindex_testkit::trials::SHIPPED;
+use farindex_testkit::{SeedReport, Setup, Size, Totals, Trial, parse_seeds, trial};
 use serde_json::json;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
@@ -25,11 +26,11 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which index
-    #[arg(long, value_enum, default_value = "shard")]
-    index: Index,
-    /// Which protocol; the published one is there to be convicted
-    #[arg(long, value_enum, default_value = "repaired")]
-    variant: Variant,
+    #[arg(long, default_value = IndexConfig::default().kind(), value_parser = PossibleValuesParser::new(kinds()))]
+    index: String,
+    /// Which protocol: as shipped, or one that is there to be convicted, such as published
+    #[arg(long, default_value = SHIPPED)]
+    variant: String,
     /// Which seeds, the end left out [default: 0..1000]
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
@@ -67,29 +68,6 @@ pub(crate) struct Args {
     json: Json,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Index {
-    /// Three-level hash table with ordered CAS and lazy resizing
-    Shard,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Variant {
-    /// As shipped: must survive
-    Repaired,
-    /// Removal as published, tried on keys that come and go in a table that stands still
-    Published,
-}
-
-impl Variant {
-    fn name(self) -> &'static str {
-        match self {
-            Variant::Repaired => "repaired",
-            Variant::Published => "published",
-        }
-    }
-}
-
 impl Args {
     /// The setup, changed as the flags say.
     fn setup(&self, mut setup: Setup) -> Setup {
@@ -102,9 +80,9 @@ impl Args {
 
     /// The command that shows a seed again.
     fn replay_command(&self, seed: u64) -> String {
-        let mut command = format!("farindex check --index shard --replay {seed}");
-        if self.variant != Variant::Repaired {
-            command += &format!(" --variant {}", self.variant.name());
+        let mut command = format!("farindex check --index {} --replay {seed}", self.index);
+        if self.variant != SHIPPED {
+            command += &format!(" --variant {}", self.variant);
         }
         for (flag, value) in [("--clients", self.clients), ("--ops", self.ops), ("--keys", self.keys)] {
             if let Some(value) = value {
@@ -134,8 +112,8 @@ fn seed_json(report: &SeedReport) -> serde_json::Value {
     })
 }
 
-fn replay<S: Subject>(args: &Args, seed: u64, setup: Setup, subject: &S) -> Result<u8, Failure> {
-    let report = run_seed(seed, &Setup { log: args.log, ..setup }, subject);
+fn replay(args: &Args, seed: u64, setup: Setup, trial: &Trial) -> Result<u8, Failure> {
+    let report = trial.run_seed(seed, &Setup { log: args.log, ..setup });
     if args.log > 0 {
         note(&report.log);
     }
@@ -144,7 +122,7 @@ fn replay<S: Subject>(args: &Args, seed: u64, setup: Setup, subject: &S) -> Resu
             return Err(Failure::new(exit::BUG, format!("seed {seed} left no history to draw")));
         };
         let checked = check(history, &Limits::default());
-        let title = format!("SHARD ({}), seed {seed}", args.variant.name());
+        let title = format!("{} ({}), seed {seed}", args.index, args.variant);
         draw(path, history, &checked, title)?;
     }
     args.json.give(&seed_json(&report), || report.to_string())?;
@@ -155,9 +133,9 @@ fn replay<S: Subject>(args: &Args, seed: u64, setup: Setup, subject: &S) -> Resu
 fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
     let Totals { seeds, operations, verbs, crashes, violations, deadlocks, livelocks, problems, unknown, .. } = totals;
     let mut text = format!(
-        "shard ({}): {seeds} seeds, {operations} operations, {verbs} verbs, {crashes} crashes in {seconds:.1} s\n\
+        "{} ({}): {seeds} seeds, {operations} operations, {verbs} verbs, {crashes} crashes in {seconds:.1} s\n\
          {violations} violations, {deadlocks} deadlocks, {livelocks} livelocks, {problems} other problems, {unknown} keys undecided\n",
-        args.variant.name(),
+        args.index, args.variant,
     );
     if let Some(seed) = totals.first_failing_seed() {
         text += &format!("{} seeds failed, the first is {seed}: {}\n", totals.failed.len(), args.replay_command(seed));
@@ -169,31 +147,15 @@ fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let Index::Shard = args.index;
-    let (setup, subject) = match (args.variant, args.coalesce) {
-        (Variant::Repaired, false) => trial(shard::Variant::Repaired),
-        (Variant::Published, false) => trial(shard::Variant::Published),
-        (Variant::Repaired, true) => {
-            let (setup, _) = trial(shard::Variant::Repaired);
-            return judge(args, args.setup(setup), &CoalescedShardUnderTest::shipped());
-        }
-        (Variant::Published, true) => {
-            return Err(Failure::usage(
-                "--coalesce is tried with the repaired variant: the published one is convicted alone",
-            ));
-        }
-    };
-    judge(args, args.setup(setup), &subject)
-}
-
-fn judge<S: Subject + Sync>(args: &Args, setup: Setup, subject: &S) -> Result<u8, Failure> {
+    let trial = trial(&args.index, &args.variant, args.coalesce).map_err(Failure::usage)?;
+    let setup = args.setup(trial.setup.clone());
     match args.replay {
-        Some(seed) => replay(args, seed, setup, subject),
-        None => search(args, &setup, subject),
+        Some(seed) => replay(args, seed, setup, &trial),
+        None => search(args, &setup, &trial),
     }
 }
 
-fn search<S: Subject + Sync>(args: &Args, setup: &Setup, subject: &S) -> Result<u8, Failure> {
+fn search(args: &Args, setup: &Setup, trial: &Trial) -> Result<u8, Failure> {
     let stop = signals::stop_flag()?;
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),
@@ -223,15 +185,15 @@ fn search<S: Subject + Sync>(args: &Args, setup: &Setup, subject: &S) -> Result<
         if stop.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let began = Instant::now();
-    let totals = explore(seeds, setup, subject, each);
+    let totals = trial.explore(seeds, setup, each);
     let seconds = began.elapsed().as_secs_f64();
     if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
     let interrupted = stop.load(Ordering::SeqCst);
     let result = json!({
-        "index": "shard",
-        "variant": args.variant.name(),
+        "index": args.index,
+        "variant": args.variant,
         "coalesce": args.coalesce,
         "seeds_run": totals.seeds,
         "operations": totals.operations,

@@ -1,11 +1,13 @@
-//! `farindex index create|list|stat|drop`.
+//! `farindex index create|kinds|list|stat|drop`.
 
 use crate::exit::{self, Failure};
+use crate::kind::{Settings, info_json, info_text, kinds, usual};
 use crate::output::{Json, bytes};
 use crate::place::Place;
-use clap::{Subcommand, ValueEnum};
-use farindex::shard::{Config, KIND, Variant};
+use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 use farindex::{IndexConfig, IndexInfo, Inspection, Session};
+use farindex_index::kind::{KINDS, Kind};
 use serde_json::{Value, json};
 
 /// Make and examine the named indexes of a pool
@@ -22,7 +24,12 @@ enum Command {
         #[command(flatten)]
         name: Named,
         #[command(flatten)]
-        settings: Settings,
+        new: New,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List the kinds of index, and their settings with the values that they have if nothing is said
+    Kinds {
         #[command(flatten)]
         json: Json,
     },
@@ -66,84 +73,20 @@ impl Named {
     }
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Kind {
-    /// Three-level hash table with ordered CAS and lazy resizing
-    Shard,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Protocol {
-    /// Linearizable
-    Repaired,
-    /// As in the paper, which loses a race: for checkers alone
-    Published,
-}
-
-/// Settings of a new index.
+/// What to make.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Settings {
+pub(crate) struct New {
     /// Kind of index
-    #[arg(long, value_enum, default_value = "shard")]
-    kind: Kind,
-    /// A new table has 2^B level-1 buckets of 64 slots on each memory node, 0 to 20
-    #[arg(long, value_name = "B", default_value_t = Config::default().initial_bits)]
-    initial_bits: u64,
-    /// Share of level-1 slots in use at which a table grows, 0.05 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = Config::default().threshold)]
-    threshold: f64,
-    /// How rarely workers synchronize with the root, 0 to 100
-    #[arg(long, value_name = "ALPHA", default_value_t = Config::default().alpha)]
-    alpha: f64,
-    /// Which protocol
-    #[arg(long, value_enum, default_value = "repaired")]
-    variant: Protocol,
+    #[arg(long, default_value = IndexConfig::default().kind(), value_parser = PossibleValuesParser::new(kinds()))]
+    kind: String,
+    #[command(flatten)]
+    settings: Settings,
 }
 
-impl Settings {
-    pub(crate) fn config(&self) -> IndexConfig {
-        let variant = match self.variant {
-            Protocol::Repaired => Variant::Repaired,
-            Protocol::Published => Variant::Published,
-        };
-        let Kind::Shard = self.kind;
-        let Settings { initial_bits, threshold, alpha, .. } = *self;
-        IndexConfig::Shard(Config { initial_bits, threshold, alpha, variant })
+impl New {
+    pub(crate) fn config(&self) -> Result<IndexConfig, Failure> {
+        self.settings.of(&self.kind)
     }
-}
-
-/// What the catalog says, in words.
-pub(crate) fn kind_text(info: &IndexInfo) -> String {
-    let dropping = if info.dropping { ", being dropped" } else { "" };
-    match Config::decode(&info.config) {
-        Ok(config) if info.kind == KIND => {
-            let Config { initial_bits, threshold, alpha, variant } = config;
-            let variant = if variant == Variant::Published { ", as published" } else { "" };
-            format!("shard, {initial_bits} initial bits, threshold {threshold}, alpha {alpha}{variant}{dropping}")
-        }
-        _ => format!("kind {}, format version {}{dropping}", info.kind, info.version),
-    }
-}
-
-pub(crate) fn info_json(info: &IndexInfo) -> Value {
-    let settings = match Config::decode(&info.config) {
-        Ok(config) if info.kind == KIND => json!({
-            "initial_bits": config.initial_bits,
-            "threshold": config.threshold,
-            "alpha": config.alpha,
-            "variant": if config.variant == Variant::Published { "published" } else { "repaired" },
-        }),
-        _ => Value::Null,
-    };
-    let kind = if info.kind == KIND { "shard".to_owned() } else { format!("kind {}", info.kind) };
-    json!({
-        "name": info.name,
-        "kind": kind,
-        "format_version": info.version,
-        "uid": info.uid,
-        "dropping": info.dropping,
-        "settings": settings,
-    })
 }
 
 fn info_of(session: &Session, name: &str) -> Result<Value, Failure> {
@@ -153,14 +96,20 @@ fn info_of(session: &Session, name: &str) -> Result<Value, Failure> {
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     match &args.command {
-        Command::Create { name: Named { place, name }, settings, json } => {
+        Command::Create { name: Named { place, name }, new, json } => {
+            let config = new.config()?;
             let session = place.session()?;
-            session.create_index(name, &settings.config())?;
+            session.create_index(name, &config)?;
             json.give(&info_of(&session, name)?, || format!("created index {name:?}\n"))?;
+        }
+        Command::Kinds { json } => {
+            let all: Vec<_> = IndexConfig::KINDS.iter().filter_map(|kind| IndexConfig::of_kind(kind)).collect();
+            let line = |kind: &Kind| format!("{}\t{}\t{}\n", kind.name, usual(kind.name), kind.about);
+            json.give(&all, || KINDS.iter().map(line).collect())?;
         }
         Command::List { place, json } => {
             let found = Inspection::of(&place.url()?)?.indexes;
-            let line = |info: &IndexInfo| format!("{}\t{}\n", info.name, kind_text(info));
+            let line = |info: &IndexInfo| format!("{}\t{}\n", info.name, info_text(info));
             let all: Vec<_> = found.iter().map(info_json).collect();
             json.give(&all, || found.iter().map(line).collect())?;
         }
@@ -178,19 +127,16 @@ fn stat(name: &Named, json: &Json) -> Result<(), Failure> {
     let audit = index.audit()?;
     let info = info_of(index.session(), &name.name)?;
     let cache = farindex::HashIndex::cache_bytes(&*index.concurrent());
-    let result = json!({ "index": info, "entries": audit.total(), "cache_bytes": cache, "audit": audit });
+    let result = json!({ "index": info, "entries": audit.entries, "cache_bytes": cache, "audit": audit });
     json.give(&result, || {
-        let [one, two, three] = audit.entries;
-        let lines = [
-            format!("entries          {} ({one} + {two} + {three} in levels 1, 2, 3)", audit.total()),
-            format!("level-1 slots    {}", audit.slots),
-            format!("buckets          {} in use, {} to be split off yet", audit.buckets, audit.buckets_to_split),
-            format!("dead slots       {}", audit.dead),
-            format!("resizes          {}", audit.resizes),
-            format!("bucket memory    {} ({} bytes)", bytes(audit.index_bytes), audit.index_bytes),
-            format!("block memory     {} ({} bytes)", bytes(audit.block_bytes), audit.block_bytes),
-            format!("client cache     {cache} bytes"),
-        ];
-        lines.join("\n") + "\n"
+        let mut figures = vec![("entries".to_owned(), audit.entries.to_string())];
+        figures.extend(audit.figures.iter().map(|(name, count)| (name.replace('_', " "), count.to_string())));
+        figures.push(("resizes".to_owned(), audit.resizes.to_string()));
+        for (name, count) in
+            [("index memory", audit.index_bytes), ("block memory", audit.block_bytes), ("client cache", cache)]
+        {
+            figures.push((name.to_owned(), format!("{} ({count} bytes)", bytes(count))));
+        }
+        figures.iter().map(|(name, figure)| format!("{name:<17} {figure}\n")).collect()
     })
 }

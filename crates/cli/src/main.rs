@@ -11,6 +11,7 @@ mod entry;
 mod escape;
 mod exit;
 mod index;
+mod kind;
 mod load;
 mod output;
 mod place;

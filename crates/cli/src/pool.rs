@@ -160,7 +160,7 @@ fn stat(place: &Place, json: &Json) -> Result<u8, Failure> {
         return Err(Failure::new(exit::FILE, "the pool has no memory node"));
     };
     let id = format!("{:016x}{:016x}", first.pool_id[1], first.pool_id[0]);
-    let index = |info: &farindex::IndexInfo| crate::index::info_json(info);
+    let index = |info: &farindex::IndexInfo| crate::kind::info_json(info);
     let result = json!({
         "pool": id,
         "format_version": first.version,
@@ -191,7 +191,7 @@ fn stat(place: &Place, json: &Json) -> Result<u8, Failure> {
             out.push_str("no clients\n");
         }
         for info in &found.indexes {
-            let _ = writeln!(out, "index {:?}: {}", info.name, crate::index::kind_text(info));
+            let _ = writeln!(out, "index {:?}: {}", info.name, crate::kind::info_text(info));
         }
         if found.indexes.is_empty() {
             out.push_str("no indexes\n");
@@ -214,7 +214,7 @@ fn check_json(report: &CheckReport, usage: &[NodeUsage], problems: &[String]) ->
             "used_bytes": usage.used_bytes,
         })
     };
-    let index = |(name, audit): &(String, farindex::IndexAudit)| json!({ "name": name, "entries": audit.total(), "audit": audit });
+    let index = |(name, audit): &(String, farindex::IndexAudit)| json!({ "name": name, "entries": audit.entries, "audit": audit });
     json!({
         "sound": problems.is_empty(),
         "problems": problems,
@@ -260,13 +260,13 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
             );
         }
         for (name, audit) in &report.indexes {
-            let [one, two, three] = audit.entries;
+            let figures: Vec<_> =
+                audit.figures.iter().map(|(name, count)| format!("{count} {}", name.replace('_', " "))).collect();
             let _ = writeln!(
                 out,
-                "index {name:?}: {} entries ({one} + {two} + {three} in levels 1, 2, 3), {} level-1 slots, {} resizes, {} of \
-                 buckets, {} of blocks",
-                audit.total(),
-                audit.slots,
+                "index {name:?}: {} entries ({}), {} resizes, {} of index, {} of blocks",
+                audit.entries,
+                figures.join(", "),
                 audit.resizes,
                 bytes(audit.index_bytes),
                 bytes(audit.block_bytes),

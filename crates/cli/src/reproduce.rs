@@ -173,14 +173,14 @@ fn space(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         let session = subject.pool.session()?;
         let index = session.open_index(&subject.name)?;
         let audit = index.audit()?;
-        if audit.total() != keys || !audit.problems.is_empty() {
-            note(format!("{} entries after {keys} inserts; {:?}", audit.total(), audit.problems));
+        if audit.entries != keys || !audit.problems.is_empty() {
+            note(format!("{} entries after {keys} inserts; {:?}", audit.entries, audit.problems));
             return Ok(exit::NO);
         }
         spaces.push(Space {
             entries: keys,
             // Level 2 has 8 slots and level 3 has one for each 64 of level 1.
-            slots: audit.slots / 64 * 73,
+            slots: audit.figure("level1_slots") / 64 * 73,
             index_bytes: audit.index_bytes,
             block_bytes: audit.block_bytes,
             resizes: audit.resizes,

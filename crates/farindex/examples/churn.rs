@@ -128,6 +128,6 @@ fn main() {
     );
     let report = session.check().expect("a check");
     let problems: Vec<_> = report.problems().collect();
-    println!("check: {problems:?}, {} entries", report.indexes[0].1.total());
+    println!("check: {problems:?}, {} entries", report.indexes[0].1.entries);
     assert!(problems.is_empty() && growth <= 0.05);
 }

@@ -66,9 +66,9 @@ fn main() {
         "far memory {} bytes in chunks, {} live; {:.1} bytes for each entry; cache {} bytes",
         node.data_bytes - node.free_chunk_bytes,
         node.live_bytes,
-        (node.data_bytes - node.free_chunk_bytes) as f64 / audit.total() as f64,
+        (node.data_bytes - node.free_chunk_bytes) as f64 / audit.entries as f64,
         index.concurrent().cache_bytes()
     );
     assert!(problems.is_empty(), "{problems:?}");
-    assert_eq!(audit.total(), keys);
+    assert_eq!(audit.entries, keys);
 }

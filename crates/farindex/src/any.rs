@@ -1,51 +1,145 @@
 //! Any index of a pool, whatever its kind.
+//!
+//! A kind is a line of `kinds!`; everything else here follows from it.
 
-use farindex_index::shard::{self, Shard};
+use farindex_fabric::OpKind;
+use farindex_index::kind::{PoolIndex, Settings};
 use farindex_index::{
-    Coalesced, Coalescer, HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value,
+    Coalesced, Coalescer, HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value, kind_name,
 };
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What kind of index to create, and its settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum IndexConfig {
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $Kind:ident => $Index:ty,)+) => {
+        /// What kind of index to create, and its settings.
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "lowercase")]
+        #[non_exhaustive]
+        pub enum IndexConfig {
+            $($(#[$doc])* $Kind(<$Index as PoolIndex>::Config),)+
+        }
+
+        impl IndexConfig {
+            /// Names of all kinds.
+            pub const KINDS: &[&str] = &[$(<$Index as PoolIndex>::NAME,)+];
+
+            /// The default settings of a kind.
+            pub fn of_kind(kind: &str) -> Option<Self> {
+                match kind {
+                    $(<$Index as PoolIndex>::NAME => Some(IndexConfig::$Kind(Default::default())),)+
+                    _ => None,
+                }
+            }
+            /// Name of the kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(IndexConfig::$Kind(_) => <$Index as PoolIndex>::NAME,)+
+                }
+            }
+            /// The settings that the catalog keeps of an index; `None` if it is of no kind or format that is known here.
+            pub fn of_info(info: &IndexInfo) -> Option<Self> {
+                match (info.kind, info.version) {
+                    $((<$Index as PoolIndex>::KIND, <$Index as PoolIndex>::FORMAT) => {
+                        <$Index as PoolIndex>::Config::decode(&info.config).ok().map(IndexConfig::$Kind)
+                    })+
+                    _ => None,
+                }
+            }
+        }
+
+        /// An open index as its kind made it.
+        #[non_exhaustive]
+        pub enum Plain {
+            $($(#[$doc])* $Kind($Index),)+
+        }
+
+        impl Plain {
+            async fn create(session: &Rc<Session>, name: &str, config: &IndexConfig) -> Result<Self, IndexError> {
+                match config {
+                    $(IndexConfig::$Kind(config) => {
+                        <$Index as PoolIndex>::create(session, name, config).await.map(Plain::$Kind)
+                    })+
+                }
+            }
+            async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+                match info.kind {
+                    $(<$Index as PoolIndex>::KIND => {
+                        <$Index as PoolIndex>::open_info(session, info).await.map(Plain::$Kind)
+                    })+
+                    other => {
+                        let (name, found) = (info.name.clone(), kind_name(other));
+                        Err(PoolError::WrongKind { name, found, wanted: IndexConfig::KINDS.join(", ") }.into())
+                    }
+                }
+            }
+            async fn drop_info(session: &Rc<Session>, info: &IndexInfo) -> Result<(), IndexError> {
+                match info.kind {
+                    $(<$Index as PoolIndex>::KIND => <$Index as PoolIndex>::drop_index(session, &info.name).await,)+
+                    // Says what is wrong with it.
+                    _ => Self::open_info(session, info).await.map(drop),
+                }
+            }
+            async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+                let mut finished = 0;
+                $(finished += <$Index as PoolIndex>::finish_drops(session).await?;)+
+                Ok(finished)
+            }
+            /// Name of its kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Plain::$Kind(_) => <$Index as PoolIndex>::NAME,)+
+                }
+            }
+        }
+
+        /// Does something with an index of any kind.
+        macro_rules! whatever {
+            ($self:expr, $index:ident => $call:expr) => {
+                match $self {
+                    $(Plain::$Kind($index) => $call,)+
+                }
+            };
+        }
+    };
+}
+
+kinds! {
     /// [`farindex_index::shard`].
-    Shard(shard::Config),
+    Shard => farindex_index::Shard,
 }
 
 impl Default for IndexConfig {
     fn default() -> Self {
-        IndexConfig::Shard(shard::Config::default())
+        IndexConfig::Shard(Default::default())
     }
 }
 
-impl IndexConfig {
-    /// Names of all kinds.
-    pub const KINDS: [&'static str; 1] = ["shard"];
-
-    /// The default settings of a kind.
-    pub fn of_kind(kind: &str) -> Option<Self> {
-        (kind == "shard").then(Self::default)
+impl HashIndex for Plain {
+    fn limits(&self) -> Limits {
+        whatever!(self, index => index.limits())
     }
-    /// Name of the kind.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            IndexConfig::Shard(_) => "shard",
-        }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        whatever!(self, index => index.get(key).await)
     }
-}
-
-/// An open index.
-#[non_exhaustive]
-pub enum AnyIndex {
-    /// [`farindex_index::shard`].
-    Shard(Shard),
-    /// The same behind this process's [lock table](farindex_index::coalesce).
-    CoalescedShard(Coalesced<Shard>),
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        whatever!(self, index => index.insert(key, value).await)
+    }
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        whatever!(self, index => index.update(key, value).await)
+    }
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        whatever!(self, index => index.upsert(key, value).await)
+    }
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        whatever!(self, index => index.remove(key).await)
+    }
+    fn cache_bytes(&self) -> u64 {
+        whatever!(self, index => index.cache_bytes())
+    }
 }
 
 /// How to open an index.
@@ -60,113 +154,139 @@ pub struct OpenOptions {
     pub coalesce: bool,
 }
 
+/// An open index.
+#[non_exhaustive]
+pub enum AnyIndex {
+    /// As its kind made it.
+    Plain(Plain),
+    /// The same behind this process's [lock table](farindex_index::coalesce).
+    Coalesced(Coalesced<Plain>),
+}
+
 impl AnyIndex {
     /// Creates an index in a session of the pool below, for those who build on the crates underneath.
     pub async fn create(session: &Rc<Session>, name: &str, config: &IndexConfig) -> Result<Self, IndexError> {
-        match config {
-            IndexConfig::Shard(config) => Ok(AnyIndex::Shard(Shard::create(session, name, config).await?)),
-        }
+        Plain::create(session, name, config).await.map(AnyIndex::Plain)
     }
 
     /// Opens one there, whatever its kind.
     pub async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let span = session.span(farindex_fabric::OpKind::Other);
-        let info = catalog::find(session.pool(), &span, name).await?;
-        Self::open_info(session, &info).await
+        Self::open_info(session, &find(session, name).await?).await
     }
 
     pub(crate) async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        match info.kind {
-            shard::KIND => Ok(AnyIndex::Shard(Shard::open_info(session, info).await?)),
-            other => {
-                let (name, found) = (info.name.clone(), farindex_index::kind_name(other));
-                Err(PoolError::WrongKind { name, found, wanted: IndexConfig::KINDS.join(", ") }.into())
-            }
-        }
+        Plain::open_info(session, info).await.map(AnyIndex::Plain)
+    }
+
+    pub(crate) async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        Plain::drop_info(session, &find(session, name).await?).await
+    }
+
+    pub(crate) async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+        Plain::finish_drops(session).await
     }
 
     /// The same index behind the process's lock table.
     #[must_use]
     pub fn coalesced(self, table: &Arc<Coalescer>) -> Self {
         match self {
-            AnyIndex::Shard(index) => {
-                let uid = index.uid();
-                AnyIndex::CoalescedShard(Coalesced::new(index, Arc::clone(table), uid))
+            AnyIndex::Plain(index) => {
+                let uid = whatever!(&index, index => index.uid());
+                AnyIndex::Coalesced(Coalesced::new(index, Arc::clone(table), uid))
             }
-            already @ AnyIndex::CoalescedShard(_) => already,
+            already @ AnyIndex::Coalesced(_) => already,
         }
     }
 
-    pub(crate) async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        match Self::open(session, name).await? {
-            AnyIndex::Shard(_) | AnyIndex::CoalescedShard(_) => Shard::drop_index(session, name).await,
+    /// The index as its kind made it.
+    pub fn plain(&self) -> &Plain {
+        match self {
+            AnyIndex::Plain(index) => index,
+            AnyIndex::Coalesced(index) => index.inner(),
         }
     }
 
     /// Walks the whole index for what dead clients have left, and puts it right; returns how many places there were.
     pub async fn mend(&self) -> Result<u64, IndexError> {
-        match self {
-            AnyIndex::Shard(index) => index.mend().await,
-            AnyIndex::CoalescedShard(index) => index.inner().mend().await,
-        }
+        whatever!(self.plain(), index => index.mend().await)
     }
 
     /// Walks the whole index and checks every entry.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        match self {
-            AnyIndex::Shard(index) => index.audit(audit, alone).await,
-            AnyIndex::CoalescedShard(index) => index.inner().audit(audit, alone).await,
-        }
+        whatever!(self.plain(), index => index.audit(audit, alone).await)
     }
 
-    /// Calls `each` with every key and value; see [`Shard::for_each`] for the promise.
+    /// Calls `each` with every key and value; see [`PoolIndex::for_each`] for the promise.
     pub async fn for_each(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
     ) -> Result<u64, IndexError> {
-        match self {
-            AnyIndex::Shard(index) => index.for_each(each).await,
-            AnyIndex::CoalescedShard(index) => index.inner().for_each(each).await,
-        }
+        whatever!(self.plain(), index => index.for_each(each).await)
+    }
+
+    /// How often it has grown, as far as this handle knows.
+    pub fn resizes(&self) -> u64 {
+        whatever!(self.plain(), index => index.resizes())
     }
 
     /// Name of its kind.
     pub fn kind(&self) -> &'static str {
-        match self {
-            AnyIndex::Shard(_) | AnyIndex::CoalescedShard(_) => "shard",
-        }
+        self.plain().kind()
     }
 }
 
-macro_rules! every_kind {
+async fn find(session: &Session, name: &str) -> Result<IndexInfo, IndexError> {
+    let span = session.span(OpKind::Other);
+    Ok(catalog::find(session.pool(), &span, name).await?)
+}
+
+macro_rules! either {
     ($self:ident, $index:ident => $call:expr) => {
         match $self {
-            AnyIndex::Shard($index) => $call,
-            AnyIndex::CoalescedShard($index) => $call,
+            AnyIndex::Plain($index) => $call,
+            AnyIndex::Coalesced($index) => $call,
         }
     };
 }
 
 impl HashIndex for AnyIndex {
     fn limits(&self) -> Limits {
-        every_kind!(self, index => index.limits())
+        either!(self, index => index.limits())
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        every_kind!(self, index => index.get(key).await)
+        either!(self, index => index.get(key).await)
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        every_kind!(self, index => index.insert(key, value).await)
+        either!(self, index => index.insert(key, value).await)
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        every_kind!(self, index => index.update(key, value).await)
+        either!(self, index => index.update(key, value).await)
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        every_kind!(self, index => index.upsert(key, value).await)
+        either!(self, index => index.upsert(key, value).await)
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        every_kind!(self, index => index.remove(key).await)
+        either!(self, index => index.remove(key).await)
     }
     fn cache_bytes(&self) -> u64 {
-        every_kind!(self, index => index.cache_bytes())
+        either!(self, index => index.cache_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IndexConfig;
+
+    #[test]
+    fn kinds_have_one_name_everywhere() {
+        let listed: Vec<_> = farindex_index::kind::KINDS.iter().map(|kind| kind.name).collect();
+        assert_eq!(listed, IndexConfig::KINDS);
+        for name in listed {
+            let config = IndexConfig::of_kind(name).expect("a kind");
+            assert_eq!(config.kind(), name);
+            let tag = serde_json::to_value(config).expect("JSON");
+            assert_eq!(tag["kind"], name);
+            assert_eq!(serde_json::from_value::<IndexConfig>(tag).expect("settings"), config);
+        }
     }
 }

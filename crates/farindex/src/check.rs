@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::any::AnyIndex;
 use farindex_fabric::OpKind;
-use farindex_index::{IndexAudit, Shard};
+use farindex_index::IndexAudit;
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::reclaim::Reclaimed;
 use farindex_pool::{Session, catalog, clients};
@@ -53,7 +53,7 @@ pub struct Repaired {
 pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
     let span = session.span(OpKind::Maintenance);
     let mut repaired = Repaired { evicted: session.client().outlive(session.endpoint()).await?, ..Repaired::default() };
-    repaired.drops = Shard::finish_drops(session).await?;
+    repaired.drops = AnyIndex::finish_drops(session).await?;
     for info in catalog::list(session.pool(), &span).await? {
         match AnyIndex::open_info(session, &info).await {
             Ok(index) => repaired.mended += index.mend().await?,

@@ -41,10 +41,12 @@ mod keeper;
 mod pool;
 pub mod url;
 
-pub use any::{AnyIndex, IndexConfig, OpenOptions};
+pub use any::{AnyIndex, IndexConfig, OpenOptions, Plain};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
-pub use farindex_index::{Coalescer, HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, Value, shard};
+pub use farindex_index::{
+    Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, shard,
+};
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};

@@ -1,34 +1,33 @@
 //! What a check of one index reports.
 
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// One index, checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct IndexAudit {
-    /// Entries by level.
-    pub entries: [u64; 3],
-    /// Slots of level 1 in all segments.
-    pub slots: u64,
-    /// Buckets of levels 1 and 2 that are in use.
-    pub buckets: u64,
-    /// Buckets that have yet to be split off from their parents.
-    pub buckets_to_split: u64,
-    /// Slots that are neither free nor in use.
-    pub dead: u64,
-    /// How often the table has been resized.
+    /// Entries.
+    pub entries: u64,
+    /// How often it has grown.
     pub resizes: u64,
-    /// Bytes of segments and nodes.
+    /// Bytes of everything but key-value blocks.
     pub index_bytes: u64,
     /// Bytes of key-value blocks.
     pub block_bytes: u64,
+    /// What else its kind counts, by name; each kind says what it means.
+    #[serde(flatten)]
+    pub figures: BTreeMap<&'static str, u64>,
     /// What is wrong, in words. Empty for a sound index.
     pub problems: Vec<String>,
 }
 
 impl IndexAudit {
-    /// Entries of all levels.
-    pub fn total(&self) -> u64 {
-        self.entries.iter().sum()
+    /// One of the kind's own figures; 0 if it has none of that name.
+    pub fn figure(&self, name: &str) -> u64 {
+        self.figures.get(name).copied().unwrap_or_default()
+    }
+    pub(crate) fn count(&mut self, name: &'static str, by: u64) {
+        *self.figures.entry(name).or_default() += by;
     }
 }
 

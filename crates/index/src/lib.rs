@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`traits`] | [`HashIndex`], and outcomes named for what happened |
 //! | [`hash`] | unordered indexes |
+//! | [`kind`] | [`PoolIndex`]: how an index comes into a pool, is looked after, and goes; every kind there is |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
@@ -25,6 +26,7 @@ pub mod extendible;
 pub mod faults;
 pub mod hash;
 pub mod keyhash;
+pub mod kind;
 pub mod marks;
 pub mod traits;
 pub mod value;
@@ -33,13 +35,6 @@ pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
 pub use hash::shard::{self, Shard};
+pub use kind::{PoolIndex, kind_name};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 pub use value::Value;
-
-/// Name of a kind of index, for people.
-pub fn kind_name(kind: u32) -> String {
-    match kind {
-        shard::KIND => "shard".to_owned(),
-        other => format!("kind {other} (of a newer farindex release)"),
-    }
-}

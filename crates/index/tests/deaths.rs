@@ -2,7 +2,7 @@
 
 use farindex_fabric::OpKind;
 use farindex_index::shard::Config;
-use farindex_index::{HashIndex, IndexError, Insert, Shard};
+use farindex_index::{HashIndex, IndexError, Insert, PoolIndex, Shard};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
 use farindex_sim::{Config as SimConfig, Fate, Sim};

@@ -1,10 +1,11 @@
 //! One run: clients on a simulated cluster, and what became of it.
 
+use crate::subject::{Access, NAME, Subject};
 use crate::workload::{Op, Workload};
-use crate::{SeedReport, Setup, Stuck, Subject};
+use crate::{SeedReport, Setup, Stuck};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{Endpoint, Fabric, FabricError, OpKind};
-use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert};
+use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
 use farindex_sim::{Config, Dice, Fate, ODDS, Outcome as Ended, Sim, Swarm};
@@ -136,9 +137,12 @@ async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
     Rc::new(client.session(endpoint.clone()))
 }
 
+/// The kind of index that is on trial.
+type Index<A> = <<A as Access>::Subject as Subject>::Index;
+
 /// Pool, index, and the keys that are there from the beginning.
-async fn prepare<S: Subject>(
-    subject: S,
+async fn prepare<A: Access>(
+    access: A,
     shared: Rc<Shared>,
     fabric: Arc<dyn Fabric>,
     harness: farindex_sim::Client,
@@ -149,7 +153,8 @@ async fn prepare<S: Subject>(
     let pool = Pool::create(fabric, &endpoint, &options).await?;
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = Rc::new(subject.create(&session).await?);
+    let index = Index::<A>::create(&session, NAME, &access.subject().config()).await?;
+    let index = Rc::new(index);
     let keys = shared.workload.preload(&mut dice);
     let log = shared.recorder.client(0);
     let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, dice, name: 0, written: 0 };
@@ -174,8 +179,8 @@ async fn prepare<S: Subject>(
 }
 
 /// A client: joins, starts its coroutines, keeps its lease, leaves when they are done.
-struct Node<S: Subject> {
-    subject: S,
+struct Node<A: Access> {
+    access: A,
     shared: Rc<Shared>,
     pool: Pool,
     me: farindex_sim::Client,
@@ -184,8 +189,8 @@ struct Node<S: Subject> {
     setup: Setup,
 }
 
-impl<S: Subject> Node<S> {
-    async fn live(mut self, spawn: impl Fn(Worker<S::Index>, u64, u32, Rc<Cell<u64>>)) {
+impl<A: Access> Node<A> {
+    async fn live(mut self, spawn: impl Fn(Worker<A::Handle>, u64, u32, Rc<Cell<u64>>)) {
         if let Err(error) = self.try_live(spawn).await
             && !(self.shared.kills && is_eviction(&error))
         {
@@ -193,7 +198,7 @@ impl<S: Subject> Node<S> {
         }
     }
 
-    async fn try_live(&mut self, spawn: impl Fn(Worker<S::Index>, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
+    async fn try_live(&mut self, spawn: impl Fn(Worker<A::Handle>, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
         let endpoint = self.me.connect();
         if self.shared.kills && self.number > 1 && self.dice.chance(ODDS / 2) {
             // Somebody may be dead by then.
@@ -205,12 +210,12 @@ impl<S: Subject> Node<S> {
         let coroutines = self.dice.within(self.setup.coroutines.0, self.setup.coroutines.1);
         let one_session = self.dice.chance(ODDS * 2 / 3);
         let pause = self.dice.within(8, 20) as u32;
-        let mut hand: Option<(Rc<S::Index>, Endpoint)> = None;
+        let mut hand: Option<(Rc<A::Handle>, Endpoint)> = None;
         for coroutine in 0..coroutines {
             if hand.is_none() || !one_session {
                 let endpoint = self.me.connect();
                 let session = session_of(&client, &endpoint).await;
-                hand = Some((Rc::new(self.subject.open(&session).await?), endpoint));
+                hand = Some((Rc::new(self.access.open(&session).await?), endpoint));
             }
             let Some((index, endpoint)) = hand.clone() else { continue };
             let name = self.number * 10 + coroutine;
@@ -245,14 +250,13 @@ impl<S: Subject> Node<S> {
     }
 }
 
-async fn walk<S: Subject>(
-    subject: &S,
-    index: &S::Index,
+async fn walk<A: Access>(
+    index: &Index<A>,
     pool: &Pool,
     session: &Session,
     audit: &mut Audit,
 ) -> Result<IndexAudit, IndexError> {
-    let report = subject.audit(index, audit).await?;
+    let report = index.audit(audit, true).await?;
     for info in catalog::list(pool, &session.span(OpKind::Other)).await? {
         audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
     }
@@ -260,8 +264,8 @@ async fn walk<S: Subject>(
 }
 
 /// Everybody has left: is everything where it should be?
-async fn look_after<S: Subject>(
-    subject: S,
+async fn look_after<A: Access>(
+    access: A,
     shared: Rc<Shared>,
     harness: farindex_sim::Client,
     pool: Pool,
@@ -269,10 +273,10 @@ async fn look_after<S: Subject>(
     let endpoint = harness.connect();
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = Rc::new(subject.open(&session).await?);
+    let index = Rc::new(access.open(&session).await?);
     if shared.kills {
         client.outlive(&endpoint).await?;
-        subject.mend(&index).await?;
+        access.plain(&index).mend().await?;
         // What is there, in the eyes of a survivor.
         let log = shared.recorder.client(LAST);
         let mut worker = Worker {
@@ -292,14 +296,14 @@ async fn look_after<S: Subject>(
         // What the dead had in their hands.
         session.maintain().await?;
         let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-        walk(&subject, &index, &pool, &session, &mut audit).await?;
+        walk::<A>(access.plain(&index), &pool, &session, &mut audit).await?;
         let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
         if !reclaimed.alone {
             shared.fail("pool: somebody has not left, so nothing was reclaimed".to_owned());
         }
     }
     let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-    let report = walk(&subject, &index, &pool, &session, &mut audit).await?;
+    let report = walk::<A>(access.plain(&index), &pool, &session, &mut audit).await?;
     drop(index);
     let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
     Ok((report, pool_report))
@@ -326,27 +330,27 @@ fn stuck(report: &mut SeedReport, ended: &Ended, doing: &str) -> String {
 }
 
 /// Puts one seed on trial.
-pub fn run_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> SeedReport {
+pub fn run_seed<A: Access>(seed: u64, setup: &Setup, access: &A) -> SeedReport {
     // What an earlier seed left uncounted is not this one's.
     count_marks(&mut SeedReport::default());
     let mut report = SeedReport { seed, ..SeedReport::default() };
-    if let Err(what) = try_seed(seed, setup, subject, &mut report) {
+    if let Err(what) = try_seed(seed, setup, access, &mut report) {
         report.failures.push(what);
     }
     count_marks(&mut report);
     report
 }
 
-fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut SeedReport) -> Result<(), String> {
+fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedReport) -> Result<(), String> {
     let mut dice = Dice::new(seed, SETTINGS);
-    let subject = subject.draw(&mut dice);
-    let crowd_bits = subject.crowd_bits(&mut dice);
+    let access = access.draw(&mut dice);
+    let crowd_bits = access.subject().crowd_bits(&mut dice);
     let workload = Workload::draw(&mut dice, setup, crowd_bits);
     let nodes = if dice.chance(ODDS / 8) { 2 } else { 1 };
     let freezing = dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = dice.within(12, 24) as u32;
     report.settings =
-        format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", subject.describe(), workload.describe());
+        format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", access.describe(), workload.describe());
     let tight = dice.chance(setup.tight);
     let swarm = dice.chance(setup.tearing).then(|| tearing(&mut dice));
     let config = Config {
@@ -376,7 +380,7 @@ fn try_seed<S: Subject>(seed: u64, setup: &Setup, subject: &S, report: &mut Seed
         lease,
         evicted: Cell::new(0),
     });
-    let outcome = drive(&sim, setup, &subject, &shared, dice, (freezing, freezing_for), report);
+    let outcome = drive(&sim, setup, &access, &shared, dice, (freezing, freezing_for), report);
     let stats = sim.stats();
     report.verbs = stats.verbs;
     report.events = stats.events;
@@ -425,10 +429,10 @@ fn tearing(dice: &mut Dice) -> Swarm {
     }
 }
 
-fn drive<S: Subject>(
+fn drive<A: Access>(
     sim: &Rc<Sim>,
     setup: &Setup,
-    subject: &S,
+    access: &A,
     shared: &Rc<Shared>,
     mut dice: Dice,
     freezing: (u32, u32),
@@ -437,7 +441,7 @@ fn drive<S: Subject>(
     let options = PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10) };
     let preparing = Dice::new(dice.word(), WORKERS);
     let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
-    let prepare = prepare(subject.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
+    let prepare = prepare(access.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
     for number in 1..=dice.within(setup.clients.0, setup.clients.1) {
@@ -450,7 +454,7 @@ fn drive<S: Subject>(
             me.die_at(verb, fate);
         }
         let node = Node {
-            subject: subject.clone(),
+            access: access.clone(),
             shared: Rc::clone(shared),
             pool: pool.clone(),
             me: me.clone(),
@@ -459,17 +463,17 @@ fn drive<S: Subject>(
             setup: setup.clone(),
         };
         let weak = Rc::downgrade(sim);
-        let subject = subject.clone();
+        let access = access.clone();
         let whose = me.clone();
         sim.spawn(
             &me,
             node.live(move |worker, operations, pause, working| {
                 let Some(sim) = weak.upgrade() else { return };
-                let subject = subject.clone();
+                let access = access.clone();
                 sim.spawn(&whose, async move {
-                    let shake = |index: &S::Index, dice: &mut Dice| {
+                    let shake = |index: &A::Handle, dice: &mut Dice| {
                         if dice.chance(shaking) {
-                            subject.shake(index, dice);
+                            access.subject().shake(access.plain(index), dice);
                         }
                     };
                     worker.work(operations, pause, shake).await;
@@ -483,7 +487,7 @@ fn drive<S: Subject>(
         return Err(stuck(report, &outcome, ""));
     }
     sim.settle();
-    let looked = sim.block_on(look_after(subject.clone(), Rc::clone(shared), sim.harness(), pool));
+    let looked = sim.block_on(look_after(access.clone(), Rc::clone(shared), sim.harness(), pool));
     let looked = looked.map_err(|ended| stuck(report, &ended, "while looking: "))?;
     let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));
@@ -491,8 +495,8 @@ fn drive<S: Subject>(
     if !pool.alone {
         shared.fail("pool: somebody has not left".to_owned());
     }
-    for (level, count) in ["audit: level 1", "audit: level 2", "audit: level 3"].iter().zip(index.entries) {
-        report.marks.insert((*level).to_owned(), count);
+    for (name, count) in &index.figures {
+        report.marks.insert(format!("audit: {name}"), *count);
     }
     report.marks.insert("audit: resizes".to_owned(), index.resizes);
     report.audit = index;

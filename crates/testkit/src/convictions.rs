@@ -5,8 +5,9 @@
 //! adversary that convicts all of these within its limit can be believed a little when it finds nothing else.
 
 use crate::seeds::threads;
-use crate::shard::{CoalescedShardUnderTest, ShardUnderTest, come_and_go};
-use crate::{Setup, Subject, run_seed};
+use crate::shard::{ShardUnderTest, come_and_go};
+use crate::subject::{Access, Coalescing};
+use crate::{Setup, run_seed};
 use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
 use farindex_index::shard::Variant;
@@ -104,7 +105,7 @@ impl Case {
 }
 
 /// The first line of the first thing that is wrong with a seed.
-fn verdict<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> Option<String> {
+fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Option<String> {
     let report = run_seed(seed, setup, subject);
     let failure = report.failures.iter().find(|failure| failure.contains("not linearizable"));
     let failure = failure.or(report.failures.first())?;
@@ -126,7 +127,7 @@ fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -
         let fault = if guilty { fault } else { coalesce::Fault::None };
         // Clients of one coroutine have nothing to coalesce.
         let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
-        verdict(seed, &setup, &CoalescedShardUnderTest::new(fault))
+        verdict(seed, &setup, &Coalescing::new(ShardUnderTest::repaired(), fault))
     })
 }
 

@@ -12,7 +12,8 @@
 //! | `cluster` | the run |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
-//! | [`shard`] | SHARD as a subject, alone and behind the local lock table |
+//! | [`shard`] | SHARD as a subject |
+//! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 
 mod cluster;
@@ -23,10 +24,12 @@ pub mod seeds;
 pub mod setup;
 pub mod shard;
 pub mod subject;
+pub mod trials;
 pub mod workload;
 
 pub use cluster::run_seed;
 pub use report::{SeedReport, Stuck, Totals};
 pub use seeds::{explore, parse_seeds, replay, run_cases, run_seeds, seeds_or};
 pub use setup::{Setup, Size};
-pub use subject::Subject;
+pub use subject::{Access, Coalescing, Subject};
+pub use trials::{Trial, trial};

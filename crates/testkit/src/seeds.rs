@@ -1,7 +1,8 @@
 //! Many seeds, on all cores.
 
 use crate::report::{SeedReport, Totals};
-use crate::{Setup, Subject, run_seed};
+use crate::subject::Access;
+use crate::{Setup, Trial, run_seed};
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,39 +31,51 @@ pub(crate) fn threads() -> usize {
 }
 
 /// Runs these seeds.
-pub fn run_seeds<S: Subject + Sync>(seeds: Range<u64>, setup: &Setup, subject: &S) -> Totals {
-    run_until(seeds, setup, subject, |_| false)
+pub fn run_seeds<A: Access + Sync>(seeds: Range<u64>, setup: &Setup, access: &A) -> Totals {
+    run_until(seeds, setup, access, |_| false)
 }
 
 /// Runs these seeds until one of them is `enough`; which further ones have run by then is left open. Failures are told
 /// as they come.
-pub fn run_until<S: Subject + Sync>(
+pub fn run_until<A: Access + Sync>(
     seeds: Range<u64>,
     setup: &Setup,
-    subject: &S,
+    access: &A,
     enough: impl Fn(&SeedReport) -> bool + Sync,
 ) -> Totals {
-    explore(seeds, setup, subject, telling(enough))
+    explore(seeds, setup, access, telling(enough))
 }
 
 /// Runs one seed with each of these setups.
-pub fn run_cases<S: Subject + Sync>(cases: &[(u64, Setup)], subject: &S) -> Totals {
+pub fn run_cases<A: Access + Sync>(cases: &[(u64, Setup)], access: &A) -> Totals {
     let run = |case: u64| {
         let (seed, setup) = &cases[case as usize];
-        run_seed(*seed, setup, subject)
+        run_seed(*seed, setup, access)
     };
     run_on_all_cores(0..cases.len() as u64, run, telling(|_| false))
 }
 
 /// Runs these seeds in their order, on all cores; `each` sees every report, on whatever thread, and may end it all: what
 /// other threads have begun by then is still finished and counted.
-pub fn explore<S: Subject + Sync>(
+pub fn explore<A: Access + Sync>(
     seeds: Range<u64>,
     setup: &Setup,
-    subject: &S,
+    access: &A,
     each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
 ) -> Totals {
-    run_on_all_cores(seeds, |seed| run_seed(seed, setup, subject), each)
+    run_on_all_cores(seeds, |seed| run_seed(seed, setup, access), each)
+}
+
+impl Trial {
+    /// [`explore`] for this trial.
+    pub fn explore(
+        &self,
+        seeds: Range<u64>,
+        setup: &Setup,
+        each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
+    ) -> Totals {
+        run_on_all_cores(seeds, |seed| self.run_seed(seed, setup), each)
+    }
 }
 
 /// Tells of failures as they come, and ends it all when there is enough.
@@ -110,9 +123,9 @@ fn run_on_all_cores(
 }
 
 /// Runs one seed and tells everything about it; with `FARINDEX_LOG=N` also the last N steps of the simulator.
-pub fn replay<S: Subject>(seed: u64, setup: &Setup, subject: &S) -> SeedReport {
+pub fn replay<A: Access>(seed: u64, setup: &Setup, access: &A) -> SeedReport {
     let log = std::env::var("FARINDEX_LOG").ok().and_then(|log| log.parse().ok()).unwrap_or(setup.log);
-    let report = run_seed(seed, &Setup { log, ..setup.clone() }, subject);
+    let report = run_seed(seed, &Setup { log, ..setup.clone() }, access);
     eprintln!("{}\n{report}", report.log);
     report
 }

@@ -1,35 +1,112 @@
 //! What an index must bring along to be put on trial.
 
-use farindex_index::{HashIndex, IndexAudit, IndexError};
+use farindex_index::coalesce::Fault;
+use farindex_index::{Coalesced, Coalescer, HashIndex, IndexError, PoolIndex};
 use farindex_pool::Session;
-use farindex_pool::audit::Audit;
 use farindex_sim::Dice;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kind of index with settings drawn from a seed.
 pub trait Subject: Clone + 'static {
     /// The index.
-    type Index: HashIndex + 'static;
+    type Index: PoolIndex;
 
     /// Settings for one seed.
     fn draw(&self, dice: &mut Dice) -> Self;
-    /// The settings in words.
-    fn describe(&self) -> String;
-    /// Makes the index.
-    fn create(&self, session: &Rc<Session>) -> impl Future<Output = Result<Self::Index, IndexError>>;
-    /// Opens what [`create`](Self::create) made.
-    fn open(&self, session: &Rc<Session>) -> impl Future<Output = Result<Self::Index, IndexError>>;
-    /// Walks it while nobody else is at work.
-    fn audit(&self, index: &Self::Index, audit: &mut Audit) -> impl Future<Output = Result<IndexAudit, IndexError>>;
-    /// Puts right what dead clients have left.
-    fn mend(&self, _index: &Self::Index) -> impl Future<Output = Result<u64, IndexError>> {
-        async { Ok(0) }
-    }
+    /// The settings.
+    fn config(&self) -> <Self::Index as PoolIndex>::Config;
     /// Does something that a client may do at any time and that brings rare paths about: pushes a table towards growth,
     /// forgets a cache.
     fn shake(&self, _index: &Self::Index, _dice: &mut Dice) {}
     /// May keys with these hash bits be told to be close together? A workload's hot keys share the low `bits` of their
     /// hashes, which for most hash tables means one bucket for the first `bits` doublings.
     fn crowd_bits(&self, dice: &mut Dice) -> u32;
+}
+
+/// How clients get at the index: as its kind made it, or behind something of theirs.
+pub trait Access: Clone + 'static {
+    /// The kind.
+    type Subject: Subject;
+    /// What clients work on.
+    type Handle: HashIndex + 'static;
+
+    /// The same for one seed.
+    fn draw(&self, dice: &mut Dice) -> Self;
+    /// The kind with its settings.
+    fn subject(&self) -> &Self::Subject;
+    /// In words.
+    fn describe(&self) -> String;
+    /// Opens the index.
+    fn open(&self, session: &Rc<Session>) -> impl Future<Output = Result<Self::Handle, IndexError>>;
+    /// The index as its kind made it.
+    fn plain<'a>(&self, handle: &'a Self::Handle) -> &'a <Self::Subject as Subject>::Index;
+}
+
+/// What every index on trial is called.
+pub(crate) const NAME: &str = "tried";
+
+impl<S: Subject> Access for S {
+    type Subject = S;
+    type Handle = S::Index;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        Subject::draw(self, dice)
+    }
+    fn subject(&self) -> &S {
+        self
+    }
+    fn describe(&self) -> String {
+        format!("{:?}", self.config())
+    }
+    async fn open(&self, session: &Rc<Session>) -> Result<S::Index, IndexError> {
+        S::Index::open(session, NAME).await
+    }
+    fn plain<'a>(&self, handle: &'a S::Index) -> &'a S::Index {
+        handle
+    }
+}
+
+/// An index behind a local lock table for each client.
+#[derive(Clone)]
+pub struct Coalescing<S> {
+    subject: S,
+    fault: Fault,
+    /// By client slot: one table for all coroutines of a client.
+    tables: Arc<Mutex<BTreeMap<u64, Arc<Coalescer>>>>,
+}
+
+impl<S: Subject> Coalescing<S> {
+    /// With a fault of the table, or none.
+    pub fn new(subject: S, fault: Fault) -> Self {
+        Coalescing { subject, fault, tables: Arc::default() }
+    }
+}
+
+impl<S: Subject> Access for Coalescing<S> {
+    type Subject = S;
+    type Handle = Coalesced<S::Index>;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        // Tables of its own for each seed.
+        Self::new(Subject::draw(&self.subject, dice), self.fault)
+    }
+    fn subject(&self) -> &S {
+        &self.subject
+    }
+    fn describe(&self) -> String {
+        format!("{:?}, coalesced with fault {:?}", self.subject.config(), self.fault)
+    }
+    async fn open(&self, session: &Rc<Session>) -> Result<Self::Handle, IndexError> {
+        let index = S::Index::open(session, NAME).await?;
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = tables.entry(session.client().slot()).or_insert_with(|| Arc::new(Coalescer::new(self.fault)));
+        let uid = index.uid();
+        Ok(Coalesced::new(index, Arc::clone(table), uid))
+    }
+    fn plain<'a>(&self, handle: &'a Self::Handle) -> &'a S::Index {
+        handle.inner()
+    }
 }

@@ -81,7 +81,7 @@ impl History {
         if !self.shared() {
             return Ok(());
         }
-        if run.fabric != FabricKind::Shm || run.path.is_none() || run.index != IndexKind::Shard {
+        if run.fabric != FabricKind::Shm || run.path.is_none() || !matches!(run.index, IndexKind::Pool(_)) {
             let what = if self.join { "--join" } else { "--shared" };
             return Err(Failure::usage(format!(
                 "{what}: processes share a pool by --index shard --fabric shm --path FILE"

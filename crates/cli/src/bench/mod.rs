@@ -8,7 +8,7 @@ pub(crate) mod subject;
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
 use crate::{progress, signals};
-use farindex::{IndexConfig, OpenOptions, Pool, PoolOptions, PoolUrl};
+use farindex::{OpenOptions, Pool, PoolOptions, PoolUrl};
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
 use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
@@ -156,7 +156,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             let settings = reference::settings(shapes, plan.keys, None, plan);
             Row::new(identity(fabric), &run_raw(run, settings, plan, watch)?)
         }
-        options::IndexKind::Shard => {
+        options::IndexKind::Pool(config) => {
             let subject = match &run.path {
                 Some(path) if args.history.joins() => {
                     let pool = Pool::open_at(&PoolUrl::Shm { paths: vec![path.clone()] })?;
@@ -166,7 +166,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                 }
                 path => {
                     let pool = make_pool(run.fabric, path.as_deref(), run.size)?;
-                    subject::Subject::create(pool, "bench", &IndexConfig::default())?
+                    subject::Subject::create(pool, "bench", &config)?
                 }
             };
             let subject = subject.with(OpenOptions { coalesce: args.coalesce });
@@ -208,8 +208,8 @@ struct Shown<'a> {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut run = args.options.resolve()?;
     args.history.change(&mut run)?;
-    if args.coalesce && run.index != options::IndexKind::Shard {
-        return Err(Failure::usage("--coalesce puts a lock table before an index: it takes --index shard"));
+    if args.coalesce && !matches!(run.index, options::IndexKind::Pool(_)) {
+        return Err(Failure::usage("--coalesce puts a lock table before an index: it takes an index of a pool"));
     }
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),

@@ -2,7 +2,10 @@
 
 use super::reference::block_bytes;
 use crate::exit::Failure;
+use crate::kind::{Settings, kinds};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use farindex::IndexConfig;
 use farindex_bench::scenario::{Expect, Scenario};
 use farindex_bench::size::{parse_count, parse_duration};
 use farindex_bench::{Distribution, Op, Plan, ValueSize, Workload};
@@ -12,22 +15,40 @@ use std::time::Duration;
 /// What runs where nothing is said: scenarios/quick.toml.
 const QUICK: &str = include_str!("../../../../scenarios/quick.toml");
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum IndexKind {
-    /// Three-level hash table with ordered CAS and lazy resizing
-    Shard,
+    /// An index of a pool
+    Pool(IndexConfig),
     /// SHARD's verbs without SHARD: the fabric's limit
     Raw,
     /// A local concurrent map, for orientation; no far memory
     Dashmap,
 }
 
+const RAW: &str = "raw";
+const DASHMAP: &str = "dashmap";
+
 impl IndexKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            IndexKind::Shard => "shard",
-            IndexKind::Raw => "raw",
-            IndexKind::Dashmap => "dashmap",
+            IndexKind::Pool(config) => config.kind(),
+            IndexKind::Raw => RAW,
+            IndexKind::Dashmap => DASHMAP,
+        }
+    }
+    fn possible() -> Vec<PossibleValue> {
+        let mut values = kinds();
+        values.push(PossibleValue::new(RAW).help("SHARD's verbs without SHARD: the fabric's limit"));
+        values.push(PossibleValue::new(DASHMAP).help("a local concurrent map, for orientation; no far memory"));
+        values
+    }
+    fn of(name: &str, settings: &Settings) -> Result<Self, Failure> {
+        match name {
+            RAW | DASHMAP if !settings.is_empty() => Err(Failure::usage(format!("{name} has no settings to set"))),
+            RAW => Ok(IndexKind::Raw),
+            DASHMAP => Ok(IndexKind::Dashmap),
+            kind => Ok(IndexKind::Pool(settings.of(kind)?)),
         }
     }
 }
@@ -56,8 +77,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// What to measure [default: shard]
-    #[arg(long, value_enum)]
-    index: Option<IndexKind>,
+    #[arg(long, value_parser = PossibleValuesParser::new(IndexKind::possible()))]
+    index: Option<String>,
+    #[command(flatten)]
+    settings: Settings,
     /// Where its memory is [default: memory]
     #[arg(long, value_enum)]
     fabric: Option<FabricKind>,
@@ -122,14 +145,19 @@ pub(crate) struct Run {
     pub(crate) expect: Option<Expect>,
 }
 
-/// A kind by the name that a scenario gives it.
-fn named<K: ValueEnum>(what: &str, name: Option<&str>, scenario: &str) -> Result<Option<K>, Failure> {
+/// A name that a scenario gives, if it is one of these.
+fn named(
+    what: &str,
+    name: Option<String>,
+    scenario: &str,
+    possible: &[PossibleValue],
+) -> Result<Option<String>, Failure> {
     let Some(name) = name else { return Ok(None) };
-    K::from_str(name, false).map(Some).map_err(|_| {
-        let names: Vec<_> = K::value_variants().iter().filter_map(ValueEnum::to_possible_value).collect();
-        let names: Vec<_> = names.iter().map(|value| value.get_name()).collect();
-        Failure::usage(format!("{scenario}: {what} = {name:?}: there are {}", names.join(", ")))
-    })
+    let names: Vec<_> = possible.iter().map(PossibleValue::get_name).collect();
+    if names.contains(&name.as_str()) {
+        return Ok(Some(name));
+    }
+    Err(Failure::usage(format!("{scenario}: {what} = {name:?}: there are {}", names.join(", "))))
 }
 
 impl Options {
@@ -138,19 +166,22 @@ impl Options {
             Some(path) => Scenario::read(path)?,
             None => Scenario::parse("quick.toml", QUICK)?,
         };
-        let index = self.index.or(named("index", scenario.index.as_deref(), &scenario.name)?);
-        let fabric = self.fabric.or(named("fabric", scenario.fabric.as_deref(), &scenario.name)?);
-        let Scenario { about, plan: of_scenario, expect, .. } = scenario;
+        let Scenario { name, about, plan: of_scenario, expect, index, fabric } = scenario;
+        let index = self.index.clone().or(named("index", index, &name, &IndexKind::possible())?);
+        let index = IndexKind::of(index.as_deref().unwrap_or(IndexConfig::default().kind()), &self.settings)?;
+        let fabrics: Vec<_> = FabricKind::value_variants().iter().filter_map(ValueEnum::to_possible_value).collect();
+        let fabric = named("fabric", fabric, &name, &fabrics)?.and_then(|name| FabricKind::from_str(&name, false).ok());
+        let fabric = self.fabric.or(fabric);
         let plan = self.work.change(&of_scenario, self.threads);
         plan.check()?;
         let fabric = fabric.unwrap_or(FabricKind::Memory);
         if self.path.is_some() && fabric != FabricKind::Shm {
             return Err(Failure::usage("--path names the file of a shm fabric: add --fabric shm"));
         }
-        let unchanged = plan == of_scenario && self.work.size.is_none();
+        let unchanged = plan == of_scenario && self.work.size.is_none() && self.settings.is_empty();
         Ok(Run {
             about: if unchanged { about } else { String::new() },
-            index: index.unwrap_or(IndexKind::Shard),
+            index,
             fabric,
             path: self.path.clone(),
             size: self.work.size.unwrap_or_else(|| pool_size(&plan)).next_multiple_of(4096),

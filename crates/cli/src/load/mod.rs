@@ -7,7 +7,7 @@
 mod records;
 
 use crate::exit::{self, Failure};
-use crate::index::{Named, Settings};
+use crate::index::{Named, New};
 use crate::output::{Json, note};
 use crate::{progress, signals};
 use clap::ValueEnum;
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
-    settings: Settings,
+    new: New,
     /// Write rejects to this file, not to standard error: line number, tab, reason
     #[arg(long, value_name = "FILE")]
     rejects: Option<PathBuf>,
@@ -211,7 +211,7 @@ fn open_index(args: &Args) -> Result<Index, Failure> {
     let session = args.name.place.session()?;
     let name = &args.name.name;
     if args.create && !session.indexes()?.iter().any(|info| info.name == *name && !info.dropping) {
-        match session.create_index(name, &args.settings.config()) {
+        match session.create_index(name, &args.new.config()?) {
             // Somebody else was quicker: so it is there.
             Err(Error::Pool(farindex::PoolError::IndexExists(_))) => {}
             made => return Ok(made?),

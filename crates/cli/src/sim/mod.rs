@@ -5,7 +5,9 @@ pub(crate) mod sweep;
 
 use crate::bench::{Watch, Work, pool_size};
 use crate::exit::{self, Failure};
+use crate::kind::{Settings, kinds};
 use crate::output::{Json, note};
+use clap::builder::PossibleValuesParser;
 use farindex::IndexConfig;
 use farindex_bench::record::{Identity, table};
 use farindex_bench::{Control, Plan, Row, Workload};
@@ -25,6 +27,11 @@ pub(crate) struct Args {
     /// The cluster's figures: linear-probing, shard, sephash, chime, dex, each after the paper of that name
     #[arg(long, value_name = "NAME", default_value = "shard", value_parser = preset)]
     preset: Preset,
+    /// Which index
+    #[arg(long, default_value = IndexConfig::default().kind(), value_parser = PossibleValuesParser::new(kinds()))]
+    index: String,
+    #[command(flatten)]
+    settings: Settings,
     /// Compute nodes [default: the preset's]
     #[arg(long, value_name = "N", value_parser = number)]
     compute_nodes: Option<usize>,
@@ -115,7 +122,7 @@ impl Args {
             compute_nodes,
             memory_nodes,
             node_len: self.work.size.map_or(node_len, |size| size.next_multiple_of(4096)),
-            config: IndexConfig::default(),
+            config: self.settings.of(&self.index)?,
             coalesce: self.coalesce,
             series: None,
         };
@@ -145,7 +152,8 @@ fn assumptions(preset: &Preset) -> Vec<String> {
 pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<SimRow, Failure> {
     let Run { cluster, plan } = run;
     let simulation = subject::run(cluster, plan, control)?;
-    let row = Row::new(Identity { index: "shard".to_owned(), fabric: "sim".to_owned() }, &simulation.outcome);
+    let row =
+        Row::new(Identity { index: cluster.config.kind().to_owned(), fabric: "sim".to_owned() }, &simulation.outcome);
     Ok(SimRow {
         virtual_seconds: row.seconds,
         row,

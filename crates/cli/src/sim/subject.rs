@@ -128,9 +128,7 @@ impl Worker for Hands {
     fn between(&self) {
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        if let AnyIndex::Shard(index) = &self.index {
-            series.saw(now, index.tables().iter().map(|table| table.geometry().version + 1).sum());
-        }
+        series.saw(now, self.index.resizes() + 1);
         series.count(now);
     }
     async fn far_bytes(&self) -> Option<u64> {

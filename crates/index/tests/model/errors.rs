@@ -1,18 +1,17 @@
 //! What an index refuses, and that it is intact afterwards.
 
 use crate::common::{World, bytes};
-use crate::suite::{Model, audit, compare, step};
-use crate::{Subject, smallest};
+use crate::suite::{Model, Smallest, audit, compare, step};
 use farindex_fabric::memory::Delivery;
 use farindex_index::block::{MAX_KEY, MAX_VALUE};
-use farindex_index::{HashIndex, IndexError, Remove, Shard};
+use farindex_index::{HashIndex, IndexError, PoolIndex, Remove, Shard};
 use farindex_pool::{PoolError, PoolOptions, catalog};
 
 #[test]
 fn keys_and_values_that_are_too_long() {
     World::memory(1, 64 << 20, Delivery::Immediate).run(async |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
-        let index = Shard::create(&member.session, "a", &smallest()).await.unwrap();
+        let index = Shard::create(&member.session, "a", &Shard::smallest()).await.unwrap();
         let (key, value) = (vec![7; MAX_KEY + 1], vec![7; MAX_VALUE + 1]);
         let long = IndexError::KeyTooLong { len: MAX_KEY + 1, max: MAX_KEY };
         assert_eq!(index.get(&key).await.map(drop), Err(long.clone()));
@@ -35,8 +34,8 @@ fn names_and_kinds() {
     World::memory(1, 16 << 20, Delivery::Immediate).run(async |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
         let session = &member.session;
-        let index = Shard::create(session, "a", &smallest()).await.unwrap();
-        let taken = Shard::create(session, "a", &smallest()).await.map(drop);
+        let index = Shard::create(session, "a", &Shard::smallest()).await.unwrap();
+        let taken = Shard::create(session, "a", &Shard::smallest()).await.map(drop);
         assert_eq!(taken, Err(IndexError::Pool(PoolError::IndexExists("a".to_owned()))));
         assert!(matches!(Shard::open(session, "b").await.map(drop), Err(IndexError::Pool(PoolError::NoSuchIndex(_)))));
         assert!(Shard::drop_index(session, "b").await.is_err());
@@ -49,17 +48,17 @@ fn names_and_kinds() {
         let wrong = Shard::open_info(session, &info).await.map(drop);
         assert!(matches!(wrong, Err(IndexError::Pool(PoolError::IndexVersion { .. }))), "{wrong:?}");
         for config in [
-            farindex_index::shard::Config { initial_bits: 21, ..smallest() },
-            farindex_index::shard::Config { threshold: 0.0, ..smallest() },
-            farindex_index::shard::Config { threshold: f64::NAN, ..smallest() },
-            farindex_index::shard::Config { alpha: -1.0, ..smallest() },
+            farindex_index::shard::Config { initial_bits: 21, ..Shard::smallest() },
+            farindex_index::shard::Config { threshold: 0.0, ..Shard::smallest() },
+            farindex_index::shard::Config { threshold: f64::NAN, ..Shard::smallest() },
+            farindex_index::shard::Config { alpha: -1.0, ..Shard::smallest() },
         ] {
             let made = Shard::create(session, "c", &config).await.map(drop);
             assert!(matches!(made, Err(IndexError::BadConfig(_))), "{made:?}");
         }
         // A drop makes room for another of the same name, which is another index.
         Shard::drop_index(session, "a").await.unwrap();
-        let again = Shard::create(session, "a", &smallest()).await.unwrap();
+        let again = Shard::create(session, "a", &Shard::smallest()).await.unwrap();
         again.insert(b"k", b"v").await.unwrap();
         assert_eq!(index.get(b"k").await, Err(IndexError::Dropped));
         assert_eq!(index.remove(b"k").await, Err(IndexError::Dropped));
@@ -73,7 +72,7 @@ fn names_and_kinds() {
 fn a_full_pool_leaves_the_index_intact() {
     World::memory(1, 4 << 20, Delivery::Immediate).run(async |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
-        let index = <Shard as Subject>::create(&member.session, "a").await.unwrap();
+        let index = Shard::create(&member.session, "a", &Shard::smallest()).await.unwrap();
         let mut model = Model::new();
         let mut sizes = Vec::new();
         for round in 0..4u64 {
@@ -113,7 +112,7 @@ fn a_full_pool_leaves_the_index_intact() {
 fn a_pool_without_room_for_a_table() {
     World::memory(1, 4 << 20, Delivery::Immediate).run(async |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
-        let config = farindex_index::shard::Config { initial_bits: 16, ..smallest() };
+        let config = farindex_index::shard::Config { initial_bits: 16, ..Shard::smallest() };
         let made = Shard::create(&member.session, "a", &config).await.map(drop);
         assert!(matches!(made, Err(IndexError::Pool(PoolError::Full { .. }))), "{made:?}");
         let (_, report) = audit::<Shard>(&member, &[]).await;
@@ -127,11 +126,11 @@ fn dropped_by_another_client() {
     World::memory(2, 16 << 20, Delivery::Deferred).run(async |ctx| {
         let pool = ctx.pool(&PoolOptions::default()).await;
         let (one, two) = (ctx.join(&pool).await, ctx.join(&pool).await);
-        let index = <Shard as Subject>::create(&one.session, "a").await.unwrap();
+        let index = Shard::create(&one.session, "a", &Shard::smallest()).await.unwrap();
         for i in 0..500u64 {
             index.insert(&i.to_le_bytes(), &bytes(i as usize, i)).await.unwrap();
         }
-        let open = <Shard as Subject>::open(&two.session, "a").await.unwrap();
+        let open = Shard::open(&two.session, "a").await.unwrap();
         assert!(open.get(&3u64.to_le_bytes()).await.unwrap().is_some());
         let told = async {
             // It works all the time, and its lease lives.
@@ -169,7 +168,7 @@ fn a_handle_of_a_dropped_index_changes_nothing() {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
         for several in [1, 8] {
             let session = ctx.session(&member);
-            let config = farindex_index::shard::Config { initial_bits: 2, ..smallest() };
+            let config = farindex_index::shard::Config { initial_bits: 2, ..Shard::smallest() };
             let old = Shard::create(&session, "a", &config).await.unwrap();
             for i in 0..5u64 {
                 old.insert(&i.to_le_bytes(), b"old").await.unwrap();

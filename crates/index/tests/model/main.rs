@@ -8,62 +8,12 @@ mod suite;
 
 use common::World;
 use farindex_fabric::memory::Delivery;
-use farindex_index::{Coalesced, IndexAudit, IndexError, Shard, Value, shard};
-use farindex_pool::Session;
-use farindex_pool::audit::Audit;
-use std::rc::Rc;
-use std::sync::Arc;
-use suite::{Scale, Subject, suite};
+use farindex_index::{Coalesced, Shard, shard};
+use suite::{Scale, Smallest, suite};
 
-/// The smallest SHARD.
-pub(crate) fn smallest() -> shard::Config {
-    shard::Config { initial_bits: 0, ..shard::Config::default() }
-}
-
-impl Subject for Shard {
-    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        Shard::create(session, name, &smallest()).await
-    }
-    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        Shard::open(session, name).await
-    }
-    async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        Shard::drop_index(session, name).await
-    }
-    async fn audit(&self, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
-        Shard::audit(self, audit, true).await
-    }
-    async fn for_each(&self, each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>) -> Result<u64, IndexError> {
-        Shard::for_each(self, each).await
-    }
-    fn resizes(&self) -> u64 {
-        self.tables().iter().map(|table| table.geometry().version).max().unwrap_or(0)
-    }
-}
-
-/// The same behind a local lock table.
-impl Subject for Coalesced<Shard> {
-    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let index = <Shard as Subject>::create(session, name).await?;
-        let uid = index.uid();
-        Ok(Coalesced::new(index, Arc::default(), uid))
-    }
-    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let index = Shard::open(session, name).await?;
-        let uid = index.uid();
-        Ok(Coalesced::new(index, Arc::default(), uid))
-    }
-    async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        Shard::drop_index(session, name).await
-    }
-    async fn audit(&self, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
-        Subject::audit(self.inner(), audit).await
-    }
-    async fn for_each(&self, each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>) -> Result<u64, IndexError> {
-        Subject::for_each(self.inner(), each).await
-    }
-    fn resizes(&self) -> u64 {
-        self.inner().resizes()
+impl Smallest for Shard {
+    fn smallest() -> shard::Config {
+        shard::Config { initial_bits: 0, ..shard::Config::default() }
     }
 }
 

@@ -1,13 +1,12 @@
 //! The faults of SHARD's released prototype, one test each: here they must not be.
 
 use crate::common::{World, bytes, join_all};
-use crate::suite::{Model, audit, colliding, compare, step};
-use crate::{Subject, smallest};
+use crate::suite::{Model, Smallest, audit, colliding, compare, step};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, OpKind};
 use farindex_index::block::UNIT;
 use farindex_index::keyhash::KeyHash;
-use farindex_index::{HashIndex, Insert, Remove, Shard, Update, Upsert, shard};
+use farindex_index::{HashIndex, Insert, PoolIndex, Remove, Shard, Update, Upsert, shard};
 use farindex_pool::{Client, Pool, PoolOptions};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ fn alone(len: u64, config: shard::Config, body: impl AsyncFnOnce(&Shard) + 'stat
 
 /// A table that never grows by itself.
 fn fixed(bits: u64) -> shard::Config {
-    shard::Config { initial_bits: bits, threshold: 1.0, ..smallest() }
+    shard::Config { initial_bits: bits, threshold: 1.0, ..Shard::smallest() }
 }
 
 /// Runs a body in several threads, each with its own handle on one index.
@@ -77,7 +76,8 @@ fn overflowed_keys_are_found() {
             assert_eq!(index.insert(key, key).await, Ok(Insert::Inserted));
         }
         let mut audit = farindex_pool::audit::Audit::default();
-        let levels = index.audit(&mut audit, true).await.unwrap().entries;
+        let report = index.audit(&mut audit, true).await.unwrap();
+        let levels = ["level1_entries", "level2_entries", "level3_entries"].map(|level| report.figure(level));
         assert!(levels.iter().all(|entries| *entries > 0), "{levels:?}");
         for key in &keys {
             assert_eq!(index.get(key).await.unwrap().as_deref(), Some(key.as_slice()));
@@ -134,10 +134,10 @@ fn who_reads_idles_or_has_finished_does_not_hold_up_growth() {
         let pool = ctx.pool(&PoolOptions::default()).await;
         let (writer, reader) = (ctx.join(&pool).await, ctx.join(&pool).await);
         let (idle, finished) = (ctx.join(&pool).await, ctx.join(&pool).await);
-        let index = <Shard as Subject>::create(&writer.session, "a").await.unwrap();
+        let index = Shard::create(&writer.session, "a", &Shard::smallest()).await.unwrap();
         let mut open = Vec::new();
         for member in [&reader, &idle, &finished] {
-            open.push(<Shard as Subject>::open(&member.session, "a").await.unwrap());
+            open.push(Shard::open(&member.session, "a").await.unwrap());
         }
         let gone = open.pop().unwrap();
         for i in 0..30u64 {
@@ -165,7 +165,7 @@ fn who_reads_idles_or_has_finished_does_not_hold_up_growth() {
 /// Keys were C strings, and compared over the query's length only.
 #[test]
 fn keys_with_nul_bytes_and_keys_that_begin_alike() {
-    alone(16 << 20, smallest(), async |index| {
+    alone(16 << 20, Shard::smallest(), async |index| {
         let mut model = Model::new();
         let long = vec![0u8; 300];
         let mut keys: Vec<Vec<u8>> = (0..300).map(|len| long[..len].to_vec()).collect();
@@ -191,7 +191,7 @@ fn keys_with_nul_bytes_and_keys_that_begin_alike() {
 /// Blocks were at most 960 bytes.
 #[test]
 fn values_longer_than_a_slot_can_say() {
-    alone(64 << 20, smallest(), async |index| {
+    alone(64 << 20, Shard::smallest(), async |index| {
         let mut model = Model::new();
         let around = (14 * UNIT - 30..16 * UNIT + 30).step_by(3);
         let lens: Vec<usize> = around.chain([64 << 10, (64 << 10) - 24, 1 << 20, (1 << 20) + 1, 3 << 20]).collect();
@@ -211,7 +211,7 @@ fn values_longer_than_a_slot_can_say() {
 /// At most 8 resizes; and a one-bit epoch, so that after two resizes clean and dirty coincided.
 #[test]
 fn more_than_eight_resizes() {
-    alone(64 << 20, shard::Config { threshold: 0.05, ..smallest() }, async |index| {
+    alone(64 << 20, shard::Config { threshold: 0.05, ..Shard::smallest() }, async |index| {
         let mut model = Model::new();
         let mut i = 0u64;
         while index.resizes() < 12 {
@@ -228,7 +228,7 @@ fn buckets_that_are_many_versions_behind() {
     World::memory(1, 64 << 20, Delivery::Deferred).run(async |ctx| {
         let pool = ctx.pool(&PoolOptions::default()).await;
         let member = ctx.join(&pool).await;
-        let config = shard::Config { threshold: 0.05, ..smallest() };
+        let config = shard::Config { threshold: 0.05, ..Shard::smallest() };
         let index = Shard::create(&member.session, "a", &config).await.unwrap();
         let sleeper = ctx.join(&pool).await;
         let mut model = Model::new();
@@ -241,7 +241,7 @@ fn buckets_that_are_many_versions_behind() {
                 // It keeps its lease; it just does nothing.
                 sleeper.client.tick(&sleeper.endpoint).await.unwrap();
             }
-            asleep.push(<Shard as Subject>::open(&sleeper.session, "a").await.unwrap());
+            asleep.push(Shard::open(&sleeper.session, "a").await.unwrap());
         }
         for (version, handle) in asleep.iter().enumerate() {
             for key in (version as u64..i + 20).step_by(9) {
@@ -260,7 +260,7 @@ fn buckets_that_are_many_versions_behind() {
 /// Key 0, value 0 or the largest key were sentinels.
 #[test]
 fn no_key_and_no_value_is_reserved() {
-    alone(16 << 20, smallest(), async |index| {
+    alone(16 << 20, Shard::smallest(), async |index| {
         let mut model = Model::new();
         let special = |len: usize| [vec![0; len], vec![0xFF; len]];
         let keys: Vec<Vec<u8>> = [0, 1, 2, 4, 7, 8, 9, 16, 48, 64].into_iter().flat_map(special).collect();
@@ -278,7 +278,7 @@ fn no_key_and_no_value_is_reserved() {
 /// Nothing was freed by updates and removals.
 #[test]
 fn memory_comes_back_from_updates_and_removals() {
-    alone(6 << 20, smallest(), async |index| {
+    alone(6 << 20, Shard::smallest(), async |index| {
         let value = |i: u64| bytes(1000 + (i % 7) as usize * 100, i);
         // 300 MB through 6 MB.
         for round in 0..100u64 {
@@ -299,7 +299,7 @@ fn memory_comes_back_from_dropped_indexes() {
     World::memory(1, 8 << 20, Delivery::Immediate).run(async |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
         for round in 0..12u64 {
-            let index = <Shard as Subject>::create(&member.session, "a").await.unwrap();
+            let index = Shard::create(&member.session, "a", &Shard::smallest()).await.unwrap();
             for i in 0..2000u64 {
                 index.insert(&i.to_le_bytes(), &bytes(1000, round)).await.unwrap();
             }
@@ -336,7 +336,7 @@ fn an_update_never_clobbers_the_key_that_took_over_its_slot() {
 /// A move wrote back what it had read before it took the lock.
 #[test]
 fn no_insert_is_lost_while_buckets_are_split() {
-    let config = shard::Config { threshold: 0.3, ..smallest() };
+    let config = shard::Config { threshold: 0.3, ..Shard::smallest() };
     in_threads(48 << 20, config, 3, async |thread, index| {
         let key = |i: u64| (i * 3 + thread).to_le_bytes();
         for i in 0..2500u64 {
@@ -358,7 +358,7 @@ fn no_insert_is_lost_while_buckets_are_split() {
 fn writers_of_one_key_all_leave_what_they_were_told() {
     World::memory(1, 16 << 20, Delivery::Deferred).run(async |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
-        let index = <Shard as Subject>::create(&member.session, "a").await.unwrap();
+        let index = Shard::create(&member.session, "a", &Shard::smallest()).await.unwrap();
         for round in 0..200u64 {
             let key = round.to_le_bytes();
             let wrote = join_all((0..8u64).map(|i| {

@@ -6,22 +6,54 @@
 
 use crate::common::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::keyhash::KeyHash;
-use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, Remove, Update, Upsert, Value};
+use farindex_index::{Coalesced, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
-/// An index on trial.
+/// A kind that goes through the suite, with the settings that make it grow, split and overflow soonest.
+pub(crate) trait Smallest: PoolIndex {
+    fn smallest() -> Self::Config;
+}
+
+/// An index on trial: a kind alone, or behind a lock table.
 pub(crate) trait Subject: HashIndex + Sized + 'static {
-    /// Makes the smallest one.
+    type Plain: Smallest;
     async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError>;
     async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError>;
-    async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError>;
-    async fn audit(&self, audit: &mut Audit) -> Result<IndexAudit, IndexError>;
-    async fn for_each(&self, each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>) -> Result<u64, IndexError>;
-    /// How often it has grown.
-    fn resizes(&self) -> u64;
+    fn plain(&self) -> &Self::Plain;
+}
+
+impl<I: Smallest> Subject for I {
+    type Plain = I;
+    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        <I as PoolIndex>::create(session, name, &I::smallest()).await
+    }
+    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        <I as PoolIndex>::open(session, name).await
+    }
+    fn plain(&self) -> &I {
+        self
+    }
+}
+
+impl<I: Smallest> Subject for Coalesced<I> {
+    type Plain = I;
+    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let index = <I as Subject>::create(session, name).await?;
+        let uid = index.uid();
+        Ok(Coalesced::new(index, Arc::default(), uid))
+    }
+    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let index = <I as Subject>::open(session, name).await?;
+        let uid = index.uid();
+        Ok(Coalesced::new(index, Arc::default(), uid))
+    }
+    fn plain(&self) -> &I {
+        self.inner()
+    }
 }
 
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -65,7 +97,7 @@ pub(crate) async fn compare<S: Subject>(index: &S, model: &Model) {
         assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "{} twice", key.escape_ascii());
         Ok(())
     };
-    assert_eq!(index.for_each(each).await.unwrap(), model.len() as u64);
+    assert_eq!(index.plain().for_each(each).await.unwrap(), model.len() as u64);
     assert!(found == *model, "the dump differs from the model");
     for (key, value) in model {
         assert_eq!(index.get(key).await.unwrap().as_deref(), Some(value.as_slice()), "{}", key.escape_ascii());
@@ -81,7 +113,7 @@ pub(crate) async fn audit<S: Subject>(member: &Member, indexes: &[(&str, &S)]) -
     for (name, index) in indexes {
         let info = catalog::find(member.session.pool(), &span, name).await.unwrap();
         audit.reach(info.root, member.session.pool().nodes().len() as u64 * 8, "a list of roots");
-        let report = index.audit(&mut audit).await.unwrap();
+        let report = index.plain().audit(&mut audit, true).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         found.push(report);
     }
@@ -189,14 +221,14 @@ pub(crate) async fn suite<S: Subject>(ctx: Ctx, scale: Scale) {
     other.close_beside(&[&member]).await;
 
     let (reports, report) = audit(&member, &[("model", &index)]).await;
-    assert_eq!(reports[0].total(), model.len() as u64);
+    assert_eq!(reports[0].entries, model.len() as u64);
     assert!(reports[0].resizes >= scale.resizes);
     assert!(report.alone && report.lost == 0, "{report:?}");
 
     // Dropped while it is open here and elsewhere.
     let session = ctx.session(&member);
     let elsewhere = S::open(&session, "model").await.unwrap();
-    S::drop_named(&member.session, "model").await.unwrap();
+    S::Plain::drop_index(&member.session, "model").await.unwrap();
     let key = keys.first().unwrap();
     assert_eq!(elsewhere.get(key).await.map(drop), Err(IndexError::Dropped));
     assert_eq!(index.upsert(key, b"").await.map(drop), Err(IndexError::Dropped));
@@ -213,7 +245,7 @@ pub(crate) async fn suite<S: Subject>(ctx: Ctx, scale: Scale) {
 /// Inserts until the index has grown so often, with other operations in between.
 async fn grow<S: Subject>(index: &S, model: &mut Model, rng: &mut Rng, scale: Scale) {
     let mut added = 0u64;
-    while index.resizes() < scale.resizes {
+    while index.plain().resizes() < scale.resizes {
         let key = format!("grown {added}").into_bytes();
         step(index, model, 1, &key, &added.to_le_bytes()).await;
         added += 1;

@@ -36,14 +36,16 @@ mod walk;
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
+use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
 use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{IndexInfo, PoolError, Session, catalog};
+use farindex_pool::{IndexInfo, Session, catalog};
 use insert::Put;
 use lookup::{Hit, Looked, Op};
+use serde::{Deserialize, Serialize};
 use slot::{Entry, Slot, Stamp};
 use std::rc::Rc;
 use table::Table;
@@ -54,7 +56,8 @@ pub const KIND: u32 = 1;
 pub const FORMAT: u32 = 1;
 
 /// Settings of a SHARD index.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Config {
     /// A new table has `2^initial_bits` level-1 buckets on each memory node (`b` of the paper).
     pub initial_bits: u64,
@@ -67,7 +70,8 @@ pub struct Config {
 }
 
 /// Which protocol an index runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Variant {
     /// Repaired: linearizable.
     #[default]
@@ -83,7 +87,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl Settings for Config {
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
         if self.initial_bits > geometry::MAX_INITIAL_BITS {
@@ -111,8 +115,7 @@ impl Config {
         bytes
     }
 
-    /// From the catalog.
-    pub fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
+    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
         let word = |i: usize| std::array::from_fn(|j| bytes[i * 8 + j]);
         let config = Config {
             initial_bits: u64::from_le_bytes(word(0)),
@@ -138,11 +141,8 @@ impl Shard {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
         config.check()?;
-        catalog::check_name(name)?;
+        expect_new(session, name).await?;
         let span = session.span(OpKind::Other);
-        if catalog::list(session.pool(), &span).await?.iter().any(|info| info.name == name && !info.dropping) {
-            return Err(PoolError::IndexExists(name.to_owned()).into());
-        }
         let uid = catalog::new_uid(&span).await?;
         let nodes = session.pool().nodes();
         let list_len = nodes.len() as u64 * 8;
@@ -174,24 +174,9 @@ impl Shard {
         }
     }
 
-    /// Opens the index of this name.
-    pub async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let span = session.span(OpKind::Other);
-        let info = catalog::find(session.pool(), &span, name).await?;
-        Self::open_info(session, &info).await
-    }
-
     /// Opens an index that was found in the catalog.
     pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        if info.kind != KIND {
-            let found = crate::kind_name(info.kind);
-            return Err(PoolError::WrongKind { name: info.name.clone(), found, wanted: "shard".to_owned() }.into());
-        }
-        if info.version != FORMAT {
-            let (name, found) = (info.name.clone(), info.version);
-            return Err(PoolError::IndexVersion { name, found, expected: FORMAT }.into());
-        }
-        let config = Config::decode(&info.config)?;
+        let config = expect_kind::<Self>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
         let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
         let mut tables = Vec::new();
@@ -215,6 +200,10 @@ impl Shard {
     /// Its number in the catalog, which no other index of the pool ever has.
     pub fn uid(&self) -> u64 {
         self.uid
+    }
+    /// How often the table that has grown most has been resized, as far as this worker knows.
+    pub fn resizes(&self) -> u64 {
+        self.tables.iter().map(|table| table.geometry().version).max().unwrap_or(0)
     }
     /// The session that it works in.
     pub fn session(&self) -> &Rc<Session> {
@@ -323,15 +312,7 @@ impl Shard {
     }
 }
 
-/// What the roots of an index bear, and nothing else does.
-fn seal(session: &Session, uid: u64) -> u64 {
-    let [a, b] = session.pool().superblock(farindex_pool::layout::HOME).pool_id;
-    let mut bytes = [0; 24];
-    bytes[..8].copy_from_slice(&a.to_le_bytes());
-    bytes[8..16].copy_from_slice(&b.to_le_bytes());
-    bytes[16..].copy_from_slice(&uid.to_le_bytes());
-    xxhash_rust::xxh3::xxh3_64(&bytes)
-}
+pool_index!(Shard, Config, KIND, "shard", FORMAT);
 
 impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.

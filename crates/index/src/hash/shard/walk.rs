@@ -13,6 +13,7 @@ use super::table::Table;
 use super::{Shard, geometry};
 use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
+use crate::kind::seal;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
@@ -22,6 +23,12 @@ use std::time::Duration;
 
 /// Buckets that one step reads.
 const STEP: u64 = 16;
+
+/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use, buckets
+/// that have yet to be split off from their parents, slots that are neither free nor in use.
+const FIGURES: [&str; 7] =
+    [LEVELS[0], LEVELS[1], LEVELS[2], "level1_slots", "buckets", "buckets_to_split", "dead_slots"];
+const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
 
 /// What a walk meets.
 struct Met {
@@ -194,6 +201,7 @@ impl Shard {
     /// where a lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut report = IndexAudit::default();
+        FIGURES.iter().for_each(|name| report.count(name, 0));
         let mut problems = Problems::default();
         let mut hashes: Vec<(u64, RemotePtr)> = Vec::new();
         let nodes = self.session.pool().nodes();
@@ -203,7 +211,7 @@ impl Shard {
             }
             audit.reach(table.root(), ROOT_LEN as u64, "a root");
             let geometry = self.current(table).await?;
-            report.slots += geometry.slots();
+            report.count("level1_slots", geometry.slots());
             report.resizes = report.resizes.max(geometry.version);
             for (segment, bytes) in geometry.spans() {
                 report.index_bytes += bytes;
@@ -212,8 +220,8 @@ impl Shard {
             for part in steps(&geometry, 0) {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
-                report.buckets += step.written;
-                report.buckets_to_split += step.unwritten;
+                report.count("buckets", step.written);
+                report.count("buckets_to_split", step.unwritten);
                 for node in &step.nodes {
                     report.index_bytes += NODE_LEN as u64;
                     audit.reach(*node, NODE_LEN as u64, "a node of level 3");
@@ -254,7 +262,7 @@ impl Shard {
         for met in met {
             match Slot::decode(met.word) {
                 Slot::Live(entry) => live.push((met, entry)),
-                Slot::Dead(..) => report.dead += 1,
+                Slot::Dead(..) => report.count("dead_slots", 1),
                 // Those of a split that is due are in order: who comes next begins there.
                 Slot::Frozen(..) | Slot::Barrier(..)
                     if alone && (met.level == 3 || met.version >= geometry.version) =>
@@ -293,7 +301,8 @@ impl Shard {
             if let Some(what) = Audit::dangling(&self.session, span, entry.ptr, header.block_len() as u64).await? {
                 problems.add(format!("the slot at {at} points to {}, but {what}", entry.ptr));
             }
-            report.entries[met.level - 1] += 1;
+            report.entries += 1;
+            report.count(LEVELS[met.level.clamp(1, 3) - 1], 1);
             report.block_bytes += header.block_len() as u64;
             audit.reach(entry.ptr, header.block_len() as u64, "a block");
             hashes.push((header.hash.bits(), entry.ptr));
@@ -467,7 +476,7 @@ impl Shard {
                     if root.node() == node
                         && session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some()
                     {
-                        Table::mark_abandoned(pin.span(), root, super::seal(session, info.uid)).await?;
+                        Table::mark_abandoned(pin.span(), root, seal(session, info.uid)).await?;
                     }
                 }
             }
