@@ -18,6 +18,8 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
+    /// RACE: a directory names a segment before that is written.
+    EarlySegment,
 }
 
 #[cfg(any(test, feature = "marks"))]

@@ -231,7 +231,9 @@ impl Directory {
         let mut chunk = 0;
         loop {
             if self.mirror.chunk(chunk).is_none() {
-                self.read_root(span).await?;
+                // Also of an index that is being dropped: whoever frees it walks it.
+                let words = span.read(self.root, ROOT_LEN).await?;
+                self.learn_chunks(words.words());
             }
             let Some(at) = self.mirror.chunk(chunk).filter(|_| chunk < self.shape().chunks()) else { return Ok(()) };
             let (first, len) = (self.shape().first_of(chunk), self.shape().words_of(chunk));

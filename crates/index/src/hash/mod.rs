@@ -1,3 +1,4 @@
 //! Unordered indexes.
 
+pub mod race;
 pub mod shard;
