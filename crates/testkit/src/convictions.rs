@@ -64,7 +64,7 @@ impl fmt::Display for Conviction {
 }
 
 impl Case {
-    fn new(
+    pub(crate) fn new(
         name: &'static str,
         planted: &'static str,
         run: impl Fn(u64, bool) -> Option<String> + Sync + Send + 'static,

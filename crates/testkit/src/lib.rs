@@ -13,12 +13,14 @@
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`shard`] | SHARD as a subject |
+//! | [`race`] | RACE as a subject, and its faults |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 
 mod cluster;
 #[cfg(feature = "marks")]
 pub mod convictions;
+pub mod race;
 pub mod report;
 pub mod seeds;
 pub mod setup;

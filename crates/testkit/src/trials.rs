@@ -1,5 +1,6 @@
 //! Every kind of index that can be put on trial by its name.
 
+use crate::race::RaceUnderTest;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing, Subject};
 use crate::{SeedReport, Setup, run_seed};
@@ -47,6 +48,8 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(shipped(ShardUnderTest::repaired()));
     // The published removal needs keys that come and go in a table that stands still.
     trials.push(Trial::new("published", false, come_and_go(), ShardUnderTest::still(Variant::Published)));
+    trials.extend(shipped(RaceUnderTest::repaired()));
+    trials.push(Trial::new("published", false, Setup::default(), RaceUnderTest::published()));
     trials
 }
 

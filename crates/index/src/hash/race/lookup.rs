@@ -34,7 +34,7 @@ pub(super) struct Hit {
 
 impl Hit {
     /// What the entry is at.
-    pub fn state(&self) -> Option<slot::State> {
+    pub(super) fn state(&self) -> Option<slot::State> {
         Entry::decode(self.word).map(|entry| entry.state)
     }
 }

@@ -46,11 +46,16 @@ impl Met {
 }
 
 /// READs the segment, and its state behind it.
-async fn read_segment(pin: &Pin<'_>, table: &Table, seat: Seat) -> Result<Met, IndexError> {
+async fn read_segment(pin: &Pin<'_>, table: &Table, seat: Seat, of: Walked) -> Result<Met, IndexError> {
     let mut batch = pin.span().batch();
+    let guard = match of {
+        Walked::Open => table.directory().guard(&mut batch, pin.epoch()),
+        Walked::Dropped => None,
+    };
     let words = batch.read(seat.at, table.shape().bytes());
     let state = batch.read(seat.at, 8);
     let mut done = batch.post().await?;
+    table.directory().finish_guard(guard, &mut done)?;
     let words = done.buf(words).words().to_vec();
     let state = State(done.buf(state).words().first().copied().unwrap_or_default());
     if state.suffix() != seat.suffix || words.get(SEAL) != Some(&table.seal()) {
@@ -61,16 +66,26 @@ async fn read_segment(pin: &Pin<'_>, table: &Table, seat: Seat) -> Result<Met, I
     Ok(Met { seat, state, words })
 }
 
+/// What is walked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Walked {
+    /// An index that may be dropped meanwhile: that is an error.
+    Open,
+    /// One that has been, by who frees it.
+    Dropped,
+}
+
 /// Every segment of a table, parents before their children.
 struct Walk<'a> {
     table: &'a Table,
+    of: Walked,
     known: BTreeSet<u64>,
     left: Vec<Seat>,
 }
 
 impl<'a> Walk<'a> {
-    async fn begin(pin: &Pin<'_>, table: &'a Table) -> Result<Self, IndexError> {
-        let mut walk = Walk { table, known: BTreeSet::new(), left: Vec::new() };
+    async fn begin(pin: &Pin<'_>, table: &'a Table, of: Walked) -> Result<Self, IndexError> {
+        let mut walk = Walk { table, of, known: BTreeSet::new(), left: Vec::new() };
         let note = async |suffix, entry: Word| {
             walk.known.insert(suffix);
             walk.left.push(Seat { suffix, at: entry.at() });
@@ -84,7 +99,7 @@ impl<'a> Walk<'a> {
     /// The next segment; notes children of it that have come since the directory was read.
     async fn next(&mut self, pin: &Pin<'_>) -> Result<Option<Met>, IndexError> {
         let Some(seat) = self.left.pop() else { return Ok(None) };
-        let met = read_segment(pin, self.table, seat).await?;
+        let met = read_segment(pin, self.table, seat, self.of).await?;
         for bit in self.table.birth(seat.suffix)..=met.state.depth() {
             let born = State::open(seat.suffix, bit);
             let due = bit < met.state.depth() || met.state.closing();
@@ -121,7 +136,7 @@ impl Race {
         let mut batch = pin.span().batch();
         let guard = table.directory().guard(&mut batch, pin.epoch());
         table.directory().finish_guard(guard, &mut batch.post().await?)?;
-        Walk::begin(&pin, table).await
+        Walk::begin(&pin, table, Walked::Open).await
     }
 
     /// Calls `each` with every key and value. A key that is there all the time is met at least once, and one that moves twice.
@@ -264,7 +279,7 @@ impl Race {
                     let rescue = Rescue { index: self.uid, table, pin: &pin };
                     let busy = rescue.look_after(met.seat.at).await?;
                     mended += u64::from(busy.is_none());
-                    met = read_segment(&pin, table, met.seat).await?;
+                    met = read_segment(&pin, table, met.seat, Walked::Open).await?;
                     drop(pin);
                     if met.state.locked() {
                         bear(session, &mut vigil, lock_of(met.seat.at).at, busy.unwrap_or(0)).await?;
@@ -289,7 +304,7 @@ impl Race {
         }
         outlast(session, &info.name).await?;
         for table in &self.tables {
-            let mut walk = Walk::begin(&self.scan()?, table).await?;
+            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped).await?;
             loop {
                 let pin = self.scan()?;
                 let Some(met) = walk.next(&pin).await? else { break };

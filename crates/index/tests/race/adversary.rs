@@ -1,0 +1,86 @@
+//! RACE under the adversary: many seeds, every history checked, every index audited.
+//!
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test race adversary` runs more of them;
+//! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out.
+
+use farindex_sim::Fate;
+use farindex_testkit::race::RaceUnderTest;
+use farindex_testkit::seeds::run_until;
+use farindex_testkit::{SeedReport, Setup, Totals, replay, run_cases, run_seeds, seeds_or};
+
+/// The rare paths that these seeds must have come by.
+fn assert_met(totals: &Totals, marks: &[&str]) {
+    let missing: Vec<_> = marks.iter().filter(|mark| !totals.marks.contains_key(**mark)).collect();
+    assert!(missing.is_empty(), "nobody came by {missing:?}");
+}
+
+#[test]
+fn survives_the_adversary() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::default(), &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+    assert_met(
+        &totals,
+        &[
+            "race: split",
+            "race: split: lock lost",
+            "race: split: straggler",
+            "race: insert: another is ahead",
+            "race: insert: took out one that was behind",
+            "race: insert: the key has come meanwhile",
+            "race: insert: withdrawn from a segment that is split",
+            "race: lookup: a header tells of a split",
+            "race: lookup: the state tells of a split",
+            "race: lookup: waits for a split",
+            "race: lookup: read while frozen",
+            "race: lookup: nothing cached",
+        ],
+    );
+}
+
+/// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
+#[test]
+fn survives_deaths() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+    assert_met(&totals, &["race: rescue: lock claimed", "race: rescue: undone"]);
+}
+
+/// What a taker finds may still be changed by a client that is not dead, or by verbs of a dead one: without a revocation
+/// (G6) that shows.
+#[test]
+fn a_takeover_without_revocation_is_convicted() {
+    let setup = Setup { ignores_revocations: true, ..Setup::deadly() };
+    let convicts = |report: &SeedReport| !report.is_sound();
+    let found = run_until(0..4000, &setup, &RaceUnderTest::repaired(), convicts);
+    assert!(found.failures.iter().any(convicts), "nobody found it: {found}");
+    println!("convicted by seed {:?}: {}", found.failed.first(), found.failures[0].failures[0]);
+}
+
+/// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
+#[test]
+fn survives_a_death_at_every_verb() {
+    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
+    let mut cases = Vec::new();
+    for seed in seeds_or(0..12) {
+        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
+            for verb in (1 + i as u64 + seed..=600).step_by(every) {
+                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
+                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
+            }
+        }
+    }
+    let totals = run_cases(&cases, &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+#[test]
+#[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, and FARINDEX_DEADLY for one with deaths"]
+fn replays_one() {
+    let setup = if std::env::var_os("FARINDEX_DEADLY").is_some() { Setup::deadly() } else { Setup::default() };
+    for seed in seeds_or(0..1) {
+        assert!(replay(seed, &setup, &RaceUnderTest::repaired()).is_sound());
+    }
+}

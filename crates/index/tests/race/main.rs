@@ -1,0 +1,7 @@
+//! RACE: what it costs, what the adversary finds, which faults are convicted.
+
+mod adversary;
+#[path = "../common/alone.rs"]
+mod alone;
+mod budgets;
+mod convictions;
