@@ -1,6 +1,7 @@
 //! `farindex reproduce`.
 
 mod figures;
+mod missing;
 
 use crate::bench::subject::Subject;
 use crate::bench::{FabricKind, Watch, make_pool, pool_size};
@@ -43,6 +44,9 @@ enum Table {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Figure {
+    /// Keys that RACE as published loses while it grows, and as repaired
+    #[value(name = "6")]
+    Missing,
     /// Throughput over time while the table grows
     #[value(name = "16")]
     Course,
@@ -83,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     match (shard.table, shard.figure) {
         (Some(Table::RoundTrips), _) => round_trips(shard, &watch),
         (Some(Table::Space), _) => space(shard, &watch),
+        (None, Some(Figure::Missing)) => missing::figure(shard, &watch),
         (None, Some(Figure::Course)) => figures::course(shard, &watch),
         (None, Some(Figure::Steps)) => figures::steps(shard, &watch),
         (None, None) => Err(Failure::usage("it takes --table or --figure")),

@@ -82,7 +82,8 @@ fn the_depth_has_a_limit() {
         assert_eq!(index.insert(&key(gone), b"").await, Ok(Insert::Inserted));
         let mut audit = Audit::begin(&member.session, &member.span()).await.unwrap();
         let report = index.audit(&mut audit, true).await.unwrap();
-        assert_eq!((report.problems, report.entries, report.figure("depth")), (vec![], 8 * 24, 3));
+        assert_eq!((report.entries, report.figure("depth")), (8 * 24, 3));
+        assert_eq!(report.problems, [""; 0]);
         drop(index);
         member.close().await;
     });

@@ -125,7 +125,7 @@ fn long_blocks_and_a_split() {
             let cost = cost.await;
             inserted += 1;
             split = (race.resizes() > 0).then_some(cost);
-            assert!(inserted < 3000, "it does not grow");
+            assert!(inserted < 3072, "it does not grow");
         }
         let cost = split.expect("a split");
         println!("a split after {inserted} keys: {cost:?}");

@@ -51,6 +51,10 @@ impl Op<'_> {
         if depth >= self.table.max_depth() {
             return Err(IndexError::TooDeep { depth });
         }
+        if depth < self.table.birth(seat.suffix) {
+            let what = format!("no bucket of the segment of suffix {:#b} has a header of its own", seat.suffix);
+            return Err(PoolError::Corrupt { at: seat.at, what }.into());
+        }
         let state = State::open(seat.suffix, depth);
         let (session, span) = (self.pin.session(), self.pin.span());
         let Some(word_at) = self.table.directory().ensure(&self.pin, state.child()).await? else {
