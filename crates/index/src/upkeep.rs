@@ -1,9 +1,9 @@
 //! What looking after an index takes, whatever its kind: reading many blocks, keys that are there twice, patience with those who
 //! hold locks, the grace of a drop.
 
+use crate::IndexError;
 use crate::audit::Problems;
 use crate::block::{self, Decoded, UNIT};
-use crate::IndexError;
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::{PoolError, Session, Vigil, intent};
 use std::time::Duration;

@@ -13,7 +13,8 @@ use serde_json::json;
 
 const FIGURE_6: &str = "H. Zha et al., SHARD, PVLDB 19(4), 2025, Figure 6b and section 2.4 (missing errors of RACE)";
 const CLAIM_6: &str = "16 threads insert; 2.1 % to 5.4 % of the keys are missing, across different segment sizes";
-const NOT_MEASURED: &str = "not measured: 6a (duplicates; `farindex check --index race --variant published` finds them), 6c, 6d";
+const NOT_MEASURED: &str =
+    "not measured: 6a (duplicates; `farindex check --index race --variant published` finds them), 6c, 6d";
 
 /// Threads of the paper's experiment.
 const THREADS: usize = 16;
@@ -52,7 +53,8 @@ pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     let workload: Workload = "ycsb-load".parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
     let clients = args.clients.unwrap_or(THREADS);
     // Every key is read once at the end, while nothing changes: a wrong answer is a key that is missing.
-    let plan = Plan { keys, clients, threads: THREADS.min(clients), seed: args.seed, audit: true, ..Plan::new(workload) };
+    let plan =
+        Plan { keys, clients, threads: THREADS.min(clients), seed: args.seed, audit: true, ..Plan::new(workload) };
     plan.check()?;
     let mut lines = Vec::new();
     for groups in GROUPS {
@@ -86,7 +88,10 @@ pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         );
         for line in &lines {
             let share = line.published_share * 100.0;
-            text += &format!("  {:>15}  {:>10} ({share:>5.2} %)  {:>19}\n", line.segment_bytes, line.published, line.repaired);
+            text += &format!(
+                "  {:>15}  {:>10} ({share:>5.2} %)  {:>19}\n",
+                line.segment_bytes, line.published, line.repaired
+            );
         }
         text + &format!("  {NOT_MEASURED}\n")
     })?;

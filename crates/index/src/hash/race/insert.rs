@@ -37,12 +37,7 @@ enum Others {
 
 impl Op<'_> {
     /// Adds the key.
-    pub(super) async fn put(
-        &mut self,
-        absence: Absence,
-        ptr: RemotePtr,
-        block_len: usize,
-    ) -> Result<Put, IndexError> {
+    pub(super) async fn put(&mut self, absence: Absence, ptr: RemotePtr, block_len: usize) -> Result<Put, IndexError> {
         let Absence { seat, view } = absence;
         let Some(slot) = view.vacancy() else {
             return Ok(Put::Crowded(seat, view.depth(seat.suffix)));

@@ -128,11 +128,7 @@ impl<'a> Op<'a> {
     }
 
     /// Looks for the key. `along` is a block that is written in the lookup's first batch.
-    pub(super) async fn look(
-        &mut self,
-        along: &mut Option<(RemotePtr, Buf)>,
-        aim: Aim,
-    ) -> Result<Looked, IndexError> {
+    pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>, aim: Aim) -> Result<Looked, IndexError> {
         loop {
             if let Some(looked) = self.look_once(along, aim).await? {
                 return Ok(looked);

@@ -19,12 +19,7 @@ use farindex_pool::IntentCell;
 
 impl Op<'_> {
     /// CAS, then READ again: of several entries of the key the first one stays.
-    pub(super) async fn put_published(
-        &mut self,
-        seat: Seat,
-        slot: RemotePtr,
-        entry: Entry,
-    ) -> Result<Put, IndexError> {
+    pub(super) async fn put_published(&mut self, seat: Seat, slot: RemotePtr, entry: Entry) -> Result<Put, IndexError> {
         let mine = Entry { state: slot::State::Live, ..entry }.encode();
         if self.span().cas(slot, EMPTY, mine).await? != EMPTY {
             return Ok(Put::Again);
@@ -118,12 +113,7 @@ impl Op<'_> {
     }
 
     /// Puts a word into an empty slot of its key in the child; `None` if there is none.
-    async fn place_published(
-        &self,
-        child: Seat,
-        hash: KeyHash,
-        word: u64,
-    ) -> Result<Option<RemotePtr>, IndexError> {
+    async fn place_published(&self, child: Seat, hash: KeyHash, word: u64) -> Result<Option<RemotePtr>, IndexError> {
         let span = self.pin.span();
         let shape = self.table.shape();
         let mains = shape.mains(hash);

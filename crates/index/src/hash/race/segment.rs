@@ -207,7 +207,11 @@ impl View {
     /// Every slot: where it is, and what it holds.
     pub fn slots(&self) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
         let words = self.parts.iter().flat_map(|(at, buf)| {
-            buf.words().iter().enumerate().filter(|(i, _)| !i.is_multiple_of(BUCKET_WORDS)).map(|(i, word)| (*at, i, *word))
+            buf.words()
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !i.is_multiple_of(BUCKET_WORDS))
+                .map(|(i, word)| (*at, i, *word))
         });
         words.map(|(at, i, word)| (at.add(i as u64 * 8), word))
     }
@@ -268,7 +272,8 @@ mod tests {
                 assert!(mains[0] != mains[1] && mains.iter().all(|main| *main < groups * 2));
                 used.extend(mains);
                 let words = (0..shape.bytes() / 8).filter(|word| shape.fits(hash, *word)).count();
-                let slots = (FIRST..shape.bytes() / 8).filter(|word| shape.fits(hash, *word) && !is_header(*word)).count();
+                let slots =
+                    (FIRST..shape.bytes() / 8).filter(|word| shape.fits(hash, *word) && !is_header(*word)).count();
                 assert!(matches!((words, slots), (36, 32) | (27, 24)), "{words} words, {slots} slots");
             }
             assert_eq!(used.len() as u64, groups * 2);

@@ -103,7 +103,8 @@ impl<'a> Walk<'a> {
         for bit in self.table.birth(seat.suffix)..=met.state.depth() {
             let born = State::open(seat.suffix, bit);
             let due = bit < met.state.depth() || met.state.closing();
-            if due && !self.known.contains(&born.child())
+            if due
+                && !self.known.contains(&born.child())
                 && let Some(child) = self.table.child(pin.span(), born).await?
             {
                 self.known.insert(child.suffix);

@@ -6,14 +6,14 @@
 //! [health](super::bucket::Health); otherwise the lookup puts right what is wrong (or waits for who is at it) and begins
 //! again.
 
+use super::Shard;
 use super::bucket::{Health, Level, Snapshot};
 use super::geometry::{Geometry, Places};
 use super::level3::Chain3;
 use super::slot::{META, Pattern, Slot};
 use super::table::Table;
-use super::Shard;
-use crate::backoff::Backoff;
 use crate::IndexError;
+use crate::backoff::Backoff;
 use crate::block::{self, Decoded, Header};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
