@@ -1,6 +1,6 @@
 //! RACE on trial: small segments that are split all the time; as published, with the settings that bring its errors about.
 
-use crate::{Setup, Subject};
+use crate::Subject;
 use farindex_index::Race;
 use farindex_index::race::{Config, Variant};
 use farindex_sim::Dice;
