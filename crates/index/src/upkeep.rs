@@ -63,14 +63,20 @@ pub(crate) async fn bear(session: &Session, vigil: &mut Vigil, at: RemotePtr, na
 }
 
 /// Waits until every operation has ended that began before the index was marked as dropped.
-pub(crate) async fn outlast(session: &Session, name: &str) -> Result<(), IndexError> {
+pub(crate) async fn outlast(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;
-    let until = endpoint.now() + session.pool().lease() * 2;
+    let lease = session.pool().lease();
+    let (mut since, mut looked) = (endpoint.now(), endpoint.now());
     while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
-        if endpoint.now() > until {
+        let now = endpoint.now();
+        // Who was stopped itself has waited for nobody meanwhile.
+        if now.saturating_sub(std::mem::replace(&mut looked, now)) > lease {
+            since = now;
+        }
+        if now.saturating_sub(since) > lease * 2 {
             let what = format!("the memory of index {name:?}");
-            let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
+            let holder = session.client().laggards(span).await?;
             return Err(PoolError::Held { what, holder }.into());
         }
         session.client().tick(endpoint).await?;

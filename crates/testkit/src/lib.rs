@@ -16,10 +16,13 @@
 //! | [`race`] | RACE as a subject, and its faults |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
+//! | `damage` | memory that is damaged, for the convictions |
 
 mod cluster;
 #[cfg(feature = "marks")]
 pub mod convictions;
+#[cfg(feature = "marks")]
+mod damage;
 pub mod race;
 pub mod report;
 pub mod seeds;

@@ -87,9 +87,9 @@ mod faults {
 
     fn planted(name: &'static str, how: &'static str, fault: Fault) -> Case {
         Case::new(name, how, move |seed, guilty| {
-            plant(guilty.then_some(fault));
+            plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
             let found = line(seed, &Setup::default(), &RaceUnderTest::repaired(), |_| true);
-            plant(None);
+            plant(&[]);
             found
         })
     }

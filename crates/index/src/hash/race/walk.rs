@@ -303,7 +303,7 @@ impl Race {
         for table in &self.tables {
             Directory::mark_dropped(span, table.directory().root(), table.seal()).await?;
         }
-        outlast(session, &info.name).await?;
+        outlast(session, span, &info.name).await?;
         for table in &self.tables {
             let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped).await?;
             loop {

@@ -361,7 +361,7 @@ impl Shard {
                 *geometry = Rc::new(newest);
             }
         }
-        outlast(session, &info.name).await?;
+        outlast(session, span, &info.name).await?;
         for (table, geometry) in self.tables.iter().zip(&geometries) {
             for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
