@@ -5,3 +5,5 @@ mod adversary;
 mod alone;
 mod budgets;
 mod convictions;
+#[path = "../common/marks.rs"]
+mod marks;
