@@ -69,7 +69,7 @@ mod faults {
     use farindex_index::faults::{Fault, plant};
     use farindex_index::race::{Config, Variant};
     use farindex_index::{HashIndex, IndexError, PoolIndex, Race};
-    use farindex_pool::{Client, Pool, PoolOptions};
+    use farindex_pool::{Client, Pool, PoolOptions, faults as pool};
     use farindex_sim::{Config as SimConfig, Sim};
     use std::rc::Rc;
     use std::time::Duration;
@@ -92,6 +92,14 @@ mod faults {
             plant(&[]);
             found
         })
+    }
+
+    /// RACE on a pool that does not shut out who has expired before it is taken over from.
+    fn without_revocation(seed: u64, guilty: bool) -> Option<String> {
+        pool::plant(if guilty { &[pool::Fault::NoRevocation] } else { &[] });
+        let found = line(seed, &Setup::deadly(), &RaceUnderTest::repaired(), |_| true);
+        pool::plant(&[]);
+        found
     }
 
     /// Clients, and keys that each of them adds; nobody else ever does anything with those.
@@ -187,6 +195,7 @@ mod faults {
             ),
             planted("RACE: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
             planted("RACE: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
+            Case::new("RACE: a takeover that does not revoke first", "pool::Fault::NoRevocation", without_revocation),
             planted("RACE: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
         ]
     }
