@@ -4,8 +4,8 @@ mod adversary;
 #[path = "../common/alone.rs"]
 mod alone;
 mod budgets;
+mod convictions;
 #[path = "../common/ground.rs"]
 mod ground;
-mod convictions;
 #[path = "../common/marks.rs"]
 mod marks;
