@@ -151,7 +151,7 @@ fn a_killed_memory_node_comes_back() {
     let file = Scratch::new("back");
     let first = serve("127.0.0.1:0", &["--size", "64MiB", "--file", file.path()]);
     let addr = first.addr.clone();
-    let options = PoolOptions { lease: Duration::from_secs(30), ..PoolOptions::default() };
+    let options = PoolOptions { lease: Duration::from_secs(3), ..PoolOptions::default() };
     let pool = Pool::create(&format!("connect:{addr}"), None, &options).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &small(0)).expect("an index");
@@ -179,6 +179,8 @@ fn a_killed_memory_node_comes_back() {
     for i in 0..acknowledged {
         assert_eq!(index.get(i.to_le_bytes()).expect("no error").as_deref(), Some(&i.to_be_bytes()[..]), "key {i}");
     }
+    // What the failed operations had in their hands may have been linked, or not (N7): it is left alone until then.
+    session.repair().expect("a repair");
     let report = session.check().expect("a check");
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());
 }
@@ -209,15 +211,17 @@ fn a_frozen_client_is_told() {
             .expect("a client");
         let mut input = child.stdin.take().expect("a pipe");
         let process = Process(child);
-        feed(&mut input, 0, 2000).expect("it reads");
+        // It works in batches of lines: enough of them for several.
+        feed(&mut input, 0, 20_000).expect("it reads");
         let loaded = Instant::now();
         while index.get("key1000").expect("no error").is_none() {
             assert!(loaded.elapsed() < Duration::from_secs(20), "it loads nothing");
         }
         process.signal("-STOP");
         // What is frozen has verbs in flight, or not; the repair shuts it out.
-        let repaired = session.repair().expect("a repair");
-        assert_eq!(repaired.evicted, 1, "round {round}");
+        session.repair().expect("a repair");
+        // By the repair, or before it by somebody in whose way it was.
+        assert_eq!(session.clients().expect("the clients").len(), 1, "round {round}: the frozen one is shut out");
         for i in 0..500 {
             index.upsert(format!("key{i}"), format!("mine{round}")).expect("the survivor goes on");
         }

@@ -315,19 +315,21 @@ impl Shared {
     /// Delivers answers until the connection ends; says why it did.
     fn read(&self, mut reader: FrameReader) -> ControlError {
         let lost = |why: String| ControlError::Lost { addr: self.addr.clone(), why };
-        let mut heard = Instant::now();
+        // Turns, not time: who was stopped for long has heard nothing meanwhile, and what was said waits to be read.
+        let (mut unheard, patience) = (0, 1 + self.settings.deadline.as_millis() / PING_EVERY.as_millis().max(1));
         loop {
             match reader.next(PING_EVERY) {
                 Ok(Some(frame)) => {
-                    heard = Instant::now();
+                    unheard = 0;
                     if let Err(error) = self.deliver(frame) {
                         return error;
                     }
                 }
-                Ok(None) if heard.elapsed() > self.settings.deadline + PING_EVERY => {
+                Ok(None) if unheard >= patience => {
                     return ControlError::Silent { addr: self.addr.clone(), after: self.settings.deadline };
                 }
                 Ok(None) => {
+                    unheard += 1;
                     let mut ping = Vec::new();
                     Frame::alone(Message::Ping).encode(&mut ping);
                     let state = self.lock();

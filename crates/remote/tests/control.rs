@@ -81,7 +81,7 @@ fn until(what: &str, mut met: impl FnMut() -> bool) {
 #[test]
 fn a_client_comes_in_attaches_and_leaves() {
     let served = serve(0, TOKENS);
-    let cluster = Cluster::connect(&[served.addr.clone()], with_token(TOKENS)).unwrap();
+    let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token(TOKENS)).unwrap();
     let welcome = &cluster.welcomes()[0];
     assert_eq!((welcome.len, welcome.rights, &welcome.parameters[..]), (1 << 16, Rights::ReadWrite, &[1, 2, 3][..]));
     let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn open_nodes_stay_on_loopback() {
 #[test]
 fn who_is_revoked_is_told_and_stays_out() {
     let served = serve(0, "");
-    let cluster = Cluster::connect(&[served.addr.clone()], with_token("")).unwrap();
+    let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
     let [victim, other] = [cluster.new_identity().unwrap(), cluster.new_identity().unwrap()];
     let (theirs, mine) = (cluster.client(&victim).unwrap(), cluster.client(&other).unwrap());
     theirs.controls()[0].attach_now(vec![1]).unwrap();
@@ -154,7 +154,7 @@ fn who_is_revoked_is_told_and_stays_out() {
 #[test]
 fn hostile_connections_end_alone() {
     let served = serve(0, "");
-    let cluster = Cluster::connect(&[served.addr.clone()], with_token("")).unwrap();
+    let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
     let bystander = cluster.client(&cluster.new_identity().unwrap()).unwrap();
     bystander.controls()[0].attach_now(vec![1]).unwrap();
     let generation = bystander.controls()[0].generation();
@@ -237,7 +237,7 @@ fn last_words(addr: &str, sent: &[u8]) -> (Code, String) {
 #[test]
 fn a_plane_can_expel_a_client() {
     let served = serve(0, "");
-    let cluster = Cluster::connect(&[served.addr.clone()], with_token("")).unwrap();
+    let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
     let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
     let control = &client.controls()[0];
     control.attach_now(vec![1]).unwrap();
@@ -257,7 +257,7 @@ fn nodes_come_back() {
     let node = NodeId::new(0);
     let mut served = serve_memory(NodeMemory::file(node, &path, Some(1 << 16)).unwrap(), "127.0.0.1:0", "");
     let addr = served.addr.clone();
-    let cluster = Cluster::connect(&[addr.clone()], with_token("")).unwrap();
+    let cluster = Cluster::connect(std::slice::from_ref(&addr), with_token("")).unwrap();
     let [victim, other] = [cluster.new_identity().unwrap(), cluster.new_identity().unwrap()];
     let client = cluster.client(&other).unwrap();
     let control = &client.controls()[0];

@@ -69,7 +69,7 @@ fn large_values_travel_whole() {
     Executor::new().block_on(&endpoint, async {
         let span = endpoint.span(OpKind::Other);
         for len in [8usize, 4096, 8 << 10, 64 << 10, 1 << 20, 16 << 20, 60 << 20] {
-            let words: Vec<u64> = (0..len as u64 / 8).map(|i| i * 0x9E37_79B9_7F4A_7C15).collect();
+            let words: Vec<u64> = (0..len as u64 / 8).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
             span.write(at(0, 4096), endpoint.buf_from_words(&words)).await.unwrap();
             let mut batch = span.batch();
             let read = batch.read(at(0, 4096), len);

@@ -192,7 +192,7 @@ mod tests {
             assert_ne!(wild(2, Rights::ReadOnly).tries(faa(), 8, key), fine);
         }
         // Nobody reaches beyond the region, or hits half a word with an atomic.
-        for (offset, kind) in [(1 << 16, write(9)), (u64::MAX / 2 & !7, write(9)), (1 << 16, faa()), (12, faa())] {
+        for (offset, kind) in [(1 << 16, write(9)), ((u64::MAX / 2) & !7, write(9)), (1 << 16, faa()), (12, faa())] {
             assert_ne!(wild(1, Rights::ReadWrite).tries(kind, offset, all), fine, "{offset:#x}");
         }
         // A connection that was ended carries nothing.

@@ -171,10 +171,10 @@ macro_rules! api {
         impl Api {
             fn of(library: &Library) -> Result<Api, libloading::Error> {
                 $(
+                    let symbol = concat!(stringify!($name), "\0").as_bytes();
                     // SAFETY: the symbol is a function of UCP, whose C declaration in ucp/api/ucp.h (UCX 1.13) this type
                     // renders. UCX keeps its functions compatible within major version 1, which `load` checks.
-                    let $name: Symbol<unsafe extern "C" fn($($arg),*) $(-> $result)?> =
-                        unsafe { library.get(concat!(stringify!($name), "\0").as_bytes())? };
+                    let $name: Symbol<unsafe extern "C" fn($($arg),*) $(-> $result)?> = unsafe { library.get(symbol)? };
                 )*
                 Ok(Api { $($name: *$name),* })
             }
