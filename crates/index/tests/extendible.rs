@@ -76,6 +76,31 @@ fn words_are_found_by_who_did_not_see_them_published() {
     });
 }
 
+/// Each segment is split when the walk comes to it, and so after the word before the child's was read. (docs/bugs/075)
+#[test]
+fn a_walk_meets_what_is_split_off_meanwhile() {
+    for initial_depth in 0..5 {
+        World::memory(1, 8 << 20, Delivery::Deferred).run(async move |ctx: Ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let member = ctx.join(&pool).await;
+            let root = create(&member, Shape { initial_depth }).await;
+            let directory = open(&member, root).await.unwrap();
+            let mut met = Vec::new();
+            let visit = async |at: u64, found| {
+                assert_eq!(found, entry(at));
+                met.push(at);
+                let born = (64 - at.leading_zeros()).max(initial_depth);
+                for depth in born..8 {
+                    publish(&member, &directory, at | 1 << depth).await;
+                }
+                Ok(())
+            };
+            directory.walk(&member.span(), visit).await.unwrap();
+            assert_eq!(met, Vec::from_iter(0..256), "from {initial_depth} bits on");
+        });
+    }
+}
+
 #[test]
 fn whoever_loses_the_race_for_a_chunk_gives_its_own_back() {
     World::memory(1, 8 << 20, Delivery::Deferred).run(async |ctx: Ctx| {

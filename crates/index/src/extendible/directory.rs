@@ -228,23 +228,24 @@ impl Directory {
         self.mirror.learn(suffix, entry);
     }
 
-    /// Every word, in ascending order of suffixes; fills the copy on the way. A segment's children have longer suffixes, so
-    /// who walks beside working clients meets a segment that is split in between before its child, and misses nothing.
+    /// Every word, in ascending order of suffixes; fills the copy on the way. The words of longer suffixes are read when `each`
+    /// has returned for all shorter ones, and so for all of their parents. So a child that is split off before `each` reads its
+    /// parent is met behind it, and who walks beside working clients misses nothing, if `each` reads the segment at once.
     pub async fn walk(
         &self,
         span: &Span,
         mut each: impl AsyncFnMut(u64, Entry) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
-        let mut chunk = 0;
-        loop {
+        for born in self.shape().generations() {
+            let (chunk, first) = self.shape().place(born.start);
             if self.mirror.chunk(chunk).is_none() {
                 self.learn_root(span).await?;
             }
-            let Some(at) = self.mirror.chunk(chunk).filter(|_| chunk < self.shape().chunks()) else { return Ok(()) };
-            let (first, len) = (self.shape().first_of(chunk), self.shape().words_of(chunk));
+            let Some(at) = self.mirror.chunk(chunk).map(|at| at.add(first * 8)) else { return Ok(()) };
+            let len = born.end - born.start;
             for start in (0..len).step_by(STEP as usize) {
                 let words = span.read(at.add(start * 8), STEP.min(len - start) as usize * 8).await?;
-                for (suffix, word) in (first + start..).zip(words.words()) {
+                for (suffix, word) in (born.start + start..).zip(words.words()) {
                     let entry = Entry::from_bits(*word);
                     if !entry.is_none() {
                         self.mirror.learn(suffix, entry);
@@ -252,8 +253,8 @@ impl Directory {
                     }
                 }
             }
-            chunk += 1;
         }
+        Ok(())
     }
 
     /// Notes everything that the directory itself takes, and what of its words makes no sense; returns its bytes.

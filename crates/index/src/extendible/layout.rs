@@ -109,6 +109,12 @@ impl Shape {
     pub const fn chunks(self) -> usize {
         (MAX_DEPTH - self.first_bits()) as usize + 1
     }
+    /// All suffixes, those of one length together, shorter ones first: nobody's parent is in its own generation. Each lies within
+    /// one chunk.
+    pub fn generations(self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        let least = self.initial_depth;
+        (least..=MAX_DEPTH).map(move |bits| if bits == least { 0..1 << bits } else { 1 << (bits - 1)..1 << bits })
+    }
     /// The suffix of the segment that a segment was split off from; `None` for the first ones.
     pub const fn parent(self, suffix: u64) -> Option<u64> {
         let width = width(suffix);
@@ -142,6 +148,14 @@ mod tests {
             let total: u64 = (0..shape.chunks()).map(|chunk| shape.words_of(chunk)).sum();
             assert_eq!(total, 1 << MAX_DEPTH);
             assert_eq!(Shape::decode(shape.encode()), Some(shape));
+            let mut next = 0;
+            for born in shape.generations() {
+                assert_eq!(born.start, next);
+                assert_eq!(shape.place(born.start).0, shape.place(born.end - 1).0, "{born:?} is in one chunk");
+                assert!(born.clone().take(1000).filter_map(|of| shape.parent(of)).all(|parent| parent < born.start));
+                next = born.end;
+            }
+            assert_eq!(next, 1 << MAX_DEPTH);
         }
         assert_eq!(Shape::decode(200), None);
         assert_eq!(Shape::decode(4), None, "not the word that this release writes");
