@@ -13,7 +13,7 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
-    /// RACE: a directory names a segment before that is written.
+    /// RACE: the directory and the headers of a segment that is split tell of the new one before that is written.
     EarlySegment,
     /// A block's checksum is not looked at.
     NoChecksum,

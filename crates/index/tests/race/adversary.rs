@@ -21,7 +21,6 @@ const COMMON: &[&str] = &[
     "race: lookup: a header tells of a split",
     "race: lookup: the state tells of a split",
     "race: lookup: waits for a split",
-    "race: lookup: read while frozen",
     "race: lookup: nothing cached",
 ];
 /// The same where clients die.

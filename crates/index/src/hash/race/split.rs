@@ -212,7 +212,12 @@ impl Op<'_> {
             return Err(PoolError::Corrupt { at: made, what }.into());
         };
         if planted(Fault::EarlySegment) {
-            span.write(word_at, span.endpoint().buf_from_words(&[word.to_bits()])).await?;
+            let mut batch = span.batch();
+            batch.write_words(word_at, &[word.to_bits()]);
+            for i in (0..held.words.len()).filter(|i| is_header(*i)) {
+                batch.write_words(held.seat.at.add(i as u64 * 8), &[held.state.deeper().0]);
+            }
+            batch.post().await?;
         }
         let mut batch = span.batch();
         batch.write(made, self.child_of(held));
