@@ -1,9 +1,16 @@
 //! RACE on trial: small segments that are split all the time; as published, with the settings that bring its errors about.
 
-use crate::Subject;
+use crate::{Setup, Subject};
 use farindex_index::Race;
 use farindex_index::race::{Config, Variant};
 use farindex_sim::Dice;
+
+/// Many who put keys of their own into a small table: somebody comes by whatever is split, at every moment of that.
+pub fn crowded() -> Setup {
+    let (hot_keys, crowd_keys, cold_keys) = ((1, 3), (0, 0), (100, 250));
+    let (clients, coroutines, operations) = ((3, 5), (3, 6), (10, 30));
+    Setup { clients, coroutines, operations, hot_keys, crowd_keys, cold_keys, overflowing: 0, ..Setup::default() }
+}
 
 /// RACE with settings of the seed.
 #[derive(Debug, Clone)]
@@ -62,7 +69,8 @@ pub use faults::cases;
 
 #[cfg(feature = "marks")]
 mod faults {
-    use super::RaceUnderTest;
+    use super::{RaceUnderTest, crowded};
+    use crate::cluster::tearing;
     use crate::convictions::Case;
     use crate::shard::come_and_go;
     use crate::subject::NAME;
@@ -73,7 +81,7 @@ mod faults {
     use farindex_index::{HashIndex, IndexError, PoolIndex, Race};
     use farindex_pool::audit::Audit;
     use farindex_pool::{Client, Pool, PoolOptions, faults as pool};
-    use farindex_sim::{Config as SimConfig, Dice, Sim};
+    use farindex_sim::{Config as SimConfig, Dice, ODDS, Sim};
     use std::pin::Pin;
     use std::rc::Rc;
     use std::time::Duration;
@@ -92,7 +100,7 @@ mod faults {
     fn planted(name: &'static str, how: &'static str, fault: Fault) -> Case {
         Case::new(name, how, move |seed, guilty| {
             plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
-            let found = line(seed, &Setup::default(), &RaceUnderTest::repaired(), |_| true);
+            let found = line(seed, &crowded(), &RaceUnderTest::repaired(), |_| true);
             plant(&[]);
             found
         })
@@ -127,19 +135,23 @@ mod faults {
         }
     }
 
-    /// What each client does: itself, which one it is, the seed.
-    type Work = for<'a> fn(&'a Race, u64, u64) -> Pin<Box<dyn Future<Output = Result<(), IndexError>> + 'a>>;
-    /// What is looked at when nobody is at work any more; how many times it is wrong.
-    type Look = for<'a> fn(&'a Race) -> Pin<Box<dyn Future<Output = Result<u64, IndexError>> + 'a>>;
+    /// How many times something was wrong.
+    type Count<'a> = Pin<Box<dyn Future<Output = Result<u64, IndexError>> + 'a>>;
+    /// What each client does: its index, which one it is, the seed.
+    type Work = for<'a> fn(&'a Race, u64, u64) -> Count<'a>;
+    /// What is looked at when nobody is at work any more.
+    type Look = for<'a> fn(&'a Race) -> Count<'a>;
 
-    async fn work(pool: Pool, me: farindex_sim::Client, client: u64, seed: u64, work: Work) -> Result<(), IndexError> {
+    async fn work(pool: Pool, me: farindex_sim::Client, client: u64, seed: u64, work: Work) -> Result<u64, IndexError> {
         let index = open(&pool, &me, None).await?;
         work(&index, client, seed).await
     }
 
     /// Lets all clients work on the smallest table, and looks when they have ended.
     fn together(seed: u64, variant: Variant, of_each: Work, look: Look) -> Result<u64, String> {
-        let config = SimConfig { node_len: 4 << 20, ..SimConfig::default() };
+        let mut dice = Dice::new(seed, CLIENTS);
+        let swarm = dice.chance(ODDS / 2).then(|| tearing(&mut dice));
+        let config = SimConfig { node_len: 4 << 20, swarm, ..SimConfig::default() };
         let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
         let (harness, fabric) = (sim.harness(), sim.fabric());
         let made = sim.block_on(async move {
@@ -160,21 +172,35 @@ mod faults {
         if !ended.is_done() {
             return Err(ended.to_string());
         }
+        let mut wrong = 0;
         for task in begun {
-            task.take().ok_or("a client did not come to its end")?.map_err(|error| error.to_string())?;
+            wrong += task.take().ok_or("a client did not come to its end")?.map_err(|error| error.to_string())?;
         }
         sim.settle();
         let harness = sim.harness();
         let looked = sim.block_on(async move { look(&open(&pool, &harness, None).await?).await });
-        looked.map_err(|ended| ended.to_string())?.map_err(|error| error.to_string())
+        Ok(wrong + looked.map_err(|ended| ended.to_string())?.map_err(|error| error.to_string())?)
     }
 
-    /// Adds keys of its own to the table, which grows.
-    async fn add(index: &Race, client: u64) -> Result<(), IndexError> {
+    /// Adds keys of its own to the table, which grows, and does nothing else.
+    async fn add(index: &Race, client: u64) -> Result<u64, IndexError> {
         for i in 0..KEYS {
             index.insert(&key(client, i), b"").await?;
         }
-        Ok(())
+        Ok(0)
+    }
+
+    /// The same, and looks all the time whether those that it has added are there.
+    async fn add_and_look(index: &Race, client: u64, seed: u64) -> Result<u64, IndexError> {
+        let mut dice = Dice::new(seed, client);
+        let mut missing = 0;
+        for i in 0..KEYS {
+            index.insert(&key(client, i), b"").await?;
+            for _ in 0..4 {
+                missing += u64::from(index.get(&key(client, dice.within(0, i))).await?.is_none());
+            }
+        }
+        Ok(missing)
     }
 
     async fn count_missing(index: &Race) -> Result<u64, IndexError> {
@@ -186,7 +212,7 @@ mod faults {
     }
 
     /// Keys that all clients put in at about the same time, beside some that come and go: two of them see different slots empty.
-    async fn meet(index: &Race, client: u64, seed: u64) -> Result<(), IndexError> {
+    async fn meet(index: &Race, client: u64, seed: u64) -> Result<u64, IndexError> {
         let mut dice = Dice::new(seed, client);
         let endpoint = index.session().endpoint();
         for round in 0..ROUNDS {
@@ -199,7 +225,7 @@ mod faults {
             }
             index.remove(&mine).await?;
         }
-        Ok(())
+        Ok(0)
     }
 
     async fn count_twins(index: &Race) -> Result<u64, IndexError> {
@@ -246,6 +272,14 @@ mod faults {
                 "Fault::EarlySegment",
                 Fault::EarlySegment,
             ),
+            planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked),
+            Case::new("RACE: headers prove an absence", "Fault::HeaderProves", |seed, guilty| {
+                plant(if guilty { &[Fault::HeaderProves] } else { &[] });
+                let look: Work = |index, client, seed| Box::pin(add_and_look(index, client, seed));
+                let wrong = together(seed, Variant::Repaired, look, |index| Box::pin(count_missing(index)));
+                plant(&[]);
+                told(wrong, "times a key was not found that was there")
+            }),
             planted("RACE: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
             planted("RACE: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
             Case::new("RACE: a takeover that does not revoke first", "pool::Fault::NoRevocation", without_revocation),

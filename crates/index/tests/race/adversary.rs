@@ -5,7 +5,7 @@
 
 use crate::marks;
 use farindex_sim::Fate;
-use farindex_testkit::race::RaceUnderTest;
+use farindex_testkit::race::{RaceUnderTest, crowded};
 use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
 use std::collections::BTreeSet;
 
@@ -42,6 +42,23 @@ fn survives_the_adversary() {
     // It takes somebody's death.
     all.retain(|mark| !mark.starts_with("race: rescue"));
     marks::assert_passed(&totals, &all, COMMON);
+}
+
+/// Many in a small table: hardly a split that nobody meets in the midst of it.
+#[test]
+fn survives_splits_in_a_crowd() {
+    let totals = run_seeds(seeds_or(0..100), &crowded(), &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// The same while clients die.
+#[test]
+fn survives_deaths_in_a_crowd() {
+    let setup = Setup { overflowing: 0, ..crowded().with_deaths() };
+    let totals = run_seeds(seeds_or(0..100), &setup, &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
 }
 
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.

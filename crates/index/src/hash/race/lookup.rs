@@ -12,6 +12,7 @@ use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::block::{self, Decoded, Header};
 use crate::extendible::directory::holds;
+use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
@@ -166,7 +167,8 @@ impl<'a> Op<'a> {
             self.descend(seat, depth).await?;
             return Ok(None);
         }
-        if self.race.published() || aim == Aim::Add && frozen.is_none() {
+        let proved = self.race.published() || frozen.is_none() && planted(Fault::HeaderProves);
+        if proved || aim == Aim::Add && frozen.is_none() {
             return Ok(Some(Looked::Absent(Absence { seat, view })));
         }
         Box::pin(self.conclude(seat, view, frozen, aim)).await
