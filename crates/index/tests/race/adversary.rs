@@ -4,8 +4,9 @@
 //! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out.
 
 use crate::marks;
+use farindex_index::race::Variant;
 use farindex_sim::Fate;
-use farindex_testkit::race::{RaceUnderTest, crowded};
+use farindex_testkit::race::{RaceUnderTest, crowded, scenes::Scene};
 use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
 use std::collections::BTreeSet;
 
@@ -52,7 +53,18 @@ fn survives_splits_in_a_crowd() {
     totals.assert_sound();
 }
 
-/// The same while clients die.
+/// Everybody at one table that grows, and everybody at one key.
+#[test]
+fn survives_its_scenes() {
+    let mut wrong = Vec::new();
+    for scene in Scene::ALL {
+        let seeds = seeds_or(0..200).map(|seed| (seed, scene.play(seed, Variant::Repaired)));
+        wrong.extend(seeds.filter_map(|(seed, what)| Some(format!("{scene:?}, seed {seed}: {}", what?))));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A crowd, and clients die.
 #[test]
 fn survives_deaths_in_a_crowd() {
     let setup = Setup { overflowing: 0, ..crowded().with_deaths() };
