@@ -174,6 +174,7 @@ impl Client {
         // until it has published it, G cannot pass what it read by more than one.
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let mine = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs()];
+        const SINCE: u64 = offset_of!(ClientSlot, since) as u64 / 8;
         let words = |slot: &ClientSlot| {
             let [token, pid, started] = slot.identity;
             [slot.heartbeat, slot.quiesced, token, pid, started, slot.since]
@@ -181,8 +182,11 @@ impl Client {
         let mut seen = words(&seen);
         let epoch = loop {
             let mut batch = span.batch();
-            for (i, (seen, mine)) in (1..).zip(seen.into_iter().zip(mine)).filter(|(_, (seen, mine))| seen != mine) {
-                batch.cas(at.add(i * 8), seen, mine);
+            for (i, (seen, mine)) in (1..).zip(seen.into_iter().zip(mine)) {
+                // The time of day is set even where it is there already: a run whose verbs depended on it could not be repeated.
+                if seen != mine || i == SINCE {
+                    batch.cas(at.add(i * 8), seen, mine);
+                }
             }
             let epoch = batch.read(header_word(HOME, header::EPOCH), 8);
             let again = batch.read(at, CLIENT_SLOT_LEN as usize);
