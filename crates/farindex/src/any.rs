@@ -110,6 +110,8 @@ macro_rules! kinds {
 kinds! {
     /// [`farindex_index::shard`].
     Shard => farindex_index::Shard,
+    /// [`farindex_index::race`].
+    Race => farindex_index::Race,
     /// [`farindex_index::linear`].
     Linear => farindex_index::Linear,
 }

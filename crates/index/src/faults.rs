@@ -13,6 +13,12 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
+    /// RACE: the directory and the headers of a segment that is split tell of the new one before that is written.
+    EarlySegment,
+    /// RACE: an insert does not look whether its segment is being split.
+    IntoLocked,
+    /// RACE: the headers that a lookup has READ along with the slots are what proves an absence.
+    HeaderProves,
     /// A block's checksum is not looked at.
     NoChecksum,
     /// SHARD: a bucket's version is one bit, as published, and slots have none: two resizes look like none.

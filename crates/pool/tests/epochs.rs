@@ -114,6 +114,25 @@ fn who_holds_memory_up_and_who_does_not() {
     assert_eq!(all.iter().map(|client| client.gone).collect::<Vec<_>>(), [Some(false)], "it was evicted");
 }
 
+/// A simulated run is to be the same at any time of day. (docs/bugs/076)
+#[test]
+fn what_a_registration_posts_does_not_depend_on_the_time() {
+    let rig = Rig::new(8);
+    let first = rig.join();
+    let slot = rig.pool.geometry(HOME).client(first.client.slot());
+    let since = slot.add(std::mem::offset_of!(farindex_pool::layout::ClientSlot, since) as u64);
+    first.close();
+    let mut costs = Vec::new();
+    for differs in [false, true, false] {
+        let came = rig.peek(since, 1)[0];
+        rig.poke(since, &[came + u64::from(differs)]);
+        let member = rig.join();
+        costs.push(member.endpoint.meter().total().cas);
+        member.close();
+    }
+    assert!(costs[0] > 0 && costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
+}
+
 /// A client that registers while another one ticks, at every point of both.
 #[test]
 fn registration_and_heartbeat_interleave() {

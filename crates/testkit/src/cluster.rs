@@ -414,7 +414,7 @@ fn doom(me: &farindex_sim::Client, dice: &mut Dice) {
 }
 
 /// Verbs in many pieces, as far apart as another client's whole step.
-fn tearing(dice: &mut Dice) -> Swarm {
+pub(crate) fn tearing(dice: &mut Dice) -> Swarm {
     Swarm {
         split: ODDS,
         tear: dice.pick(&[ODDS / 4, ODDS / 2, ODDS]).unwrap_or(ODDS),
