@@ -14,7 +14,7 @@
 //! The checksum is the low half of xxh3-64 over word 0, the hash, the key and the value.
 
 use crate::keyhash::KeyHash;
-use farindex_fabric::{Buf, Endpoint};
+use farindex_fabric::{Buf, Endpoint, RemotePtr, Span};
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -118,4 +118,16 @@ pub fn decode(buf: &Buf) -> Decoded {
         return Decoded::Unsound;
     }
     Decoded::Sound(header, key, value)
+}
+
+/// The whole block whose beginning has been read.
+pub(crate) async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usize) -> Result<Buf, crate::IndexError> {
+    let have = head.len();
+    let mut batch = span.block_batch();
+    let ticket = batch.read(ptr.add(have as u64), len.saturating_sub(have));
+    let tail = batch.post().await?.buf(ticket);
+    let mut whole = span.endpoint().buf(len);
+    whole.words_mut()[..have / 8].copy_from_slice(head.words());
+    whole.words_mut()[have / 8..].copy_from_slice(tail.words());
+    Ok(whole)
 }

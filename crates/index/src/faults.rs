@@ -18,6 +18,14 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
+    /// SepHash: nobody waits until a slot has landed before the next one is taken, or before the pin ends (N5).
+    LateFp2,
+    /// SepHash: the directory names a segment before it is written.
+    EarlyDirectory,
+    /// SepHash: a lookup prefers what it finds in the MainSegment.
+    MainFirst,
+    /// SepHash: an update changes the entry in the MainSegment, whoever merges that meanwhile.
+    UpdateInMain,
 }
 
 #[cfg(any(test, feature = "marks"))]

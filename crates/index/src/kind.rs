@@ -184,7 +184,10 @@ const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 1] = [kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing")];
+pub const KINDS: [Kind; 2] = [
+    kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
+    kind::<crate::SepHash>("extendible hash table that appends and merges; upserts are blind"),
+];
 
 /// Name of a kind of index, for people.
 pub fn kind_name(number: u32) -> String {

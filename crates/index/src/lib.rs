@@ -19,6 +19,7 @@
 //! | [`audit`] | what a check of an index reports |
 
 pub mod audit;
+mod backoff;
 pub mod block;
 pub mod coalesce;
 pub mod error;
@@ -34,6 +35,7 @@ pub mod value;
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
+pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, kind_name};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};

@@ -94,6 +94,7 @@ impl<I: HashIndex> Worker<I> {
             Op::Upsert => index.upsert(key, &value).await.map(|done| match done {
                 Upsert::Inserted => Outcome::Inserted,
                 Upsert::Updated => Outcome::Updated,
+                Upsert::Written => Outcome::Written,
             }),
             Op::Remove => index.remove(key).await.map(|done| match done {
                 Remove::Removed => Outcome::Removed,

@@ -103,7 +103,7 @@ async fn ask(index: &impl HashIndex, op: Op, key: &[u8], value: &[u8]) -> Result
         Op::Update => Effect::from(index.update(key, value).await?).into(),
         Op::Upsert => match index.upsert(key, value).await? {
             Upsert::Inserted => Effect::Added.into(),
-            Upsert::Updated => Effect::Present.into(),
+            Upsert::Updated | Upsert::Written => Effect::Present.into(),
         },
         Op::Remove => match index.remove(key).await? {
             Remove::Removed => Effect::Taken.into(),

@@ -141,6 +141,13 @@ impl Directory {
         Ok(())
     }
 
+    /// Reads the root whatever it says: of an index that is being dropped, for who drops it.
+    pub async fn learn_root(&self, span: &Span) -> Result<(), IndexError> {
+        let words = span.read(self.root, ROOT_LEN).await?;
+        self.learn_chunks(words.words());
+        Ok(())
+    }
+
     /// The longest suffix of a hash in the copy, and its word. `None` if the copy knows none: [`look_up`](Self::look_up).
     pub fn find(&self, hash: u64) -> Option<(u64, Entry)> {
         self.mirror.find(hash)
@@ -231,7 +238,7 @@ impl Directory {
         let mut chunk = 0;
         loop {
             if self.mirror.chunk(chunk).is_none() {
-                self.read_root(span).await?;
+                self.learn_root(span).await?;
             }
             let Some(at) = self.mirror.chunk(chunk).filter(|_| chunk < self.shape().chunks()) else { return Ok(()) };
             let (first, len) = (self.shape().first_of(chunk), self.shape().words_of(chunk));

@@ -100,6 +100,10 @@ impl Mirror {
     pub fn bytes(&self) -> u64 {
         size_of::<Self>() as u64 + self.bytes.load(Ordering::Relaxed)
     }
+    /// Bits of the longest suffix that is known.
+    pub fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed).max(self.shape.initial_depth)
+    }
     /// How the directory began.
     pub fn shape(&self) -> Shape {
         self.shape

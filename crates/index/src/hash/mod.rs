@@ -1,3 +1,4 @@
 //! Unordered indexes.
 
+pub mod sephash;
 pub mod shard;

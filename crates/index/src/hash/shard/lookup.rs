@@ -6,13 +6,14 @@
 //! [health](super::bucket::Health); otherwise the lookup puts right what is wrong (or waits for who is at it) and begins
 //! again.
 
+use super::Shard;
 use super::bucket::{Health, Level, Snapshot};
 use super::geometry::{Geometry, Places};
 use super::level3::Chain3;
 use super::slot::{META, Pattern, Slot};
 use super::table::Table;
-use super::{Shard, wait::Backoff};
 use crate::IndexError;
+use crate::backoff::Backoff;
 use crate::block::{self, Decoded, Header};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
@@ -347,7 +348,7 @@ impl<'a> Op<'a> {
                         self.rejected.push(candidate.word & !META);
                         continue;
                     }
-                    let whole = Box::pin(read_tail(span, ptr, &buf, len)).await?;
+                    let whole = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
                     let decoded = block::decode(&whole);
                     (whole, decoded)
                 }
@@ -383,16 +384,4 @@ pub(super) enum Verified {
     Hit(Hit),
     None,
     Again,
-}
-
-/// The whole block whose beginning has been read.
-async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usize) -> Result<Buf, IndexError> {
-    let have = head.len();
-    let mut batch = span.block_batch();
-    let ticket = batch.read(ptr.add(have as u64), len.saturating_sub(have));
-    let tail = batch.post().await?.buf(ticket);
-    let mut whole = span.endpoint().buf(len);
-    whole.words_mut()[..have / 8].copy_from_slice(head.words());
-    whole.words_mut()[have / 8..].copy_from_slice(tail.words());
-    Ok(whole)
 }

@@ -30,7 +30,6 @@ pub mod slot;
 mod split;
 pub mod table;
 mod thaw;
-mod wait;
 mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};

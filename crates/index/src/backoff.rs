@@ -13,7 +13,7 @@ const PATIENT: u32 = 14;
 /// Waits longer each time. Who waits long looks after those in the way, and gives up when the same living client has been in
 /// the way for two leases.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     rounds: u32,
     looked: Option<Duration>,
     vigil: Vigil,
@@ -22,12 +22,12 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Has it taken longer than another client's step should take?
-    pub(super) fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.rounds > 12
     }
 
     /// Waits once. Is it time to look after who is in the way?
-    pub(super) async fn wait(&mut self, session: &Session) -> bool {
+    pub(crate) async fn wait(&mut self, session: &Session) -> bool {
         let endpoint = session.endpoint();
         let pause = FIRST_PAUSE.saturating_mul(1 << self.rounds.min(20)).min(LAST_PAUSE);
         self.rounds += 1;
@@ -43,7 +43,7 @@ impl Backoff {
     }
 
     /// Somebody who may be alive is in the way, and it is the same as long as `names` does not change.
-    pub(super) async fn bear(
+    pub(crate) async fn bear(
         &mut self,
         session: &Session,
         span: &Span,

@@ -1,0 +1,382 @@
+//! Words and places: the entry, CurSegment, MainSegment.
+//!
+//! Both segments are arrays of *groups*: eight entries of a word, then a word with their eight second fingerprints. So an
+//! entry takes 9 bytes, and one READ of a few groups brings entries and second fingerprints alike.
+//!
+//! ```text
+//! entry        63 sign | 62-59 dep | 58-56 len | 55-48 fp | 47-0 block pointer in slot form
+//! CurSegMeta   word 0  control  | 39-8 generation | 7-1 local depth | 0 locked |
+//!              word 1  main     | 63-48 generation mod 2^16 | 47-0 MainSegment in slot form, or 0 |
+//!              word 2  size     | 63-32 generation | 31-26 local depth | 25-0 entries of MainSegment |
+//!              word 3  stamp    | 63-32 checksum of the bitmap and the rest of this word | 31-8 generation mod 2^24 | 7-0 entries that have landed |
+//!              words 4-7        the bitmap of fingerprints
+//! CurSegment   CurSegMeta, then the groups; the last one may be cut short
+//! ```
+//!
+//! Of the sign: an entry of generation `g` bears the sign of `g + 1`, so what is left of generation `g - 1` bears that of
+//! `g`, and looks free. See docs/layouts/sephash.md.
+
+use crate::block::UNIT;
+use crate::keyhash::{HASH_BITS, KeyHash};
+use farindex_fabric::RemotePtr;
+
+/// Entries of a group.
+pub const GROUP: usize = 8;
+/// Words of a group.
+pub const GROUP_WORDS: usize = GROUP + 1;
+/// Bytes of CurSegMeta.
+pub const META_LEN: usize = 64;
+/// Words of the bitmap.
+pub const BITMAP_WORDS: usize = 4;
+/// Fingerprints.
+pub const FINGERPRINTS: usize = 256;
+/// Splits of a round: bits of the depth information.
+pub const ROUND: u32 = 4;
+/// Largest length that an entry says: this many units or more.
+pub const MAX_UNITS: u64 = 7;
+/// Entries that a MainSegment can count.
+pub const MAX_LEN: u64 = (1 << 26) - 1;
+/// Bit of the control word that says that the segment is locked.
+pub const LOCKED: u64 = 1;
+
+const FP_SHIFT: u32 = HASH_BITS - 8;
+const FP2_SHIFT: u32 = FP_SHIFT - 8;
+const _: () = assert!(FP2_SHIFT >= crate::extendible::layout::MAX_DEPTH + 2);
+const _: () = assert!(crate::extendible::layout::MAX_DEPTH < 64);
+
+/// The fingerprint: the top bits of a hash.
+pub const fn fp_of(hash: KeyHash) -> u8 {
+    (hash.bits() >> FP_SHIFT) as u8
+}
+/// The second fingerprint: the bits below.
+pub const fn fp2_of(hash: KeyHash) -> u8 {
+    (hash.bits() >> FP2_SHIFT) as u8
+}
+/// The depth information of the round that `depth` is in.
+pub const fn dep_of(hash: KeyHash, depth: u32) -> u8 {
+    (hash.bits() >> (depth / ROUND * ROUND)) as u8 & 0xF
+}
+
+/// An entry without its sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Depth information: the bits of the hash that decide the splits of the current round.
+    pub dep: u8,
+    /// Units of the block; 0 says that the block removes its key, [`MAX_UNITS`] that its header tells.
+    pub len: u64,
+    /// The fingerprint.
+    pub fp: u8,
+    /// The block.
+    pub ptr: RemotePtr,
+}
+
+impl Entry {
+    /// For a block of `bytes` bytes.
+    pub fn new(hash: KeyHash, depth: u32, ptr: RemotePtr, bytes: usize, removes: bool) -> Self {
+        let units = ((bytes / UNIT) as u64).clamp(1, MAX_UNITS);
+        Entry { dep: dep_of(hash, depth), len: if removes { 0 } else { units }, fp: fp_of(hash), ptr }
+    }
+    /// The word, with the sign of an entry of `generation`.
+    pub fn encode(self, generation: u64) -> u64 {
+        let ptr = self.ptr.to_slot().unwrap_or_default();
+        sign_of(generation) << 63 | u64::from(self.dep) << 59 | self.len << 56 | u64::from(self.fp) << 48 | ptr
+    }
+    /// From a word.
+    pub const fn decode(word: u64) -> Self {
+        Entry {
+            dep: (word >> 59) as u8 & 0xF,
+            len: word >> 56 & 7,
+            fp: (word >> 48) as u8,
+            ptr: RemotePtr::from_slot(word & ((1 << 48) - 1)),
+        }
+    }
+    /// Does the block remove its key?
+    pub const fn removes(self) -> bool {
+        self.len == 0
+    }
+    /// Units to READ first.
+    pub const fn units(self) -> usize {
+        if self.len == 0 { 1 } else { self.len as usize }
+    }
+    /// Bytes of the block, if the entry says so.
+    pub const fn bytes(self) -> Option<u64> {
+        if self.len == 0 || self.len == MAX_UNITS { None } else { Some(self.len * UNIT as u64) }
+    }
+}
+
+/// The sign of an entry of this generation.
+const fn sign_of(generation: u64) -> u64 {
+    (generation + 1) & 1
+}
+
+/// Is this word an entry of `generation`? What is left of the one before is not.
+pub const fn is_taken(word: u64, generation: u64) -> bool {
+    word != 0 && word >> 63 == sign_of(generation)
+}
+
+/// Where the entries of a segment lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Entries of a CurSegment.
+    pub slots: usize,
+    /// Words of its groups.
+    pub words: usize,
+}
+
+impl Geometry {
+    /// For CurSegments with so many bytes of entries.
+    pub const fn of(bytes: u64) -> Self {
+        let words = (bytes / 8) as usize;
+        let rest = words % GROUP_WORDS;
+        let slots = words / GROUP_WORDS * GROUP + if rest >= 2 { rest - 1 } else { 0 };
+        Geometry { slots, words }
+    }
+    /// Bytes of a whole CurSegment.
+    pub const fn bytes(self) -> usize {
+        META_LEN + self.words * 8
+    }
+    /// Word of an entry, among those of the groups.
+    pub const fn slot(self, i: usize) -> usize {
+        i / GROUP * GROUP_WORDS + i % GROUP
+    }
+    /// Word of the second fingerprint of an entry, among those of the groups.
+    pub const fn fp2_word(self, i: usize) -> usize {
+        let group = i / GROUP;
+        let last = (self.slots - 1) / GROUP;
+        let entries = if group == last { self.slots - last * GROUP } else { GROUP };
+        group * GROUP_WORDS + entries
+    }
+    /// Byte offset of a word of the groups within the CurSegment.
+    pub const fn at(self, word: usize) -> u64 {
+        (META_LEN + word * 8) as u64
+    }
+}
+
+/// The second fingerprint of entry `i` in its word.
+pub const fn fp2_in(word: u64, i: usize) -> u8 {
+    (word >> (i % GROUP * 8)) as u8
+}
+
+/// A word with the second fingerprint of entry `i`, and what stood before it in the same word; nothing behind it.
+pub const fn with_fp2(word: u64, i: usize, fp2: u8) -> u64 {
+    let shift = i % GROUP * 8;
+    word & ((1 << shift) - 1) | (fp2 as u64) << shift
+}
+
+/// Words of a MainSegment's groups.
+pub const fn main_words(len: usize) -> usize {
+    let rest = len % GROUP;
+    len / GROUP * GROUP_WORDS + if rest == 0 { 0 } else { rest + 1 }
+}
+
+/// Words of the group of a MainSegment that begins with entry `first`: up to its end.
+pub const fn main_word(entry: usize) -> usize {
+    entry / GROUP * GROUP_WORDS
+}
+
+/// The control word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control(pub u64);
+
+impl Control {
+    /// Made of its parts.
+    pub const fn new(generation: u64, depth: u32, locked: bool) -> Self {
+        Control((generation & 0xFFFF_FFFF) << 8 | (depth as u64) << 1 | locked as u64)
+    }
+    /// The generation: how often the segment has been merged.
+    pub const fn generation(self) -> u64 {
+        self.0 >> 8 & 0xFFFF_FFFF
+    }
+    /// Local depth.
+    pub const fn depth(self) -> u32 {
+        (self.0 >> 1 & 0x7F) as u32
+    }
+    /// Locked?
+    pub const fn locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+    /// What to add so that the word becomes that one.
+    pub const fn towards(self, other: Control) -> u64 {
+        other.0.wrapping_sub(self.0)
+    }
+}
+
+/// CurSegMeta as a READ has brought it: words of different moments (N2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    /// Word 0.
+    pub control: Control,
+    main: u64,
+    size: u64,
+    stamp: u64,
+    /// Fingerprints of the entries that have landed.
+    pub bitmap: [u64; BITMAP_WORDS],
+}
+
+/// What MainSegment and filter are, as one generation has left them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// The generation.
+    pub generation: u64,
+    /// Local depth.
+    pub depth: u32,
+    /// MainSegment; null if there is none.
+    pub main: RemotePtr,
+    /// Its entries.
+    pub len: usize,
+    /// Entries that have landed.
+    pub count: usize,
+    /// Their fingerprints.
+    pub bitmap: [u64; BITMAP_WORDS],
+}
+
+fn checksum(stamp: u64, bitmap: &[u64; BITMAP_WORDS]) -> u64 {
+    let mut bytes = [0; 8 * (BITMAP_WORDS + 1)];
+    for (to, word) in bytes.chunks_exact_mut(8).zip([stamp & 0xFFFF_FFFF].iter().chain(bitmap)) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    xxhash_rust::xxh3::xxh3_64(&bytes) >> 32
+}
+
+/// The stamp and the bitmap, for one WRITE.
+pub fn stamp_words(generation: u64, count: usize, bitmap: &[u64; BITMAP_WORDS]) -> [u64; BITMAP_WORDS + 1] {
+    let stamp = (generation & 0xFF_FFFF) << 8 | count as u64 & 0xFF;
+    let mut words = [0; BITMAP_WORDS + 1];
+    words[0] = stamp | checksum(stamp, bitmap) << 32;
+    words[1..].copy_from_slice(bitmap);
+    words
+}
+
+/// Word of the stamp in CurSegMeta.
+pub const STAMP: usize = 3;
+
+impl Meta {
+    /// From the words of a READ; `None` if there are too few.
+    pub fn parse(words: &[u64]) -> Option<Self> {
+        let &[control, main, size, stamp, a, b, c, d] = words.get(..META_LEN / 8)? else { return None };
+        Some(Meta { control: Control(control), main, size, stamp, bitmap: [a, b, c, d] })
+    }
+
+    /// The words of a segment as a merge leaves it: empty.
+    pub fn words_of(control: Control, main: RemotePtr, len: usize) -> [u64; META_LEN / 8] {
+        let generation = control.generation();
+        let size = generation << 32 | u64::from(control.depth()) << 26 | len as u64 & MAX_LEN;
+        let main = (generation & 0xFFFF) << 48 | main.to_slot().unwrap_or_default();
+        let [stamp, a, b, c, d] = stamp_words(generation, 0, &[0; BITMAP_WORDS]);
+        [control.0, main, size, stamp, a, b, c, d]
+    }
+
+    /// What it says, if all of its words but the control word are of one generation and of one moment.
+    pub fn state(&self) -> Option<State> {
+        let generation = self.size >> 32;
+        let whole = self.stamp >> 32 == checksum(self.stamp, &self.bitmap)
+            && self.stamp >> 8 & 0xFF_FFFF == generation & 0xFF_FFFF
+            && self.main >> 48 == generation & 0xFFFF;
+        whole.then(|| State {
+            generation,
+            depth: (self.size >> 26 & 0x3F) as u32,
+            main: RemotePtr::from_slot(self.main & ((1 << 48) - 1)),
+            len: (self.size & MAX_LEN) as usize,
+            count: (self.stamp & 0xFF) as usize,
+            bitmap: self.bitmap,
+        })
+    }
+
+    /// MainSegment, whatever the other words say: for who holds the lock.
+    pub fn main(&self) -> RemotePtr {
+        RemotePtr::from_slot(self.main & ((1 << 48) - 1))
+    }
+}
+
+impl State {
+    /// May an entry with this fingerprint have landed?
+    pub fn may_hold(&self, fp: u8) -> bool {
+        self.bitmap[fp as usize / 64] >> (fp % 64) & 1 == 1
+    }
+    /// The bitmap with one more.
+    pub fn bitmap_with(&self, fp: u8) -> [u64; BITMAP_WORDS] {
+        let mut bitmap = self.bitmap;
+        bitmap[fp as usize / 64] |= 1 << (fp % 64);
+        bitmap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::NodeId;
+
+    #[test]
+    fn the_papers_segment_has_113_entries() {
+        let geometry = Geometry::of(1024);
+        assert_eq!((geometry.slots, geometry.words, geometry.bytes()), (113, 128, 1088));
+        assert_eq!(Geometry::of(128).slots, 14);
+        assert_eq!(Geometry::of(2048).slots, 227);
+        for bytes in (128..=2048).step_by(64) {
+            let geometry = Geometry::of(bytes);
+            let mut words = std::collections::BTreeSet::new();
+            for i in 0..geometry.slots {
+                assert!(geometry.fp2_word(i) < geometry.words);
+                assert!(words.insert(geometry.slot(i)));
+            }
+            assert!((0..geometry.slots).all(|i| !words.contains(&geometry.fp2_word(i))), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_free_in_the_generation_after() {
+        let ptr = RemotePtr::new(NodeId::new(1), 640);
+        let hash = KeyHash::of(b"key");
+        for generation in 0..4 {
+            let entry = Entry::new(hash, 5, ptr, 128, false);
+            let word = entry.encode(generation);
+            assert_eq!(Entry::decode(word), entry);
+            assert!(is_taken(word, generation) && !is_taken(word, generation + 1) && !is_taken(0, generation));
+        }
+        assert!(Entry::new(hash, 0, ptr, 64, true).removes());
+        assert_eq!(Entry::new(hash, 0, ptr, 4096, false).bytes(), None);
+        assert_eq!(Entry::new(hash, 0, ptr, 6 * 64, false).bytes(), Some(384));
+    }
+
+    #[test]
+    fn a_torn_meta_says_nothing() {
+        let main = RemotePtr::new(NodeId::new(0), 6400);
+        let words = Meta::words_of(Control::new(70_000, 9, true), main, 500);
+        let meta = Meta::parse(&words).unwrap();
+        let state = meta.state().unwrap();
+        assert_eq!((state.generation, state.depth, state.main, state.len, state.count), (70_000, 9, main, 500, 0));
+        let bitmap = state.bitmap_with(200);
+        let mut landed = words;
+        landed[STAMP..].copy_from_slice(&stamp_words(70_000, 1, &bitmap));
+        let state = Meta::parse(&landed).unwrap().state().unwrap();
+        assert!(state.count == 1 && state.may_hold(200) && !state.may_hold(199));
+        // Any mixture of the two but the whole ones.
+        for old in 1_u32..1 << 7 {
+            let mixed: Vec<u64> =
+                (0..8).map(|i| if i > 0 && old >> (i - 1) & 1 == 1 { words[i] } else { landed[i] }).collect();
+            let same = mixed[STAMP..] == words[STAMP..] || mixed[STAMP..] == landed[STAMP..];
+            assert_eq!(Meta::parse(&mixed).unwrap().state().is_some(), same, "{old:#b}");
+        }
+    }
+
+    #[test]
+    fn the_depth_information_changes_every_fourth_split() {
+        let hash = KeyHash::from_bits(0x9_8765_4321);
+        let deps: Vec<u8> = (0..12).map(|depth| dep_of(hash, depth)).collect();
+        assert_eq!(deps, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]);
+        for depth in 0..36 {
+            assert_eq!(u64::from(dep_of(hash, depth) >> (depth % ROUND) & 1), hash.bits() >> depth & 1);
+        }
+    }
+
+    #[test]
+    fn second_fingerprints_fill_their_word_from_the_front() {
+        let mut word = u64::MAX;
+        for i in 8..16 {
+            word = with_fp2(word, i, i as u8);
+            assert_eq!(fp2_in(word, i), i as u8);
+        }
+        assert_eq!(word, 0x0F0E_0D0C_0B0A_0908);
+        assert_eq!(with_fp2(word, 16, 7), 7);
+    }
+}
