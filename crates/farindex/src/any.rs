@@ -110,6 +110,8 @@ macro_rules! kinds {
 kinds! {
     /// [`farindex_index::shard`].
     Shard => farindex_index::Shard,
+    /// [`farindex_index::sephash`].
+    SepHash => farindex_index::SepHash,
 }
 
 impl Default for IndexConfig {
@@ -133,6 +135,9 @@ impl HashIndex for Plain {
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         whatever!(self, index => index.upsert(key, value).await)
+    }
+    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        whatever!(self, index => index.upsert_told(key, value).await)
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         whatever!(self, index => index.remove(key).await)
@@ -264,6 +269,9 @@ impl HashIndex for AnyIndex {
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         either!(self, index => index.upsert(key, value).await)
+    }
+    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        either!(self, index => index.upsert_told(key, value).await)
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         either!(self, index => index.remove(key).await)

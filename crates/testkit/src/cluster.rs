@@ -131,6 +131,8 @@ impl<I: HashIndex> Worker<I> {
                 return;
             }
         }
+        // What it has posted and not waited for.
+        self.endpoint.settle().await;
     }
 }
 

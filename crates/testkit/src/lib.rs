@@ -13,6 +13,7 @@
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`shard`] | SHARD as a subject |
+//! | [`sephash`] | SepHash as a subject |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 
@@ -21,6 +22,7 @@ mod cluster;
 pub mod convictions;
 pub mod report;
 pub mod seeds;
+pub mod sephash;
 pub mod setup;
 pub mod shard;
 pub mod subject;

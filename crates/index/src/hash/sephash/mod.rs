@@ -69,7 +69,7 @@ pub enum TableKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Bytes of entries in a CurSegment: 128 to 2048 (1024 in the paper).
+    /// Bytes of entries in a CurSegment: 64 to 2048 (1024 in the paper, which tries 128 to 2048).
     pub cur_bytes: u64,
     /// A MainSegment is split when it would hold more than so many times a CurSegment's entries: 8 to 64 in the paper.
     pub ratio: u64,
@@ -112,8 +112,8 @@ impl Default for Config {
 impl Settings for Config {
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
-        if !(128..=2048).contains(&self.cur_bytes) || !self.cur_bytes.is_multiple_of(64) {
-            return bad(format!("a CurSegment of {} bytes: it takes 128 to 2048, a multiple of 64", self.cur_bytes));
+        if !(64..=2048).contains(&self.cur_bytes) || !self.cur_bytes.is_multiple_of(64) {
+            return bad(format!("a CurSegment of {} bytes: it takes 64 to 2048, a multiple of 64", self.cur_bytes));
         }
         if !(1..=1024).contains(&self.ratio) {
             return bad(format!("MainSegments of {} CurSegments: it takes 1 to 1024", self.ratio));

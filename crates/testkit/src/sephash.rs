@@ -1,0 +1,56 @@
+//! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
+
+use crate::{Setup, Subject};
+use farindex_index::SepHash;
+use farindex_index::sephash::{Config, TableKind};
+use farindex_sim::Dice;
+
+/// Seeds that split again and again: more keys, and fewer of them hot.
+pub fn deepening() -> Setup {
+    Setup { operations: (20, 80), crowd_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
+}
+
+/// SepHash with settings of the seed.
+#[derive(Debug, Clone, Default)]
+pub struct SepHashUnderTest {
+    config: Config,
+}
+
+impl SepHashUnderTest {
+    /// As shipped.
+    pub fn shipped() -> Self {
+        SepHashUnderTest::default()
+    }
+}
+
+impl Subject for SepHashUnderTest {
+    type Index = SepHash;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        let config = Config {
+            cur_bytes: dice.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
+            ratio: dice.pick(&[1, 1, 1, 2, 8]).unwrap_or(1),
+            initial_depth: dice.pick(&[0, 0, 0, 2, 3, 4]).unwrap_or_default(),
+            max_depth: dice.pick(&[36, 36, 36, 6, 4]).unwrap_or(36),
+            table: dice
+                .pick(&[TableKind::Points, TableKind::Points, TableKind::Naive, TableKind::Off])
+                .unwrap_or_default(),
+            bitmap: dice.pick(&[true, true, true, false]).unwrap_or(true),
+            resize_entry: dice.pick(&[true, true, true, false]).unwrap_or(true),
+            zero_wait: dice.pick(&[true, true, true, true, false]).unwrap_or(true),
+            told: dice.pick(&[false, false, true]).unwrap_or_default(),
+            ..self.config
+        };
+        SepHashUnderTest { config }
+    }
+    fn config(&self) -> Config {
+        self.config
+    }
+    /// Caches may be forgotten at any time.
+    fn shake(&self, index: &SepHash, _dice: &mut Dice) {
+        index.tables().iter().for_each(farindex_index::sephash::Table::forget);
+    }
+    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+        dice.pick(&[0, 0, 1, 3, 5, 9]).unwrap_or_default()
+    }
+}
