@@ -242,6 +242,10 @@ impl Span {
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
+    /// What kind of operation it is.
+    pub fn kind(&self) -> OpKind {
+        self.kind
+    }
     /// What the operation has cost so far.
     pub fn cost(&self) -> Counters {
         *self.cost.borrow()

@@ -28,6 +28,8 @@ struct Shared {
     recorder: Recorder,
     stamps: Stamps,
     failures: RefCell<Vec<String>>,
+    /// Do removals need memory?
+    removes_by_writing: bool,
     /// Operations that the pool had no room for.
     refused: Cell<u64>,
     /// May clients lose their leases?
@@ -104,7 +106,9 @@ impl<I: HashIndex> Worker<I> {
         match outcome {
             Ok(outcome) => self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome),
             // Only what needs memory may fail for want of it.
-            Err(IndexError::Pool(PoolError::Full { .. })) if op != Op::Get && op != Op::Remove => {
+            Err(IndexError::Pool(PoolError::Full { .. }))
+                if op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
+            {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
             }
@@ -377,6 +381,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         recorder: Recorder::new(),
         stamps: Stamps::new(),
         failures: RefCell::default(),
+        removes_by_writing: access.subject().removes_by_writing(),
         refused: Cell::new(0),
         kills: setup.kills(),
         hasty: lease < HASTY,

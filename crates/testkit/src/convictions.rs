@@ -64,7 +64,7 @@ impl fmt::Display for Conviction {
 }
 
 impl Case {
-    fn new(
+    pub(crate) fn new(
         name: &'static str,
         planted: &'static str,
         run: impl Fn(u64, bool) -> Option<String> + Sync + Send + 'static,
@@ -105,7 +105,7 @@ impl Case {
 }
 
 /// The first line of the first thing that is wrong with a seed.
-fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Option<String> {
+pub(crate) fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Option<String> {
     let report = run_seed(seed, setup, subject);
     let failure = report.failures.iter().find(|failure| failure.contains("not linearizable"));
     let failure = failure.or(report.failures.first())?;

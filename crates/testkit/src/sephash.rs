@@ -46,6 +46,9 @@ impl Subject for SepHashUnderTest {
     fn config(&self) -> Config {
         self.config
     }
+    fn removes_by_writing(&self) -> bool {
+        true
+    }
     /// Caches may be forgotten at any time.
     fn shake(&self, index: &SepHash, _dice: &mut Dice) {
         index.tables().iter().for_each(farindex_index::sephash::Table::forget);
@@ -53,4 +56,31 @@ impl Subject for SepHashUnderTest {
     fn crowd_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 0, 1, 3, 5, 9]).unwrap_or_default()
     }
+}
+
+/// What the released code does, and what its writers must not do: each planted in the shipped form.
+#[cfg(feature = "marks")]
+pub fn convictions() -> Vec<crate::convictions::Case> {
+    use crate::convictions::{Case, verdict};
+    use farindex_index::faults::{Fault, plant};
+
+    let case = |name, planted, fault: Fault| {
+        Case::new(name, planted, move |seed, guilty| {
+            plant(guilty.then_some(fault));
+            let found = verdict(seed, &Setup::default(), &SepHashUnderTest::shipped());
+            plant(None);
+            found
+        })
+    };
+    vec![
+        case("SepHash: nobody waits for a landing", "Fault::LateFp2", Fault::LateFp2),
+        case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
+        case(
+            "SepHash: the directory names a segment that is written later",
+            "Fault::EarlyDirectory",
+            Fault::EarlyDirectory,
+        ),
+        case("SepHash: MainSegment is searched first", "Fault::MainFirst", Fault::MainFirst),
+        case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", Fault::UpdateInMain),
+    ]
 }

@@ -7,7 +7,7 @@
 //!   at most one batch is on its way to a segment, and what it writes is exact, although nobody waits for it.
 //! * **A3** The claimant's pin stands until that batch has ended ([`farindex_pool::Hold`]), whoever has answered by then.
 
-use super::layout::{Entry, GROUP, STAMP, fp2_of, stamp_words, with_fp2};
+use super::layout::{Entry, STAMP, fp2_of, stamp_words, with_fp2};
 use super::main_segment;
 use super::probe::{Need, Op, Probe, Step};
 use crate::IndexError;
@@ -142,7 +142,6 @@ impl Op<'_> {
         let at = probe.state.main.add(main_segment::offset_of(self.index.config.table, place));
         let new = Entry { dep: entry.dep, ..Entry::new(self.hash, 0, ptr, len, false) };
         let word = entry.encode(1);
-        debug_assert!(GROUP == 8);
         match self.span().cas(at, word, new.encode(1)).await? == word {
             true => Ok(Step::Done(Wrote { present: true, appended: true, last: false })),
             false => Ok(Step::Again),

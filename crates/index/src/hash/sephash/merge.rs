@@ -372,8 +372,8 @@ impl Held<'_, '_> {
         let geometry = self.index.geometry;
         let kind = self.index.config.table;
         let wanted = [
-            (lower.len() > 0).then(|| self.main_bytes(lower.len())),
-            (upper.len() > 0).then(|| self.main_bytes(upper.len())),
+            (!lower.is_empty()).then(|| self.main_bytes(lower.len())),
+            (!upper.is_empty()).then(|| self.main_bytes(upper.len())),
             Some(geometry.bytes() as u64),
         ];
         let mut got = [RemotePtr::NULL; 3];

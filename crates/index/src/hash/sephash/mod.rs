@@ -349,21 +349,23 @@ impl SepHash {
         key: &[u8],
         attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
     ) -> Result<T, IndexError> {
-        self.run_on(self.table(hash), kind, hash, key, attempt).await
+        self.run_on(self.table(hash), self.session.span(kind), hash, key, attempt).await
     }
 
     async fn run_on<T>(
         &self,
         table: &Table,
-        kind: OpKind,
+        span: Span,
         hash: KeyHash,
         key: &[u8],
         mut attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
     ) -> Result<T, IndexError> {
         let mut stuck: Option<Stuck> = None;
         let mut hungry = 0;
+        let kind = span.kind();
+        let mut first = Some(span);
         loop {
-            let pin = self.session.pin(self.session.span(kind))?;
+            let pin = self.session.pin(first.take().unwrap_or_else(|| self.session.span(kind)))?;
             let mut op = Op::new(self, table, pin, hash, key, stuck.take());
             let step = loop {
                 match attempt(&mut op).await? {
@@ -419,9 +421,11 @@ impl SepHash {
         let hash = KeyHash::of(key);
         let table = self.table(hash);
         let len = block::block_len(key.len(), value.len());
-        let ptr = self.session.alloc(&self.session.span(OpKind::Maintenance), table.node, len as u64).await?;
+        let span = self.session.span(kind);
+        let ptr = self.session.alloc(&span, table.node, len as u64).await?;
         let mut along = Some((ptr, block::encode(self.session.endpoint(), hash, key, value)));
-        let wrote = self.run(kind, hash, key, async |op| op.write(mode, ptr, len, &mut along).await).await;
+        let attempt = async |op: &mut Op<'_>| op.write(mode, ptr, len, &mut along).await;
+        let wrote = self.run_on(table, span, hash, key, attempt).await;
         match &wrote {
             Ok(wrote) if wrote.appended() => {}
             // The block was written, but nothing points to it.

@@ -189,7 +189,7 @@ impl<'a> Op<'a> {
         self.table.directory.finish_guard(guard, &mut done)?;
 
         let meta = Meta::parse(done.buf(meta).words());
-        let Some((meta, state)) = meta.and_then(|meta| Some((meta, meta.state()?))) else {
+        let Some(state) = meta.and_then(|meta| meta.state()) else {
             mark!("probe: torn stamp");
             drop(done);
             let control = meta.map_or(Control(0), |meta| meta.control);
@@ -247,7 +247,6 @@ impl<'a> Op<'a> {
                 self.wait_for(segment).await?;
                 return Ok(Step::Again);
             }
-            let _ = meta;
             return self.window(probe, first, words.words(), control).await;
         }
         Ok(Step::Done(probe))
@@ -330,22 +329,17 @@ impl<'a> Op<'a> {
         count: usize,
     ) -> Result<Step<T>, IndexError> {
         let epoch = self.pin.epoch();
-        let now = Stuck { at: segment.at, generation, count, epoch };
-        match self.stuck {
-            Some(stuck) if (stuck.at, stuck.generation, stuck.count) == (segment.at, generation, count) => {
-                if epoch >= stuck.ended() && !control.locked() {
-                    self.stuck = None;
-                    self.land(segment, control).await?;
-                    return Ok(Step::Again);
-                }
-            }
-            _ => {}
+        let known = |stuck: &Stuck| (stuck.at, stuck.generation, stuck.count) == (segment.at, generation, count);
+        if self.stuck.filter(known).is_some_and(|stuck| epoch >= stuck.ended()) && !control.locked() {
+            self.stuck = None;
+            self.land(segment, control).await?;
+            return Ok(Step::Again);
         }
         self.wait_for(segment).await?;
         if self.backoff.is_long() && !control.locked() {
             self.backoff = Backoff::default();
-            let known = self.stuck.filter(|stuck| Stuck { epoch, ..*stuck } == now);
-            return Ok(Step::Stuck(known.unwrap_or(now)));
+            let now = Stuck { at: segment.at, generation, count, epoch };
+            return Ok(Step::Stuck(self.stuck.filter(known).unwrap_or(now)));
         }
         Ok(Step::Again)
     }
@@ -372,10 +366,10 @@ impl<'a> Op<'a> {
             }
             state => {
                 let count = state.map_or(usize::MAX, |state| state.count);
-                let due = self.stuck.is_some_and(|stuck| self.pin.epoch() >= stuck.ended());
+                let due = self.stuck.is_some();
                 let step: Step<()> = self.unsettled(segment, control, control.generation(), count).await?;
                 Ok(match step {
-                    Step::Again | Step::Done(()) if due => Step::Done(true),
+                    Step::Again | Step::Done(()) if due && self.stuck.is_none() => Step::Done(true),
                     other => other.map(),
                 })
             }

@@ -394,7 +394,7 @@ impl SepHash {
         // Any key of the segment will do: its suffix is the hash of one.
         let hash = crate::keyhash::KeyHash::from_bits(segment.suffix);
         let settle = async |op: &mut super::probe::Op<'_>| op.settle(segment).await;
-        self.run_on(table, OpKind::Maintenance, hash, &[], settle).await.map(u64::from)
+        self.run_on(table, self.session.span(OpKind::Maintenance), hash, &[], settle).await.map(u64::from)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
