@@ -462,8 +462,8 @@ impl<'s> Batch<'s> {
         Completion { state, span, class, posted_after }
     }
 
-    /// Posts the batch now, and waits for nothing; `held` is dropped when the batch has ended, and never if the endpoint is
-    /// gone by then. So what `held` protects stays protected as long as a verb of the batch may land, and the operation that
+    /// Posts the batch now, and waits for nothing; `held` is dropped when the batch has ended, and never if it fails,
+    /// or if the endpoint is gone by then. So what `held` protects stays protected as long as a verb of the batch may land, and the operation that
     /// posts it can answer before. Counted as [`detached`](crate::meter::Counters::detached).
     pub fn post_holding(self, held: Box<dyn Any>) {
         if self.count() {

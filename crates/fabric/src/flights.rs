@@ -102,7 +102,11 @@ impl Flights {
             Some(Flight::Unwatched(held)) => {
                 if let Some(held) = held.take() {
                     self.holding -= 1;
-                    self.released.push(held);
+                    match result {
+                        Ok(()) => self.released.push(held),
+                        // It may land yet (N7), and nobody will know.
+                        Err(_) => std::mem::forget(held),
+                    }
                 }
                 self.close(id);
                 None

@@ -28,6 +28,7 @@ use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, PoolError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Codes of what an intent is for.
 pub(super) mod steps {
@@ -433,11 +434,20 @@ impl Held<'_, '_> {
     ) -> Result<Merged, IndexError> {
         let Outcome { mut kept, dropped } = self.resolve(main, cur).await?;
         self.halve(&mut kept).await?;
-        let bytes = self.main_bytes(kept.len());
-        let main = match self.room(kept.len()).await {
-            Ok(main) => main,
-            Err(error @ PoolError::Full { .. }) => return Ok(Merged::Room(bytes, error.into())),
-            Err(error) => return Err(error.into()),
+        // It cannot be undone, so it is worth waiting for others to free something.
+        let endpoint = self.span().endpoint();
+        let until = endpoint.now() + self.pin.session().pool().lease();
+        let main = loop {
+            match self.room(kept.len()).await {
+                Ok(main) => break main,
+                Err(PoolError::Full { .. }) if endpoint.now() < until => {
+                    endpoint.sleep(Duration::from_millis(1)).await;
+                }
+                Err(error @ PoolError::Full { .. }) => {
+                    return Ok(Merged::Room(self.main_bytes(kept.len()), error.into()));
+                }
+                Err(error) => return Err(error.into()),
+            }
         };
         let sizes = self.sizes(&dropped).await?;
         let table = Arc::new(main_segment::table_of(self.index.config.table, &kept));

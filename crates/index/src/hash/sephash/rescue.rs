@@ -207,8 +207,8 @@ impl Rescue<'_, '_> {
         };
         match merged {
             Ok(Merged::Done) => Ok(()),
-            // The pool is full: nothing has changed, and what was begun is there to be begun again.
-            Ok(Merged::Room(_, error)) if word.is_none() => held.release().await.and(Err(error)),
+            // The pool is full: nothing has changed, and whoever needs a slot begins again, or is told.
+            Ok(Merged::Room(..)) if word.is_none() => held.release().await,
             Ok(Merged::Room(_, error)) => Err(error),
             Err(error) => Err(error),
         }
