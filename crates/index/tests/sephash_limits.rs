@@ -51,7 +51,7 @@ fn keys_where(count: usize, fits: impl Fn(KeyHash) -> bool) -> Vec<Vec<u8>> {
 #[test]
 fn more_than_255_entries_share_a_fingerprint() {
     for table in [TableKind::Points, TableKind::Naive] {
-        World::memory(1, 64 << 20, Delivery::Immediate).run(async |ctx: Ctx| {
+        World::memory(1, 64 << 20, Delivery::Immediate).run(async move |ctx: Ctx| {
             let config = Config { initial_depth: 0, table, ..Config::default() };
             with_index(ctx, config, async |member, index| {
                 let mut keys = keys_where(700, |hash| fp_of(hash) == 0x5A);
@@ -108,7 +108,7 @@ fn the_depth_ends_and_segments_grow() {
         .await;
     });
     let bad = Config { max_depth: 37, ..Config::default() };
-    World::memory(1, 8 << 20, Delivery::Immediate).run(async |ctx: Ctx| {
+    World::memory(1, 8 << 20, Delivery::Immediate).run(async move |ctx: Ctx| {
         let pool = ctx.pool(&PoolOptions::default()).await;
         let member = ctx.join(&pool).await;
         let made = SepHash::create(&member.session, "deep", &bad).await.map(drop);
