@@ -114,6 +114,20 @@ pub const fn is_taken(word: u64, generation: u64) -> bool {
     word != 0 && word >> 63 == sign_of(generation)
 }
 
+/// Node of a pointer that marks a word as no pointer at all.
+const NOWHERE: u64 = 0x3FF << 38;
+
+/// What a slot of `generation` is overwritten with when that ends: taken in this generation, free in the next, and unlike
+/// any other word that ever is in a slot.
+pub const fn emptied(generation: u64) -> u64 {
+    sign_of(generation) << 63 | NOWHERE | generation & 0xFFFF_FFFF
+}
+
+/// Was this slot overwritten so?
+pub const fn is_emptied(word: u64) -> bool {
+    word & NOWHERE == NOWHERE
+}
+
 /// Where the entries of a segment lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -332,6 +346,8 @@ mod tests {
             let word = entry.encode(generation);
             assert_eq!(Entry::decode(word), entry);
             assert!(is_taken(word, generation) && !is_taken(word, generation + 1) && !is_taken(0, generation));
+            assert!(!is_emptied(word) && is_emptied(emptied(generation)));
+            assert!(is_taken(emptied(generation), generation) && !is_taken(emptied(generation), generation + 1));
         }
         assert!(Entry::new(hash, 0, ptr, 64, true).removes());
         assert_eq!(Entry::new(hash, 0, ptr, 4096, false).bytes(), None);

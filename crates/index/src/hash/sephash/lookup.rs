@@ -6,7 +6,7 @@
 
 use super::layout::{Control, Entry, GROUP, fp2_of, is_taken, main_words};
 use super::main_segment::Item;
-use super::probe::{Need, Op, Probe, Step, damaged, taken};
+use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
 use crate::IndexError;
 use crate::block::{self, Decoded, UNIT};
 use crate::faults::{Fault, planted};
@@ -77,6 +77,12 @@ impl Op<'_> {
             Some(groups) => {
                 mark!("lookup: CurSegment");
                 let words = done.buf(groups);
+                if count_taken(geometry, words.words(), state.generation).1 {
+                    mark!("lookup: emptied meanwhile");
+                    drop(done);
+                    self.wait_for(probe.segment).await?;
+                    return Ok(Step::Again);
+                }
                 let fp2 = fp2_of(self.hash);
                 // The second fingerprint of a slot that has not landed is not there.
                 let matching = |(i, item): &(usize, Item)| item.entry.fp == fp && (item.fp2 == fp2 || *i >= count);

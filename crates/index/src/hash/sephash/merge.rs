@@ -13,7 +13,7 @@
 //!
 //! Four round trips, a split every fourth time five; the paper allows five.
 
-use super::layout::{Control, Entry, LOCKED, META_LEN, Meta, ROUND, State, dep_of};
+use super::layout::{Control, Entry, LOCKED, META_LEN, Meta, ROUND, State, dep_of, emptied};
 use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::probe::{Need, Op, Segment, Step, damaged, taken};
@@ -348,7 +348,7 @@ impl Held<'_, '_> {
         mark!("merge");
         let next = Control::new(self.control.generation() + 1, self.control.depth(), false);
         let mut batch = self.span().batch();
-        self.renew(&mut batch, next, main, kept.len());
+        self.renew(&mut batch, next, main, kept.len(), !dropped.is_empty());
         batch.faa(self.segment.at, self.control.towards(next));
         if let Some(cell) = self.cell {
             cell.clear(&mut batch);
@@ -473,7 +473,8 @@ impl Held<'_, '_> {
         child: RemotePtr,
     ) -> Result<(), IndexError> {
         let next = Control::new(self.control.generation() + 1, self.control.depth() + 1, true);
-        self.renew(&mut batch, next, main, len);
+        // Entries of the child's may be dropped by merges of the child.
+        self.renew(&mut batch, next, main, len, true);
         batch.faa(self.segment.at, self.control.towards(next));
         batch.faa(child, LOCKED.wrapping_neg());
         batch.faa(self.segment.at, LOCKED.wrapping_neg());
@@ -484,14 +485,17 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// CurSegMeta of the next generation, but for the control word.
-    fn renew(&self, batch: &mut farindex_fabric::Batch<'_>, next: Control, main: RemotePtr, len: usize) {
-        let words = Meta::words_of(next, main, len);
-        if !self.index.config.resize_entry {
-            // What emptying every slot costs that has no sign: an old word for an old word, so it changes nothing.
-            batch.write_words(self.segment.at.add(META_LEN as u64), &self.groups);
+    /// CurSegMeta of the next generation, but for the control word. Where blocks of this generation's entries may be used
+    /// again before all slots have been taken anew, the slots are emptied as well: who claims one CASes it from what was
+    /// left in it, and that must never come back.
+    fn renew(&self, batch: &mut farindex_fabric::Batch<'_>, next: Control, main: RemotePtr, len: usize, empties: bool) {
+        batch.write_words(self.segment.at.add(8), &Meta::words_of(next, main, len)[1..]);
+        if empties || !self.index.config.resize_entry {
+            mark!("merge: slots emptied");
+            let mut buf = self.span().endpoint().buf(self.index.geometry.words * 8);
+            buf.words_mut().fill(emptied(self.control.generation()));
+            batch.write(self.segment.at.add(META_LEN as u64), buf);
         }
-        batch.write_words(self.segment.at.add(8), &words[1..]);
     }
 
     fn note(&self, suffix: u64, control: Control, main: RemotePtr, len: usize, table: Arc<super::fptable::FpTable>) {

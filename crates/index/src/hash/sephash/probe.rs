@@ -357,7 +357,7 @@ impl<'a> Op<'a> {
         let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
         drop(done);
         let state = meta.and_then(|meta| meta.state());
-        let slots = taken(geometry, &words, control.generation()).count();
+        let (slots, _) = count_taken(geometry, &words, control.generation());
         match state {
             Some(state) if state.generation == control.generation() && state.count >= slots => Ok(Step::Done(false)),
             _ if control.locked() => {
@@ -396,8 +396,17 @@ pub(super) fn taken(
     generation: u64,
 ) -> impl DoubleEndedIterator<Item = (usize, Item)> {
     (0..geometry.slots).filter_map(move |i| {
-        let word = words.get(geometry.slot(i)).copied().filter(|word| is_taken(*word, generation))?;
+        let word =
+            words.get(geometry.slot(i)).copied().filter(|word| is_taken(*word, generation) && !is_emptied(*word))?;
         let fp2 = super::layout::fp2_in(words.get(geometry.fp2_word(i)).copied().unwrap_or_default(), i);
         Some((i, Item { entry: Entry::decode(word), fp2 }))
     })
+}
+
+/// How many slots of a CurSegment's groups are taken in a generation, and whether some of them have been emptied: then that
+/// generation is about to end, or has ended.
+pub(super) fn count_taken(geometry: super::layout::Geometry, words: &[u64], generation: u64) -> (usize, bool) {
+    let taken =
+        (0..geometry.slots).filter_map(|i| words.get(geometry.slot(i)).filter(|word| is_taken(**word, generation)));
+    taken.fold((0, false), |(count, emptied), word| (count + 1, emptied || is_emptied(*word)))
 }

@@ -16,7 +16,7 @@
 use super::layout::{BITMAP_WORDS, Control, LOCKED, META_LEN, Meta, STAMP, fp2_of, stamp_words, with_fp2};
 use super::main_segment::{self, Item};
 use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
-use super::probe::{Op, Segment, damaged, taken};
+use super::probe::{Op, Segment, count_taken, damaged, taken};
 use super::{SepHash, Table};
 use crate::IndexError;
 use crate::extendible::Entry as Word;
@@ -179,7 +179,7 @@ impl Rescue<'_, '_> {
             }
         }
         let slots: Vec<Item> = taken(geometry, &held.groups, control.generation()).map(|(_, item)| item).collect();
-        if slots.len() < geometry.slots {
+        if count_taken(geometry, &held.groups, control.generation()).0 < geometry.slots {
             return held.release().await;
         }
         // Second fingerprints are computed anew: whose landing is missing may have died.

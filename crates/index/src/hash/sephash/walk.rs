@@ -8,7 +8,7 @@ use super::layout::{Control, META_LEN, Meta, State, dep_of, fp_of, fp2_of};
 use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::merge::main_items;
-use super::probe::{Segment, damaged, taken};
+use super::probe::{Segment, count_taken, damaged, taken};
 use super::rescue::Rescue;
 use super::{SepHash, Table};
 use crate::audit::{IndexAudit, Problems};
@@ -71,6 +71,7 @@ impl SepHash {
             drop(done);
             if let Some(state) = meta.and_then(|meta| meta.state())
                 && state.generation == control.generation()
+                && !count_taken(self.geometry, &groups, state.generation).1
             {
                 // Named under this pin, so nobody uses its memory again before the pin ends.
                 let words = match state.len {
