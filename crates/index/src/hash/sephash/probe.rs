@@ -12,7 +12,9 @@
 //! * If the control word, read last, is of generation `g` as well, so is the window.
 
 use super::fptable::{FpTable, Points};
-use super::layout::{Control, Entry, FINGERPRINTS, GROUP, GROUP_WORDS, META_LEN, Meta, State, fp_of, fp2_of, is_taken};
+use super::layout::{
+    Control, Entry, FINGERPRINTS, GROUP, GROUP_WORDS, META_LEN, Meta, State, fp_of, fp2_of, is_emptied, is_taken,
+};
 use super::main_segment::{self, Item};
 use super::views::View;
 use super::{SepHash, Table, TableKind};
