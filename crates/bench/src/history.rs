@@ -1,23 +1,26 @@
 //! Recording what the clients were told, so that the checker can judge it.
 //!
-//! [`Recording`] is a [`Bench`] around another one: its workers stamp every call of the index before it begins and after
-//! it has answered, whatever phase it belongs to. The driver does not know.
+//! [`Recording`] is a [`Bench`] around another one, or a [`Simulated`] around one that runs on a simulated cluster: its
+//! workers stamp every call of the index before it begins and after it has answered, whatever phase it belongs to. The
+//! driver does not know.
 //!
 //! Invariants:
 //!
 //! 1. nothing that another operation may have seen is missing. Memory is bounded by ending the history early: it is the
 //!    run up to one moment; what had not been answered by then is pending, what had not been asked is not in it;
-//! 2. stamps are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine read alike;
+//! 2. stamps are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine read alike, or of virtual time: what
+//!    ends when something else begins is concurrent with it;
 //! 3. an operation that failed is pending, since it may have taken effect, unless its error says that it did not.
 //!
 //! An operation takes about 250 bytes until it is written, and its key and value; a value of more than 32 bytes is
 //! recorded as a hash of 16 bytes, which is equal where the values are.
 
-use crate::driver::{Bench, Worker};
+use crate::driver::{Bench, Simulated, Worker};
 use farindex_check::{Call, ClientLog, History, HistoryError, Operation, Outcome, Recorder};
 use farindex_fabric::{Endpoint, Executor};
 use farindex_index::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,9 +56,9 @@ impl Book {
     }
 }
 
-/// A bench whose history is recorded.
-pub struct Recording<'a, B> {
-    bench: &'a B,
+/// A bench whose history is recorded: `&B` for a [`Bench`], `Rc<B>` for a [`Simulated`].
+pub struct Recording<B> {
+    bench: B,
     book: Arc<Book>,
 }
 
@@ -67,9 +70,9 @@ pub struct Recorded {
     pub cut: bool,
 }
 
-impl<'a, B> Recording<'a, B> {
+impl<B> Recording<B> {
     /// Records up to `most` operations.
-    pub fn new(bench: &'a B, most: u64) -> Self {
+    pub fn new(bench: B, most: u64) -> Self {
         let book = Book { recorder: Recorder::new(), begun: AtomicU64::new(0), most, end: AtomicU64::new(OPEN) };
         Recording { bench, book: Arc::new(book) }
     }
@@ -96,13 +99,27 @@ fn cut(operations: &mut Vec<Operation>, end: u64) {
     }
 }
 
-impl<B: Bench> Bench for Recording<'_, B> {
+impl<B: Bench> Bench for Recording<&B> {
     type Worker = RecordingWorker<B::Worker>;
     fn worker(&self, thread: usize, executor: &Executor) -> Result<Self::Worker, String> {
         let inner = self.bench.worker(thread, executor)?;
-        let log = RefCell::new(self.book.recorder.client(thread as u64));
-        Ok(RecordingWorker { inner, log, book: Arc::clone(&self.book) })
+        Ok(RecordingWorker::new(inner, thread, &self.book, Clock::Monotonic))
     }
+}
+
+impl<B: Simulated> Simulated for Recording<Rc<B>> {
+    type Worker = RecordingWorker<B::Worker>;
+    async fn worker(&self, thread: usize, client: &farindex_sim::Client) -> Result<Self::Worker, String> {
+        let inner = self.bench.worker(thread, client).await?;
+        Ok(RecordingWorker::new(inner, thread, &self.book, Clock::Virtual))
+    }
+}
+
+/// Where stamps come from.
+#[derive(Debug, Clone, Copy)]
+enum Clock {
+    Monotonic,
+    Virtual,
 }
 
 /// A worker whose calls are recorded; it is its own index.
@@ -110,6 +127,7 @@ pub struct RecordingWorker<W> {
     inner: W,
     log: RefCell<ClientLog>,
     book: Arc<Book>,
+    clock: Clock,
 }
 
 fn shortened(value: &[u8]) -> Vec<u8> {
@@ -119,30 +137,39 @@ fn shortened(value: &[u8]) -> Vec<u8> {
     }
 }
 
-fn stamp() -> u64 {
-    crate::clock::monotonic().as_nanos() as u64
-}
-
 /// Did the operation certainly change nothing?
 fn was_refused(error: &IndexError) -> bool {
     matches!(error, IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. })
 }
 
 impl<W: Worker> RecordingWorker<W> {
+    fn new(inner: W, thread: usize, book: &Arc<Book>, clock: Clock) -> Self {
+        let log = RefCell::new(book.recorder.client(thread as u64));
+        RecordingWorker { inner, log, book: Arc::clone(book), clock }
+    }
+
+    fn stamp(&self) -> u64 {
+        let now = match self.clock {
+            Clock::Monotonic => crate::clock::monotonic(),
+            Clock::Virtual => self.inner.now(),
+        };
+        now.as_nanos() as u64
+    }
+
     async fn record<T>(
         &self,
         call: impl FnOnce() -> Call,
         carry_out: impl Future<Output = Result<T, IndexError>>,
         outcome: impl FnOnce(&T) -> Outcome,
     ) -> Result<T, IndexError> {
-        if !self.book.admits(stamp) {
+        if !self.book.admits(|| self.stamp()) {
             return carry_out.await;
         }
         let call = call();
-        let invoked = stamp();
+        let invoked = self.stamp();
         let ticket = self.log.borrow_mut().invoke(call, invoked);
         let answer = carry_out.await;
-        let responded = stamp();
+        let responded = self.stamp();
         match &answer {
             Ok(answer) => self.log.borrow_mut().complete(ticket, responded, outcome(answer)),
             Err(error) if was_refused(error) => self.log.borrow_mut().cancel(ticket),

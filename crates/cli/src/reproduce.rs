@@ -43,6 +43,9 @@ enum Table {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Figure {
+    /// Throughput of READs: one larger against two smaller ones
+    #[value(name = "1a")]
+    Reads,
     /// Throughput over time while the table grows
     #[value(name = "16")]
     Course,
@@ -63,7 +66,7 @@ struct Shard {
     /// With --figure 16: write OUT.csv, OUT.svg and OUT.html
     #[arg(long, value_name = "OUT", requires = "figure")]
     out: Option<std::path::PathBuf>,
-    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for figures 100K]
+    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for figure 16 100K]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
     /// Clients (coroutines): of the one thread that works, or for figures of all cores of the cluster
@@ -83,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     match (shard.table, shard.figure) {
         (Some(Table::RoundTrips), _) => round_trips(shard, &watch),
         (Some(Table::Space), _) => space(shard, &watch),
+        (None, Some(Figure::Reads)) => figures::read_sizes(shard, &watch),
         (None, Some(Figure::Course)) => figures::course(shard, &watch),
         (None, Some(Figure::Steps)) => figures::steps(shard, &watch),
         (None, None) => Err(Failure::usage("it takes --table or --figure")),

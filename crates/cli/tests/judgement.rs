@@ -205,6 +205,32 @@ fn a_sweep_leaves_a_table_a_figure_and_a_page() {
 }
 
 #[test]
+fn a_simulated_run_leaves_a_history_that_holds() {
+    let dir = Dir::new();
+    let out = dir.path("history");
+    let flags = ["sim", "--workload", "ycsb-a", "--keys", "200", "--ops", "3000", "--clients", "24", "--json", "-"];
+    let plain = run(&flags);
+    let ended = run(&[&flags[..], &["--history", text(&out)]].concat());
+    assert_eq!((plain.code, ended.code), (Some(0), Some(0)), "{}", ended.err);
+    let (plain, told) = (json(&plain), json(&ended));
+    assert_eq!(told["history"]["verdict"], "ok");
+    // Load, warm-up, measurement, audit.
+    assert!(told["history"]["operations"].as_u64().unwrap() >= 3400, "{}", told["history"]);
+    assert_eq!(plain["seconds"], told["seconds"], "recording takes no virtual time");
+    let again = run(&["check-history", text(&out)]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+}
+
+#[test]
+fn reads_of_one_and_of_two_round_trips_are_compared() {
+    let ended = run(&["reproduce", "shard", "--figure", "1a", "--json", "-"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let result = json(&ended);
+    assert_eq!(result["beats_in_turn"], true);
+    assert_eq!(result["points"].as_array().map(Vec::len), Some(20));
+}
+
+#[test]
 fn a_figure_is_reproduced() {
     let dir = Dir::new();
     let out = dir.path("figure");

@@ -188,12 +188,18 @@ impl Endpoint {
 
 struct Arrivals<'a> {
     inner: &'a Inner,
+    /// Who waits for the first completion: mostly there is one, and it needs no allocation.
+    first: Option<Waker>,
     woken: Vec<Waker>,
 }
 
 impl Completions for Arrivals<'_> {
     fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) {
-        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result));
+        let waker = self.inner.flights.borrow_mut().settle(id, chain, result);
+        match self.first {
+            None => self.first = waker,
+            Some(_) => self.woken.extend(waker),
+        }
     }
 }
 
@@ -201,12 +207,12 @@ impl Driver for Endpoint {
     fn progress(&self) -> bool {
         let mut any = false;
         if !self.inner.flights.borrow().is_empty() {
-            let mut arrivals = Arrivals { inner: &self.inner, woken: Vec::new() };
+            let mut arrivals = Arrivals { inner: &self.inner, first: None, woken: Vec::new() };
             let mut transport = self.inner.transport.borrow_mut();
             any = transport.progress(&mut arrivals);
             let now = transport.now();
             drop(transport);
-            arrivals.woken.into_iter().for_each(Waker::wake);
+            arrivals.first.into_iter().chain(arrivals.woken).for_each(Waker::wake);
             let deadline = self.inner.deadline.get();
             let (expired, woken) = self.inner.flights.borrow_mut().expire(now, deadline);
             woken.into_iter().for_each(Waker::wake);

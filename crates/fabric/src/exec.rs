@@ -5,6 +5,7 @@
 //! both, unchanged. Tasks run in the order in which they were woken, so a run is as deterministic as its driver.
 
 use async_task::Runnable;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -44,6 +45,8 @@ impl Wake for Flag {
 /// Runs the coroutines of one worker thread.
 pub struct Executor {
     queue: Arc<Queue>,
+    /// What is being run, kept for its allocation.
+    running: RefCell<VecDeque<Runnable>>,
     flag: Arc<Flag>,
     waker: Waker,
 }
@@ -59,7 +62,7 @@ impl Executor {
     pub fn new() -> Self {
         let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&flag));
-        Executor { queue: Arc::default(), flag, waker }
+        Executor { queue: Arc::default(), running: RefCell::default(), flag, waker }
     }
 
     /// Starts a coroutine. It first runs inside [`block_on`](Self::block_on) or [`run_ready`](Self::run_ready).
@@ -73,13 +76,14 @@ impl Executor {
 
     /// Polls every task that has been woken, once each; returns how many.
     pub fn run_ready(&self) -> usize {
-        let ready = self.queue.lock().len();
-        for _ in 0..ready {
-            let Some(runnable) = self.queue.lock().pop_front() else {
-                break;
-            };
+        // One lock for all of them. A task that drives this executor itself finds an empty deque here, which does as well.
+        let mut running = self.running.take();
+        std::mem::swap(&mut *self.queue.lock(), &mut running);
+        let ready = running.len();
+        while let Some(runnable) = running.pop_front() {
             runnable.run();
         }
+        self.running.replace(running);
         ready
     }
 
@@ -122,7 +126,7 @@ impl Drop for Executor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::{Cell, RefCell};
+    use std::cell::Cell;
     use std::rc::Rc;
 
     struct Nothing;

@@ -112,6 +112,11 @@ impl Pool {
     pub fn raw(&self) -> &farindex_pool::Pool {
         &self.inner.pool
     }
+    /// How often this process has been silent for a lease and has come back: it was stopped, or not scheduled. It has lost
+    /// nothing by it, or every operation would say so; but others may have been refused what it held, or have waited for it.
+    pub fn lapses(&self) -> u64 {
+        self.inner.client.lapses()
+    }
     /// The fabric below.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.inner.fabric

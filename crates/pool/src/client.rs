@@ -6,7 +6,7 @@
 //! before it counts as held: whoever arrives writes that down by CASes, which change nothing if the slot was taken back.
 
 use crate::epoch::OldestPin;
-use crate::intent::{Lock, cleared, stands};
+use crate::intent::{Lock, cleared, describe, stands};
 use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
 use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
@@ -30,6 +30,9 @@ pub struct Client {
     epoch: AtomicU64,
     heartbeat: AtomicU64,
     lost: AtomicBool,
+    /// When the latest heartbeat was posted, in nanoseconds of the fabric's clock.
+    beat_at: AtomicU64,
+    lapses: AtomicU64,
     /// One tick at a time; who finds it taken goes on, because the other's tick serves it too.
     ticking: AtomicBool,
     pins: Mutex<Vec<Arc<OldestPin>>>,
@@ -118,6 +121,8 @@ impl Client {
                         epoch: AtomicU64::new(epoch),
                         heartbeat: AtomicU64::new(1),
                         lost: AtomicBool::new(false),
+                        beat_at: AtomicU64::new(nanos(began)),
+                        lapses: AtomicU64::new(0),
                         ticking: AtomicBool::new(false),
                         slots_before,
                         cataloguing: AtomicBool::new(false),
@@ -219,6 +224,13 @@ impl Client {
     /// Has another client taken this one's slot back?
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How often others may have seen this client expired although it was alive: more than a lease passed from the posting of
+    /// one heartbeat to the completion of the next. It holds its slot still, or [`is_lost`](Self::is_lost) would say so; but
+    /// others may have been refused the locks that it held, or have waited for the epoch.
+    pub fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::Relaxed)
     }
 
     /// Opens a session on the calling thread.
@@ -390,18 +402,31 @@ impl Client {
                 all_quiesced = self.is_over(slot, record) && evict(&self.pool, &span, slot as u64, record).await?;
             }
         }
+        let beat_at = nanos(endpoint.now());
         let mut batch = span.batch();
         let heartbeat = self.heartbeat.fetch_add(1, Ordering::Relaxed) + 1;
         let at = geometry.client(self.slot).add(offset_of!(ClientSlot, heartbeat) as u64);
         batch.write_words(at, &[heartbeat, quiesced]);
         let advance = all_quiesced.then(|| batch.cas(header_word(HOME, header::EPOCH), epoch, epoch + 1));
         let mut done = batch.post().await?;
+        let silent = nanos(endpoint.now()).saturating_sub(self.beat_at.swap(beat_at, Ordering::Relaxed));
+        if silent > nanos(self.pool.lease()) {
+            self.lapses.fetch_add(1, Ordering::Relaxed);
+        }
         if let Some(advance) = advance
             && done.old(advance) == epoch
         {
             self.epoch.fetch_max(epoch + 1, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Those who keep the epoch from moving on, in words: they have not quiesced at the epoch that this client knows.
+    pub async fn laggards(&self, span: &Span) -> Result<String, PoolError> {
+        let (epoch, all) = (self.epoch(), clients(&self.pool, span).await?);
+        let behind = all.iter().filter(|other| other.slot != self.slot && other.record.quiesced < epoch);
+        let who: Vec<_> = behind.map(|other| describe(&all, other.slot, None)).collect();
+        Ok(if who.is_empty() { "a client that has just quiesced".to_owned() } else { who.join(" or ") })
     }
 
     /// Gives back all that closed sessions left, and then the slot. Refuses while sessions are open: their pins would no
@@ -483,6 +508,10 @@ fn checked_epoch(epoch: u64, known: u64) -> Result<u64, PoolError> {
 
 pub(crate) fn first_word(buf: &Buf) -> u64 {
     buf.words().first().copied().unwrap_or_default()
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

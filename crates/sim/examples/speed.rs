@@ -1,6 +1,6 @@
 //! How fast the simulator is: verbs a second of one core, in both modes.
 //!
-//! `cargo run --release -p farindex-sim --example speed`
+//! `cargo run --release -p farindex-sim --example speed [NAME]`, for those whose name begins so.
 
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_sim::{Config, Outcome, Preset, Sim, Swarm};
@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 /// `clients` clients with `depth` coroutines each; every round is a batch of so many verbs.
 fn measure(name: &str, config: Config, clients: usize, depth: usize, verbs: u64, rounds: u64) {
+    if std::env::args().nth(1).is_some_and(|wanted| !name.starts_with(&wanted)) {
+        return;
+    }
     let nodes = config.nodes as u64;
     let sim = match Sim::new(1, config) {
         Ok(sim) => sim,

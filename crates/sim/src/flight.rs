@@ -65,17 +65,8 @@ pub(crate) struct Flight {
 impl Flight {
     /// Takes a chain in and sorts its verbs into lanes.
     pub(crate) fn open(&mut self, conn: u32, id: u64, chain: Chain) {
-        *self = Flight {
-            conn,
-            id,
-            chain,
-            lanes: std::mem::take(&mut self.lanes),
-            plans: std::mem::take(&mut self.plans),
-            events: 0,
-            awaited: 0,
-            received: 0,
-            fails: false,
-        };
+        (self.conn, self.id, self.chain) = (conn, id, chain);
+        (self.events, self.awaited, self.received, self.fails) = (0, 0, 0, false);
         self.lanes.clear();
         self.plans.clear();
         for verb in &self.chain {

@@ -42,14 +42,22 @@ impl What {
     }
 }
 
-/// An event with its moment.
+/// An event with its moment. The heap moves these about, so they are half a cache line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) at: u64,
+    /// Its number, and in the lowest bit whether it has been put off.
     seq: u64,
-    /// It has been put off once already, by its client's death.
-    pub(crate) put_off: bool,
     pub(crate) what: What,
+}
+
+const _: () = assert!(size_of::<Event>() == 32);
+
+impl Event {
+    /// Has it been put off once already, by its client's death?
+    pub(crate) fn put_off(&self) -> bool {
+        self.seq & 1 == 1
+    }
 }
 
 impl PartialEq for Event {
@@ -85,7 +93,7 @@ impl Queue {
     }
     fn insert(&mut self, at: u64, what: What, put_off: bool) {
         self.next += 1;
-        self.heap.push(Reverse(Event { at, seq: self.next, put_off, what }));
+        self.heap.push(Reverse(Event { at, seq: self.next << 1 | u64::from(put_off), what }));
     }
     pub(crate) fn pop(&mut self) -> Option<Event> {
         self.heap.pop().map(|Reverse(event)| event)

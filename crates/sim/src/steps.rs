@@ -60,10 +60,11 @@ impl World {
 
     fn judge(&mut self, event: Event, flight: u32, lane: u32, verb: Option<u32>) -> Verdict {
         let lane = &mut self.flights[flight as usize].lanes[lane as usize];
-        if lane.loss.is_some() || (!event.put_off && event.at > lane.cut) || verb.is_some_and(|verb| verb > lane.keep) {
+        if lane.loss.is_some() || (!event.put_off() && event.at > lane.cut) || verb.is_some_and(|verb| verb > lane.keep)
+        {
             return Verdict::Drop;
         }
-        if lane.put_off > 0 && !event.put_off {
+        if lane.put_off > 0 && !event.put_off() {
             return Verdict::PutOff(lane.put_off);
         }
         if !self.nodes[lane.node].up {

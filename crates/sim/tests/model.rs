@@ -113,37 +113,67 @@ fn one_read_of_no_bytes_takes_as_long_as_the_preset_says() {
     }
 }
 
-/// A CPU that costs nothing, so that the NIC is the limit.
-fn bare() -> Preset {
-    Preset { doorbell_ns: 0, wqe_ns: 0, poll_ns: 0, ..Preset::linear_probing() }
+/// A CPU that costs nothing, so that the NIC is the limit; and one that plays one role.
+fn bare(preset: Preset) -> Preset {
+    Preset { doorbell_ns: 0, wqe_ns: 0, poll_ns: 0, colocated: false, memory_nodes: 1, ..preset }
+}
+
+/// So many a second, if each takes this long.
+fn per_second(ps: u64) -> f64 {
+    1e12 / ps as f64
 }
 
 #[test]
 fn the_message_rate_is_the_limit_of_small_reads() {
-    let op = Op::Reads { bytes: 0, verbs: 1 };
-    near(throughput(bare(), 1, 28, 16, op), 87.17e6, 0.01);
+    for preset in Preset::all().map(bare) {
+        // Unless the header alone takes longer on the wire.
+        let limit = per_second(preset.message_ps.max(preset.header_bytes * preset.byte_ps));
+        let op = Op::Reads { bytes: 0, verbs: 1 };
+        near(throughput(preset, 2, 14, 16, op), limit, 0.01);
+    }
     // 28 threads of the paper's client do it too, although each doorbell costs them something, if they batch.
+    let preset = Preset::linear_probing();
+    let limit = per_second(preset.message_ps);
     let op = Op::Reads { bytes: 0, verbs: 16 };
-    near(16.0 * throughput(Preset::linear_probing(), 1, 28, 4, op), 87.17e6, 0.02);
+    near(16.0 * throughput(preset, 1, 28, 4, op), limit, 0.02);
 }
 
 #[test]
 fn the_bandwidth_is_the_limit_of_large_reads_and_writes() {
-    let payload = 100e9 * 4096.0 / (4096.0 + 30.0);
-    for op in [Op::Reads { bytes: 4096, verbs: 1 }, Op::Write { bytes: 4096 }] {
-        near(throughput(bare(), 2, 14, 8, op) * 4096.0 * 8.0, payload, 0.02);
+    for preset in Preset::all().map(bare) {
+        for bytes in [1024, 4096] {
+            let limit = per_second((bytes as u64 + preset.header_bytes) * preset.byte_ps);
+            for op in [Op::Reads { bytes, verbs: 1 }, Op::Write { bytes }] {
+                near(throughput(preset.clone(), 2, 14, 8, op), limit, 0.02);
+            }
+        }
     }
 }
 
 #[test]
 fn atomics_have_a_limit_of_their_own_and_a_lower_one_on_one_address() {
-    near(throughput(bare(), 2, 16, 16, Op::Faa { shared: false }), 25e6, 0.01);
-    near(throughput(bare(), 2, 16, 16, Op::Faa { shared: true }), 2.5e6, 0.01);
+    for preset in Preset::all().map(bare) {
+        let (many, one) = (per_second(preset.atomic_ps), per_second(preset.atomic_same_ps));
+        near(throughput(preset.clone(), 2, 16, 16, Op::Faa { shared: false }), many, 0.01);
+        near(throughput(preset, 2, 16, 16, Op::Faa { shared: true }), one, 0.01);
+    }
+}
+
+/// Where a machine plays both roles, its NIC's messages are those of its clients and those for its memory.
+#[test]
+fn a_nic_with_two_roles_does_half_as_much_in_each() {
+    for preset in Preset::all().into_iter().filter(|preset| preset.colocated) {
+        let nodes = preset.memory_nodes as f64;
+        let limit = nodes * per_second(preset.message_ps) / 2.0;
+        let both = Preset { colocated: true, memory_nodes: preset.memory_nodes, ..bare(preset.clone()) };
+        let op = Op::Reads { bytes: 0, verbs: 1 };
+        near(throughput(both, preset.memory_nodes, 14, 16, op), limit, 0.02);
+    }
 }
 
 #[test]
 fn a_hot_word_does_not_hold_up_the_reads_beside_it() {
-    let sim = cluster(bare(), 1);
+    let sim = cluster(bare(Preset::linear_probing()), 1);
     for _ in 0..64 {
         let client = sim.client();
         let endpoint = client.connect();
@@ -186,7 +216,7 @@ fn one_larger_read_beats_two_smaller_ones() {
 
 #[test]
 fn calls_queue_for_the_memory_nodes_cores() {
-    let sim = cluster(Preset { call_ns: 10_000, call_cores: 2, ..bare() }, 1);
+    let sim = cluster(Preset { call_ns: 10_000, call_cores: 2, ..bare(Preset::linear_probing()) }, 1);
     sim.set_handler(Box::new(|_, memory, request| {
         memory[8] += 1;
         request.to_vec()

@@ -12,7 +12,7 @@ use farindex_check::{Limits, Verdict, check, format};
 use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct History {
@@ -46,7 +46,38 @@ pub(crate) struct Told {
     report: String,
 }
 
+/// What a history can be held to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judged {
+    /// It is all that happened.
+    Whole,
+    /// Other processes have the rest.
+    Part,
+    /// The run was interrupted.
+    Not,
+}
+
 impl Told {
+    /// Writes a history, and checks it if it is whole.
+    pub(crate) fn of(path: &Path, file: File, recorded: &Recorded, judged: Judged) -> Result<Told, Failure> {
+        let Recorded { history, cut } = recorded;
+        let written = format::write(history, BufWriter::new(file));
+        written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
+        let (verdict, report) = match judged {
+            Judged::Part => {
+                (None, "check it together with those of the other processes: farindex check-history\n".to_owned())
+            }
+            Judged::Not => (None, "not checked\n".to_owned()),
+            Judged::Whole => {
+                let report = check(history, &Limits::default());
+                (Some(name(report.verdict)), report.to_string())
+            }
+        };
+        if verdict.is_some_and(|verdict| verdict != name(Verdict::Ok)) {
+            note(format!("error: the history does not hold: farindex check-history {}", path.display()));
+        }
+        Ok(Told { file: path.to_owned(), operations: history.operations().len(), cut: *cut, verdict, report })
+    }
     pub(crate) fn holds(&self) -> bool {
         self.verdict.is_none_or(|verdict| verdict == name(Verdict::Ok))
     }
@@ -132,22 +163,13 @@ impl History {
         let file = File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
         let recording = Recording::new(bench, self.history_ops);
         let outcome = watch.run(&recording, plan)?;
-        let Recorded { history, cut } =
-            recording.finish().map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
-        let written = format::write(&history, BufWriter::new(file));
-        written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
-        let (verdict, report) = if self.shared() {
-            (None, "check it together with those of the other processes: farindex check-history\n".to_owned())
-        } else if watch.stopped() {
-            (None, "not checked\n".to_owned())
-        } else {
-            let report = check(&history, &Limits::default());
-            (Some(name(report.verdict)), report.to_string())
+        let recorded = recording.finish().map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
+        let judged = match (self.shared(), watch.stopped()) {
+            (true, _) => Judged::Part,
+            (false, true) => Judged::Not,
+            (false, false) => Judged::Whole,
         };
-        if verdict.is_some_and(|verdict| verdict != name(Verdict::Ok)) {
-            note(format!("error: the history does not hold: farindex check-history {}", path.display()));
-        }
-        *told = Some(Told { file: path.clone(), operations: history.operations().len(), cut, verdict, report });
+        *told = Some(Told::of(path, file, &recorded, judged)?);
         Ok(outcome)
     }
 }

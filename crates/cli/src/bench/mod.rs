@@ -1,6 +1,6 @@
 //! `farindex bench`.
 
-mod history;
+pub(crate) mod history;
 mod options;
 pub(crate) mod reference;
 pub(crate) mod subject;

@@ -1,4 +1,4 @@
-//! Figures 16 and 17 of SHARD, on a simulated cluster.
+//! Figures 1a, 16 and 17 of SHARD, on a simulated cluster.
 
 use super::Shard;
 use crate::bench::{Watch, pool_size};
@@ -10,6 +10,7 @@ use farindex::shard::Config;
 use farindex_bench::plot::{Curve, Figure, Page, Table};
 use farindex_bench::record::Identity;
 use farindex_bench::reproduce::course::{CLAIMS_16, Course, FIGURE_16};
+use farindex_bench::reproduce::reads;
 use farindex_bench::{Plan, Row, Workload};
 use farindex_sim::Preset;
 use serde::Serialize;
@@ -29,7 +30,7 @@ fn cluster(config: Config, coalesce: bool, plan: &Plan) -> Cluster {
     let node_len = pool_size(plan) / memory_nodes as u64 + ((plan.threads as u64) << 20);
     let node_len = node_len.next_multiple_of(4096);
     let config = IndexConfig::Shard(config);
-    Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, series: Some(FINE) }
+    Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, series: Some(FINE), history: None }
 }
 
 fn plan(workload: &str, keys: u64, args: &Shard) -> Result<Plan, Failure> {
@@ -193,60 +194,189 @@ const NO_SWITCH: &str = "without a switch in ours, so not measured: ordered CAS,
 /// One configuration of ours.
 #[derive(Debug, Serialize)]
 struct Step {
-    name: &'static str,
+    name: String,
+    alpha: f64,
+    coalesce: bool,
     /// Operations per virtual second.
     read_only: f64,
     write_only: f64,
+    /// Of the write-only run, for each insert: how often a worker has read the root (and told it what it had added), FAAs
+    /// (which also release locks), round trips.
+    synchronizations: f64,
+    faas: f64,
+    round_trips: f64,
+    /// Nanoseconds of one insert, in the middle and for one in a hundred.
+    p50_ns: u64,
+    p99_ns: u64,
 }
 
-pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
-    let keys = args.one_number("figure 17", 100_000)?;
-    let with = |alpha| Config { alpha, ..Config::default() };
-    let shipped = Config::default();
-    let clients = plan("get", keys, args)?.clients as f64;
-    let configurations = [
-        ("without AFS: every insert synchronizes (alpha 0)", with(0.0), false),
-        ("AFS as shipped and in the paper (alpha 0.1)", shipped, false),
-        ("AFS with alpha shared out: 0.1 / clients", with(shipped.alpha / clients), false),
-        ("AFS as shipped, and the local lock table", shipped, true),
-    ];
-    let mut steps = Vec::new();
-    for (name, config, coalesce) in configurations {
-        let mut rates = [0.0; 2];
-        for (rate, workload) in rates.iter_mut().zip(["get", "ycsb-load"]) {
+impl Step {
+    fn of(name: String, config: Config, coalesce: bool, args: &Shard, watch: &Watch) -> Result<Option<Step>, Failure> {
+        let keys = keys_17(args)?;
+        let run = |workload: &str| {
             let mut plan = plan(workload, keys, args)?;
             if workload == "get" {
                 // The last resize is lazy, and the first to come by a bucket moves it: that is growth, not search.
                 (plan.warmup, plan.ops) = (keys, Some(keys / 2));
             }
             let cluster = Cluster { series: None, ..cluster(config, coalesce, &plan) };
-            let Some((row, _)) = measure(&cluster, &plan, watch)? else { return Ok(exit::INTERRUPTED) };
-            *rate = row.throughput_ops_per_s;
-        }
-        let [read_only, write_only] = rates;
-        steps.push(Step { name, read_only, write_only });
+            measure(&cluster, &plan, watch)
+        };
+        let Some((reads, _)) = run("get")? else { return Ok(None) };
+        let Some((row, simulation)) = run("ycsb-load")? else { return Ok(None) };
+        let cost = row.kinds.get("insert").ok_or_else(|| Failure::new(exit::BUG, "inserts were not measured"))?;
+        Ok(Some(Step {
+            name,
+            alpha: config.alpha,
+            coalesce,
+            read_only: reads.throughput_ops_per_s,
+            write_only: row.throughput_ops_per_s,
+            synchronizations: simulation.synchronizations as f64 / keys as f64,
+            faas: cost.faa,
+            round_trips: cost.round_trips,
+            p50_ns: row.latency_ns.p50,
+            p99_ns: row.latency_ns.p99,
+        }))
     }
-    let result = json!({ "figure": 17, "source": FIGURE_17, "claims": CLAIMS_17, "not_measured": NO_SWITCH, "keys": keys, "steps": steps });
+}
+
+fn keys_17(args: &Shard) -> Result<u64, Failure> {
+    args.one_number("figure 17", 1_000_000)
+}
+
+/// What figure 17 compares, in lines.
+fn compare(steps: &[Step]) -> Vec<String> {
+    let preset = Preset::shard();
+    let words = preset.memory_nodes as f64 * 1e6 / preset.atomic_same_ps as f64;
+    let mut lines = vec![format!(
+        "each synchronization adds to the count word of one of {} tables; the NICs add {words:.1} M times a second to as many \
+         words",
+        preset.memory_nodes
+    )];
+    if let [without, .., shipped, _] = steps {
+        lines.push(format!(
+            "without AFS they add {:.1} M times a second: that is what holds it up",
+            without.write_only * without.synchronizations / 1e6,
+        ));
+        lines.push(format!(
+            "AFS: {:.2}x read-only, {:.2}x write-only; {:.2} synchronizations for each insert instead of {:.2}, and {:.1} round \
+             trips instead of {:.1}: who looks rarely learns late of a resize",
+            shipped.read_only / without.read_only,
+            shipped.write_only / without.write_only,
+            shipped.synchronizations,
+            without.synchronizations,
+            shipped.round_trips,
+            without.round_trips,
+        ));
+        lines.push(
+            "less than the paper's 4.1x: without AFS ours pays no round trip (it synchronizes in an operation's own batch)"
+                .to_owned(),
+        );
+    }
+    lines
+        .push("a table is too small for AFS while 0.1 x its free slots are few for each client: see --keys".to_owned());
+    lines
+}
+
+pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
+    let keys = keys_17(args)?;
+    let shipped = Config::default();
+    let with = |alpha| Config { alpha, ..shipped };
+    let rarely = shipped.alpha * 10.0;
+    let configurations = [
+        ("without AFS: every operation synchronizes (alpha 0)".to_owned(), with(0.0), false),
+        (format!("AFS ten times as rarely (alpha {rarely})"), with(rarely), false),
+        (format!("AFS as shipped (alpha {}, the paper's)", shipped.alpha), shipped, false),
+        ("AFS as shipped, and the local lock table".to_owned(), shipped, true),
+    ];
+    let mut steps = Vec::new();
+    for (name, config, coalesce) in configurations {
+        match Step::of(name, config, coalesce, args, watch)? {
+            Some(step) => steps.push(step),
+            None => return Ok(exit::INTERRUPTED),
+        }
+    }
+    let lines = compare(&steps);
+    let result = json!({
+        "figure": 17,
+        "source": FIGURE_17,
+        "claims": CLAIMS_17,
+        "comparison": lines,
+        "not_measured": NO_SWITCH,
+        "keys": keys,
+        "steps": steps,
+    });
     args.json.give(&result, || {
         let mut text = format!(
             "SHARD, Figure 17: what techniques contribute, uniform keys, {keys} of them, on a simulated cluster\n\nthe paper:\n"
         );
         CLAIMS_17.iter().for_each(|claim| text += &format!("  {claim}\n"));
-        text += "ours, predicted, in million operations per virtual second:\n";
-        text += &format!("  {:50} {:>9} {:>10}\n", "", "read-only", "write-only");
-        for Step { name, read_only, write_only } in &steps {
-            text += &format!("  {name:50} {:>9.2} {:>10.2}\n", read_only / 1e6, write_only / 1e6);
+        text += "ours, predicted, in million operations per virtual second; behind it, for each insert:\n";
+        text += &format!("  {:52} {:>9} {:>10}", "", "read-only", "write-only");
+        text += &format!(" {:>6} {:>6} {:>6} {:>9} {:>9}\n", "syncs", "FAAs", "trips", "p50", "p99");
+        for step in &steps {
+            let Step { name, read_only, write_only, synchronizations, faas, round_trips, p50_ns, p99_ns, .. } = step;
+            text += &format!("  {name:52} {:>9.2} {:>10.2}", read_only / 1e6, write_only / 1e6);
+            text += &format!(" {synchronizations:>6.2} {faas:>6.2} {round_trips:>6.2}");
+            text += &format!(" {:>6.1} us {:>6.1} us\n", *p50_ns as f64 / 1e3, *p99_ns as f64 / 1e3);
         }
-        if let [without, shipped, shared, ..] = steps.as_slice() {
-            for (name, with) in [("as shipped", shipped), ("shared out", shared)] {
-                text += &format!(
-                    "  AFS {name}: {:.2}x read-only, {:.2}x write-only\n",
-                    with.read_only / without.read_only,
-                    with.write_only / without.write_only
-                );
-            }
-        }
+        lines.iter().for_each(|line| text += &format!("  {line}\n"));
         text + &format!("  {NO_SWITCH}\n")
     })?;
     Ok(exit::OK)
+}
+
+pub(super) fn read_sizes(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
+    if !args.keys.is_empty() || args.clients.is_some() {
+        return Err(Failure::usage("figure 1a has no keys, and clients of its own"));
+    }
+    let preset = Preset::shard();
+    let points = reads::points(&preset, args.seed, || watch.stopped()).map_err(farindex::Error::from)?;
+    if watch.stopped() {
+        return Ok(exit::INTERRUPTED);
+    }
+    let (beats, (least, most)) = (reads::beats_in_turn(&points), reads::against_batch(&points));
+    let holds = beats && least > 1.0 - reads::GRAIN;
+    let small = reads::SMALL;
+    let size = |size: Option<usize>| size.map_or("none".to_owned(), |size| format!("{size} bytes"));
+    let mut lines = vec![
+        format!("one READ beats two of half the size in turn: {}", if beats { "everywhere" } else { "NOT EVERYWHERE" }),
+        format!(
+            "against two behind one doorbell it does {least:.3} to {most:.3} times as much; the model forwards a message whole, so \
+             two halves may be {:.0} % ahead of a large one",
+            reads::GRAIN * 100.0
+        ),
+    ];
+    for threads in reads::THREADS {
+        let [batch, in_turn] = reads::largest_that_beats_small(&points, threads).map(size);
+        lines.push(format!(
+            "{threads} clients on each machine: the largest READ that beats two of {small} bytes in turn: {in_turn}; in one \
+             batch: {batch}"
+        ));
+    }
+    let result = json!({
+        "figure": "1a",
+        "source": reads::FIGURE_1A,
+        "claim": reads::CLAIM_1A,
+        "points": points,
+        "beats_in_turn": beats,
+        "against_batch": { "least": least, "most": most },
+        "comparison": lines,
+    });
+    args.json.give(&result, || {
+        let mut text = format!(
+            "SHARD, Figure 1a: READs of one and of two round trips, on a simulated cluster\n\nthe paper:\n  {}\nours, \
+             predicted, in million accesses per virtual second:\n",
+            reads::CLAIM_1A
+        );
+        text +=
+            &format!("  {:>7} {:>6} {:>10} {:>12} {:>10}\n", "clients", "bytes", "one READ", "two, batched", "in turn");
+        for reads::Point { threads, bytes, one, batch, in_turn } in &points {
+            let [one, batch, in_turn] = [one, batch, in_turn].map(|rate| rate / 1e6);
+            text += &format!("  {threads:>7} {bytes:>6} {one:>10.2} {batch:>12.2} {in_turn:>10.2}\n");
+        }
+        lines.iter().for_each(|line| text += &format!("  {line}\n"));
+        text
+    })?;
+    Ok(if holds { exit::OK } else { exit::NO })
 }

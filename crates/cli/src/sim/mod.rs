@@ -3,15 +3,20 @@
 pub(crate) mod subject;
 pub(crate) mod sweep;
 
+use crate::bench::history::{Judged, Told};
 use crate::bench::{Watch, Work, pool_size};
 use crate::exit::{self, Failure};
 use crate::kind::{Settings, kinds};
 use crate::output::{Json, note};
 use clap::builder::PossibleValuesParser;
 use farindex::IndexConfig;
+use farindex_bench::history::Recorded;
 use farindex_bench::record::{Identity, table};
+use farindex_bench::size::parse_count;
 use farindex_bench::{Control, Plan, Row, Workload};
 use farindex_sim::Preset;
+use std::fs::File;
+use std::path::Path;
 use subject::Cluster;
 use sweep::Sweep;
 
@@ -52,6 +57,14 @@ pub(crate) struct Args {
     /// With --sweep: write OUT.csv, OUT.svg and OUT.html
     #[arg(long, value_name = "OUT", requires = "sweep", default_value = "farindex-sweep")]
     out: std::path::PathBuf,
+    /// Record what every operation of every phase was told, to this file (docs/history-format.md), and check it: exit code
+    /// 1 unless it is linearizable. Virtual time does not change by it
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    history: Option<std::path::PathBuf>,
+    /// The history ends after this many operations; each takes about 250 bytes of memory, and its key and value (of a
+    /// value beyond 32 bytes, a hash)
+    #[arg(long, value_name = "N", requires = "history", default_value = "1M", value_parser = parse_count)]
+    history_ops: u64,
     /// Show a progress bar even if standard error is no terminal
     #[arg(long, overrides_with = "no_progress")]
     progress: bool,
@@ -125,13 +138,14 @@ impl Args {
             config: self.settings.of(&self.index)?,
             coalesce: self.coalesce,
             series: None,
+            history: self.history.as_ref().map(|_| self.history_ops),
         };
         Ok(Run { cluster, plan })
     }
 }
 
 /// What machines get: a row of `bench`, and what was simulated.
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, serde::Serialize)]
 pub(crate) struct SimRow {
     #[serde(flatten)]
     pub(crate) row: Row,
@@ -143,18 +157,21 @@ pub(crate) struct SimRow {
     coalesce: bool,
     /// Figures of the preset that no paper gives.
     assumptions: Vec<String>,
+    /// What became of the history, if one was wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<Told>,
 }
 
 fn assumptions(preset: &Preset) -> Vec<String> {
     preset.assumptions.iter().map(|(field, why)| format!("{field}: {why}")).collect()
 }
 
-pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<SimRow, Failure> {
+pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<(SimRow, Option<Recorded>), Failure> {
     let Run { cluster, plan } = run;
     let simulation = subject::run(cluster, plan, control)?;
     let row =
         Row::new(Identity { index: cluster.config.kind().to_owned(), fabric: "sim".to_owned() }, &simulation.outcome);
-    Ok(SimRow {
+    let row = SimRow {
         virtual_seconds: row.seconds,
         row,
         preset: cluster.preset.name,
@@ -162,11 +179,23 @@ pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<SimRow, Failur
         memory_nodes: cluster.memory_nodes,
         coalesce: cluster.coalesce,
         assumptions: assumptions(&cluster.preset),
-    })
+        history: None,
+    };
+    Ok((row, simulation.recorded))
 }
 
-fn sound(row: &Row) -> bool {
-    row.wrong_answers == 0 && row.errors == 0
+/// The same, and what the clients were told goes to a file.
+fn record(run: &Run, path: &Path, watch: &Watch) -> Result<SimRow, Failure> {
+    // A file that cannot be written is found out before the run.
+    let file = File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
+    let (row, recorded) = watch.show(|control| measure(run, control))?;
+    let judged = if watch.stopped() { Judged::Not } else { Judged::Whole };
+    let told = recorded.map(|recorded| Told::of(path, file, &recorded, judged)).transpose()?;
+    Ok(SimRow { history: told, ..row })
+}
+
+fn sound(row: &SimRow) -> bool {
+    row.row.wrong_answers == 0 && row.row.errors == 0 && row.history.as_ref().is_none_or(Told::holds)
 }
 
 fn text(row: &SimRow) -> String {
@@ -178,6 +207,9 @@ fn text(row: &SimRow) -> String {
         row.virtual_seconds,
         table(std::slice::from_ref(&row.row)),
     );
+    if let Some(told) = &row.history {
+        text += &format!("\n{told}");
+    }
     text += "\nassumed, as no paper gives it:\n";
     row.assumptions.iter().for_each(|assumption| text += &format!("  {assumption}\n"));
     text
@@ -194,7 +226,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
     let run = args.resolve(Numbers::default())?;
     let watch = Watch::new(wanted)?;
-    let row = watch.show(|control| measure(&run, control))?;
+    let row = match &args.history {
+        Some(path) => record(&run, path, &watch)?,
+        None => watch.show(|control| measure(&run, control))?.0,
+    };
     args.json.give(&row, || text(&row))?;
     if watch.stopped() {
         return Ok(exit::INTERRUPTED);
@@ -202,5 +237,5 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if row.row.error_kinds.iter().any(|fault| fault.kind.contains("Full")) {
         note("error: the memory nodes were too small for this run: give them more by --size, or fewer keys");
     }
-    Ok(if sound(&row.row) { exit::OK } else { exit::NO })
+    Ok(if sound(&row) { exit::OK } else { exit::NO })
 }

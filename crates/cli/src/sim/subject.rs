@@ -4,7 +4,9 @@
 //! are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
 use crate::exit::{self, Failure};
-use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
+use farindex::shard::table::Table;
+use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, Plain, PoolOptions};
+use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_pool::{Client, Pool, PoolError, Session};
@@ -26,12 +28,17 @@ pub(crate) struct Cluster {
     pub(crate) coalesce: bool,
     /// Count what is completed in each span of this length.
     pub(crate) series: Option<Duration>,
+    /// Record what the clients are told, up to so many operations.
+    pub(crate) history: Option<u64>,
 }
 
 /// What was measured, and the course of it.
 pub(crate) struct Simulation {
     pub(crate) outcome: Outcome,
     pub(crate) series: Series,
+    /// How often a worker has read the root of a table, over the whole run.
+    pub(crate) synchronizations: u64,
+    pub(crate) recorded: Option<Recorded>,
 }
 
 /// Operations completed in each span of virtual time, and when the table was seen to have grown.
@@ -78,6 +85,7 @@ struct Process {
 struct Subject {
     processes: Vec<Process>,
     series: Option<Rc<RefCell<Series>>>,
+    synchronizations: Rc<Cell<u64>>,
 }
 
 const NAME: &str = "sim";
@@ -91,6 +99,7 @@ pub(crate) struct Hands {
     index: AnyIndex,
     session: Rc<Session>,
     series: Option<Rc<RefCell<Series>>>,
+    synchronizations: Rc<Cell<u64>>,
 }
 
 impl Simulated for Subject {
@@ -103,7 +112,16 @@ impl Simulated for Subject {
         if let Some(table) = &process.coalescer {
             index = index.coalesced(table);
         }
-        Ok(Hands { index, session, series: self.series.clone() })
+        let synchronizations = Rc::clone(&self.synchronizations);
+        Ok(Hands { index, session, series: self.series.clone(), synchronizations })
+    }
+}
+
+/// How often this handle has looked whether the index has grown, where its kind counts that.
+fn synchronizations(index: &AnyIndex) -> u64 {
+    match index.plain() {
+        Plain::Shard(index) => index.tables().iter().map(Table::synchronizations).sum(),
+        _ => 0,
     }
 }
 
@@ -137,6 +155,7 @@ impl Worker for Hands {
         Some(usage.iter().map(|node| node.used_bytes).sum())
     }
     async fn close(&self) -> Result<(), String> {
+        self.synchronizations.set(self.synchronizations.get() + synchronizations(&self.index));
         self.session.flush().await.map_err(|error| error.to_string())
     }
 }
@@ -204,10 +223,20 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
         sim.spawn(keeper, keep(Arc::clone(&process.client), endpoint.clone(), Rc::clone(&over)));
     }
     let series = cluster.series.map(|width| Rc::new(RefCell::new(Series { width, ..Series::default() })));
-    let subject = Rc::new(Subject { processes, series: series.clone() });
-    let outcome = simulate(&sim, cluster.compute_nodes, &subject, plan, control);
+    let synchronizations = Rc::new(Cell::new(0));
+    let subject =
+        Rc::new(Subject { processes, series: series.clone(), synchronizations: Rc::clone(&synchronizations) });
+    let recording = cluster.history.map(|most| Rc::new(Recording::new(Rc::clone(&subject), most)));
+    let outcome = match &recording {
+        Some(recording) => simulate(&sim, cluster.compute_nodes, recording, plan, control),
+        None => simulate(&sim, cluster.compute_nodes, &subject, plan, control),
+    };
     over.set(true);
     let outcome = outcome?;
+    // What is still in flight must let go of its log.
+    drop(sim);
+    let recorded = recording.map(|recording| recording.finish()).transpose();
+    let recorded = recorded.map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
     let series = series.map(|series| series.borrow().clone()).unwrap_or_default();
-    Ok(Simulation { outcome, series })
+    Ok(Simulation { outcome, series, synchronizations: synchronizations.get(), recorded })
 }

@@ -186,7 +186,7 @@ pub(super) fn run(args: &Args, sweep: &Sweep, wanted: Option<bool>) -> Result<u8
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(run) = runs.get(number).filter(|_| !stop.load(Ordering::SeqCst)) else { return Ok(done) };
-            let row = measure(run, &Control { stop: Arc::clone(&stop), progress: None })?;
+            let row = measure(run, &Control { stop: Arc::clone(&stop), progress: None })?.0;
             done.push((number, row));
             if let Some(bar) = &bar {
                 bar.inc(1);
@@ -232,5 +232,5 @@ pub(super) fn run(args: &Args, sweep: &Sweep, wanted: Option<bool>) -> Result<u8
     if stop.load(Ordering::SeqCst) {
         return Ok(exit::INTERRUPTED);
     }
-    Ok(if rows.iter().all(|(_, row)| sound(&row.row)) { exit::OK } else { exit::NO })
+    Ok(if rows.iter().all(|(_, row)| sound(row)) { exit::OK } else { exit::NO })
 }

@@ -40,6 +40,8 @@ pub struct Table {
     /// Operations until the next synchronization.
     budget: Cell<u64>,
     pace: Cell<Pace>,
+    /// How often the root was read.
+    synchronizations: Cell<u64>,
     /// The latest epoch of an operation that has read the root, and found the index there.
     checked: Cell<u64>,
     /// Lookups of young buckets that still read the parent along.
@@ -153,6 +155,7 @@ impl Table {
             added: Cell::new(0),
             budget: Cell::new(0),
             pace: Cell::new(Pace::UNKNOWN),
+            synchronizations: Cell::new(0),
             checked: Cell::new(epoch),
             speculation: Cell::new(SPECULATION),
             grow_at: Cell::new(0),
@@ -173,6 +176,10 @@ impl Table {
     /// Entries, as far as this worker knows.
     pub fn count(&self) -> u64 {
         self.count.get().saturating_add_signed(self.added.get())
+    }
+    /// How often this worker has read the root since it opened the table.
+    pub fn synchronizations(&self) -> u64 {
+        self.synchronizations.get()
     }
     /// Bytes of this worker's copy.
     pub fn cache_bytes(&self) -> u64 {
@@ -209,6 +216,7 @@ impl Table {
     }
 
     fn add_sync(&self, batch: &mut Batch<'_>, epoch: u64) -> Sync {
+        self.synchronizations.set(self.synchronizations.get() + 1);
         let reports = self.is_checked(epoch);
         let added = if reports { self.added.replace(0) } else { 0 };
         if added != 0 {

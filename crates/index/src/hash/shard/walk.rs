@@ -410,11 +410,17 @@ impl Shard {
             }
         }
         let marked = session.client().epoch() + 1;
-        let until = endpoint.now() + session.pool().lease() * 2;
+        let lease = session.pool().lease();
+        let (mut since, mut looked) = (endpoint.now(), endpoint.now());
         while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
-            if endpoint.now() > until {
+            let now = endpoint.now();
+            // Who was stopped itself has waited for nobody meanwhile.
+            if now.saturating_sub(std::mem::replace(&mut looked, now)) > lease {
+                since = now;
+            }
+            if now.saturating_sub(since) > lease * 2 {
                 let what = format!("the memory of index {:?}", info.name);
-                let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
+                let holder = session.client().laggards(span).await?;
                 return Err(PoolError::Held { what, holder }.into());
             }
             session.client().tick(endpoint).await?;

@@ -1,0 +1,232 @@
+//! Two processes on one pool, one of them killed at a random moment, over and over: the other goes on at once, and
+//! whatever was acknowledged is there.
+//!
+//! `FARINDEX_KILLS=300` kills as often; a few times unless told otherwise.
+
+#![cfg(target_os = "linux")]
+
+mod frozen;
+
+use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, shard};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const LEASE: Duration = Duration::from_secs(2);
+const KEYS: u64 = 3_000;
+const CHILD: &str = "FARINDEX_KILLS_CHILD";
+
+struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn url(path: &Path) -> String {
+    format!("shm:{}", path.display())
+}
+
+fn key(writer: &str, i: u64) -> String {
+    format!("{writer}-{}", i % KEYS)
+}
+
+/// The number in a value that may be padded.
+fn number(value: &[u8]) -> u64 {
+    let digits: String = value.iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a value that a writer wrote")
+}
+
+fn draw(state: &mut u64, below: u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state % below
+}
+
+fn file(name: &str) -> File {
+    let dir = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+    File(dir.join(format!("farindex-{name}-{}", std::process::id())))
+}
+
+/// A pool with an index that grows from nothing.
+fn pool(file: &File, size: u64, lease: Duration) -> Pool {
+    let options = PoolOptions { lease, ..PoolOptions::default() };
+    let pool = Pool::create(&url(&file.0), Some(size), &options).expect("a pool");
+    let config = IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() });
+    pool.session().expect("a session").create_index("demo", &config).expect("an index");
+    pool
+}
+
+/// Starts this program again, as the process that is killed or frozen. One that is a `tenant` also makes and drops indexes,
+/// and leaves when its standard input ends.
+fn start(file: &File, round: u64, tenant: bool) -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads", "1"])
+        .env(CHILD, format!("{}|{round}|{}", file.0.display(), if tenant { "tenant" } else { "worker" }))
+        .stdin(if tenant { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a child")
+}
+
+/// Its output, from the first line on that tells of a write.
+fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStdout>) {
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut first = String::new();
+    while !first.starts_with(['+', '-']) {
+        first.clear();
+        assert!(lines.read_line(&mut first).expect("a line") > 0, "the child has ended");
+    }
+    (first, lines)
+}
+
+/// What the child's keys hold by what was acknowledged; nothing if it was a removal.
+#[derive(Default)]
+struct Ledger {
+    known: BTreeMap<String, Option<u64>>,
+    acknowledged: u64,
+}
+
+impl Ledger {
+    /// Takes in what a child told, and compares it with what is there. `ended`: the child left of its own accord, so every
+    /// line about what it did is there; else what came behind the last one may have happened or not.
+    fn settle(&mut self, index: &Index, round: u64, told: &str, ended: bool) {
+        let mut pending = None;
+        for line in told.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(what), Some(key), Some(value)) = (words.next(), words.next(), words.next()) else { continue };
+            let Ok(value) = value.parse::<u64>() else { continue };
+            if !matches!(what, "+" | "-") || !told.ends_with('\n') && told.ends_with(line) {
+                continue;
+            }
+            self.acknowledged += 1;
+            self.known.insert(key.to_owned(), (what == "+").then_some(value));
+            pending = Some(value % 1_000_000 + 1);
+        }
+        // The operation behind the last acknowledged ones may have taken effect, or the line about it may be lost.
+        let open: Vec<_> = pending.into_iter().flat_map(|next| (0..2).map(move |more| next + more)).collect();
+        for (name, wanted) in &mut self.known {
+            let found = index.get(name).expect("no error").map(|value| number(&value));
+            let unsure = !ended && open.iter().any(|i| key("child", i * 7 + round) == *name);
+            assert!(unsure || found == *wanted, "round {round}: {name} holds {found:?}, acknowledged was {wanted:?}");
+            *wanted = found;
+        }
+    }
+}
+
+/// The pool is sound, and nothing is lost, once what the dead have left was put right.
+fn assert_sound(session: &Session) -> farindex::Repaired {
+    let repaired = session.repair().expect("a repair");
+    let report = session.check().expect("a check");
+    assert!(report.is_sound(), "{:?}", report.problems().collect::<Vec<_>>());
+    assert!(report.pool.alone, "{:?}", report.pool.clients);
+    assert_eq!(report.pool.lost, 0, "memory was lost for good");
+    repaired
+}
+
+/// What the child does until it is killed or told to leave: writes, removes and tells what was acknowledged, one line each.
+/// The first argument of a line is what it is about to do: it may have happened or not.
+#[test]
+#[ignore = "the process that the other tests start, kill and freeze"]
+fn child() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let [path, round, role] = told.split('|').collect::<Vec<_>>().try_into().expect("a path, a number, a role");
+    let (round, tenant): (u64, bool) = (round.parse().expect("a number"), role == "tenant");
+    let pool = Pool::open(&url(Path::new(path))).expect("the pool");
+    let session = pool.session().expect("a session");
+    let index = session.open_index("demo").expect("the index");
+    let leave = Arc::new(AtomicBool::new(false));
+    if tenant {
+        let leave = Arc::clone(&leave);
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            leave.store(true, Ordering::SeqCst);
+        });
+    }
+    let mut out = std::io::stdout().lock();
+    for i in 0u64.. {
+        let (key, value) = (key("child", i * 7 + round), round * 1_000_000 + i);
+        if i % 5 == 4 {
+            index.remove(&key).expect("a removal");
+            writeln!(out, "\n- {key} {value}").expect("the parent listens");
+        } else {
+            let padding = " ".repeat((i % 300) as usize);
+            index.upsert(&key, format!("{value}{padding}")).expect("an upsert");
+            writeln!(out, "\n+ {key} {value}").expect("the parent listens");
+        }
+        if tenant {
+            session.create_index("scratch", &IndexConfig::default()).expect("an index");
+            session.drop_index("scratch").expect("a drop");
+        }
+        out.flush().expect("the parent listens");
+        if leave.load(Ordering::SeqCst) {
+            break;
+        }
+    }
+    writeln!(out, "\nlapses {}", pool.lapses()).expect("the parent listens");
+}
+
+#[test]
+fn a_killed_process_harms_nobody() {
+    let rounds: u64 =
+        std::env::var("FARINDEX_KILLS").map_or(6, |kills| kills.parse().expect("FARINDEX_KILLS: a number"));
+    let file = file("kills");
+    let pool = pool(&file, 64 << 20, LEASE);
+    let session = pool.session().expect("a session");
+    let index = session.open_index("demo").expect("the index");
+    let mut ledger = Ledger::default();
+    let (mut state, mut longest) = (0x9E37_79B9_7F4A_7C15u64, Duration::ZERO);
+    let mut mine = 0u64;
+    for round in 1..=rounds {
+        let mut child = start(&file, round, false);
+        let (first, mut lines) = first_line(&mut child);
+        let dead = AtomicBool::new(false);
+        let patience = Duration::from_micros(100 + draw(&mut state, 40_000));
+        let told = std::thread::scope(|scope| {
+            let listener = scope.spawn(|| {
+                let mut rest = String::new();
+                let _ = lines.read_to_string(&mut rest);
+                rest
+            });
+            let killer = scope.spawn(|| {
+                std::thread::sleep(patience);
+                child.kill().expect("SIGKILL");
+                child.wait().expect("its end");
+                dead.store(true, Ordering::SeqCst);
+            });
+            // The survivor works on keys of its own and on the child's, before and after the kill.
+            let mut after = 0;
+            while after < 2 * KEYS {
+                after += u64::from(dead.load(Ordering::SeqCst));
+                let began = Instant::now();
+                mine += 1;
+                index.upsert(key("mine", mine), format!("{mine}")).expect("the survivor goes on");
+                index.get(key("child", mine)).expect("the survivor goes on");
+                longest = longest.max(began.elapsed());
+            }
+            killer.join().expect("a killer");
+            listener.join().expect("a listener")
+        });
+        ledger.settle(&index, round, &(first + &told), false);
+        for i in mine.saturating_sub(KEYS) + 1..=mine {
+            assert_eq!(index.get(key("mine", i)).expect("no error").map(|value| number(&value)), Some(i));
+        }
+        if round.is_multiple_of(50) {
+            // What the dead had in their hands would fill the pool in the end; nobody else is there now.
+            assert_sound(&session);
+        }
+    }
+    assert!(longest <= LEASE, "the survivor waited {longest:?}, longer than the lease");
+    let repaired = assert_sound(&session);
+    let Ledger { acknowledged, .. } = ledger;
+    println!(
+        "{rounds} kills, {acknowledged} acknowledged writes; the survivor waited {longest:?} at most; {repaired:?}"
+    );
+}
