@@ -82,12 +82,12 @@ fn splits_go_through_three_rounds_of_depth_information() {
         let config = Config { cur_bytes: SMALL, ratio: 1, initial_depth: 0, ..Config::default() };
         with_index(ctx, config, async |member, index| {
             // All on one path of the directory, so that it becomes deep soon.
-            let keys = keys_where(120, |hash| hash.bits() & 0x3FF == 0x2B5);
+            let keys = keys_where(400, |hash| hash.bits() & 0x3FF == 0x2B5);
             fill(index, &keys).await;
             expect(index, &keys).await;
             let report = audit(member, index).await;
             assert!(report.resizes > 12, "{report:?}");
-            assert_eq!(report.entries, 120);
+            assert_eq!(report.entries, 400);
         })
         .await;
     });

@@ -117,7 +117,7 @@ impl Shape {
     /// Suffixes of a hash that segments may be born with, of more than `above` bits and at most `depth`; longest first.
     pub fn births(self, hash: u64, above: u32, depth: u32) -> impl Iterator<Item = u64> {
         let least = above.max(self.initial_depth);
-        let first = (above < self.initial_depth).then(|| suffix(hash, self.initial_depth));
+        let first = (above < self.initial_depth || above == 0).then(|| suffix(hash, self.initial_depth));
         let further = (least + 1..=depth.min(MAX_DEPTH)).rev().filter(move |bits| hash >> (bits - 1) & 1 == 1);
         further.map(move |bits| suffix(hash, bits)).chain(first)
     }
@@ -159,6 +159,10 @@ mod tests {
         assert_eq!(shape.parent(0b11), None);
         assert_eq!(shape.births(hash, 4, 6).collect::<Vec<_>>(), [0b10_1011]);
         assert_eq!(shape.births(hash, 6, 6).count(), 0);
+        let single = Shape { initial_depth: 0 };
+        assert_eq!(single.births(hash, 0, 0).collect::<Vec<_>>(), [0]);
+        assert_eq!(single.births(hash, 0, 2).collect::<Vec<_>>(), [0b11, 0b1, 0]);
+        assert_eq!(single.births(hash, 1, 2).collect::<Vec<_>>(), [0b11]);
     }
 
     #[test]

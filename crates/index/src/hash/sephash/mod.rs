@@ -32,7 +32,7 @@ mod walk;
 use crate::block::{self, MAX_KEY, MAX_VALUE};
 use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, expect_new, pool_index, seal};
+use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use append::{Mode, Wrote};
@@ -284,11 +284,6 @@ impl SepHash {
         drop(pin);
         let geometry = Geometry::of(config.cur_bytes);
         Ok(SepHash { session: Rc::clone(session), uid: info.uid, config, geometry, tables })
-    }
-
-    /// Opens the index of this name.
-    pub async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        <Self as crate::PoolIndex>::open(session, name).await
     }
 
     /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its

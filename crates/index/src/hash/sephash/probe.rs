@@ -201,7 +201,8 @@ impl<'a> Op<'a> {
             mark!("directory: behind");
             drop(done);
             let above = width(segment.suffix).max(self.index.config.initial_depth);
-            if self.table.directory.look_up(self.span(), self.hash.bits(), above, state.depth).await?.is_none() {
+            let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, state.depth).await?;
+            if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
                 self.wait_for(segment).await?;
             }
             return Ok(Step::Again);
