@@ -99,6 +99,7 @@ impl Shared {
             Op::Upsert => match index.upsert(key, value).await? {
                 Upsert::Inserted => Outcome::Inserted,
                 Upsert::Updated => Outcome::Updated,
+                Upsert::Written => Outcome::Written,
             },
             Op::Remove => match index.remove(key).await? {
                 Remove::Removed => Outcome::Removed,
