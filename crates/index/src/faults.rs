@@ -1,9 +1,4 @@
-//! Planted faults, for checkers to convict.
-//!
-//! A check that has never found anything may be unable to. So each of these breaks one rule that a protocol rests on, in
-//! the shipped code itself, at the place that keeps the rule; `convictions` in the tests counts the seeds until somebody
-//! notices. They exist in unit tests and with the feature `marks`, for each thread on its own; elsewhere no fault is ever
-//! planted, and the compiler knows it.
+//! Planted faults of the indexes, for checkers to convict: as in the pool ([`farindex_pool::faults`]).
 
 /// One rule broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +13,14 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
+    /// A block's checksum is not looked at.
+    NoChecksum,
+    /// SHARD: a bucket's version is one bit, as published, and slots have none: two resizes look like none.
+    OneBitVersion,
+    /// SHARD: a split takes any barrier for its own, even behind a slot that an insert may still take.
+    AnyBarrier,
+    /// SHARD: only a frozen slot of the key's own fingerprint tells that a READ has overlapped a split.
+    FrozenOfOthers,
     /// SepHash: nobody waits until a slot has landed before the next one is taken, or before the pin ends (N5).
     LateFp2,
     /// SepHash: the directory names a segment before it is written.
@@ -28,27 +31,4 @@ pub enum Fault {
     UpdateInMain,
 }
 
-#[cfg(any(test, feature = "marks"))]
-mod switch {
-    use super::Fault;
-    use std::cell::Cell;
-
-    thread_local!(static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) });
-
-    /// Plants a fault in this thread's operations; `None` ends that.
-    pub fn plant(fault: Option<Fault>) {
-        PLANTED.set(fault);
-    }
-    pub(crate) fn planted(fault: Fault) -> bool {
-        PLANTED.get() == Some(fault)
-    }
-}
-#[cfg(any(test, feature = "marks"))]
-pub use switch::plant;
-#[cfg(any(test, feature = "marks"))]
-pub(crate) use switch::planted;
-
-#[cfg(not(any(test, feature = "marks")))]
-pub(crate) const fn planted(_: Fault) -> bool {
-    false
-}
+farindex_pool::fault_switch!();

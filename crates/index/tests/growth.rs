@@ -5,6 +5,8 @@ mod alone;
 
 use alone::with_shard;
 use farindex_fabric::OpKind;
+use farindex_index::shard::bucket::Level;
+use farindex_index::shard::slot::Slot;
 use farindex_index::{HashIndex, Insert, Remove, Update, Upsert, shard};
 
 #[test]
@@ -15,6 +17,7 @@ fn nothing_is_lost_from_the_smallest_table_on() {
             assert_eq!(shard.insert(&i.to_le_bytes(), &(i * 3).to_le_bytes()).await, Ok(Insert::Inserted));
         }
         assert!(shard.tables()[0].geometry().version >= 8);
+        assert_eq!(shard.tables()[0].count(), KEYS);
         for i in 0..KEYS {
             let value = shard.get(&i.to_le_bytes()).await.expect("no error");
             assert_eq!(value.expect("a key is lost"), &(i * 3).to_le_bytes());
@@ -30,6 +33,7 @@ fn nothing_is_lost_from_the_smallest_table_on() {
             assert_eq!(shard.remove(&i.to_le_bytes()).await, Ok(Remove::Absent));
             assert_eq!(shard.update(&i.to_le_bytes(), b"x").await, Ok(Update::Absent));
         }
+        assert_eq!(shard.tables()[0].count(), 0);
     });
 }
 
@@ -51,6 +55,31 @@ fn the_sids_are_renewed_once_during_an_operation() {
         }
         assert!(version() > 7);
         for i in 0..16_000u64 {
+            assert!(shard.get(&i.to_le_bytes()).await.expect("no error").is_some(), "key {i} is lost");
+        }
+    });
+}
+
+/// Larger than a chunk of the pool, and than one batch of WRITEs fills.
+#[test]
+fn a_table_that_is_large_from_the_beginning() {
+    const KEYS: u64 = 60_000;
+    with_shard(64 << 20, shard::Config { initial_bits: 12, ..Default::default() }, async |shard| {
+        let table = &shard.tables()[0];
+        assert_eq!((table.geometry().initial_bits(), table.geometry().slots()), (12, 64 << 12));
+        let span = shard.session().span(OpKind::Other);
+        for (level, slots) in [(Level::One, 64), (Level::Two, 8)] {
+            for bucket in [0, 1, 2047, 4094, 4095] {
+                let words = span.read(table.geometry().bucket(level, bucket), level.bytes()).await.expect("there");
+                let fresh = |word: &u64| matches!(Slot::decode(*word), Slot::Fresh(0, _));
+                assert_eq!(words.words().iter().filter(|word| fresh(word)).count(), slots, "{level:?} {bucket}");
+            }
+        }
+        for i in 0..KEYS {
+            assert_eq!(shard.insert(&i.to_le_bytes(), b"").await, Ok(Insert::Inserted));
+        }
+        assert_eq!(table.geometry().version, 0);
+        for i in 0..KEYS {
             assert!(shard.get(&i.to_le_bytes()).await.expect("no error").is_some(), "key {i} is lost");
         }
     });

@@ -26,10 +26,11 @@
 //!
 //! How the locks of the dead are told and claimed: [`takeover`](crate::takeover).
 
+use crate::faults::{Fault, planted};
 use crate::layout::{INTENT_LEN, INTENTS};
 use crate::session::Session;
 use crate::{ClientInfo, Pool, PoolError};
-use farindex_fabric::{Batch, Done, FabricError, NodeId, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Done, FabricError, NodeId, OpKind, RemotePtr, Span, Ticket};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -137,11 +138,20 @@ impl IntentCell<'_> {
         self.word.set(next_word(self.session.client().generation()));
         let [a, b, c, d] = intent.what;
         let Lock { at, mask } = intent.lock;
+        if planted(Fault::NoIntent) {
+            return;
+        }
         batch.write_words(self.at, &[self.word.get(), intent.index, at.to_bits(), mask, a, b, c, d]);
     }
     /// Clears the intent. Goes behind the atomic that releases the lock, in its batch.
     pub fn clear(&self, batch: &mut Batch<'_>) {
         let word = self.word.replace(0);
+        if planted(Fault::LateClear) {
+            let span = self.session.span(OpKind::Other);
+            let mut late = span.batch();
+            late.write_words(self.at, &[cleared(word)]);
+            return late.post_detached();
+        }
         batch.cas(self.at, word, cleared(word));
     }
 }

@@ -15,6 +15,8 @@
 //! | [`intent`] | who holds which lock, readable by everyone |
 //! | [`takeover`] | expired clients, and the locks that the dead leave |
 //! | [`catalog`] | named indexes |
+//! | [`faults`] | rules broken on purpose, for tests |
+//! | [`marks`] | counts of rare paths, for tests |
 //! | [`audit`] | is every block where it should be? |
 //! | [`reclaim`] | freeing what the dead have left |
 
@@ -24,8 +26,10 @@ pub mod catalog;
 pub mod client;
 pub mod epoch;
 pub mod error;
+pub mod faults;
 pub mod intent;
 pub mod layout;
+pub mod marks;
 pub mod pool;
 pub mod reclaim;
 pub mod session;

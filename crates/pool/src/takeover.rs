@@ -11,8 +11,10 @@
 //! Nobody is claimed from who is alive and keeps its lease.
 
 use crate::client::{Client, first_word, identity_of, parse_slots, read_slots};
+use crate::faults::{Fault, planted};
 use crate::intent::{Found, GENERATION_MASK, cell_words, cleared, read_cells, standing};
 use crate::layout::{ClientSlot, HOME, INTENT_LEN};
+use crate::mark;
 use crate::session::Session;
 use crate::{Intent, IntentCell, Lock, Pool, PoolError, intent};
 use farindex_fabric::{Endpoint, FabricError, Span};
@@ -59,7 +61,10 @@ impl Watch {
 /// Shuts a client out of every memory node, and then frees its slot. `false` if the fabric cannot do that: then nothing
 /// has changed.
 pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
-    if record.active() {
+    if planted(Fault::FreedFirst) {
+        span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
+    }
+    if record.active() && !planted(Fault::NoRevocation) {
         for node in pool.nodes() {
             match span.revoke(node, identity_of(record)).await {
                 Ok(()) => {}
@@ -67,6 +72,11 @@ pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSl
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+    if record.active() {
+        mark!("takeover: client evicted");
+    } else {
+        mark!("takeover: arriving slot taken back");
     }
     span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
     Ok(true)
@@ -169,7 +179,9 @@ async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -
     let covered = cover.is_some_and(|(under, word)| under.held(first_word(&done.buf(word))));
     let (before, after) = (cell_words(&mut done, before), cell_words(&mut done, after));
     let firsts = |words: &[u64]| words.iter().step_by(INTENT_LEN as usize / 8).copied().collect::<Vec<_>>();
-    if lock.held(word) && (covered || firsts(&before) != firsts(&after)) {
+    let steady = firsts(&before) == firsts(&after) || planted(Fault::OneLook);
+    if lock.held(word) && (covered || !steady) {
+        mark!("takeover: not to be told yet");
         return Ok(None);
     }
     let named = standing(pool, node, &after).filter(|found| found.intent.lock.at == lock.at).collect();
@@ -231,12 +243,14 @@ impl Session {
             let slots = self.client().look_at_slots(span).await?;
             let Some(Look { word, named }) = look(self, span, lock, under).await? else { continue };
             if !lock.held(word) {
+                mark!("takeover: lock released meanwhile");
                 return Ok(Claim::Free);
             }
             let names = named.iter().fold(named.len() as u64, |names, found| names.rotate_left(7) ^ found.word);
             let own = !named.is_empty() && named.iter().all(|found| found.slot == self.client().slot());
             let standings: Vec<_> = named.iter().map(|found| self.standing_of(&slots, found)).collect();
             if standings.contains(&Standing::Alive) || named.is_empty() && mine.is_some() {
+                mark!("takeover: held by somebody alive");
                 return Ok(Claim::Busy { names, own });
             }
             let over: Vec<_> = named.iter().zip(&standings).filter(|(_, of)| **of == Standing::Over).collect();
@@ -247,6 +261,7 @@ impl Session {
                 }
             }
             if !over.is_empty() {
+                mark!("takeover: looks again after an eviction");
                 // What was in flight may have landed before they were shut out.
                 continue;
             }
@@ -261,6 +276,7 @@ impl Session {
                 }
                 let won = batch.cas(found.at, found.word, cleared(found.word));
                 if batch.post().await?.old(won) != found.word {
+                    mark!("takeover: lost to another heir");
                     if let Some(cell) = &cell {
                         let mut batch = span.batch();
                         cell.clear(&mut batch);
@@ -268,6 +284,12 @@ impl Session {
                     }
                     continue 'looks;
                 }
+            }
+            if named.len() > 1 {
+                mark!("takeover: several candidates");
+            }
+            if mine.is_none() {
+                mark!("takeover: covered lock claimed");
             }
             return Ok(Claim::Taken(Taken { cell, word, left: named.into_iter().map(|found| found.intent).collect() }));
         }

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, region};
+use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, region};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
+use farindex_fabric::{Driver, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
+use farindex_pool::faults::{Fault, plant};
 use farindex_pool::layout::{HOME, header, header_word};
 use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, clients, intent};
 use std::cell::RefCell;
@@ -297,4 +298,65 @@ fn the_slots_of_the_silent_are_given_to_others() {
     let endpoint = rig.fabric.connect(&identity).expect("connects");
     let next = block_on(&endpoint, Client::register(&rig.pool, identity, &endpoint)).expect("a slot");
     assert_eq!(silent[next.slot() as usize].run(silent[0].client.tick(&silent[0].endpoint)), Err(PoolError::LeaseLost));
+}
+
+/// Evicts a client batch by batch. Was its slot free while its verbs still took effect? Is it free in the end, and does
+/// none take effect then?
+fn evicted_step_by_step(faults: &[Fault]) -> (bool, bool) {
+    let (fabric, pool) = mortals(Delivery::Deferred);
+    let (victim, witness) = (join(&fabric, &pool), join(&fabric, &pool));
+    let theirs = victim.session();
+    let at = pool.geometry(NODE).chunk(NODE, 0);
+    let slot = pool.geometry(HOME).client(victim.client.slot());
+    declare_gone(&fabric, std::slice::from_ref(&victim));
+    let works = || victim.run(span_of(&theirs).faa(at, 1)).is_ok();
+    let freed = || peek(&fabric.inner, slot, 1)[0] & 0xFF == 0;
+    plant(faults);
+    let executor = Executor::new();
+    let evicting = executor.spawn({
+        let (client, endpoint) = (Arc::clone(&witness.client), witness.endpoint.clone());
+        async move { client.evict_expired(&endpoint).await }
+    });
+    let mut early = false;
+    for _ in 0..100 {
+        executor.run_ready();
+        early |= freed() && works();
+        witness.endpoint.progress();
+    }
+    plant(&[]);
+    assert!(evicting.is_finished());
+    (early, freed() && !works())
+}
+
+#[test]
+fn a_slot_is_free_only_when_nothing_of_its_owner_takes_effect() {
+    assert_eq!(evicted_step_by_step(&[]), (false, true));
+    // A test that could not tell would be none.
+    assert_eq!(evicted_step_by_step(&[Fault::FreedFirst]), (true, true));
+    assert_eq!(evicted_step_by_step(&[Fault::NoRevocation]), (true, false));
+}
+
+/// The epoch moves on beside a client that is gone in the midst of an operation. Does anything of it still take effect?
+fn passed_over(faults: &[Fault]) -> (u64, bool) {
+    let (fabric, pool) = mortals(Delivery::Immediate);
+    let (victim, witness) = (join(&fabric, &pool), join(&fabric, &pool));
+    let theirs = victim.session();
+    let _pin = theirs.pin(span_of(&theirs)).expect("a pin");
+    let epoch = || peek(&fabric.inner, header_word(HOME, header::EPOCH), 1)[0];
+    let before = epoch();
+    (0..8).for_each(|_| witness.tick());
+    assert!(epoch() <= before + 1, "it holds the epoch as long as it lives");
+    declare_gone(&fabric, std::slice::from_ref(&victim));
+    plant(faults);
+    (0..8).for_each(|_| witness.tick());
+    plant(&[]);
+    (epoch() - before, victim.run(span_of(&theirs).faa(pool.geometry(NODE).chunk(NODE, 0), 1)).is_ok())
+}
+
+#[test]
+fn the_epoch_passes_over_nobody_who_is_not_shut_out() {
+    let (epochs, works) = passed_over(&[]);
+    assert!(epochs > 2 && !works, "{epochs} epochs later, its verbs take effect: {works}");
+    let (epochs, works) = passed_over(&[Fault::PassedOver]);
+    assert!(epochs > 2 && works, "a test that could not tell would be none");
 }

@@ -45,8 +45,6 @@ pub struct Config {
     pub masked_cas: bool,
     /// The fabric can tell whether a client is dead; else only leases can.
     pub tells_deaths: bool,
-    /// Revocations complete, and do nothing. That breaks G6: for tests that must notice.
-    pub ignores_revocations: bool,
     /// Entries of the log that are kept for reports.
     pub log: usize,
 }
@@ -63,7 +61,6 @@ impl Default for Config {
             max_time: Duration::from_secs(3600),
             masked_cas: false,
             tells_deaths: false,
-            ignores_revocations: false,
             log: 0,
         }
     }
@@ -115,7 +112,6 @@ impl Sim {
         let mut world = World::new(seed, mode, config.nodes, config.node_len);
         world.capabilities.masked_cas = config.masked_cas;
         world.tells_deaths = config.tells_deaths;
-        world.ignores_revocations = config.ignores_revocations;
         world.log.kept = config.log;
         world.add_client(0);
         let shared = Shared::new(world);

@@ -120,9 +120,7 @@ impl World {
             }
             VerbKind::Revoke(identity) => {
                 let token = identity.token;
-                if !self.ignores_revocations {
-                    self.revoke(node, token);
-                }
+                self.revoke(node, token);
                 self.trace.mix(token ^ 0x5eed);
                 Happened::Revoked(ptr, token)
             }

@@ -123,7 +123,6 @@ pub(crate) struct World {
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
     pub(crate) tells_deaths: bool,
-    pub(crate) ignores_revocations: bool,
     /// Somebody wants to look, although no client is concerned.
     pub(crate) pause: bool,
     /// The simulation is being taken down: nothing happens any more.
@@ -160,7 +159,6 @@ impl World {
             current: None,
             open_tasks: 0,
             tells_deaths: false,
-            ignores_revocations: false,
             pause: false,
             closed: false,
         }

@@ -319,7 +319,7 @@ async fn look_after<A: Access>(
 /// Moves this thread's counts of rare paths into a report.
 #[cfg(feature = "marks")]
 fn count_marks(report: &mut SeedReport) {
-    for (mark, count) in farindex_index::marks::take() {
+    for (mark, count) in farindex_pool::marks::take() {
         *report.marks.entry(mark.to_owned()).or_default() += count;
     }
 }
@@ -367,7 +367,6 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         max_steps: setup.max_steps,
         max_time: setup.max_time,
         log: setup.log,
-        ignores_revocations: setup.ignores_revocations,
         tells_deaths: setup.kills() && dice.chance(ODDS / 3),
         ..Config::default()
     };

@@ -4,6 +4,7 @@
 //! [`Case::convict`] counts the seeds until something is found, and puts the shipped form through the same seeds. An
 //! adversary that convicts all of these within its limit can be believed a little when it finds nothing else.
 
+use crate::damage::a_bit_turns_over;
 use crate::seeds::threads;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing};
@@ -11,6 +12,7 @@ use crate::{Setup, run_seed};
 use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
 use farindex_index::shard::Variant;
+use farindex_pool::faults as pool;
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,11 +115,32 @@ pub(crate) fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Optio
     Some(line.trim().to_owned())
 }
 
-fn in_shard(name: &'static str, planted: &'static str, fault: Fault) -> Case {
+/// SHARD with these faults planted, or as shipped.
+fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault]) -> Case {
+    in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
+}
+
+/// The same with a trial of its own.
+fn in_trial(
+    name: &'static str,
+    planted: &'static str,
+    faults: &'static [Fault],
+    trial: impl Fn(u64) -> Option<String> + Sync + Send + 'static,
+) -> Case {
     Case::new(name, planted, move |seed, guilty| {
-        plant(guilty.then_some(fault));
-        let found = verdict(seed, &Setup::default(), &ShardUnderTest::repaired());
-        plant(None);
+        plant(if guilty { faults } else { &[] });
+        let found = trial(seed);
+        plant(&[]);
+        found
+    })
+}
+
+/// The pool below SHARD with a fault planted, or as shipped.
+fn in_pool(name: &'static str, planted: &'static str, setup: Setup, fault: pool::Fault) -> Case {
+    Case::new(name, planted, move |seed, guilty| {
+        pool::plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+        let found = verdict(seed, &setup, &ShardUnderTest::repaired());
+        pool::plant(&[]);
         found
     })
 }
@@ -133,16 +156,59 @@ fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
+    let deadly = Setup::deadly;
     vec![
         Case::new("SHARD: removal as published", "Variant::Published", |seed, guilty| {
             let variant = if guilty { Variant::Published } else { Variant::Repaired };
             verdict(seed, &come_and_go(), &ShardUnderTest::still(variant))
         }),
-        in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", Fault::WholeBucket),
-        in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", Fault::PlainUnlock),
-        in_shard("SHARD: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
-        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
-        in_shard("SHARD: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
+        in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", &[Fault::WholeBucket]),
+        in_shard(
+            "SHARD: a version is one bit, and two resizes look like none",
+            "Fault::OneBitVersion",
+            &[Fault::OneBitVersion],
+        ),
+        in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", &[Fault::PlainUnlock]),
+        in_shard(
+            "SHARD: a slot points to a block that is written later",
+            "Fault::EarlyPointer",
+            &[Fault::EarlyPointer],
+        ),
+        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", &[Fault::UnawaitedBlock]),
+        in_shard(
+            "SHARD: a block is reused without waiting for readers; epochs off, checksums on",
+            "Fault::NoGrace",
+            &[Fault::NoGrace],
+        ),
+        in_shard(
+            "SHARD: the same, checksums off as well",
+            "Fault::NoGrace, Fault::NoChecksum",
+            &[Fault::NoGrace, Fault::NoChecksum],
+        ),
+        in_trial(
+            "SHARD: checksums off, epochs on: a bit of a value turns over",
+            "Fault::NoChecksum",
+            &[Fault::NoChecksum],
+            a_bit_turns_over,
+        ),
+        in_pool(
+            "a lock without a lease: no intent names it, and its holder dies",
+            "pool::Fault::NoIntent",
+            deadly(),
+            pool::Fault::NoIntent,
+        ),
+        in_pool(
+            "an un-awaited WRITE lands in a slot that is in use again",
+            "pool::Fault::LateClear",
+            deadly(),
+            pool::Fault::LateClear,
+        ),
+        in_pool(
+            "a takeover that does not revoke first",
+            "pool::Fault::NoRevocation",
+            deadly(),
+            pool::Fault::NoRevocation,
+        ),
         in_table(
             "lock table: a READ answers gets that came after it was posted",
             "coalesce::Fault::LateReaders",

@@ -16,10 +16,13 @@
 //! | [`sephash`] | SepHash as a subject |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
+//! | `damage` | memory that is damaged, for the convictions |
 
 mod cluster;
 #[cfg(feature = "marks")]
 pub mod convictions;
+#[cfg(feature = "marks")]
+mod damage;
 pub mod report;
 pub mod seeds;
 pub mod sephash;

@@ -161,8 +161,9 @@ impl Totals {
     /// # Panics
     /// If one did not.
     #[track_caller]
-    pub fn assert_marks(&self, wanted: &[&str]) {
-        let missing: Vec<_> = wanted.iter().filter(|mark| !self.marks.contains_key(**mark)).collect();
+    pub fn assert_marks<M: AsRef<str>>(&self, wanted: impl IntoIterator<Item = M>) {
+        let mut missing: Vec<_> = wanted.into_iter().map(|mark| mark.as_ref().to_owned()).collect();
+        missing.retain(|mark| !self.marks.contains_key(mark));
         assert!(missing.is_empty(), "paths that no seed took: {missing:?}\n{self}");
     }
 }

@@ -32,8 +32,6 @@ pub struct Setup {
     pub deaths: u32,
     /// The second client dies at this verb, counted from its first; for tests that try each.
     pub dies_at: Option<(u64, Fate)>,
-    /// Revocations do nothing: for tests that must see it.
-    pub ignores_revocations: bool,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
@@ -73,7 +71,6 @@ impl Default for Setup {
             tearing: ODDS / 3,
             deaths: 0,
             dies_at: None,
-            ignores_revocations: false,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,

@@ -68,6 +68,7 @@ mod table;
 pub use fold::{Outcome, Plan, Remote, What};
 pub use table::Coalescer;
 
+use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use std::sync::Arc;
@@ -125,12 +126,21 @@ impl<I: HashIndex> Coalesced<I> {
                 Waited::Answered(Answer::Wrote(wrote)) => return wrote,
                 // A lane of writes answers writes.
                 Waited::Answered(Answer::Got(_)) => return Err(IndexError::Interrupted),
-                Waited::Elected(lead) => lead,
+                Waited::Elected(lead) => {
+                    mark!("lock table: write elected");
+                    lead
+                }
             },
         };
         let plan = lead.plan_writes(what);
+        if plan.len > 1 {
+            mark!("lock table: writes combined");
+        }
         // Another member's value is shared with it: its future may be dropped meanwhile.
         let theirs = plan.member.checked_sub(1).and_then(|i| lead.value(i));
+        if theirs.is_some() {
+            mark!("lock table: another member's value is written");
+        }
         lead.posts();
         let wrote = self.carry_out(plan.remote, key, theirs.as_deref().unwrap_or(value)).await;
         lead.end_writes(what, wrote)

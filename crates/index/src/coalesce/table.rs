@@ -8,6 +8,7 @@
 use super::Fault;
 use super::fold::{Outcome, Plan, What, outcomes};
 use crate::keyhash::KeyHash;
+use crate::marks::mark;
 use crate::{IndexError, Value};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -335,6 +336,7 @@ impl Lead<'_> {
         if group.is_empty() {
             return;
         }
+        mark!("lock table: get answered for others");
         let answer = Answer::Got(match got {
             Ok(value) => Ok(value.as_ref().map(|value| Arc::from(&**value))),
             Err(error) => Err(error.clone()),

@@ -11,6 +11,7 @@
 //! a key can be concluded from it; docs/protocols/shard.md argues why.
 
 use super::slot::{META, Pattern, Slot};
+use crate::faults::{Fault, planted};
 use farindex_fabric::{Buf, RemotePtr};
 
 /// The two levels that are made of buckets.
@@ -170,7 +171,11 @@ impl Snapshot {
     /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket: a
     /// slot that says otherwise was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
     pub fn health(&self, version: u64, fp: u64, side: Option<(u64, u64)>) -> Health {
-        let mine = self.version();
+        let one_bit = planted(Fault::OneBitVersion);
+        let mine = match self.version() {
+            mine if one_bit && (mine ^ version) & 1 == 0 => version,
+            mine => mine,
+        };
         let mut verdict = Health::Good;
         for (i, slot) in self.slots() {
             match slot {
@@ -184,10 +189,12 @@ impl Snapshot {
                 Slot::Barrier(..) => verdict = Health::Newer,
                 // Where a split may free what it vacates at once (`side`), a frozen slot of another key tells that this READ
                 // overlapped the split, or came before it: by now the slot may be fresh, and an insert must go there.
-                Slot::Frozen(frozen, _) if frozen == fp || side.is_some() => verdict = Health::Newer,
-                Slot::Dead(seen, _) if seen > version => verdict = Health::Newer,
-                Slot::Fresh(seen, _) if seen > version => verdict = Health::Newer,
-                Slot::Fresh(seen, _) if seen != mine && verdict == Health::Good => verdict = Health::Mixed,
+                Slot::Frozen(frozen, _) if frozen == fp || side.is_some() && !planted(Fault::FrozenOfOthers) => {
+                    verdict = Health::Newer;
+                }
+                Slot::Dead(seen, _) if seen > version && !one_bit => verdict = Health::Newer,
+                Slot::Fresh(seen, _) if seen > version && !one_bit => verdict = Health::Newer,
+                Slot::Fresh(seen, _) if seen != mine && verdict == Health::Good && !one_bit => verdict = Health::Mixed,
                 _ => {}
             }
         }

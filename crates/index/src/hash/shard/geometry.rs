@@ -255,6 +255,7 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slot::{Entry, Slot};
     use super::*;
     use farindex_fabric::NodeId;
 
@@ -308,5 +309,32 @@ mod tests {
                 assert_eq!(g.parent(after), if moved { Some(before) } else { g.parent(before) });
             }
         }
+    }
+
+    #[test]
+    fn overflow_classes_are_used_evenly() {
+        use super::super::bucket::OVERFLOW_CLASSES;
+        let mut counts = [0u32; OVERFLOW_CLASSES as usize];
+        for i in 0..57_000u32 {
+            counts[Places::of(KeyHash::of(&i.to_le_bytes())).overflow_class() as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    }
+
+    /// What is looked for besides the sid of now: those of all rounds up to the next, and no others.
+    #[test]
+    fn torn_patterns_are_those_of_the_rounds_up_to_the_next() {
+        let geometry = geometry(2, 5);
+        let places = Places::of(KeyHash::of(b"key"));
+        // Four bits for each round: 5 now, in round 1.
+        let hash = 0x0987_6543 << 2;
+        let sids: Vec<_> = places.torn_patterns(&geometry, hash).collect();
+        let live = |sid| {
+            let entry = Entry { fp: places.hash.fingerprint(), sid, len: 1, ptr: RemotePtr::new(NodeId::new(0), 64) };
+            Slot::Live(entry).encode()
+        };
+        let matching: Vec<_> = (0..16).filter(|sid| sids.iter().any(|pattern| pattern.matches(live(*sid)))).collect();
+        assert_eq!(geometry.sid(hash, 5), 4);
+        assert_eq!(matching, [3, 5]);
     }
 }

@@ -29,6 +29,8 @@ mod rescue;
 pub mod slot;
 mod split;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod thaw;
 mod walk;
 

@@ -58,7 +58,7 @@ pub(super) struct Known {
 }
 
 /// A CAS that makes one slot stand still.
-struct Held {
+pub(super) struct Held {
     ticket: Ticket,
     word: u64,
     entry: Option<Entry>,
@@ -77,10 +77,10 @@ impl Known {
 }
 
 /// CASes of batch 1 for these words: the lock's holder-to-be makes the bucket stand still.
-fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
+pub(super) fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
     let mut held = Vec::new();
     let all = version % ROUND == ROUND - 1;
-    let mut barred = false;
+    let mut barred = planted(Fault::AnyBarrier) && seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
     for (i, slot) in seen.slots() {
         let word = seen.word(i) | if i == LOCK_SLOT { META } else { 0 };
         let at = seen.slot(i);
@@ -309,6 +309,9 @@ impl Op<'_> {
             Slot::Fresh(_, stamp) | Slot::Barrier(_, stamp) => Some(stamp),
             _ => None,
         });
+        if at_once {
+            mark!("split: frees at once what it vacates");
+        }
         let vacated = match at_once {
             true => Slot::Fresh(next, recycled.unwrap_or(Stamp::NEVER)),
             false => Slot::Dead(next, stamp),

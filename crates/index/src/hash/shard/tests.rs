@@ -1,0 +1,77 @@
+//! Rules that whole workloads hardly ever need, one by one; each is also broken, and then shows.
+
+use super::bucket::{Health, Level, Snapshot, fresh_word, version_bit};
+use super::slot::{Slot, Stamp, freeze};
+use super::split::hold_still;
+use crate::faults::{Fault, plant};
+use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr};
+
+const BUCKET: RemotePtr = RemotePtr::new(NodeId::new(0), 4096);
+
+fn endpoint() -> Endpoint {
+    let fabric = MemoryFabric::new(1, 1 << 16).expect("memory");
+    fabric.connect(&fabric.new_identity()).expect("a connection")
+}
+
+/// A level-1 bucket of this version, all fresh.
+fn fresh(version: u64) -> Vec<u64> {
+    (0..Level::One.slots()).map(|slot| fresh_word(version) | version_bit(slot, version)).collect()
+}
+
+fn live(fp: u64, sid: u64) -> u64 {
+    let ptr = RemotePtr::new(NodeId::new(0), 8192);
+    Slot::Live(super::slot::Entry { fp, sid, len: 1, ptr }).encode()
+}
+
+/// A READ that overlapped a split shows an entry of another key still frozen, and all else as the split left it. If the
+/// split has freed the slot at once, an insert must go there: nothing can be concluded. If it has left a dead slot, the
+/// frozen one says nothing about this key.
+#[test]
+fn a_frozen_slot_of_another_key_is_not_healthy_where_splits_free_at_once() {
+    let (mine, other) = (7, 3);
+    let mut words = fresh(1);
+    words[9] = freeze(live(other, 1));
+    let snapshot = Snapshot::new(BUCKET, endpoint().buf_from_words(&words));
+    let side = Some((0, 0));
+    assert_eq!(snapshot.health(1, mine, side), Health::Newer);
+    assert_eq!(snapshot.health(1, mine, None), Health::Good);
+    assert_eq!(snapshot.health(1, other, None), Health::Newer);
+    plant(&[Fault::FrozenOfOthers]);
+    let found = snapshot.health(1, mine, side);
+    plant(&[]);
+    assert_eq!(found, Health::Good, "a test that could not tell would be none");
+}
+
+/// What a split leaves of slots 10 to 12 when it makes this bucket stand still.
+fn held_still(words: &[u64]) -> Vec<Slot> {
+    let endpoint = endpoint();
+    let span = endpoint.span(OpKind::Other);
+    Executor::new().block_on(&endpoint, async {
+        span.write(BUCKET, endpoint.buf_from_words(words)).await.expect("written");
+        let seen = Snapshot::new(BUCKET, span.read(BUCKET, Level::One.bytes()).await.expect("read"));
+        let mut batch = span.batch();
+        hold_still(&mut batch, &seen, Level::One, 0);
+        batch.post().await.expect("posted");
+        let after = span.read(BUCKET.add(80), 24).await.expect("read");
+        after.words().iter().map(|word| Slot::decode(*word)).collect()
+    })
+}
+
+/// Somebody whose READ was torn by a recycling has barred slot 11, and lost the lock. An insert may have seen slot 10 fresh,
+/// and the split would write over what it puts there.
+#[test]
+fn a_split_bars_the_first_fresh_slot_whatever_is_barred_behind_it() {
+    let mut words = fresh(0);
+    words[..10].iter_mut().for_each(|word| *word = live(5, 0));
+    words[11] = Slot::Barrier(0, Stamp::NEVER).encode();
+    let (barred, fresh) = (Slot::Barrier(0, Stamp::NEVER), Slot::Fresh(0, Stamp::NEVER));
+    assert_eq!(held_still(&words), [barred, barred, fresh]);
+    // One that is in front is enough.
+    words[10] = live(5, 0);
+    assert_eq!(held_still(&words)[1..], [barred, fresh]);
+    words[10] = fresh_word(0);
+    plant(&[Fault::AnyBarrier]);
+    let held = held_still(&words);
+    plant(&[]);
+    assert_eq!(held, [fresh, barred, fresh], "a test that could not tell would be none");
+}
