@@ -18,6 +18,7 @@ mod place;
 mod pool;
 mod progress;
 mod reproduce;
+mod serve;
 mod signals;
 mod sim;
 
@@ -50,6 +51,7 @@ enum Command {
     Exists(entry::Exists),
     Sim(Box<sim::Args>),
     Reproduce(reproduce::Args),
+    Serve(serve::Args),
     /// Write a completion script for a shell to standard output
     Completions {
         /// Which shell
@@ -72,6 +74,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Exists(args) => entry::exists(args),
         Command::Sim(args) => sim::run(args),
         Command::Reproduce(args) => reproduce::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "farindex", &mut script);
@@ -87,7 +90,7 @@ fn main() -> ExitCode {
         let text = info.to_string().replace('\n', " ");
         output::note(format!("error: a bug in farindex, please report it: {text}"));
     }));
-    let command = Cli::parse().command;
+    let command = Cli::parse_from(place::rewrite(std::env::args_os().collect())).command;
     let code = match std::panic::catch_unwind(|| run(&command)) {
         Err(_) => exit::BUG,
         Ok(Ok(code)) => code,

@@ -28,9 +28,9 @@ enum Command {
     Create {
         #[command(flatten)]
         place: Place,
-        /// Bytes of each memory node, such as 1GiB
+        /// Bytes of each memory node, such as 1GiB; memory nodes that are connected to have theirs already
         #[arg(long, value_name = "BYTES", value_parser = parse_size)]
-        size: u64,
+        size: Option<u64>,
         /// One more memory node: another file of the same size (may be repeated)
         #[arg(long, value_name = "PATH")]
         node: Vec<PathBuf>,
@@ -83,12 +83,25 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-fn create(place: &Place, size: u64, more: &[PathBuf], options: &PoolOptions, json: &Json) -> Result<u8, Failure> {
+fn create(
+    place: &Place,
+    size: Option<u64>,
+    more: &[PathBuf],
+    options: &PoolOptions,
+    json: &Json,
+) -> Result<u8, Failure> {
     let mut url = place.url()?;
-    let PoolUrl::Shm { paths } = &mut url else { return Err(Failure::usage("a pool in a file takes a path")) };
-    paths.extend(more.iter().cloned());
-    let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    let pool = Pool::create_at(&url, Some(size), options)?;
+    let names: Vec<String> = match &mut url {
+        PoolUrl::Shm { paths } if size.is_some() => {
+            paths.extend(more.iter().cloned());
+            paths.iter().map(|path| path.display().to_string()).collect()
+        }
+        PoolUrl::Shm { .. } => return Err(Failure::usage("a new pool takes --size, such as --size 1GiB")),
+        PoolUrl::Remote { addrs, .. } if more.is_empty() => addrs.clone(),
+        PoolUrl::Remote { .. } => return Err(Failure::usage("--node names files: name all memory nodes by --connect")),
+        PoolUrl::Memory { .. } => return Err(Failure::usage("a pool in a file takes a path")),
+    };
+    let pool = Pool::create_at(&url, size, options)?;
     let block = pool.raw().superblock(farindex_fabric::NodeId::new(0));
     let result = json!({
         "paths": names,
@@ -103,6 +116,7 @@ fn create(place: &Place, size: u64, more: &[PathBuf], options: &PoolOptions, jso
     json.give(&result, || {
         let name = match names.as_slice() {
             [one] => one.clone(),
+            many if matches!(url, PoolUrl::Remote { .. }) => format!("connect:{}", many.join(",")),
             many => format!("shm:{}", many.join(",")),
         };
         format!("created {name}: {} x {}\n", block.nodes, bytes(block.region_len))

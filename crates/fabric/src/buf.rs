@@ -2,8 +2,10 @@
 //!
 //! Invariants: a buffer handed to a verb belongs to the fabric until the verb completes, so dropping the future that
 //! waits for it is safe; the storage is whole 8-byte words, so that a fabric copies word by word (G2); a buffer that is
-//! dropped returns to its endpoint's pool, where a NIC would have it registered already.
+//! dropped returns to its endpoint's pool. Where hardware fills buffers, the pool's memory is registered with it, once.
 
+use crate::FabricError;
+use crate::slab::{Chunk, Registrar, Slab};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -16,10 +18,39 @@ const KEPT_PER_CLASS: usize = 256;
 /// Free buffers of one endpoint, by size class (64 bytes to 128 KiB; larger ones are not kept).
 #[derive(Default)]
 pub struct BufPool {
-    classes: [RefCell<Vec<Vec<u64>>>; CLASSES],
+    classes: [RefCell<Vec<Storage>>; CLASSES],
+    registrar: Option<Box<dyn Registrar>>,
+    /// The slab that new buffers are cut from.
+    slab: RefCell<Option<Rc<Slab>>>,
+}
+
+enum Storage {
+    Heap(Vec<u64>),
+    /// Registered.
+    Chunk(Chunk),
+}
+
+impl Storage {
+    fn words(&self) -> &[u64] {
+        match self {
+            Storage::Heap(words) => words,
+            Storage::Chunk(chunk) => chunk.words(),
+        }
+    }
+    fn words_mut(&mut self) -> &mut [u64] {
+        match self {
+            Storage::Heap(words) => words,
+            Storage::Chunk(chunk) => chunk.words_mut(),
+        }
+    }
 }
 
 impl BufPool {
+    /// A pool whose buffers are registered, if there is anything to register them with.
+    pub(crate) fn new(registrar: Option<Box<dyn Registrar>>) -> Self {
+        BufPool { registrar, ..BufPool::default() }
+    }
+
     fn class(words: usize) -> usize {
         words.max(SMALLEST_WORDS).next_power_of_two().trailing_zeros() as usize
             - SMALLEST_WORDS.trailing_zeros() as usize
@@ -27,7 +58,30 @@ impl BufPool {
 
     /// A buffer without storage, to stand where one is taken away.
     pub(crate) fn hollow(self: &Rc<Self>) -> Buf {
-        Buf { storage: Vec::new(), words: 0, home: Rc::clone(self) }
+        Buf { storage: Storage::Heap(Vec::new()), words: 0, home: Rc::clone(self) }
+    }
+
+    fn cut(&self, registrar: &dyn Registrar, words: usize) -> Result<Option<Chunk>, FabricError> {
+        if words > SMALLEST_WORDS << (CLASSES - 1) {
+            return Ok(Slab::new(registrar, words)?.cut(words));
+        }
+        let mut open = self.slab.borrow_mut();
+        if let Some(chunk) = open.as_ref().and_then(|slab| slab.cut(words)) {
+            return Ok(Some(chunk));
+        }
+        let slab = Slab::new(registrar, words)?;
+        let chunk = slab.cut(words);
+        *open = Some(slab);
+        Ok(chunk)
+    }
+
+    /// New storage. What cannot be registered is not: the transport finds out, and says why ([`Buf::key`]).
+    fn fresh(&self, words: usize) -> Storage {
+        let cut = self.registrar.as_deref().map(|registrar| self.cut(registrar, words));
+        match cut {
+            Some(Ok(Some(chunk))) => Storage::Chunk(chunk),
+            _ => Storage::Heap(vec![0; words]),
+        }
     }
 
     /// A buffer of at least `len` bytes, rounded up to whole words. Its content is whatever it held before.
@@ -37,9 +91,9 @@ impl BufPool {
         let storage = match self.classes.get(class) {
             Some(free) => {
                 let reused = free.borrow_mut().pop();
-                reused.unwrap_or_else(|| vec![0; SMALLEST_WORDS << class])
+                reused.unwrap_or_else(|| self.fresh(SMALLEST_WORDS << class))
             }
-            None => vec![0; words],
+            None => self.fresh(words),
         };
         Buf { storage, words, home: Rc::clone(self) }
     }
@@ -47,7 +101,7 @@ impl BufPool {
 
 /// An owned buffer of whole 8-byte words.
 pub struct Buf {
-    storage: Vec<u64>,
+    storage: Storage,
     words: usize,
     home: Rc<BufPool>,
 }
@@ -63,11 +117,11 @@ impl Buf {
     }
     /// The words.
     pub fn words(&self) -> &[u64] {
-        &self.storage[..self.words]
+        &self.storage.words()[..self.words]
     }
     /// The words, to be written.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.storage[..self.words]
+        &mut self.storage.words_mut()[..self.words]
     }
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
@@ -76,6 +130,13 @@ impl Buf {
     /// The bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.words_mut().as_mut_bytes()
+    }
+    /// What hardware knows its memory by; `None` if it is not registered.
+    pub fn key(&self) -> Option<u32> {
+        match &self.storage {
+            Storage::Heap(_) => None,
+            Storage::Chunk(chunk) => Some(chunk.key()),
+        }
     }
     /// Reads a structure out of the front of the buffer; `None` if the buffer is too short for it.
     pub fn parse<T: FromBytes>(&self) -> Option<T> {
@@ -89,12 +150,15 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        let class = BufPool::class(self.storage.len());
-        if let Some(free) = self.home.classes.get(class) {
-            let mut free = free.borrow_mut();
-            if free.len() < KEPT_PER_CLASS && self.storage.len() == SMALLEST_WORDS << class {
-                free.push(std::mem::take(&mut self.storage));
-            }
+        let words = self.storage.words().len();
+        let class = BufPool::class(words);
+        let Some(free) = self.home.classes.get(class).filter(|_| words == SMALLEST_WORDS << class) else {
+            return;
+        };
+        let mut free = free.borrow_mut();
+        // A chunk is never given back to its slab, so all of them are kept.
+        if free.len() < KEPT_PER_CLASS || matches!(self.storage, Storage::Chunk(_)) {
+            free.push(std::mem::replace(&mut self.storage, Storage::Heap(Vec::new())));
         }
     }
 }
@@ -108,6 +172,8 @@ impl fmt::Debug for Buf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slab::{Block, Registration};
+    use std::cell::Cell;
 
     #[test]
     fn a_dropped_buffer_is_used_again() {
@@ -118,5 +184,80 @@ mod tests {
         drop(first);
         assert_eq!(pool.take(512).words().as_ptr(), address);
         assert_eq!(pool.take(1 << 20).len(), 1 << 20);
+        assert_eq!(first_key(&pool), None);
+    }
+
+    fn first_key(pool: &Rc<BufPool>) -> Option<u32> {
+        pool.take(8).key()
+    }
+
+    /// Notes what is registered at each moment, and refuses when told to.
+    #[derive(Clone, Default)]
+    struct Ledger {
+        registered: Rc<RefCell<Vec<(usize, usize)>>>,
+        refuse: Rc<Cell<bool>>,
+    }
+
+    struct Entry(Ledger, usize);
+
+    impl Drop for Entry {
+        fn drop(&mut self) {
+            self.0.registered.borrow_mut().retain(|(start, _)| *start != self.1);
+        }
+    }
+
+    impl Registrar for Ledger {
+        fn register(&self, block: &Block) -> Result<Registration, FabricError> {
+            if self.refuse.get() {
+                return Err(FabricError::Settings("no".to_owned()));
+            }
+            let start = block.start() as usize;
+            let mut registered = self.registered.borrow_mut();
+            registered.push((start, block.len()));
+            Ok(Registration { key: registered.len() as u32, hold: Box::new(Entry(self.clone(), start)) })
+        }
+    }
+
+    impl Ledger {
+        fn covers(&self, buf: &Buf) -> bool {
+            let (start, len) = (buf.words().as_ptr() as usize, buf.len());
+            self.registered.borrow().iter().any(|(at, size)| *at <= start && start + len <= at + size)
+        }
+    }
+
+    #[test]
+    fn registered_buffers_do_not_overlap_and_stay_registered() {
+        let ledger = Ledger::default();
+        let pool = Rc::new(BufPool::new(Some(Box::new(ledger.clone()))));
+        let mut bufs: Vec<Buf> = (0..40).map(|i| pool.take(8 << (i % 12))).collect();
+        for (i, buf) in bufs.iter_mut().enumerate() {
+            buf.words_mut().fill(i as u64);
+        }
+        for (i, buf) in bufs.iter().enumerate() {
+            assert!(buf.words().iter().all(|word| *word == i as u64), "buffer {i} was overwritten");
+            assert!(buf.key().is_some() && ledger.covers(buf), "buffer {i} is not registered");
+        }
+        let kept = bufs.pop();
+        let address = bufs[3].words().as_ptr();
+        drop(bufs.remove(3));
+        assert_eq!(pool.take(64).words().as_ptr(), address, "a dropped buffer is used again");
+        let large = pool.take(3 << 20);
+        assert!(ledger.covers(&large));
+        let slabs = ledger.registered.borrow().len();
+        drop(large);
+        assert_eq!(ledger.registered.borrow().len(), slabs - 1, "a large buffer stayed registered");
+        // A buffer may outlive everything else.
+        drop((bufs, pool));
+        assert!(kept.as_ref().is_some_and(|buf| ledger.covers(buf)));
+        drop(kept);
+        assert!(ledger.registered.borrow().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_registered_is_not() {
+        let ledger = Ledger::default();
+        ledger.refuse.set(true);
+        let pool = Rc::new(BufPool::new(Some(Box::new(ledger.clone()))));
+        assert_eq!(pool.take(64).key(), None);
     }
 }

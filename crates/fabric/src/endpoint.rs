@@ -64,11 +64,12 @@ impl Inner {
 impl Endpoint {
     /// Puts an endpoint on top of a connection.
     pub fn new(transport: Box<dyn Transport>) -> Self {
+        let buffers = Rc::new(BufPool::new(transport.registrar()));
         Endpoint {
             inner: Rc::new(Inner {
                 transport: RefCell::new(transport),
                 flights: RefCell::default(),
-                buffers: Rc::default(),
+                buffers,
                 chains: RefCell::default(),
                 meter: RefCell::default(),
                 timers: RefCell::default(),

@@ -67,8 +67,8 @@ pub enum FabricError {
     /// G6 cannot be given: the client may still act.
     #[error("cannot revoke the client: {0}")]
     CannotRevoke(String),
-    /// The region may only be read.
-    #[error("the region of memory node {0} is mapped read-only")]
+    /// The region may only be read: by how it is mapped, or by the token that this client showed. Nothing took effect.
+    #[error("memory node {0} may only be read from here")]
     ReadOnly(NodeId),
     /// The region could not be opened, created or mapped.
     #[error("{path}: {reason}")]

@@ -21,7 +21,9 @@
 //! | [`endpoint`] | [`Endpoint`]: one for each worker thread; posts batches, meters them, keeps deadlines |
 //! | [`meter`] | verbs, bytes and round trips for each kind of operation |
 //! | [`exec`] | the single-threaded executor of a worker's coroutines |
+//! | [`slab`] | memory for buffers that hardware fills, registered once |
 //! | [`transport`] | what a fabric implements |
+//! | [`served`] | the memory that a memory node's process serves to others |
 //! | `conformance` | the suite that holds a fabric to the contract (feature `conformance`) |
 //!
 //! # A first verb
@@ -62,7 +64,10 @@ mod process;
 pub mod ptr;
 mod region;
 #[cfg(target_os = "linux")]
+pub mod served;
+#[cfg(target_os = "linux")]
 pub mod shm;
+pub mod slab;
 mod timer;
 pub mod transport;
 pub mod verb;
@@ -75,6 +80,8 @@ pub use exec::{Driver, Executor, Task};
 pub use memory::MemoryFabric;
 pub use meter::{Class, Counters, Meter, OpKind, OpStats};
 pub use ptr::{NodeId, RemotePtr};
+#[cfg(target_os = "linux")]
+pub use served::ServedRegion;
 #[cfg(target_os = "linux")]
 pub use shm::ShmFabric;
 pub use transport::{Capabilities, Fabric, Identity, NodeInfo, Transport};

@@ -1,4 +1,4 @@
-//! The two places where plain memory becomes words of `AtomicU64`: from the allocator, and from a mapped file.
+//! The two places where plain memory becomes words of `AtomicU64`: from the allocator, and from a mapping.
 //!
 //! Invariants: a region's words stay where they are for as long as it lives; nothing in this process touches its memory
 //! except as `AtomicU64`.
@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicU64;
 pub(crate) enum Region {
     /// From the allocator.
     Heap(Box<[AtomicU64]>),
-    /// A mapped file.
+    /// A mapping.
     #[cfg(target_os = "linux")]
-    File(MappedFile),
+    Mapped(Mapping),
 }
 
 impl Region {
@@ -21,23 +21,31 @@ impl Region {
         match self {
             Region::Heap(words) => words,
             #[cfg(target_os = "linux")]
-            Region::File(file) => file.words(),
+            Region::Mapped(mapping) => mapping.words(),
         }
     }
 }
 
-/// A file mapped shared, whole.
+/// A mapping, whole: of a file, shared, or of fresh memory.
 #[cfg(target_os = "linux")]
-pub(crate) struct MappedFile(memmap2::MmapRaw);
+pub(crate) struct Mapping(memmap2::MmapRaw);
 
 #[cfg(target_os = "linux")]
-impl MappedFile {
+impl Mapping {
+    /// Fresh zeroed memory, in huge pages where the system has them to give.
+    pub(crate) fn anonymous(len: usize) -> std::io::Result<Self> {
+        let map = memmap2::MmapRaw::from(memmap2::MmapOptions::new().len(len).map_anon()?);
+        // Advice: a system without huge pages gives small ones.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(Mapping(map))
+    }
+
     /// Maps the first `len` bytes of a file.
     pub(crate) fn map(file: &std::fs::File, len: usize, read_only: bool) -> std::io::Result<Self> {
         let mut options = memmap2::MmapOptions::new();
         options.len(len);
         let map = if read_only { options.map_raw_read_only(file)? } else { options.map_raw(file)? };
-        Ok(MappedFile(map))
+        Ok(Mapping(map))
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -51,7 +59,7 @@ impl MappedFile {
         //   they use this crate.
         // - On a read-only mapping a store would fault: `Mapped` refuses every verb but READ there, and READs with
         //   relaxed loads, which are guaranteed to work on read-only memory.
-        // - Pages exist behind the whole length: files are made with their space reserved. A file that somebody shrinks
+        // - Pages exist behind the whole length: fresh memory has them on demand, files are made with their space reserved. A file that somebody shrinks
         //   while it is mapped ends the process by SIGBUS: an end, not undefined behaviour.
         unsafe { std::slice::from_raw_parts(start, self.0.len() / size_of::<AtomicU64>()) }
     }

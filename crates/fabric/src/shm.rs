@@ -44,7 +44,7 @@
 //! * A `fork` child must not use the endpoints of its parent, but open the fabric and connect anew.
 //! * A network file system is no shared memory, even where it can be mapped.
 
-mod file;
+pub(crate) mod file;
 
 use crate::gate::Gates;
 use crate::mapped::{Delivery, Mapped};

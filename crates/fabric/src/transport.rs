@@ -4,6 +4,7 @@
 //! such a connection: it takes chains of verbs and gives them back completed, at once or later. Everything that fabrics
 //! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`] on top.
 
+use crate::slab::Registrar;
 use crate::{Chain, Endpoint, FabricError, NodeId};
 use std::time::Duration;
 
@@ -53,6 +54,10 @@ pub trait Fabric: Send + Sync {
     fn new_identity(&self) -> Identity;
     /// One connection of that client, for one worker thread.
     fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError>;
+    /// What carries its verbs, as far as that is chosen at run time and known by now: `tcp/eth0`, say.
+    fn transports(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Can this client be seen to be gone without waiting for its lease? `None` where the fabric cannot tell.
     fn is_gone(&self, identity: &Identity) -> Option<bool> {
         let _ = identity;
@@ -85,6 +90,10 @@ pub trait Transport {
     /// Nobody waits for the chain that was posted under `id` (N5). A fabric that looks for bugs wants to know.
     fn detached(&mut self, id: u64) {
         let _ = id;
+    }
+    /// What the endpoint's buffers are registered with, where hardware reads and fills them. Asked for once.
+    fn registrar(&self) -> Option<Box<dyn Registrar>> {
+        None
     }
     /// Somebody wants to be woken at `at`: a fabric in virtual time must not pass it by.
     fn wake_at(&mut self, at: Duration) {

@@ -1,7 +1,7 @@
 //! One verb, and a chain of them: what travels from an endpoint to its fabric and back.
 
 use crate::transport::Identity;
-use crate::{Buf, NodeId, RemotePtr};
+use crate::{Buf, FabricError, NodeId, RemotePtr};
 
 /// What a verb does, with its buffer on the way out and its result on the way back.
 #[derive(Debug)]
@@ -74,6 +74,17 @@ impl Verb {
     /// Does it touch no bytes?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+    /// Does it lie within a region of that many bytes, whole words of it?
+    pub fn check(&self, region: u64) -> Result<(), FabricError> {
+        let (ptr, len) = (self.ptr, self.len());
+        if !ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
+            return Err(FabricError::Misaligned { ptr, len });
+        }
+        match ptr.offset().checked_add(len as u64) {
+            Some(end) if end <= region => Ok(()),
+            _ => Err(FabricError::OutOfBounds { ptr, len, region }),
+        }
     }
     /// The node it goes to.
     pub fn node(&self) -> NodeId {

@@ -14,6 +14,40 @@
 use crate::{Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// READ: the words, each loaded when the iterator comes to it.
+pub fn load(words: &[AtomicU64]) -> impl Iterator<Item = u64> + '_ {
+    words.iter().map(|word| word.load(Ordering::SeqCst))
+}
+
+/// WRITE: stores as many of the values as there are words.
+pub fn store(words: &[AtomicU64], values: impl Iterator<Item = u64>) {
+    for (word, value) in words.iter().zip(values) {
+        word.store(value, Ordering::Release);
+    }
+    // A later READ of the chain must not be satisfied before these stores are visible (G4).
+    fence(Ordering::SeqCst);
+}
+
+/// CAS: returns the word before.
+pub fn cas(word: &AtomicU64, expect: u64, new: u64) -> u64 {
+    match word.compare_exchange(expect, new, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(old) | Err(old) => old,
+    }
+}
+
+/// FAA: returns the word before.
+pub fn faa(word: &AtomicU64, add: u64) -> u64 {
+    word.fetch_add(add, Ordering::SeqCst)
+}
+
+/// CAS of the bits of `swap_mask`, if those of `compare_mask` are as expected: returns the word before.
+pub fn masked_cas(word: &AtomicU64, expect: u64, new: u64, compare_mask: u64, swap_mask: u64) -> u64 {
+    let swap = |seen: u64| ((seen ^ expect) & compare_mask == 0).then_some(seen & !swap_mask | new & swap_mask);
+    match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, swap) {
+        Ok(old) | Err(old) => old,
+    }
+}
+
 /// One memory node's region.
 #[derive(Clone, Copy)]
 pub struct Words<'a>(pub &'a [AtomicU64]);
@@ -28,23 +62,22 @@ impl<'a> Words<'a> {
         self.0.is_empty()
     }
 
+    /// The words of `len` bytes from a byte offset on, whole words both; `None` if they reach beyond the end.
+    pub fn range(self, offset: u64, len: u64) -> Option<&'a [AtomicU64]> {
+        let first = usize::try_from(offset / 8).ok()?;
+        let count = usize::try_from(len / 8).ok()?;
+        self.0.get(first..first.checked_add(count)?)
+    }
+
     /// The words that a verb touches.
     fn slice(self, ptr: RemotePtr, len: usize) -> Result<&'a [AtomicU64], FabricError> {
-        let first = (ptr.offset() / 8) as usize;
-        first.checked_add(len / 8).and_then(|end| self.0.get(first..end)).ok_or(FabricError::OutOfBounds {
-            ptr,
-            len,
-            region: self.len(),
-        })
+        let beyond = FabricError::OutOfBounds { ptr, len, region: self.len() };
+        self.range(ptr.offset(), len as u64).ok_or(beyond)
     }
 
     /// Can this verb be carried out?
     pub fn check(self, verb: &Verb) -> Result<(), FabricError> {
-        let len = verb.len();
-        if !verb.ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
-            return Err(FabricError::Misaligned { ptr: verb.ptr, len });
-        }
-        self.slice(verb.ptr, len).map(drop)
+        verb.check(self.len())
     }
 
     /// Carries out a verb.
@@ -52,37 +85,24 @@ impl<'a> Words<'a> {
         let words = self.slice(verb.ptr, verb.len())?;
         match &mut verb.kind {
             VerbKind::Read(buf) => {
-                for (to, from) in buf.words_mut().iter_mut().zip(words) {
-                    *to = from.load(Ordering::SeqCst);
+                for (to, from) in buf.words_mut().iter_mut().zip(load(words)) {
+                    *to = from;
                 }
             }
-            VerbKind::Write(buf) => {
-                for (from, to) in buf.words().iter().zip(words) {
-                    to.store(*from, Ordering::Release);
-                }
-                // A later READ of the chain must not be satisfied before these stores are visible (G4).
-                fence(Ordering::SeqCst);
-            }
+            VerbKind::Write(buf) => store(words, buf.words().iter().copied()),
             VerbKind::Cas { expect, new, old } => {
                 if let Some(word) = words.first() {
-                    *old = match word.compare_exchange(*expect, *new, Ordering::SeqCst, Ordering::SeqCst) {
-                        Ok(old) | Err(old) => old,
-                    };
+                    *old = cas(word, *expect, *new);
                 }
             }
             VerbKind::Faa { add, old } => {
                 if let Some(word) = words.first() {
-                    *old = word.fetch_add(*add, Ordering::SeqCst);
+                    *old = faa(word, *add);
                 }
             }
             VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old } => {
                 if let Some(word) = words.first() {
-                    let swap = |seen: u64| {
-                        ((seen ^ *expect) & *compare_mask == 0).then_some(seen & !*swap_mask | *new & *swap_mask)
-                    };
-                    *old = match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, swap) {
-                        Ok(old) | Err(old) => old,
-                    };
+                    *old = masked_cas(word, *expect, *new, *compare_mask, *swap_mask);
                 }
             }
             VerbKind::Call { .. } | VerbKind::Revoke(_) => {}

@@ -9,7 +9,7 @@ use farindex_pool::PoolError;
 #[non_exhaustive]
 pub enum Error {
     /// The pool string makes no sense.
-    #[error("{url:?} is no pool: {why}. Write memory:1GiB or shm:/dev/shm/NAME")]
+    #[error("{url:?} is no pool: {why}. Write memory:1GiB, shm:/dev/shm/NAME or connect:HOST:PORT")]
     Url {
         /// What was given.
         url: String,
@@ -19,6 +19,9 @@ pub enum Error {
     /// A size is needed, or must not be given.
     #[error("{0}")]
     Settings(String),
+    /// Memory nodes could not be reached, or refuse this client.
+    #[error("{0}")]
+    Remote(String),
     /// The fabric.
     #[error(transparent)]
     Fabric(#[from] FabricError),

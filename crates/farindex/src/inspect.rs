@@ -1,6 +1,7 @@
 //! Looking at a pool from outside: nobody registers, nothing is written.
 
 use crate::keeper::once;
+use crate::net::connect;
 use crate::url::PoolUrl;
 use crate::{Error, IndexInfo};
 use farindex_fabric::shm::ShmFabric;
@@ -71,14 +72,18 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Looks at a pool in mapped files. It takes no client slot, and no more than permission to read the files.
+    /// Looks at a pool in mapped files or behind memory nodes. It takes no client slot, and no more than permission to read
+    /// the files, or a token for reading.
     pub fn of(url: &PoolUrl) -> Result<Self, Error> {
-        let PoolUrl::Shm { paths } = url else {
-            return Err(Error::Settings(
-                "a memory: pool is gone when its process ends: there is none to look at".into(),
-            ));
+        let fabric: Arc<dyn Fabric> = match url {
+            PoolUrl::Shm { paths } => Arc::new(ShmFabric::open_read_only(paths)?),
+            PoolUrl::Remote { addrs, token_file } => connect(addrs, token_file.as_deref())?,
+            PoolUrl::Memory { .. } => {
+                return Err(Error::Settings(
+                    "a memory: pool is gone when its process ends: there is none to look at".into(),
+                ));
+            }
         };
-        let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::open_read_only(paths)?);
         let identity = fabric.new_identity();
         let look = async |endpoint: &Endpoint| {
             let pool = Pool::open(Arc::clone(&fabric), endpoint).await?;

@@ -38,6 +38,7 @@ mod error;
 mod index;
 mod inspect;
 mod keeper;
+mod net;
 mod pool;
 pub mod url;
 
@@ -50,5 +51,6 @@ pub use farindex_index::{
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};
+pub use net::connect_to as connect;
 pub use pool::{Pool, Session};
 pub use url::PoolUrl;

@@ -4,6 +4,7 @@ use crate::any::{AnyIndex, IndexConfig, OpenOptions};
 use crate::index::Index;
 use crate::inspect::{NodeUsage, usage};
 use crate::keeper::{Keeper, once};
+use crate::net::connect;
 use crate::url::PoolUrl;
 use crate::{Error, check};
 use farindex_fabric::shm::ShmFabric;
@@ -34,7 +35,7 @@ struct Inner {
 }
 
 impl Pool {
-    /// Opens a pool: `shm:PATH` one that exists, `memory:SIZE` a new one. See [`PoolUrl`] for all forms.
+    /// Opens a pool: `shm:PATH` or `connect:HOST:PORT` one that exists, `memory:SIZE` a new one. See [`PoolUrl`] for all forms.
     pub fn open(url: &str) -> Result<Pool, Error> {
         Self::open_at(&url.parse()?)
     }
@@ -46,6 +47,7 @@ impl Pool {
                 Self::format(Arc::new(MemoryFabric::new(*nodes, *len)?), &PoolOptions::default())
             }
             PoolUrl::Shm { paths } => Self::attach(Arc::new(ShmFabric::open(paths)?)),
+            PoolUrl::Remote { addrs, token_file } => Self::attach(connect(addrs, token_file.as_deref())?),
         }
     }
 
@@ -70,6 +72,12 @@ impl Pool {
                     }
                 }
                 made
+            }
+            (PoolUrl::Remote { addrs, token_file }, None) => {
+                Self::format(connect(addrs, token_file.as_deref())?, options)
+            }
+            (PoolUrl::Remote { .. }, Some(_)) => {
+                Err(Error::Settings("memory nodes that are served have their sizes: leave it out".to_owned()))
             }
             (PoolUrl::Shm { .. }, None) => Err(Error::Settings("a new shm: pool needs a size".to_owned())),
         }

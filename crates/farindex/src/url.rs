@@ -6,6 +6,8 @@
 //! | `memory:1GiB,nodes=3` | three such nodes of 1 GiB each |
 //! | `shm:/dev/shm/demo` | a file that several processes map: /dev/shm, hugetlbfs, a DAX device, any disk |
 //! | `shm:/dev/shm/a,/dev/shm/b` | several files, one for each memory node, always in the same order |
+//! | `connect:host:4040` | a memory node that is reached over a network (`farindex serve`); it says which fabric it serves |
+//! | `connect:a:4040,b:4040,token-file=FILE` | several, in the order of their numbers; the first token of FILE is shown |
 
 use crate::Error;
 use std::path::PathBuf;
@@ -25,6 +27,13 @@ pub enum PoolUrl {
     Shm {
         /// One for each memory node.
         paths: Vec<PathBuf>,
+    },
+    /// Processes elsewhere that serve memory.
+    Remote {
+        /// `HOST:PORT` of each memory node.
+        addrs: Vec<String>,
+        /// Where the token is that is shown to them.
+        token_file: Option<PathBuf>,
     },
 }
 
@@ -53,7 +62,30 @@ impl FromStr for PoolUrl {
                 }
                 Ok(PoolUrl::Shm { paths })
             }
-            _ => Err(bad("the schemes are memory: and shm:")),
+            "connect" => {
+                let (mut addrs, mut token_file) = (Vec::new(), None);
+                for part in rest.split(',') {
+                    match part.strip_prefix("token-file=") {
+                        Some(path) => token_file = Some(PathBuf::from(path)),
+                        None if part.rsplit_once(':').is_some_and(|(host, port)| {
+                            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+                        }) =>
+                        {
+                            addrs.push(part.to_owned());
+                        }
+                        None => {
+                            return Err(bad(
+                                "behind connect: stand HOST:PORT, separated by commas, and token-file=PATH",
+                            ));
+                        }
+                    }
+                }
+                if addrs.is_empty() {
+                    return Err(bad("behind connect: stands at least one HOST:PORT"));
+                }
+                Ok(PoolUrl::Remote { addrs, token_file })
+            }
+            _ => Err(bad("the schemes are memory:, shm: and connect:")),
         }
     }
 }
@@ -107,9 +139,27 @@ mod tests {
         assert_eq!("memory:1MiB,nodes=3".parse::<PoolUrl>().ok(), Some(PoolUrl::Memory { len: 1 << 20, nodes: 3 }));
         assert_eq!("shm:/dev/shm/a".parse::<PoolUrl>().ok(), Some(paths(&["/dev/shm/a"])));
         assert_eq!("shm:/a,/b".parse::<PoolUrl>().ok(), Some(paths(&["/a", "/b"])));
-        for url in
-            ["", "memory", "memory:", "memory:1MiB,node=3", "memory:1MiB,nodes=x", "shm:", "shm:/a,", "rdma:host"]
-        {
+        let remote = |addrs: &[&str], token_file: Option<&str>| PoolUrl::Remote {
+            addrs: addrs.iter().map(ToString::to_string).collect(),
+            token_file: token_file.map(PathBuf::from),
+        };
+        assert_eq!("connect:[::1]:80".parse::<PoolUrl>().ok(), Some(remote(&["[::1]:80"], None)));
+        assert_eq!("connect:a:1,b:2,token-file=/t".parse::<PoolUrl>().ok(), Some(remote(&["a:1", "b:2"], Some("/t"))));
+        for url in [
+            "connect:",
+            "connect:host",
+            "connect:a:1,",
+            "connect:a:0",
+            "connect:token-file=x",
+            "",
+            "memory",
+            "memory:",
+            "memory:1MiB,node=3",
+            "memory:1MiB,nodes=x",
+            "shm:",
+            "shm:/a,",
+            "rdma:host",
+        ] {
             assert!(url.parse::<PoolUrl>().is_err(), "{url}");
         }
     }

@@ -2,6 +2,8 @@
 
 #[path = "common/alone.rs"]
 mod alone;
+#[path = "common/ground.rs"]
+mod ground;
 
 use alone::{cost_of, with_shard};
 use farindex_fabric::{OpKind, OpStats};

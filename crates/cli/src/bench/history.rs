@@ -112,10 +112,11 @@ impl History {
         if !self.shared() {
             return Ok(());
         }
-        if run.fabric != FabricKind::Shm || run.path.is_none() || !matches!(run.index, IndexKind::Pool(_)) {
+        let common = run.connect.is_some() || run.fabric == FabricKind::Shm && run.path.is_some();
+        if !common || !matches!(run.index, IndexKind::Pool(_)) {
             let what = if self.join { "--join" } else { "--shared" };
             return Err(Failure::usage(format!(
-                "{what}: processes share a pool by --index shard --fabric shm --path FILE"
+                "{what}: processes share an index of a pool, by --fabric shm --path FILE or by --connect"
             )));
         }
         run.plan.alone = false;

@@ -1,5 +1,6 @@
 //! `farindex bench`.
 
+mod daemon;
 pub(crate) mod history;
 mod options;
 pub(crate) mod reference;
@@ -8,7 +9,8 @@ pub(crate) mod subject;
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
 use crate::{progress, signals};
-use farindex::{OpenOptions, Pool, PoolOptions, PoolUrl};
+use daemon::Daemon;
+use farindex::{Error, OpenOptions, Pool, PoolError, PoolOptions, PoolUrl};
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
 use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
@@ -110,21 +112,35 @@ pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> R
         Ok(Pool::create_at(&url, Some(size), &options)?)
     };
     match (fabric, path) {
+        (FabricKind::Ucx | FabricKind::Verbs, _) => Err(Failure::new(exit::BUG, "a memory node is made by itself")),
         (FabricKind::Memory, _) => Ok(Pool::create_at(&PoolUrl::Memory { len: size, nodes: 1 }, None, &options)?),
         (FabricKind::Shm, Some(path)) => shm(path.to_owned()),
         (FabricKind::Shm, None) => nameless(Path::new(SHM), shm),
     }
 }
 
+/// The pool behind memory nodes: the one that is there, or a new one.
+fn open_or_create(url: &PoolUrl) -> Result<Pool, Failure> {
+    match Pool::create_at(url, None, &PoolOptions::default()) {
+        Err(Error::Pool(PoolError::Exists(_))) => Ok(Pool::open_at(url)?),
+        made => Ok(made?),
+    }
+}
+
 /// The raw reference, on a fabric of its own: it scribbles over all of its memory.
 fn run_raw(run: &Run, settings: RawSettings, plan: &Plan, watch: &Watch) -> Result<Outcome, Failure> {
     let size = (settings.index_bytes + settings.block_bytes + (1 << 20)).next_multiple_of(2 << 20);
-    let fabric: Box<dyn Fabric> = match run.fabric {
-        FabricKind::Memory => Box::new(MemoryFabric::new(1, size).map_err(farindex::Error::from)?),
+    let mut daemon = None;
+    let fabric: Arc<dyn Fabric> = match run.fabric {
+        FabricKind::Ucx | FabricKind::Verbs => {
+            let started = daemon.insert(Daemon::start(run.fabric.name(), size, run.poll)?);
+            farindex::connect(&started.url()?)?
+        }
+        FabricKind::Memory => Arc::new(MemoryFabric::new(1, size).map_err(farindex::Error::from)?),
         FabricKind::Shm => {
             let directory = run.path.as_deref().and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
             let directory = directory.filter(|parent| !parent.starts_with("/dev") || parent.starts_with(SHM));
-            Box::new(nameless(directory.unwrap_or(Path::new(SHM)), |path| {
+            Arc::new(nameless(directory.unwrap_or(Path::new(SHM)), |path| {
                 Ok(ShmFabric::create(&[path], size).map_err(farindex::Error::from)?)
             })?)
         }
@@ -145,8 +161,8 @@ struct Findings {
 fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
     let identity = |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
     let plan = &run.plan;
-    let fabric = run.fabric.name();
-    let mut told = None;
+    let fabric = run.connect.as_ref().map_or(run.fabric.name(), |_| "remote");
+    let (mut told, mut daemon) = (None, None);
     let row = match run.index {
         options::IndexKind::Dashmap => {
             Row::new(identity("none"), &args.history.run(&LocalMap::new(), plan, watch, &mut told)?)
@@ -157,27 +173,46 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             Row::new(identity(fabric), &run_raw(run, settings, plan, watch)?)
         }
         options::IndexKind::Pool(config) => {
-            let subject = match &run.path {
-                Some(path) if args.history.joins() => {
-                    let pool = Pool::open_at(&PoolUrl::Shm { paths: vec![path.clone()] })?;
+            let common = run.connect.clone();
+            let common = common.or_else(|| Some(PoolUrl::Shm { paths: vec![run.path.clone()?] }));
+            let subject = match common.filter(|_| args.history.joins()) {
+                Some(url) => {
+                    let pool = Pool::open_at(&url)?;
                     // An index that is not there is found out before the run.
                     pool.session()?.open_index("bench")?;
                     subject::Subject::existing(pool, "bench")
                 }
-                path => {
-                    let pool = make_pool(run.fabric, path.as_deref(), run.size)?;
+                None => {
+                    let pool = match (&run.connect, run.fabric) {
+                        (Some(url), _) => open_or_create(url)?,
+                        (None, FabricKind::Ucx | FabricKind::Verbs) => {
+                            let started = daemon.insert(Daemon::start(run.fabric.name(), run.size, run.poll)?);
+                            Pool::create_at(&started.url()?, None, &PoolOptions::default())?
+                        }
+                        (None, fabric) => make_pool(fabric, run.path.as_deref(), run.size)?,
+                    };
                     subject::Subject::create(pool, "bench", &config)?
                 }
             };
             let subject = subject.with(OpenOptions { coalesce: args.coalesce });
             let outcome = args.history.run(&subject, plan, watch, &mut told)?;
+            let under = subject.pool.fabric();
+            let transports = under.transports();
+            let name = under.name();
+            if !transports.is_empty() {
+                note(format!("{name} has chosen {}", transports.join(", ")));
+            }
+            if run.connect.is_some() && !args.history.shared() {
+                subject.pool.session()?.drop_index("bench")?;
+            }
+            let mut row = Row::new(identity(name), &outcome);
             // Its memory is the reference's now.
             drop(subject);
-            let mut row = Row::new(identity(fabric), &outcome);
+            drop(daemon.take());
             // A run whose history is kept is as slow as the keeping.
             let undisturbed = !args.history.wanted() && !args.history.shared();
             let complete = !row.interrupted && row.ops > 0 && row.errors == 0;
-            let worth_it = !args.no_efficiency && undisturbed && complete;
+            let worth_it = !args.no_efficiency && undisturbed && complete && run.connect.is_none();
             if worth_it {
                 let settings = reference::settings(reference::measured(&row, plan), row.entries, row.far_bytes, plan);
                 let raw = run_raw(run, settings, plan, watch)?;
@@ -210,6 +245,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     args.history.change(&mut run)?;
     if args.coalesce && !matches!(run.index, options::IndexKind::Pool(_)) {
         return Err(Failure::usage("--coalesce puts a lock table before an index: it takes an index of a pool"));
+    }
+    if run.connect.is_some() && !matches!(run.index, options::IndexKind::Pool(_)) {
+        return Err(Failure::usage(
+            "--connect measures an index of a pool; the raw reference would overwrite all of it",
+        ));
     }
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),

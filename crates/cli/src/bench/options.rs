@@ -3,9 +3,11 @@
 use super::reference::block_bytes;
 use crate::exit::Failure;
 use crate::kind::{Settings, kinds};
+use crate::place::remote;
+use crate::serve::PollMode;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use farindex::IndexConfig;
+use farindex::{IndexConfig, PoolUrl};
 use farindex_bench::scenario::{Expect, Scenario};
 use farindex_bench::size::{parse_count, parse_duration};
 use farindex_bench::{Distribution, Op, Plan, ValueSize, Workload};
@@ -59,6 +61,10 @@ pub(crate) enum FabricKind {
     Memory,
     /// A mapped file
     Shm,
+    /// A memory node of its own, reached over UCX
+    Ucx,
+    /// A memory node of its own, reached over RDMA verbs
+    Verbs,
 }
 
 impl FabricKind {
@@ -66,6 +72,8 @@ impl FabricKind {
         match self {
             FabricKind::Memory => "memory",
             FabricKind::Shm => "shm",
+            FabricKind::Ucx => "ucx",
+            FabricKind::Verbs => "verbs",
         }
     }
 }
@@ -87,6 +95,16 @@ pub(crate) struct Options {
     /// For shm: the file to create, which stays afterwards [default: a file in /dev/shm that is removed]
     #[arg(long, value_name = "FILE")]
     path: Option<PathBuf>,
+    /// For ucx: how the memory node that is started for the run waits [default: adaptive]
+    #[arg(long, value_enum)]
+    poll: Option<PollMode>,
+    /// Measure on these memory nodes, which serve already; the pool is made if there is none, and the index "bench" in it
+    /// is dropped afterwards unless others share it. No efficiency
+    #[arg(long, value_name = "ADDR[,ADDR...]", conflicts_with_all = ["fabric", "path", "poll", "size"])]
+    connect: Option<String>,
+    /// With --connect: the file whose first token is shown to the memory nodes
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    token_file: Option<PathBuf>,
     /// Worker threads [default: 1]
     #[arg(long, value_name = "T")]
     threads: Option<usize>,
@@ -139,6 +157,9 @@ pub(crate) struct Run {
     pub(crate) index: IndexKind,
     pub(crate) fabric: FabricKind,
     pub(crate) path: Option<PathBuf>,
+    pub(crate) poll: PollMode,
+    /// The memory nodes to use, which are there already.
+    pub(crate) connect: Option<PoolUrl>,
     pub(crate) plan: Plan,
     pub(crate) size: u64,
     /// What the scenario expects; `None` once flags have changed what is run.
@@ -178,12 +199,17 @@ impl Options {
         if self.path.is_some() && fabric != FabricKind::Shm {
             return Err(Failure::usage("--path names the file of a shm fabric: add --fabric shm"));
         }
+        if self.poll.is_some() && fabric != FabricKind::Ucx {
+            return Err(Failure::usage("--poll is how the memory node of the ucx fabric waits: add --fabric ucx"));
+        }
         let unchanged = plan == of_scenario && self.work.size.is_none() && self.settings.is_empty();
         Ok(Run {
             about: if unchanged { about } else { String::new() },
             index,
             fabric,
             path: self.path.clone(),
+            poll: self.poll.unwrap_or(PollMode::Adaptive),
+            connect: self.connect.as_deref().map(|addrs| remote(addrs, self.token_file.as_ref())).transpose()?,
             size: self.work.size.unwrap_or_else(|| pool_size(&plan)).next_multiple_of(4096),
             plan,
             expect: unchanged.then_some(expect),

@@ -5,7 +5,7 @@
 
 use crate::FabricError;
 use crate::ptr::MAX_NODE_LEN;
-use crate::region::{MappedFile, Region};
+use crate::region::{Mapping, Region};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// A mapped file, and what tells it apart from others.
-pub(super) struct Node {
-    pub(super) region: Region,
-    pub(super) is_device: bool,
+pub(crate) struct Node {
+    pub(crate) region: Region,
+    pub(crate) is_device: bool,
     key: (u64, u64),
 }
 
@@ -35,7 +35,7 @@ impl Drop for Made {
     }
 }
 
-fn refuse(path: &Path, reason: impl Into<String>) -> FabricError {
+pub(crate) fn refuse(path: &Path, reason: impl Into<String>) -> FabricError {
     FabricError::Region { path: path.display().to_string(), reason: reason.into() }
 }
 
@@ -145,11 +145,11 @@ fn map(path: &Path, file: &File, len: u64, is_device: bool, read_only: bool) -> 
         return Err(refuse(path, format!("{len} bytes are more than the {MAX_NODE_LEN} of the largest memory node")));
     }
     let bytes = usize::try_from(len).map_err(|_| refuse(path, "too large for this machine's addresses"))?;
-    let mapped = MappedFile::map(file, bytes, read_only);
+    let mapped = Mapping::map(file, bytes, read_only);
     let mapped = mapped.map_err(|error| explain(path, "cannot be mapped", &error, "too large, perhaps"))?;
     let meta = file.metadata().map_err(|error| explain(path, "cannot be examined", &error, ""))?;
     let key = if is_device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) };
-    Ok(Node { region: Region::File(mapped), is_device, key })
+    Ok(Node { region: Region::Mapped(mapped), is_device, key })
 }
 
 /// Maps an existing file or device.
@@ -202,14 +202,14 @@ fn check_distinct(paths: &[PathBuf], nodes: &[Node]) -> Result<(), FabricError> 
 }
 
 /// Maps existing files and devices, one for each memory node.
-pub(super) fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Node>, FabricError> {
+pub(crate) fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Node>, FabricError> {
     let nodes = paths.iter().map(|path| open_one(path, read_only)).collect::<Result<Vec<_>, _>>()?;
     check_distinct(paths, &nodes)?;
     Ok(nodes)
 }
 
 /// Makes and maps new files, one for each memory node, or takes devices as they are.
-pub(super) fn create_all(paths: &[PathBuf], len_each: u64) -> Result<Vec<Node>, FabricError> {
+pub(crate) fn create_all(paths: &[PathBuf], len_each: u64) -> Result<Vec<Node>, FabricError> {
     let mut made = Made::default();
     let nodes = paths.iter().map(|path| create_one(path, len_each, &mut made)).collect::<Result<Vec<_>, _>>()?;
     check_distinct(paths, &nodes)?;

@@ -118,9 +118,9 @@ fn listen(mut lines: impl Read + Send + 'static) -> std::thread::JoinHandle<Stri
 #[test]
 fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     let file = file("frozen");
-    let pool = pool(&file, 256 << 20, LEASE);
+    let pool = pool(&file.url(), Some(256 << 20), LEASE);
     let mut survivor = Survivor::of(&pool);
-    let mut child = start(&file, 1, true);
+    let mut child = start(&file.url(), 1, true);
     let (first, lines) = first_line(&mut child);
     let told = listen(lines);
     let (mut state, mut frozen) = (0x0123_4567_89AB_CDEFu64, 0);
@@ -170,12 +170,12 @@ fn as_judge(file: &File) -> Pool {
 #[test]
 fn a_process_that_is_frozen_past_its_lease_is_ended_where_that_is_allowed() {
     let file = file("ended");
-    drop(pool(&file, 256 << 20, LEASE));
+    drop(pool(&file.url(), Some(256 << 20), LEASE));
     let judge = as_judge(&file);
     let mut survivor = Survivor::of(&judge);
     let (mut ledger, mut state) = (Ledger::default(), 0x0FED_CBA9_8765_4321u64);
     for round in 1..=rounds() {
-        let mut child = start(&file, round, false);
+        let mut child = start(&file.url(), round, false);
         let (first, lines) = first_line(&mut child);
         let told = listen(lines);
         std::thread::sleep(Duration::from_micros(draw(&mut state, 20_000)));

@@ -1,7 +1,7 @@
-//! A pool on the memory fabric, and one session in it.
+//! A pool on one memory node (see `ground`), and one session in it.
 #![allow(dead_code, unreachable_pub)]
 
-use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, Meter, OpKind, OpStats};
+use farindex_fabric::{Endpoint, Executor, Fabric, Meter, OpKind, OpStats};
 use farindex_index::{Shard, shard};
 use farindex_pool::{Client, Pool, PoolOptions, Session, audit::Audit};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Runs `body` on an empty index, and then demands that the index and the pool are sound.
 pub fn with_shard(bytes: u64, config: shard::Config, body: impl AsyncFnOnce(&Shard)) {
-    let fabric: Arc<dyn Fabric> = Arc::new(MemoryFabric::new(1, bytes).expect("memory"));
+    let fabric: Arc<dyn Fabric> = crate::ground::ground(bytes);
     let identity = fabric.new_identity();
     let endpoint = fabric.connect(&identity).expect("a connection");
     Executor::new().block_on(&endpoint, async {

@@ -1,0 +1,548 @@
+//! What the verdict alone does not show: on whom the blame falls, what is left undecided, what an explanation says word for
+//! word, and what a check costs. These are the tests that mutants of the checker asked for (docs/mutation.md).
+
+mod common;
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use common::{Random, Shape, random_history, text};
+use farindex_check::model::{MapModel, Model, Tightened};
+use farindex_check::scan::ScanFault;
+use farindex_check::search::{Answer, Budget, search, search_longest};
+use farindex_check::{
+    Call, History, Limits, Operation, Outcome, Promise, Recorder, Report, Response, Verdict, check, timeline,
+};
+
+fn operation(client: u64, call: Call, invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
+    let response = response.map(|(at, outcome)| Response { at, outcome });
+    Operation { client, call, invoked, response }
+}
+
+fn upsert(client: u64, key: &str, value: &str, invoked: u64, at: Option<u64>) -> Operation {
+    let call = Call::Upsert { key: key.into(), value: value.into() };
+    operation(client, call, invoked, at.map(|at| (at, Outcome::Written)))
+}
+
+fn get(client: u64, key: &str, value: Option<&str>, invoked: u64, at: u64) -> Operation {
+    operation(client, Call::Get { key: key.into() }, invoked, Some((at, Outcome::Value(value.map(Into::into)))))
+}
+
+fn scan(client: u64, pairs: &[(&str, &str)], invoked: u64, at: u64) -> Operation {
+    let pairs = pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect();
+    let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: None };
+    operation(client, call, invoked, Some((at, Outcome::Pairs(pairs))))
+}
+
+fn judge(operations: Vec<Operation>) -> Report {
+    check(&History::new(operations).unwrap(), &Limits::default())
+}
+
+#[test]
+fn a_scan_is_to_blame_for_what_nobody_wrote() {
+    let report = judge(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4)]);
+    assert_eq!(report.keys[0].promise, Promise::ScanContent, "{report}");
+}
+
+#[test]
+fn no_scan_is_to_blame_where_the_points_contradict_each_other() {
+    let report =
+        judge(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4), get(3, "k", Some("c"), 5, 6)]);
+    assert_eq!(report.keys[0].promise, Promise::Linearizability, "{report}");
+    let explanation = report.keys[0].explanation.as_ref().unwrap();
+    assert_eq!(explanation.operations, [2], "{report}");
+    assert_eq!(explanation.prefix, 2, "the scan is not counted: {report}");
+}
+
+#[test]
+fn what_the_limits_do_not_suffice_for_is_named() {
+    let history =
+        || vec![upsert(1, "a", "x", 1, Some(5)), upsert(2, "a", "y", 2, Some(6)), get(1, "a", Some("x"), 7, 8)];
+    let decided = judge(history());
+    assert_eq!((decided.verdict, decided.undecided.len()), (Verdict::Ok, 0));
+    assert!(decided.stats.steps > 0);
+    let limits = Limits { steps_per_key: decided.stats.steps - 1, ..Limits::default() };
+    let report = check(&History::new(history()).unwrap(), &limits);
+    assert_eq!((report.verdict, report.undecided, report.keys.len()), (Verdict::Unknown, vec![b"a".to_vec()], 0));
+    let enough = Limits { steps_per_key: decided.stats.steps, ..Limits::default() };
+    assert_eq!(check(&History::new(history()).unwrap(), &enough).verdict, Verdict::Ok);
+}
+
+#[test]
+fn time_is_a_limit_too() {
+    let history = busy(4, 1500, 1);
+    let with = |time| check(&history, &Limits { time: Some(time), ..Limits::default() });
+    let patient = with(Duration::from_secs(3600));
+    assert_eq!(patient.verdict, Verdict::Ok);
+    // The clock is looked at every 1,024 steps.
+    assert!(patient.stats.steps > 1024, "{patient}");
+    let hurried = with(Duration::ZERO);
+    assert_eq!((hurried.verdict, hurried.stats.steps), (Verdict::Unknown, 1024), "{hurried}");
+}
+
+#[test]
+fn the_shape_of_a_scan() {
+    use Bound::{Excluded, Included, Unbounded};
+    use ScanFault::{OutOfBounds, OutOfOrder, TooMany};
+    type Key = Bound<&'static str>;
+    type Case = (Key, Key, Option<u64>, &'static [&'static str], Option<ScanFault>);
+    let cases: [Case; 14] = [
+        (Unbounded, Unbounded, None, &["a", "b", "c"], None),
+        (Unbounded, Unbounded, Some(3), &["a", "b", "c"], None),
+        (Unbounded, Unbounded, Some(2), &["a", "b", "c"], Some(TooMany { returned: 3, limit: 2 })),
+        (Unbounded, Unbounded, None, &["a", "a", "b", "c"], Some(OutOfOrder { position: 1 })),
+        (Unbounded, Unbounded, None, &["a", "c", "b"], Some(OutOfOrder { position: 2 })),
+        (Included("b"), Unbounded, None, &["b", "c"], None),
+        (Included("b"), Unbounded, None, &["a", "b", "c"], Some(OutOfBounds { position: 0 })),
+        (Excluded("a"), Unbounded, None, &["b", "c"], None),
+        (Excluded("a"), Unbounded, None, &["a", "b", "c"], Some(OutOfBounds { position: 0 })),
+        (Unbounded, Included("b"), None, &["a", "b"], None),
+        (Unbounded, Included("b"), None, &["a", "b", "c"], Some(OutOfBounds { position: 2 })),
+        (Unbounded, Excluded("b"), None, &["a"], None),
+        (Unbounded, Excluded("b"), None, &["a", "b"], Some(OutOfBounds { position: 1 })),
+        (Included("b"), Included("b"), None, &["b"], None),
+    ];
+    for (from, to, limit, keys, fault) in cases {
+        let mut operations = ["a", "b", "c"].map(|key| upsert(1, key, "v", 1, Some(2))).to_vec();
+        let bound = |bound: Key| bound.map(|key| key.as_bytes().to_vec());
+        let call = Call::Scan { from: bound(from), to: bound(to), limit };
+        let pairs = keys.iter().map(|key| (key.as_bytes().to_vec(), b"v".to_vec())).collect();
+        operations.push(operation(2, call, 3, Some((4, Outcome::Pairs(pairs)))));
+        let report = judge(operations);
+        let found: Vec<_> = report.scans.iter().map(|scan| (scan.operation, scan.fault)).collect();
+        assert_eq!(found, fault.map(|fault| (3, fault)).as_slice(), "{report}");
+        assert_eq!(report.keys.len(), 0, "{report}");
+        assert_eq!(report.verdict == Verdict::Ok, fault.is_none());
+    }
+}
+
+#[test]
+fn what_a_scan_covers() {
+    use Bound::{Excluded, Included, Unbounded};
+    type Key = Bound<&'static str>;
+    // What a scan that returns the keys on the right fails to return of a, b and c.
+    type Case = (Key, Key, Option<u64>, &'static [&'static str], &'static [&'static str]);
+    let cases: [Case; 12] = [
+        (Unbounded, Unbounded, None, &[], &["a", "b", "c"]),
+        (Unbounded, Unbounded, Some(0), &[], &[]),
+        (Unbounded, Unbounded, Some(1), &[], &["a", "b", "c"]),
+        (Unbounded, Unbounded, Some(1), &["b"], &["a"]),
+        (Unbounded, Unbounded, Some(2), &["b"], &["a", "c"]),
+        (Included("b"), Included("b"), None, &[], &["b"]),
+        (Excluded("b"), Included("b"), None, &[], &[]),
+        (Included("b"), Excluded("b"), None, &[], &[]),
+        (Excluded("b"), Excluded("b"), None, &[], &[]),
+        (Excluded("a"), Excluded("c"), None, &[], &["b"]),
+        (Included("c"), Included("a"), None, &[], &[]),
+        // Malformed, so that nothing is known of what it left out.
+        (Included("b"), Unbounded, None, &["a"], &[]),
+    ];
+    for (from, to, limit, keys, missing) in cases {
+        let mut operations = ["a", "b", "c"].map(|key| upsert(1, key, "v", 1, Some(2))).to_vec();
+        let bound = |bound: Key| bound.map(|key| key.as_bytes().to_vec());
+        let call = Call::Scan { from: bound(from), to: bound(to), limit };
+        let pairs = keys.iter().map(|key| (key.as_bytes().to_vec(), b"v".to_vec())).collect();
+        operations.push(operation(2, call.clone(), 3, Some((4, Outcome::Pairs(pairs)))));
+        operations.push(operation(2, call, 5, None));
+        let report = judge(operations);
+        let blamed: Vec<_> = report.keys.iter().map(|key| std::str::from_utf8(&key.key).unwrap()).collect();
+        assert_eq!(blamed, missing, "{report}");
+    }
+}
+
+#[test]
+fn no_more_keys_are_explained_than_asked_for() {
+    let history = History::new(["a", "b", "c"].map(|key| get(1, key, Some("never"), 1, 2)).to_vec()).unwrap();
+    for explanations in 0..4 {
+        let report = check(&history, &Limits { explanations, ..Limits::default() });
+        assert_eq!(report.keys.len(), 3);
+        assert_eq!(report.keys.iter().filter(|key| key.explanation.is_some()).count(), explanations);
+    }
+    assert_eq!(history.clone().into_operations(), history.operations());
+}
+
+#[test]
+fn an_explanation_word_for_word() {
+    let report = judge(vec![
+        upsert(1, "k", "a", 1, Some(2)),
+        upsert(2, "k", "b", 3, Some(14)),
+        upsert(2, "k", "unread", 4, Some(5)),
+        get(3, "k", Some("b"), 6, 8),
+        get(4, "k", Some("a"), 9, 11),
+        get(5, "k", None, 20, 21),
+    ]);
+    let expected = [
+        "VIOLATION: 6 operations on 1 keys, 0 search steps",
+        "",
+        "key \"k\": not linearizable",
+        "  3 of the first 5 operations on the key cannot all be true,",
+        "  whether or not the other 1 writes take effect, and however late they do:",
+        "",
+        "  client  operation             interval  order of events",
+        "       1  upsert \"a\" → written  1–2       ├──┤                     ",
+        "       2  upsert \"b\" → written  3–14            ├──────────────┤     (context)",
+        "       3  get → \"b\"             6–8                ├──┤            ",
+        "       4  get → \"a\"             9–11                     ├──┤        ✗",
+        "",
+        "  longest order that explains its answers:",
+        "    1. client 1: upsert \"a\" → written; the key now holds \"a\"",
+        "    2. client 2: upsert \"b\" → written; the key now holds \"b\"",
+        "    3. client 3: get → \"b\"; the key now holds \"b\"",
+        "    ✗ client 4: get → \"a\" cannot be placed",
+    ];
+    assert_eq!(report.to_string().lines().collect::<Vec<_>>(), expected, "{report}");
+}
+
+#[test]
+fn a_pending_write_word_for_word() {
+    let report = judge(vec![
+        operation(1, Call::Insert { key: b"\x00k".to_vec(), value: vec![0xff; 20] }, 1, None),
+        operation(10, Call::Get { key: b"\x00k".to_vec() }, 2, Some((4, Outcome::Value(Some(vec![0xff; 20]))))),
+        operation(3, Call::Remove { key: b"\x00k".to_vec() }, 5, Some((6, Outcome::Absent))),
+    ]);
+    let expected = [
+        "VIOLATION: 3 operations on 1 keys, 2 search steps",
+        "",
+        "key 0x006b: not linearizable",
+        "  2 of the first 3 operations on the key cannot all be true:",
+        "",
+        "  client  operation                                                  interval   order of events",
+        "       1  insert 0xffffffffffffffffffffffffffffffff… (+4 bytes) → ?  1–pending  ├──────────────⇢  (context)",
+        "      10  get → 0xffffffffffffffffffffffffffffffff… (+4 bytes)       2–4           ├──┤         ",
+        "       3  remove → absent                                            5–6                 ├──┤     ✗",
+        "",
+        "  longest order that explains its answers:",
+        "    1. client 1: insert 0xffffffffffffffffffffffffffffffff… (+4 bytes) → ?; the key now holds 0xffffffffffffffffffffffffffffffff… (+4 bytes)",
+        "    2. client 10: get → 0xffffffffffffffffffffffffffffffff… (+4 bytes); the key now holds 0xffffffffffffffffffffffffffffffff… (+4 bytes)",
+        "    ✗ client 3: remove → absent cannot be placed",
+    ];
+    assert_eq!(report.to_string().lines().collect::<Vec<_>>(), expected, "{report}");
+}
+
+#[test]
+fn scans_word_for_word() {
+    let bounds =
+        Call::Scan { from: Bound::Included(b"k".to_vec()), to: Bound::Excluded(b"l".to_vec()), limit: Some(1) };
+    let pairs = ["k", "k"].map(|key| (key.into(), b"v".to_vec())).to_vec();
+    let report = judge(vec![
+        upsert(1, "k", "v", 1, Some(2)),
+        operation(2, bounds.clone(), 3, Some((4, Outcome::Pairs(vec![])))),
+        operation(2, bounds, 5, Some((6, Outcome::Pairs(pairs)))),
+        scan(3, &[("k", "v"), ("j", "w")], 7, 8),
+    ]);
+    let expected = [
+        "VIOLATION: 4 operations on 2 keys, 1 search steps",
+        "",
+        "scan, operation 2: 2 pairs returned where the limit is 1",
+        "",
+        "scan, operation 3: pair 1 is not above the pair before it",
+        "",
+        "key \"j\": a scan saw what never was",
+        "  1 of the first 1 operations on the key cannot all be true:",
+        "",
+        "  client  operation     interval  order of events",
+        "       3  scan saw \"w\"  7–8       ├──┤     ✗",
+        "",
+        "  none of them can come first while the key is absent",
+        "    ✗ client 3: scan saw \"w\" cannot be placed",
+        "",
+        "key \"k\": a scan saw what never was",
+        "  2 of the first 4 operations on the key cannot all be true:",
+        "",
+        "  client  operation             interval  order of events",
+        "       1  upsert \"v\" → written  1–2       ├──┤         ",
+        "       2  scan saw nothing      3–4             ├──┤     ✗",
+        "",
+        "  longest order that explains its answers:",
+        "    1. client 1: upsert \"v\" → written; the key now holds \"v\"",
+        "    ✗ client 2: scan saw nothing cannot be placed",
+    ];
+    assert_eq!(report.to_string().lines().collect::<Vec<_>>(), expected, "{report}");
+}
+
+#[test]
+fn an_explanation_is_in_order_and_ends_with_the_contradiction() {
+    let report = judge(vec![
+        upsert(6, "k", "d", 12, Some(13)),
+        get(4, "k", Some("a"), 9, 11),
+        upsert(1, "k", "a", 1, Some(2)),
+        // At the very stamp of the response that completes the contradiction: it counts as invoked before.
+        upsert(5, "k", "c", 11, Some(30)),
+        get(3, "k", Some("b"), 6, 8),
+        upsert(2, "k", "b", 3, Some(14)),
+    ]);
+    let explanation = report.keys[0].explanation.as_ref().unwrap();
+    assert_eq!((&explanation.operations[..], &explanation.context[..]), (&[2, 4, 1][..], &[5][..]), "{report}");
+    assert_eq!((explanation.prefix, explanation.irrelevant_writes), (5, 1), "{report}");
+}
+
+#[test]
+fn the_picture_names_the_bounds_of_a_scan() {
+    let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: Some(3) };
+    let history = History::new(vec![operation(1, call, 1, Some((2, Outcome::Pairs(vec![]))))]).unwrap();
+    let report = check(&history, &Limits::default());
+    let page = timeline::html(&history, &report, &timeline::Options::default());
+    assert!(page.contains("scan (-∞, ∞) limit 3"), "{page}");
+}
+
+/// Which operations of an explanation's core are needed: all of them.
+#[test]
+fn nothing_in_an_explanation_can_be_left_out() {
+    let shape =
+        Shape { keys: 1, values: 4, operations: 16, span: 60, pending_percent: 10, scan_percent: 0, wrong_percent: 10 };
+    let (mut explained, mut shown) = (0, 0);
+    for seed in 0..600 {
+        let history = random_history(&mut Random(seed), &shape);
+        let report = check(&history, &Limits::default());
+        let Some(explanation) = report.keys.first().and_then(|key| key.explanation.as_ref()) else {
+            continue;
+        };
+        explained += 1;
+        shown += explanation.operations.len();
+        let unplaced = explanation.unplaced.expect("something cannot be placed");
+        assert!(explanation.operations.contains(&unplaced) && !explanation.longest.contains(&unplaced), "{report}");
+        let known = |index: &usize| explanation.operations.contains(index) || explanation.context.contains(index);
+        assert!(explanation.longest.iter().all(known), "seed {seed}\n{report}");
+        for left_out in &explanation.operations {
+            let rest = history.operations().iter().enumerate().filter_map(|(index, operation)| {
+                let mut operation = operation.clone();
+                if !explanation.operations.contains(&index) || index == *left_out {
+                    use Outcome::{Inserted, Removed, Updated, Written};
+                    let changed = [Inserted, Updated, Written, Removed];
+                    let response = operation.response.take();
+                    return response.is_none_or(|it| changed.contains(&it.outcome)).then_some(operation);
+                }
+                Some(operation)
+            });
+            let rest = History::new(rest.collect()).unwrap();
+            assert_eq!(
+                check(&rest, &Limits::default()).verdict,
+                Verdict::Ok,
+                "seed {seed}, without {left_out}\n{report}"
+            );
+        }
+    }
+    println!("{explained} explained, {shown} operations shown");
+    assert!(explained > 80 && shown < 2 * explained, "{shown} operations shown for {explained} violations");
+}
+
+/// Clients that always have one operation in flight on one key; all answers are true.
+fn busy(clients: u64, operations: u64, keys: u64) -> History {
+    let mut random = Random(clients * 1_000_003 + keys);
+    let mut planned = Vec::new();
+    for client in 0..clients {
+        let mut now = random.below(100);
+        for _ in 0..operations {
+            let length = if random.below(50) == 0 { 2000 } else { 100 };
+            let [invoked, effect] = [now + 1, now + 1 + random.below(length)];
+            now = effect + random.below(length);
+            planned.push((effect, client, invoked, now));
+        }
+    }
+    planned.sort_unstable();
+    let mut store = common::Store::new();
+    let operations = planned.into_iter().enumerate().map(|(number, (_, client, invoked, responded))| {
+        let key = text(b'k', random.below(keys));
+        let value = format!("{number}").into_bytes();
+        let call = match random.below(100) {
+            0..50 => Call::Get { key },
+            50..80 => Call::Upsert { key, value },
+            80..86 => Call::Update { key, value },
+            86..93 => Call::Insert { key, value },
+            _ => Call::Remove { key },
+        };
+        let outcome = common::apply(&mut store, &call);
+        let response = (random.below(200) > 0).then_some((responded, outcome));
+        operation(client, call, invoked, response)
+    });
+    History::new(operations.collect()).unwrap()
+}
+
+/// What a check costs, in configurations: an exact search can be right and useless. A better search may lower these.
+#[test]
+fn what_a_check_costs() {
+    let random = |values, operations, span| {
+        let shape = Shape { keys: 1, values, operations, span, pending_percent: 20, scan_percent: 0, wrong_percent: 5 };
+        let histories = (0..300).map(|seed| random_history(&mut Random(seed), &shape));
+        histories.map(|history| check(&history, &Limits { explanations: 0, ..Limits::default() }).stats.steps).sum()
+    };
+    let busy = |clients, operations, keys| {
+        let report = check(&busy(clients, operations, keys), &Limits { steps_per_key: 1_000_000, ..Limits::default() });
+        assert_eq!(report.verdict, Verdict::Ok, "{report}");
+        report.stats.steps
+    };
+    let steps: [u64; 5] = [busy(4, 200, 1), busy(16, 60, 1), busy(30, 40, 3), random(3, 20, 12), random(40, 20, 12)];
+    println!("{steps:?}");
+    assert!(steps.iter().zip([171, 145, 163, 1206, 1160]).all(|(steps, most)| *steps <= most), "{steps:?}");
+}
+
+/// `k` operations at once have `k!` orders, and need about `k` steps.
+#[test]
+fn many_at_once_are_no_choice() {
+    let writes = || (0..24).map(|number| upsert(number, "k", &format!("{number}"), 1, Some(100)));
+    let unread: Vec<_> = writes().collect();
+    let mut read: Vec<_> = writes().collect();
+    read.extend((0..24).map(|number| get(number, "k", Some(&format!("{number}")), 2, 99)));
+    let pending: Vec<_> = (0..24).map(|number| upsert(number, "k", &format!("{}", number % 3), 1, None)).collect();
+    let mut pending_read = pending.clone();
+    pending_read.extend(
+        [1, 0, 2, 0]
+            .iter()
+            .zip(0..)
+            .map(|(value, at)| get(99, "k", Some(&format!("{value}")), 200 + 2 * at, 201 + 2 * at)),
+    );
+    let steps = [unread, read, pending, pending_read].map(|operations| {
+        let report = check(&History::new(operations).unwrap(), &Limits { steps_per_key: 100_000, ..Limits::default() });
+        assert_eq!(report.verdict, Verdict::Ok, "{report}");
+        report.stats.steps
+    });
+    println!("{steps:?}");
+    assert!(steps.iter().zip([24, 24, 0, 7]).all(|(steps, most)| *steps <= most), "{steps:?}");
+}
+
+fn remove(client: u64, invoked: u64, at: Option<u64>) -> Operation {
+    let call = Call::Remove { key: b"k".to_vec() };
+    operation(client, call, invoked, at.map(|at| (at, Outcome::Removed)))
+}
+
+fn exists(client: u64, invoked: u64, at: u64) -> Operation {
+    let call = Call::Insert { key: b"k".to_vec(), value: b"new".to_vec() };
+    operation(client, call, invoked, Some((at, Outcome::Exists)))
+}
+
+/// The cheap proofs, each with the operations that it names, and beside each what comes close and proves nothing.
+#[test]
+fn what_is_refuted_without_a_search() {
+    let put = |value, invoked, at| upsert(1, "k", value, invoked, Some(at));
+    let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
+    // `a` is held from 2 to 10, at least.
+    let held = |more: &[Operation]| [&[put("a", 1, 2), read("a", 10, 11)], more].concat();
+    let cases: [(Vec<Operation>, Option<&[usize]>); 22] = [
+        (vec![put("a", 1, 2), read("b", 3, 4)], Some(&[1])),
+        (vec![put("a", 5, 6), read("a", 1, 2)], Some(&[0, 1])),
+        (vec![put("a", 5, 6), read("a", 1, 5)], None),
+        (vec![read("a", 1, 9), put("a", 5, 6), read("a", 1, 2)], Some(&[1, 2])),
+        (held(&[]), None),
+        (held(&[put("b", 3, 4), read("b", 12, 13)]), Some(&[0, 1, 2, 3])),
+        (held(&[put("b", 3, 11), read("b", 12, 13)]), None),
+        (held(&[put("b", 3, 8), read("b", 4, 9)]), Some(&[0, 1, 2, 3])),
+        (held(&[put("b", 3, 12), read("b", 4, 13)]), None),
+        (held(&[put("b", 0, 8), read("b", 1, 9)]), None),
+        (held(&[remove(3, 3, Some(4))]), Some(&[0, 1, 2])),
+        (held(&[remove(3, 2, Some(4))]), None),
+        (held(&[remove(3, 3, Some(10))]), None),
+        (held(&[remove(3, 3, None)]), None),
+        (held(&[get(3, "k", None, 3, 4)]), Some(&[0, 1, 2])),
+        (held(&[put("unread", 3, 4)]), Some(&[0, 1, 2])),
+        (held(&[exists(3, 3, 4)]), None),
+        (held(&[read("a", 3, 4)]), None),
+        // Two can have written it.
+        (held(&[put("a", 3, 4), remove(3, 5, Some(6))]), None),
+        (held(&[upsert(3, "k", "a", 3, None), remove(3, 5, Some(6))]), None),
+        (vec![put("a", 1, 2), read("a", 3, 4), put("b", 5, 6), read("b", 7, 8), remove(3, 9, Some(10))], None),
+        ([&[put("b", 20, 21), read("b", 30, 31)], &held(&[remove(3, 3, Some(4))])[..]].concat(), Some(&[2, 3, 4])),
+    ];
+    for (operations, expected) in cases {
+        let history = History::new(operations).unwrap();
+        let part = &MapModel.partition(&history)[0];
+        assert_eq!(MapModel.refute(&part.entries).as_deref(), expected, "{history:#?}");
+    }
+}
+
+/// The intervals that are left where a value is held for a stretch.
+#[test]
+fn what_no_order_can_use_is_cut_off() {
+    let put = |value, invoked, at| upsert(1, "k", value, invoked, Some(at));
+    let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
+    let held = |more: Operation| vec![put("a", 1, 2), read("a", 10, 11), more];
+    type Intervals = &'static [(u64, Option<u64>)];
+    let cases: [(Vec<Operation>, Intervals); 13] = [
+        (vec![put("a", 1, 20), read("a", 5, 8)], &[(1, Some(8)), (5, Some(8))]),
+        (vec![put("a", 3, 6), read("a", 1, 8)], &[(3, Some(6)), (3, Some(8))]),
+        (vec![upsert(1, "k", "a", 1, None), read("a", 5, 8)], &[(1, Some(8)), (5, Some(8))]),
+        (vec![put("a", 1, 20), put("a", 2, 21), read("a", 5, 8)], &[(1, Some(20)), (2, Some(21)), (5, Some(8))]),
+        (held(remove(3, 5, Some(30))), &[(1, Some(2)), (10, Some(11)), (10, Some(30))]),
+        (held(remove(3, 5, None)), &[(1, Some(2)), (10, Some(11)), (10, None)]),
+        (held(remove(3, 0, Some(5))), &[(1, Some(2)), (10, Some(11)), (0, Some(2))]),
+        (held(remove(3, 0, Some(30))), &[(1, Some(2)), (10, Some(11)), (0, Some(30))]),
+        (held(put("unread", 5, 30)), &[(1, Some(2)), (10, Some(11)), (10, Some(30))]),
+        (held(exists(3, 5, 30)), &[(1, Some(2)), (10, Some(11)), (5, Some(30))]),
+        (held(read("a", 5, 30)), &[(1, Some(2)), (10, Some(11)), (5, Some(30))]),
+        // A cluster moves as one: `b` is read after `a` was held, so it is written after that too.
+        (
+            vec![put("a", 1, 2), read("a", 10, 11), put("b", 1, 30), read("b", 5, 31)],
+            &[(1, Some(2)), (10, Some(11)), (10, Some(30)), (10, Some(31))],
+        ),
+        // The stretch begins with the first response of all, whoever it belongs to.
+        (
+            vec![put("b", 1, 40), read("b", 15, 20), read("b", 30, 31), remove(3, 25, Some(50))],
+            &[(1, Some(20)), (15, Some(20)), (30, Some(31)), (30, Some(50))],
+        ),
+    ];
+    for (operations, expected) in cases {
+        let history = History::new(operations).unwrap();
+        let mut part = MapModel.partition(&history).remove(0);
+        assert_eq!(MapModel.tighten(&mut part.entries), Tightened::Consistent, "{history:#?}");
+        let left: Vec<_> = part.entries.iter().map(|entry| (entry.invoked, entry.responded)).collect();
+        assert_eq!(left, expected, "{history:#?}");
+    }
+    let contradicting = History::new(held(remove(3, 3, Some(4)))).unwrap();
+    let mut part = MapModel.partition(&contradicting).remove(0);
+    assert_eq!(MapModel.tighten(&mut part.entries), Tightened::Contradiction);
+}
+
+#[test]
+fn a_recorded_history_is_in_order_of_invocation() {
+    let recorder = Recorder::new();
+    let mut logs = [7, 3].map(|client| recorder.client(client));
+    assert_eq!(logs.each_ref().map(|log| log.client()), [7, 3]);
+    for at in [4, 2, 2, 1] {
+        for log in &mut logs {
+            let _pending = log.invoke(Call::Remove { key: b"k".to_vec() }, at);
+        }
+    }
+    drop(logs);
+    let history = recorder.finish().unwrap();
+    let order: Vec<_> = history.operations().iter().map(|operation| (operation.invoked, operation.client)).collect();
+    assert_eq!(order, [(1, 3), (1, 7), (2, 3), (2, 3), (2, 7), (2, 7), (4, 3), (4, 7)]);
+}
+
+/// What a pending write may still bring back is not given up for lost; and of equal pending writes the earliest counts.
+#[test]
+fn pending_writes_may_bring_a_value_back() {
+    let report = judge(vec![
+        upsert(1, "k", "a", 1, Some(2)),
+        upsert(2, "k", "b", 3, Some(4)),
+        upsert(3, "k", "a", 100, None),
+        upsert(3, "k", "a", 5, None),
+        get(1, "k", Some("b"), 6, 7),
+        get(1, "k", Some("a"), 8, 9),
+    ]);
+    assert_eq!(report.verdict, Verdict::Ok, "{report}");
+    let twice = judge(vec![
+        upsert(1, "k", "a", 1, Some(2)),
+        upsert(2, "k", "b", 3, Some(4)),
+        upsert(3, "k", "a", 5, None),
+        get(1, "k", Some("a"), 8, 9),
+        upsert(2, "k", "b", 10, Some(11)),
+        get(1, "k", Some("a"), 12, 13),
+    ]);
+    assert_eq!(twice.verdict, Verdict::Violation, "{twice}");
+}
+
+/// The longest beginning that the search found is an order that explains its answers, as far as it goes.
+#[test]
+fn the_longest_beginning_is_as_long_as_it_can_be() {
+    let history = History::new(vec![
+        upsert(1, "k", "a", 1, Some(2)),
+        get(1, "k", Some("a"), 3, 4),
+        upsert(2, "k", "b", 5, Some(6)),
+        get(1, "k", Some("a"), 7, 8),
+        get(1, "k", Some("b"), 9, 10),
+    ])
+    .unwrap();
+    let part = &MapModel.partition(&history)[0];
+    let outcome = search_longest(&MapModel, &part.entries, Budget::steps(1000));
+    assert_eq!((outcome.answer, outcome.longest), (Answer::Violation, vec![0, 1, 2]));
+    assert!(search(&MapModel, &part.entries, Budget::steps(1000)).longest.is_empty());
+}

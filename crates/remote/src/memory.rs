@@ -1,0 +1,193 @@
+//! A memory node's region, and what has to be remembered beside it.
+//!
+//! Invariants: a client that was revoked stays revoked for as long as the memory lives, restarts included: its token is on
+//! file before the revocation is answered; the region's name changes exactly when its content is lost; one process serves
+//! a file at a time.
+//!
+//! Beside `PATH` lies `PATH.node`, in lines of text: `farindex-node 1 REGION NODE`, then one `revoked TOKEN` for each
+//! client that was shut out, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is skipped.
+
+use crate::token::random;
+use farindex_fabric::{FabricError, Identity, NodeId, ServedRegion};
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The memory of one node.
+pub struct NodeMemory {
+    region: ServedRegion,
+    node: NodeId,
+    name: [u8; 16],
+    revoked: Mutex<Revoked>,
+}
+
+#[derive(Default)]
+struct Revoked {
+    tokens: HashSet<u64>,
+    log: Option<File>,
+}
+
+fn settings(why: String) -> FabricError {
+    FabricError::Settings(why)
+}
+
+impl NodeMemory {
+    /// Fresh memory of this process: it ends with it.
+    pub fn anonymous(node: NodeId, len: u64) -> Result<Self, FabricError> {
+        let name = random().map_err(settings)?;
+        Ok(NodeMemory { region: ServedRegion::anonymous(len)?, node, name, revoked: Mutex::default() })
+    }
+
+    /// A file: the one that is there with its content, or a new one of `len` bytes.
+    pub fn file(node: NodeId, path: &Path, len: Option<u64>) -> Result<Self, FabricError> {
+        let record = record_path(path);
+        let refuse = |why: String| FabricError::Region { path: record.display().to_string(), reason: why };
+        let fresh = !path.exists();
+        let mut options = OpenOptions::new();
+        let log = options.read(true).append(true).create(true).truncate(false).mode(0o600).open(&record);
+        let mut log = log.map_err(|error| refuse(format!("cannot be opened: {error}")))?;
+        log.try_lock().map_err(|_| refuse("another `farindex serve` serves this file; end it first".to_owned()))?;
+        if fresh {
+            // What an earlier file of this name has left says nothing about the new one.
+            log.set_len(0).map_err(|error| refuse(format!("cannot be emptied: {error}")))?;
+        }
+        let region = ServedRegion::file(path, len)?;
+        let mut text = String::new();
+        let read = (&mut log).take(64 << 20).read_to_string(&mut text);
+        read.map_err(|error| refuse(format!("cannot be read: {error}; restore it, or remove it if no client lives")))?;
+        let (name, tokens) = match parse(&text).map_err(refuse)? {
+            Some(record) if record.node != node => {
+                let is = record.node;
+                return Err(refuse(format!("this is memory node {is}: give --node-id {is} in place of {node}")));
+            }
+            Some(record) => {
+                if !text.ends_with('\n') {
+                    append(&mut log, "\n").map_err(refuse)?;
+                }
+                (record.name, record.tokens)
+            }
+            None => {
+                let name: [u8; 16] = random().map_err(settings)?;
+                let line = format!("farindex-node 1 {:032x} {:x}\n", u128::from_le_bytes(name), node.index());
+                append(&mut log, &line).map_err(refuse)?;
+                (name, HashSet::new())
+            }
+        };
+        Ok(NodeMemory { region, node, name, revoked: Mutex::new(Revoked { tokens, log: Some(log) }) })
+    }
+
+    /// The memory.
+    pub fn region(&self) -> &ServedRegion {
+        &self.region
+    }
+    /// Its number within the pool.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+    /// Its name: the same after a restart from the same file, another one otherwise.
+    pub fn name(&self) -> [u8; 16] {
+        self.name
+    }
+    /// Was this client shut out?
+    pub fn is_revoked(&self, identity: &Identity) -> bool {
+        self.revoked.lock().unwrap_or_else(PoisonError::into_inner).tokens.contains(&identity.token)
+    }
+    /// Shuts a client out for good. The error says why that could not be put on file; then nothing has happened.
+    pub fn revoke(&self, identity: &Identity) -> Result<(), String> {
+        let mut revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
+        if revoked.tokens.contains(&identity.token) {
+            return Ok(());
+        }
+        if let Some(log) = &mut revoked.log {
+            append(log, &format!("revoked {:x}\n", identity.token))?;
+        }
+        revoked.tokens.insert(identity.token);
+        Ok(())
+    }
+}
+
+fn record_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".node");
+    name.into()
+}
+
+fn append(log: &mut File, line: &str) -> Result<(), String> {
+    let written = log.write_all(line.as_bytes()).and_then(|()| match log.sync_data() {
+        // Some file systems have nothing to synchronise.
+        Err(error) if error.kind() == ErrorKind::Unsupported || error.kind() == ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    });
+    written.map_err(|error| format!("cannot be written: {error}"))
+}
+
+struct Record {
+    name: [u8; 16],
+    node: NodeId,
+    tokens: HashSet<u64>,
+}
+
+/// `None` if there is nothing yet.
+fn parse(text: &str) -> Result<Option<Record>, String> {
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let mut lines = whole.lines();
+    let Some(first) = lines.next() else { return Ok(None) };
+    let mut words = first.split_ascii_whitespace();
+    let (kind, version) = (words.next(), words.next());
+    if kind != Some("farindex-node") || version != Some("1") {
+        return Err("it is no record of a memory node of this version".to_owned());
+    }
+    let damaged = || "its first line is damaged; restore it, or remove it if no client lives".to_owned();
+    let name = words.next().and_then(|word| u128::from_str_radix(word, 16).ok()).ok_or_else(damaged)?;
+    let number = words.next().and_then(|word| u16::from_str_radix(word, 16).ok()).ok_or_else(damaged)?;
+    // A line that was cut off and then ended by the next run names no token that was answered.
+    let token = |line: &str| u64::from_str_radix(line.strip_prefix("revoked ")?, 16).ok();
+    let tokens = lines.filter_map(token).collect();
+    Ok(Some(Record { name: name.to_le_bytes(), node: NodeId::new(number), tokens }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(token: u64) -> Identity {
+        Identity { token, ..Identity::default() }
+    }
+
+    #[test]
+    fn revocations_outlive_the_process() {
+        let path = std::env::temp_dir().join(format!("farindex-node-{}", std::process::id()));
+        let node = NodeId::new(2);
+        let first = NodeMemory::file(node, &path, Some(1 << 16)).expect("a new file");
+        first.revoke(&who(0xabc)).expect("on file");
+        let name = first.name();
+        let second = NodeMemory::file(node, &path, None);
+        assert!(second.is_err_and(|error| error.to_string().contains("another `farindex serve`")));
+        drop(first);
+        // A crash cut the next line off.
+        let record = record_path(&path);
+        append(&mut OpenOptions::new().append(true).open(&record).expect("there"), "revoked 1").expect("written");
+        let again = NodeMemory::file(node, &path, None).expect("the same file");
+        assert_eq!(again.name(), name);
+        assert!(again.is_revoked(&who(0xabc)) && !again.is_revoked(&who(1)));
+        again.revoke(&who(2)).expect("on file");
+        drop(again);
+        let again = NodeMemory::file(node, &path, Some(1 << 16)).expect("the same file");
+        assert!(again.is_revoked(&who(2)));
+        drop(again);
+        let wrong = NodeMemory::file(NodeId::new(0), &path, None);
+        assert!(wrong.is_err_and(|error| error.to_string().contains("--node-id 2")));
+        let wrong = NodeMemory::file(node, &path, Some(1 << 40));
+        assert!(wrong.is_err_and(|error| error.to_string().contains("65536")));
+        // The pool was removed and made anew: other memory.
+        std::fs::remove_file(&path).expect("there");
+        let fresh = NodeMemory::file(node, &path, Some(1 << 16)).expect("a new file");
+        assert!(fresh.name() != name && !fresh.is_revoked(&who(0xabc)));
+        drop(fresh);
+        std::fs::remove_file(&path).expect("there");
+        std::fs::remove_file(&record).expect("there");
+    }
+}

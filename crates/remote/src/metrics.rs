@@ -1,0 +1,148 @@
+//! Counters of a memory node, and the port that shows them to Prometheus.
+//!
+//! Invariants: nothing but `GET /metrics` is answered; one slow reader delays other readers for at most a second, and
+//! clients never.
+
+use crate::control::Code;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What the control thread counts.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    /// Control connections that are let in.
+    pub clients: Gauge,
+    /// Connections that were let in, ever.
+    pub admitted: Counter,
+    /// Connections that were refused or ended for what they did.
+    pub refused: Counter,
+    /// Those of them whose token was wrong.
+    pub bad_tokens: Counter,
+    /// Connections of the data plane that were set up.
+    pub attached: Counter,
+    /// Clients that were shut out.
+    pub revoked: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Self {
+        let metrics = Metrics {
+            registry: Arc::new(Mutex::new(Registry::with_prefix("farindex"))),
+            clients: Gauge::default(),
+            admitted: Counter::default(),
+            refused: Counter::default(),
+            bad_tokens: Counter::default(),
+            attached: Counter::default(),
+            revoked: Counter::default(),
+        };
+        metrics.register(|registry| {
+            registry.register("clients", "Control connections that are let in", metrics.clients.clone());
+            registry.register("admitted", "Control connections let in so far", metrics.admitted.clone());
+            registry.register("refused", "Connections refused or ended for what they did", metrics.refused.clone());
+            registry.register("bad_tokens", "Connections refused for their token", metrics.bad_tokens.clone());
+            registry.register("attached", "Connections of the data plane set up so far", metrics.attached.clone());
+            registry.register("revoked", "Clients shut out so far", metrics.revoked.clone());
+        });
+        metrics
+    }
+    /// Adds a plane's own.
+    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
+        add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    /// All of them in Prometheus's text format.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+        text
+    }
+    pub(crate) fn count_refusal(&self, code: Code) {
+        self.refused.inc();
+        if code == Code::BadToken {
+            self.bad_tokens.inc();
+        }
+    }
+    /// Shows them on a port of their own until the server is dropped.
+    pub fn serve(&self, listen: SocketAddr) -> io::Result<MetricsServer> {
+        let listener = TcpListener::bind(listen)?;
+        let addr = listener.local_addr()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, metrics) = (Arc::clone(&stop), self.clone());
+        let run = move || {
+            for stream in listener.incoming() {
+                if told.load(Ordering::SeqCst) {
+                    return;
+                }
+                // Whoever breaks off or dawdles gets nothing.
+                let _ = stream.and_then(|stream| answer(stream, &metrics));
+            }
+        };
+        let thread = std::thread::Builder::new().name("farindex-metrics".to_owned()).spawn(run)?;
+        Ok(MetricsServer { addr, stop, thread: Some(thread) })
+    }
+}
+
+fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+    let mut asked = Vec::new();
+    let mut piece = [0; 1024];
+    while !asked.windows(4).any(|end| end == b"\r\n\r\n") && asked.len() < 16 << 10 {
+        match stream.read(&mut piece)? {
+            0 => break,
+            len => asked.extend_from_slice(piece.get(..len).unwrap_or_default()),
+        }
+    }
+    let (status, kind, body) = if asked.starts_with(b"GET /metrics ") {
+        ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", metrics.text())
+    } else {
+        ("404 Not Found", "text/plain", "only GET /metrics is answered here\n".to_owned())
+    };
+    let len = body.len();
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(answer.as_bytes())
+}
+
+/// The port that shows the counters. Dropping it closes the port.
+pub struct MetricsServer {
+    addr: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsServer {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // It waits for a connection: this is one.
+        let woken = TcpStream::connect_timeout(&self.addr, Duration::from_secs(1)).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            // Had it panicked, it would have said so.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! One control connection, on the memory node's side.
+//!
+//! Invariants: at most one frame and one read more is held of what a client sends; at most [`MAX_UNREAD`] of what it does
+//! not read; behind the farewell nothing is read any more.
+
+use crate::control::{Code, Frame, MAX_FRAME, Message};
+use crate::token::{NONCE_LEN, Rights};
+use crate::wire::Malformed;
+use farindex_fabric::Identity;
+use rustix::event::PollFlags;
+use rustix::net::sockopt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Bytes that a client may leave unread.
+const MAX_UNREAD: usize = 1 << 20;
+/// How long a client may take to read its farewell.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A peer whose machine is gone is noticed after about 25 seconds.
+const KEEPALIVE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(5)];
+
+/// How far it has come.
+#[derive(Clone, Copy)]
+pub(super) enum Stage {
+    /// It has been challenged.
+    Greeting { nonce: [u8; NONCE_LEN], since: Instant },
+    /// It is let in.
+    Member(Identity, Rights),
+    /// It is told why it ends, and that since then.
+    Leaving(Instant),
+}
+
+pub(super) struct Link {
+    stream: TcpStream,
+    stage: Stage,
+    inbound: Vec<u8>,
+    outbound: Vec<u8>,
+    /// Nothing more will come of it.
+    broken: bool,
+}
+
+impl Link {
+    pub(super) fn new(stream: TcpStream, nonce: [u8; NONCE_LEN]) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        let [idle, interval] = KEEPALIVE;
+        sockopt::set_tcp_keepidle(&stream, idle)?;
+        sockopt::set_tcp_keepintvl(&stream, interval)?;
+        sockopt::set_tcp_keepcnt(&stream, 3)?;
+        let stage = Stage::Greeting { nonce, since: Instant::now() };
+        let mut link = Link { stream, stage, inbound: Vec::new(), outbound: Vec::new(), broken: false };
+        link.send(0, Message::Challenge(nonce));
+        Ok(link)
+    }
+    pub(super) fn stage(&self) -> Stage {
+        self.stage
+    }
+    pub(super) fn is_member(&self) -> bool {
+        matches!(self.stage, Stage::Member(..))
+    }
+    pub(super) fn let_in(&mut self, identity: Identity, rights: Rights) {
+        self.stage = Stage::Member(identity, rights);
+    }
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+    /// What to wait for.
+    pub(super) fn wants(&self) -> PollFlags {
+        let reads = if matches!(self.stage, Stage::Leaving(_)) { PollFlags::empty() } else { PollFlags::IN };
+        if self.outbound.is_empty() { reads } else { reads | PollFlags::OUT }
+    }
+
+    /// Takes in what has come, as far as there is room.
+    pub(super) fn fill(&mut self) {
+        if matches!(self.stage, Stage::Leaving(_)) {
+            return;
+        }
+        let mut piece = [0; 4096];
+        while self.inbound.len() < MAX_FRAME {
+            match self.stream.read(&mut piece) {
+                Ok(0) => {
+                    self.broken = true;
+                    return;
+                }
+                Ok(len) => self.inbound.extend_from_slice(piece.get(..len).unwrap_or_default()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.broken = true;
+                    return;
+                }
+            }
+        }
+    }
+    /// The next whole frame.
+    pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
+        if matches!(self.stage, Stage::Leaving(_)) {
+            return Ok(None);
+        }
+        let Some((frame, len)) = Frame::decode(&self.inbound)? else { return Ok(None) };
+        self.inbound.drain(..len);
+        Ok(Some(frame))
+    }
+
+    pub(super) fn send(&mut self, request: u32, message: Message) {
+        Frame { request, message }.encode(&mut self.outbound);
+        if self.outbound.len() > MAX_UNREAD {
+            self.broken = true;
+        }
+        self.flush();
+    }
+    /// Hands on what the socket takes.
+    pub(super) fn flush(&mut self) {
+        while !self.outbound.is_empty() && !self.broken {
+            match self.stream.write(&self.outbound) {
+                Ok(len) => drop(self.outbound.drain(..len)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.broken = true,
+            }
+        }
+    }
+    /// Says why it ends. Nothing is read from it any more.
+    pub(super) fn farewell(&mut self, code: Code, why: &str) {
+        if !matches!(self.stage, Stage::Leaving(_)) {
+            self.send(0, Message::error(code, why));
+            self.stage = Stage::Leaving(Instant::now());
+            self.finish_if_told();
+        }
+    }
+    /// The last byte is on its way: the other side will find the end behind it.
+    fn finish_if_told(&mut self) {
+        if self.outbound.is_empty() {
+            // It may be gone already.
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+    /// Can it be forgotten?
+    pub(super) fn is_gone(&mut self, now: Instant) -> bool {
+        let Stage::Leaving(since) = self.stage else { return self.broken };
+        self.finish_if_told();
+        // What is left unread at the end would make the system take the farewell back: it is read and dropped, until the
+        // other side has closed too, or has had its time.
+        let mut piece = [0; 4096];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => return true,
+            }
+        }
+        self.broken || since + PATIENCE < now
+    }
+}

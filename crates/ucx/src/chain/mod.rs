@@ -1,0 +1,132 @@
+//! A batch as a message: how it is written, read, checked and carried out.
+//!
+//! Invariants: a request is read whole and checked whole (form, bounds, alignment, rights, size of the reply) before any
+//! verb of it takes effect; reading is total, and sets nothing aside that the message does not hold; verbs are carried out
+//! in the order in which they stand. docs/protocols/remote.md draws the bytes.
+
+mod client;
+mod node;
+
+pub(crate) use client::refused_verb;
+pub use client::{Answer, Sizes, encode, fill, sizes};
+pub use node::{Refused, Served, serve};
+
+use farindex_remote::wire::{Malformed, Reader};
+
+/// Bytes of a request or of a reply at most.
+pub const MAX_CHAIN: usize = 64 << 20;
+/// Verbs of one message at most.
+pub const MAX_VERBS: usize = 1 << 16;
+/// Bytes of a request before its first verb: session, sequence, verbs.
+pub const REQUEST_HEADER: usize = 24;
+/// Bytes of a reply before its first result: sequence, status, verb.
+pub const REPLY_HEADER: usize = 16;
+/// Bytes of a verb before its operands: kind, flags, length, offset.
+const VERB_HEADER: usize = 16;
+
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+const CAS: u8 = 3;
+const FAA: u8 = 4;
+const MASKED_CAS: u8 = 5;
+/// The verb waits for all before it. The node carries them out one by one, so it does.
+const FENCED: u8 = 1;
+
+/// What became of a request, on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    /// All its verbs were carried out.
+    Done = 0,
+    /// A verb reaches beyond the region.
+    OutOfBounds = 1,
+    /// A verb's address or length is not a multiple of 8.
+    Misaligned = 2,
+    /// A verb changes memory, and the connection may only read.
+    ReadOnly = 3,
+    /// The reply would be larger than any may be.
+    TooLong = 4,
+}
+
+impl Status {
+    fn of_number(number: u32) -> Option<Status> {
+        let all = [Status::Done, Status::OutOfBounds, Status::Misaligned, Status::ReadOnly, Status::TooLong];
+        all.into_iter().find(|status| *status as u32 == number)
+    }
+}
+
+/// The front of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Which connection it comes over: the number that the node gave out when it was attached.
+    pub session: u64,
+    /// The client's number for it, repeated in the reply.
+    pub sequence: u64,
+    /// Verbs.
+    pub verbs: u32,
+}
+
+/// One verb of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Item<'a> {
+    offset: u64,
+    len: u64,
+    op: Op<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Op<'a> {
+    Read,
+    Write(&'a [u8]),
+    Cas { expect: u64, new: u64 },
+    Faa { add: u64 },
+    MaskedCas { expect: u64, new: u64, compare_mask: u64, swap_mask: u64 },
+}
+
+impl Head {
+    fn take(fields: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let head = Head { session: fields.u64()?, sequence: fields.u64()?, verbs: fields.u32()? };
+        if fields.u32()? != 0 {
+            return Err(Malformed::Field("reserved bytes are zero"));
+        }
+        if head.verbs as usize > MAX_VERBS {
+            return Err(Malformed::TooLong(u64::from(head.verbs)));
+        }
+        Ok(head)
+    }
+    /// Which session a request says it is of, without looking at the rest.
+    pub fn peek(request: &[u8]) -> Result<Self, Malformed> {
+        Head::take(&mut Reader::new(request))
+    }
+}
+
+impl<'a> Item<'a> {
+    fn take(fields: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (kind, flags, zero) = (fields.u8()?, fields.u8()?, fields.u16()?);
+        let len = fields.u32()?;
+        let offset = fields.u64()?;
+        if zero != 0 || flags & !FENCED != 0 {
+            return Err(Malformed::Field("reserved bits are zero"));
+        }
+        let op = match kind {
+            READ => Op::Read,
+            WRITE => Op::Write(fields.bytes(usize::try_from(len).map_err(|_| Malformed::Truncated)?)?),
+            CAS => Op::Cas { expect: fields.u64()?, new: fields.u64()? },
+            FAA => Op::Faa { add: fields.u64()? },
+            MASKED_CAS => Op::MaskedCas {
+                expect: fields.u64()?,
+                new: fields.u64()?,
+                compare_mask: fields.u64()?,
+                swap_mask: fields.u64()?,
+            },
+            kind => return Err(Malformed::Kind(kind)),
+        };
+        if !matches!(op, Op::Read | Op::Write(_)) && len != 8 {
+            return Err(Malformed::Field("an atomic is of 8 bytes"));
+        }
+        Ok(Item { offset, len: u64::from(len), op })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The memory node's side: check, carry out, answer.
+
+use super::{Head, Item, MAX_CHAIN, Op, REPLY_HEADER, Status};
+use farindex_fabric::words::{Words, cas, faa, load, masked_cas, store};
+use farindex_remote::Rights;
+use farindex_remote::wire::{Malformed, Reader, Writer};
+use std::sync::atomic::AtomicU64;
+
+/// What a request was refused for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub status: Status,
+    /// Which verb of it, from 0.
+    pub verb: u32,
+}
+
+/// What a request cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Served {
+    /// READs.
+    pub reads: u64,
+    /// WRITEs.
+    pub writes: u64,
+    /// Compare-and-swaps, masked ones included.
+    pub cas: u64,
+    /// Fetch-and-adds.
+    pub faa: u64,
+    /// Bytes fetched by READs.
+    pub bytes_read: u64,
+    /// Bytes stored by WRITEs.
+    pub bytes_written: u64,
+}
+
+/// Checks and carries out a request, and appends its reply to `reply` (which is empty). A request that makes no sense is an
+/// error, and gets no reply: whoever sent it is to be shown out. One that makes sense and asks for what it must not gets a
+/// reply that says so, and has had no effect.
+pub fn serve(
+    request: &[u8],
+    memory: Words<'_>,
+    rights: Rights,
+    reply: &mut Vec<u8>,
+) -> Result<Result<Served, Refused>, Malformed> {
+    if request.len() > MAX_CHAIN {
+        return Err(Malformed::TooLong(request.len() as u64));
+    }
+    let mut fields = Reader::new(request);
+    let head = Head::take(&mut fields)?;
+    let checked = check(head, fields, memory, rights)?;
+    reply.put_u64(head.sequence);
+    match checked {
+        Err(refused) => {
+            reply.put_u32(refused.status as u32);
+            reply.put_u32(refused.verb);
+            Ok(Err(refused))
+        }
+        Ok(len) => {
+            reply.reserve(len);
+            reply.put_u32(Status::Done as u32);
+            reply.put_u32(0);
+            run(head, fields, memory, reply).map(Ok)
+        }
+    }
+}
+
+/// Looks at all verbs. The length of the reply behind its header, if all may be carried out; the first that may not.
+fn check(
+    head: Head,
+    mut fields: Reader<'_>,
+    memory: Words<'_>,
+    rights: Rights,
+) -> Result<Result<usize, Refused>, Malformed> {
+    let mut refused = None;
+    let mut len = REPLY_HEADER as u64;
+    for verb in 0..head.verbs {
+        let item = Item::take(&mut fields)?;
+        len += match item.op {
+            Op::Read => item.len,
+            Op::Write(_) => 0,
+            _ => 8,
+        };
+        let status = if !item.offset.is_multiple_of(8) || !item.len.is_multiple_of(8) {
+            Status::Misaligned
+        } else if memory.range(item.offset, item.len).is_none() {
+            Status::OutOfBounds
+        } else if rights != Rights::ReadWrite && item.op != Op::Read {
+            Status::ReadOnly
+        } else if len > MAX_CHAIN as u64 {
+            Status::TooLong
+        } else {
+            continue;
+        };
+        // The rest is still read: a request that makes no sense is told apart from one that goes too far.
+        refused.get_or_insert(Refused { status, verb });
+    }
+    fields.end()?;
+    Ok(refused.map_or(Ok(len as usize - REPLY_HEADER), Err))
+}
+
+fn run(head: Head, mut fields: Reader<'_>, memory: Words<'_>, reply: &mut Vec<u8>) -> Result<Served, Malformed> {
+    let mut served = Served::default();
+    for _ in 0..head.verbs {
+        let item = Item::take(&mut fields)?;
+        // `check` has seen that they are there.
+        let words = memory.range(item.offset, item.len).unwrap_or_default();
+        // An atomic has one; a READ or WRITE of nothing has none, and does not look at it.
+        let none = AtomicU64::new(0);
+        let word = words.first().unwrap_or(&none);
+        match item.op {
+            Op::Read => {
+                load(words).for_each(|word| reply.put_u64(word));
+                served.reads += 1;
+                served.bytes_read += item.len;
+            }
+            Op::Write(bytes) => {
+                let (values, _) = bytes.as_chunks();
+                store(words, values.iter().map(|bytes| u64::from_le_bytes(*bytes)));
+                served.writes += 1;
+                served.bytes_written += item.len;
+            }
+            Op::Cas { expect, new } => {
+                reply.put_u64(cas(word, expect, new));
+                served.cas += 1;
+            }
+            Op::Faa { add } => {
+                reply.put_u64(faa(word, add));
+                served.faa += 1;
+            }
+            Op::MaskedCas { expect, new, compare_mask, swap_mask } => {
+                reply.put_u64(masked_cas(word, expect, new, compare_mask, swap_mask));
+                served.cas += 1;
+            }
+        }
+    }
+    Ok(served)
+}

@@ -1,0 +1,150 @@
+use super::*;
+use farindex_fabric::words::Words;
+use farindex_fabric::{Endpoint, Fabric, MemoryFabric, NodeId, RemotePtr, Verb, VerbKind};
+use farindex_remote::Rights;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const NODE: NodeId = NodeId::new(3);
+const WORDS: u64 = 64;
+
+fn memory() -> Vec<AtomicU64> {
+    (0..WORDS).map(AtomicU64::new).collect()
+}
+
+fn endpoint() -> Endpoint {
+    let fabric = MemoryFabric::new(1, 4096).expect("a fabric");
+    fabric.connect(&fabric.new_identity()).expect("an endpoint")
+}
+
+fn verb(word: u64, kind: VerbKind) -> Verb {
+    Verb { ptr: RemotePtr::new(NODE, word * 8), fence: false, kind }
+}
+
+fn every_verb(endpoint: &Endpoint) -> Vec<Verb> {
+    vec![
+        verb(1, VerbKind::Read(endpoint.buf(16))),
+        verb(4, VerbKind::Write(endpoint.buf_from_words(&[7, 8, 9]))),
+        verb(4, VerbKind::Cas { expect: 7, new: 70, old: 0 }),
+        // Another node's: it does not travel.
+        Verb { ptr: RemotePtr::new(NodeId::new(1), 0), fence: false, kind: VerbKind::Faa { add: 1, old: 55 } },
+        verb(5, VerbKind::Faa { add: 2, old: 0 }),
+        Verb {
+            fence: true,
+            ..verb(6, VerbKind::MaskedCas { expect: 1, new: !0, compare_mask: 1, swap_mask: 0xf0, old: 0 })
+        },
+        verb(4, VerbKind::Read(endpoint.buf(24))),
+        verb(0, VerbKind::Read(endpoint.buf(0))),
+    ]
+}
+
+fn request(chain: &[Verb]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(chain, NODE, 11, 22, &mut bytes);
+    assert_eq!(bytes.len() as u64, sizes(chain, NODE).request);
+    bytes
+}
+
+fn values(memory: &[AtomicU64]) -> Vec<u64> {
+    memory.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+}
+
+#[test]
+fn a_chain_is_carried_out_in_order() {
+    let (endpoint, memory) = (endpoint(), memory());
+    let mut chain = every_verb(&endpoint);
+    let mut reply = Vec::new();
+    let served = serve(&request(&chain), Words(&memory), Rights::ReadWrite, &mut reply).expect("sense");
+    let served = served.expect("carried out");
+    assert_eq!((served.reads, served.writes, served.cas, served.faa), (3, 1, 2, 1));
+    assert_eq!((served.bytes_read, served.bytes_written), (40, 24));
+    assert_eq!(reply.len() as u64, sizes(&chain, NODE).reply);
+    let answer = Answer::read(&reply).expect("a reply");
+    assert_eq!((answer.sequence, answer.status), (22, Status::Done));
+    fill(&mut chain, NODE, answer).expect("results");
+    let got: Vec<Vec<u64>> = chain
+        .iter()
+        .map(|verb| match &verb.kind {
+            VerbKind::Read(buf) => buf.words().to_vec(),
+            VerbKind::Cas { old, .. } | VerbKind::Faa { old, .. } | VerbKind::MaskedCas { old, .. } => vec![*old],
+            _ => vec![],
+        })
+        .collect();
+    assert_eq!(got, [vec![1, 2], vec![], vec![7], vec![55], vec![8], vec![9], vec![70, 10, 0xf9], vec![]]);
+}
+
+#[test]
+fn what_must_not_be_changes_nothing() {
+    let (endpoint, memory) = (endpoint(), memory());
+    let before = values(&memory);
+    let write = || verb(0, VerbKind::Write(endpoint.buf_from_words(&[99])));
+    let odd = Verb { ptr: RemotePtr::new(NODE, 4), fence: false, kind: VerbKind::Faa { add: 1, old: 0 } };
+    let table = [
+        (verb(WORDS, VerbKind::Faa { add: 1, old: 0 }), Rights::ReadWrite, Status::OutOfBounds, 1),
+        (verb(WORDS - 1, VerbKind::Read(endpoint.buf(16))), Rights::ReadWrite, Status::OutOfBounds, 1),
+        (odd, Rights::ReadWrite, Status::Misaligned, 1),
+        (verb(0, VerbKind::Cas { expect: 0, new: 5, old: 0 }), Rights::ReadOnly, Status::ReadOnly, 0),
+    ];
+    for (bad, rights, status, at) in table {
+        let said = format!("{bad:?}");
+        let mut reply = Vec::new();
+        let outcome = serve(&request(&[write(), bad]), Words(&memory), rights, &mut reply);
+        assert_eq!(outcome, Ok(Err(Refused { status, verb: at })), "{said}");
+        let answer = Answer::read(&reply).expect("a reply");
+        assert_eq!((answer.status, answer.verb), (status, at), "{said}");
+        assert_eq!(values(&memory), before, "{said}");
+    }
+    // A reply larger than any, asked for in a few bytes.
+    let large: Vec<AtomicU64> = (0..1 << 20).map(AtomicU64::new).collect();
+    let many: Vec<Verb> = (0..9).map(|_| verb(0, VerbKind::Read(endpoint.buf(8 << 20)))).collect();
+    let outcome = serve(&request(&many), Words(&large), Rights::ReadWrite, &mut Vec::new());
+    assert_eq!(outcome, Ok(Err(Refused { status: Status::TooLong, verb: 7 })));
+}
+
+#[test]
+fn nonsense_is_told_apart() {
+    let (endpoint, memory) = (endpoint(), memory());
+    let before = values(&memory);
+    let good = request(&every_verb(&endpoint));
+    let mut reply = Vec::new();
+    let mut nonsense = |what: &str, bytes: &[u8]| {
+        let outcome = serve(bytes, Words(&memory), Rights::ReadWrite, &mut reply);
+        assert!(outcome.is_err() && reply.is_empty(), "{what}: {outcome:?}");
+        assert_eq!(values(&memory), before, "{what}");
+        outcome.expect_err("just seen")
+    };
+    for cut in 0..good.len() {
+        nonsense("cut off", &good[..cut]);
+    }
+    assert_eq!(nonsense("left over", &[&good[..], &[0]].concat()), Malformed::Trailing);
+    let with = |at: usize, bytes: &[u8]| {
+        let mut changed = good.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed
+    };
+    assert_eq!(nonsense("no verb", &with(24, &[9])), Malformed::Kind(9));
+    assert_eq!(nonsense("no verb", &with(24, &[0])), Malformed::Kind(0));
+    assert!(matches!(nonsense("flags", &with(25, &[2])), Malformed::Field(_)));
+    assert!(matches!(nonsense("reserved", &with(20, &[1])), Malformed::Field(_)));
+    assert!(matches!(nonsense("4 billion verbs", &with(16, &[255; 4])), Malformed::TooLong(_)));
+    assert_eq!(nonsense("more verbs", &with(16, &[8])), Malformed::Truncated);
+    assert_eq!(nonsense("fewer verbs", &with(16, &[6])), Malformed::Trailing);
+    // The WRITE stands behind a READ's 16 bytes, the CAS behind its 24.
+    assert_eq!(nonsense("a WRITE of 4 GiB", &with(44, &[0xf8, 255, 255, 255])), Malformed::Truncated);
+    assert!(matches!(nonsense("a CAS of 16 bytes", &with(84, &[16])), Malformed::Field(_)));
+}
+
+#[test]
+fn replies_are_not_trusted() {
+    let (endpoint, memory) = (endpoint(), memory());
+    let mut chain = every_verb(&endpoint);
+    let mut reply = Vec::new();
+    serve(&request(&chain), Words(&memory), Rights::ReadWrite, &mut reply).expect("sense").expect("carried out");
+    for cut in 0..reply.len() {
+        let filled = Answer::read(&reply[..cut]).and_then(|answer| fill(&mut chain, NODE, answer));
+        assert!(filled.is_err(), "cut at {cut}");
+    }
+    reply.push(0);
+    assert_eq!(fill(&mut chain, NODE, Answer::read(&reply).expect("its front")), Err(Malformed::Trailing));
+    reply[8] = 77;
+    assert!(Answer::read(&reply).is_err());
+}

@@ -1,0 +1,28 @@
+//! Far memory over UCX: networks without RDMA, and shared memory between processes.
+//!
+//! A batch is one active message for each memory node that it names, carried out in posting order by that node's loop, and
+//! answered by one. UCX picks the transport (tcp, shared memory, RoCE); [`Fabric::transports`](farindex_fabric::Fabric::transports) says which one it took.
+//! The library (`libucp.so.0`, package libucx0 on Debian and Ubuntu) is opened at run time: building needs neither it nor its headers,
+//! and a machine without it gets an error that names the package.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`chain`] | a batch as a message: how it is written, read, checked and carried out |
+//! | [`node`] | the memory node's loop |
+//! | [`fabric`] | the client's side: [`UcxFabric`] |
+//! | `transport` | one worker's connections to all nodes |
+//! | `ucp` | UCX without raw pointers; the only `unsafe` code of this crate |
+
+pub mod chain;
+pub mod fabric;
+pub mod node;
+mod transport;
+mod ucp;
+
+pub use fabric::UcxFabric;
+pub use node::{Poll, UcxPlane, UcxSettings};
+
+/// Can UCX be used here? The error says what to install.
+pub fn available() -> Result<(), farindex_fabric::FabricError> {
+    ucp::available().map_err(farindex_fabric::FabricError::Settings)
+}

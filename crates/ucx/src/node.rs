@@ -1,0 +1,396 @@
+//! The memory node's loop: one thread receives requests, carries them out, and answers.
+//!
+//! Invariants: only this thread touches far memory, so once it has let a connection go, nothing of it takes effect any more
+//! (G6); a request of no connection is dropped; a client whose request makes no sense, or that does not read its replies,
+//! is shown out, and nobody else notices.
+
+use crate::chain::{Head, Refused, Served, serve};
+use crate::ucp::{Context, ContextSettings, EpId, Worker};
+use farindex_fabric::FabricError;
+use farindex_remote::wire::{Reader, Writer};
+use farindex_remote::{Metrics, NodeMemory, Peer, Plane, PlaneKind, Refusal};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How the loop waits for requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Poll {
+    /// Always looks: a whole core, and the shortest way.
+    Busy,
+    /// Looks for a while after the last request, then sleeps until the next one comes.
+    #[default]
+    Adaptive,
+}
+
+/// Says something to people.
+pub type Report = dyn Fn(&str) + Send + Sync;
+
+/// How a node serves over UCX.
+#[derive(Clone, Default)]
+pub struct UcxSettings {
+    /// How it waits.
+    pub poll: Poll,
+    /// Serve this machine alone, unless UCX_NET_DEVICES names devices.
+    pub loopback: bool,
+    /// Told which transports UCX has chosen.
+    pub report: Option<Arc<Report>>,
+}
+
+/// The data plane of a memory node. Dropping it ends its thread.
+pub struct UcxPlane {
+    orders: Sender<Order>,
+    waker: UnixStream,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+enum Order {
+    Attach(Peer, Vec<u8>, SyncSender<Result<Vec<u8>, Refusal>>),
+    Release(u64, u64),
+    Detach(u64, SyncSender<()>),
+    Stop,
+}
+
+/// How long the control thread waits for this one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl UcxPlane {
+    /// Starts the loop. An error says what is missing.
+    pub fn start(memory: Arc<NodeMemory>, settings: UcxSettings, metrics: &Metrics) -> Result<Arc<Self>, FabricError> {
+        let failed = |why: String| FabricError::Settings(why);
+        let wakeup = settings.poll == Poll::Adaptive;
+        let context = Context::new(ContextSettings { wakeup, loopback: settings.loopback }).map_err(failed)?;
+        let (waker, woken) = UnixStream::pair().map_err(|error| failed(format!("no pipe: {error}")))?;
+        for end in [&waker, &woken] {
+            end.set_nonblocking(true).map_err(|error| failed(format!("no pipe: {error}")))?;
+        }
+        let (orders, received) = channel();
+        let (ready, is_ready) = sync_channel(1);
+        let counts = Counts::new(metrics);
+        let run = move || {
+            let made = Worker::new(&context).and_then(|worker| {
+                let address = worker.address()?;
+                let event = if wakeup { Some(worker.event_fd()?) } else { None };
+                Ok((worker, address, event))
+            });
+            match made {
+                Ok((worker, address, event)) => {
+                    // Whoever started it waits.
+                    let _ = ready.send(Ok(()));
+                    let sessions = HashMap::new();
+                    let told = Vec::new();
+                    Loop { memory, worker, address, event, sessions, counts, settings, told }.run(&received, woken);
+                }
+                Err(why) => drop(ready.send(Err(why))),
+            }
+        };
+        let thread = std::thread::Builder::new().name("farindex-ucx".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| failed(format!("no thread: {error}")))?;
+        is_ready.recv().map_err(|_| failed("the thread of UCX ended early".to_owned()))?.map_err(failed)?;
+        Ok(Arc::new(UcxPlane { orders, waker, thread: Mutex::new(Some(thread)) }))
+    }
+
+    fn order(&self, order: Order) {
+        // Were the thread gone, there would be nothing left to do.
+        let _ = self.orders.send(order);
+        // A full pipe means that it will wake anyway.
+        let _ = (&self.waker).write(&[0]);
+    }
+}
+
+impl Plane for UcxPlane {
+    fn kind(&self) -> PlaneKind {
+        PlaneKind::Ucx
+    }
+    fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (answer, answered) = sync_channel(1);
+        self.order(Order::Attach(peer.clone(), request.to_vec(), answer));
+        answered.recv_timeout(PATIENCE).map_err(|_| Refusal("the memory node's loop does not answer".to_owned()))?
+    }
+    fn release(&self, link: u64, request: &[u8]) {
+        if let Ok(session) = Reader::new(request).u64() {
+            self.order(Order::Release(link, session));
+        }
+    }
+    fn detach(&self, link: u64) {
+        let (done, is_done) = sync_channel(1);
+        self.order(Order::Detach(link, done));
+        // It looks at its orders between any two requests. Without a promise to keep, waiting for ever is right: an answer
+        // that is wrong would break G6. If the thread is gone, so is everything that it could do.
+        let _ = is_done.recv();
+    }
+}
+
+impl Drop for UcxPlane {
+    fn drop(&mut self) {
+        self.order(Order::Stop);
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // Had it panicked, it would have said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the loop counts.
+struct Counts {
+    requests: Counter,
+    replies: Counter,
+    reads: Counter,
+    writes: Counter,
+    cas: Counter,
+    faa: Counter,
+    bytes_read: Counter,
+    bytes_written: Counter,
+    refused: Counter,
+    malformed: Counter,
+    strays: Counter,
+    sleeps: Counter,
+    sessions: Gauge,
+}
+
+impl Counts {
+    fn new(metrics: &Metrics) -> Self {
+        let counts = Counts {
+            requests: Counter::default(),
+            replies: Counter::default(),
+            reads: Counter::default(),
+            writes: Counter::default(),
+            cas: Counter::default(),
+            faa: Counter::default(),
+            bytes_read: Counter::default(),
+            bytes_written: Counter::default(),
+            refused: Counter::default(),
+            malformed: Counter::default(),
+            strays: Counter::default(),
+            sleeps: Counter::default(),
+            sessions: Gauge::default(),
+        };
+        metrics.register(|registry| {
+            let registry = registry.sub_registry_with_prefix("ucx");
+            for (name, help, counter) in [
+                ("requests", "Messages that held a batch", &counts.requests),
+                ("replies", "Messages that answered one", &counts.replies),
+                ("reads", "READs", &counts.reads),
+                ("writes", "WRITEs", &counts.writes),
+                ("cas", "Compare-and-swaps", &counts.cas),
+                ("faa", "Fetch-and-adds", &counts.faa),
+                ("bytes_read", "Bytes fetched by READs", &counts.bytes_read),
+                ("bytes_written", "Bytes stored by WRITEs", &counts.bytes_written),
+                ("refused", "Batches refused for bounds, alignment, rights or size", &counts.refused),
+                ("malformed", "Messages that made no sense", &counts.malformed),
+                ("strays", "Messages of no connection", &counts.strays),
+                ("sleeps", "Times that the loop slept", &counts.sleeps),
+            ] {
+                registry.register(name, help, counter.clone());
+            }
+            registry.register("sessions", "Connections of worker threads", counts.sessions.clone());
+        });
+        counts
+    }
+    fn add(&self, served: &Served) {
+        for (counter, by) in [
+            (&self.reads, served.reads),
+            (&self.writes, served.writes),
+            (&self.cas, served.cas),
+            (&self.faa, served.faa),
+            (&self.bytes_read, served.bytes_read),
+            (&self.bytes_written, served.bytes_written),
+        ] {
+            if by > 0 {
+                counter.inc_by(by);
+            }
+        }
+    }
+}
+
+/// A connection of one worker thread of a client.
+struct Session {
+    ep: EpId,
+    peer: Peer,
+    requests: u64,
+    /// UCX has lost it, then and for this reason.
+    lost: Option<(Instant, String)>,
+}
+
+struct Loop {
+    memory: Arc<NodeMemory>,
+    worker: Worker,
+    address: Vec<u8>,
+    event: Option<RawFd>,
+    sessions: HashMap<u64, Session>,
+    counts: Counts,
+    settings: UcxSettings,
+    /// Transports that were reported.
+    told: Vec<String>,
+}
+
+/// How long an adaptive loop looks after the last request before it sleeps.
+const LOOKS: Duration = Duration::from_micros(100);
+/// It wakes this often even if nothing comes.
+const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+/// Idle rounds after which a busy loop lets other threads of the machine run.
+const ROUNDS: u32 = 256;
+/// Bytes of replies that a client may leave unread.
+const MAX_UNREAD: usize = 256 << 20;
+/// A client whose connection UCX has lost and who does not say that this was its wish is shown out after so long.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Loop {
+    fn run(&mut self, orders: &Receiver<Order>, mut woken: UnixStream) {
+        let mut last = Instant::now();
+        let mut idle: u32 = 0;
+        loop {
+            let mut any = self.worker.progress();
+            while let Some(request) = self.worker.received() {
+                self.handle(request);
+                any = true;
+            }
+            while let Ok(order) = orders.try_recv() {
+                if !self.obey(order) {
+                    return;
+                }
+                any = true;
+            }
+            while let Some((ep, why)) = self.worker.failed() {
+                self.lost(ep, &why);
+            }
+            if any {
+                idle = 0;
+                continue;
+            }
+            idle = idle.saturating_add(1);
+            if idle == 1 {
+                last = Instant::now();
+            } else if idle.is_multiple_of(ROUNDS) {
+                self.sweep();
+                match self.event {
+                    Some(event) if last.elapsed() > LOOKS => self.sleep(event, &mut woken),
+                    _ => std::thread::yield_now(),
+                }
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn sleep(&self, event: RawFd, woken: &mut UnixStream) {
+        // What has come meanwhile is seen by arming, and orders that were sent before it by the pipe.
+        if !self.worker.arm().unwrap_or(false) {
+            return;
+        }
+        self.counts.sleeps.inc();
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.worker.borrow_fd(event), PollFlags::IN),
+            PollFd::from_borrowed_fd(woken.as_fd(), PollFlags::IN),
+        ];
+        // A signal wakes it too.
+        let _ = poll(&mut fds, Some(&GLANCE));
+        while woken.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
+    }
+
+    fn handle(&mut self, request: Vec<u8>) {
+        self.counts.requests.inc();
+        let session = Head::peek(&request).ok().and_then(|head| self.sessions.get_mut(&head.session));
+        let Some(session) = session else {
+            self.counts.strays.inc();
+            return self.worker.recycle(request);
+        };
+        session.requests += 1;
+        let mut reply = self.worker.buffer();
+        let outcome = serve(&request, self.memory.region().as_words(), session.peer.rights, &mut reply);
+        self.worker.recycle(request);
+        match outcome {
+            Ok(Ok(served)) => self.counts.add(&served),
+            Ok(Err(Refused { .. })) => drop(self.counts.refused.inc()),
+            Err(why) => {
+                self.counts.malformed.inc();
+                session.peer.expel(format!("a request made no sense: {why}"));
+                return;
+            }
+        }
+        self.counts.replies.inc();
+        // If it cannot be sent, the endpoint has failed, and that is reported as such.
+        let _ = self.worker.send(session.ep, reply);
+        if self.worker.unsent(session.ep) > MAX_UNREAD {
+            session.peer.expel("it does not read its replies");
+        }
+        if session.requests == 2
+            && let Some(report) = &self.settings.report
+        {
+            let text = self.worker.transports(session.ep).join(", ");
+            if !self.told.contains(&text) {
+                report(&text);
+                self.told.push(text);
+            }
+        }
+    }
+
+    /// False if the loop is to end.
+    fn obey(&mut self, order: Order) -> bool {
+        match order {
+            Order::Attach(peer, address, answer) => {
+                // Who does not wait any more is detached soon.
+                let _ = answer.send(self.attach(peer, &address));
+            }
+            Order::Release(link, session) => {
+                if self.sessions.get(&session).is_some_and(|session| session.peer.link == link) {
+                    self.end(session);
+                }
+            }
+            Order::Detach(link, done) => {
+                let theirs = self.sessions.iter().filter(|(_, session)| session.peer.link == link);
+                let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
+                theirs.into_iter().for_each(|id| self.end(id));
+                // The control thread waits.
+                let _ = done.send(());
+            }
+            Order::Stop => return false,
+        }
+        true
+    }
+
+    fn attach(&mut self, peer: Peer, address: &[u8]) -> Result<Vec<u8>, Refusal> {
+        // Whoever knows the number may use the connection: it cannot be guessed.
+        let id = farindex_remote::token::random_u64().map_err(Refusal)?;
+        let ep = self.worker.connect(address).map_err(Refusal)?;
+        self.sessions.insert(id, Session { ep, peer, requests: 0, lost: None });
+        self.counts.sessions.inc();
+        let mut answer = Vec::new();
+        answer.put_u64(id);
+        answer.put_counted(&self.address);
+        Ok(answer)
+    }
+
+    fn end(&mut self, id: u64) {
+        if let Some(session) = self.sessions.remove(&id) {
+            self.worker.close(session.ep);
+            self.counts.sessions.dec();
+        }
+    }
+
+    fn lost(&mut self, ep: EpId, why: &str) {
+        if let Some(session) = self.sessions.values_mut().find(|session| session.ep == ep) {
+            session.lost.get_or_insert((Instant::now(), why.to_owned()));
+        }
+    }
+
+    fn sweep(&mut self) {
+        let late = |session: &Session| session.lost.as_ref().is_some_and(|(since, _)| since.elapsed() > GRACE);
+        let late: Vec<u64> = self.sessions.iter().filter(|(_, session)| late(session)).map(|(id, _)| *id).collect();
+        for id in late {
+            if let Some(Session { peer, lost: Some((_, why)), .. }) = self.sessions.get(&id) {
+                peer.expel(format!("its data connection was lost: {why}"));
+            }
+            self.end(id);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The suite that every index passes on every fabric, over what UCX picks, over tcp and over shared memory.
+
+#[path = "../../index/tests/common/mod.rs"]
+mod common;
+#[path = "../../index/tests/model/suite.rs"]
+mod suite;
+#[path = "common/mod.rs"]
+mod ucx;
+
+use common::World;
+use farindex_fabric::Fabric;
+use farindex_index::{Coalesced, Shard, shard};
+use farindex_ucx::Poll;
+use std::sync::Arc;
+use suite::{Scale, Smallest, suite};
+
+impl Smallest for Shard {
+    fn smallest() -> shard::Config {
+        shard::Config { initial_bits: 0, ..shard::Config::default() }
+    }
+}
+
+const SCALE: Scale = Scale { random: 600, resizes: 3, coroutines: 6, longest: false, seed: 21 };
+
+fn world(nodes: usize, len: u64) -> (World, Arc<ucx::Whole>) {
+    let whole = Arc::new(ucx::Whole(ucx::serve(nodes, len, Poll::Adaptive)));
+    (World::Mapped(Arc::clone(&whole) as Arc<dyn Fabric>, Vec::new()), whole)
+}
+
+#[test]
+fn as_ucx_picks() {
+    if ucx::have_ucx() {
+        let (alone, whole) = world(1, 160 << 20);
+        // Keys and values of any length: 16 MiB too.
+        alone.run(|ctx| suite::<Shard>(ctx, Scale { longest: true, ..SCALE }));
+        ucx::check_transports(&whole.0.fabric);
+        let (three, _) = world(3, 32 << 20);
+        three.run(|ctx| suite::<Shard>(ctx, Scale { seed: 22, ..SCALE }));
+        let (coalesced, _) = world(1, 48 << 20);
+        coalesced.run(|ctx| suite::<Coalesced<Shard>>(ctx, Scale { coroutines: 12, seed: 23, ..SCALE }));
+    }
+}
+
+#[test]
+fn over_tcp() {
+    ucx::again_over("tcp", "as_ucx_picks");
+}
+
+#[test]
+fn over_shared_memory() {
+    ucx::again_over("shm", "as_ucx_picks");
+}

@@ -1,0 +1,274 @@
+//! One endpoint's connections to all memory nodes.
+//!
+//! Invariants: a batch is checked whole (nodes, bounds, alignment, rights) before any of it is posted; one poll of one
+//! completion queue serves all nodes and all coroutines of the worker; queue pairs are dropped before buffers.
+
+use crate::counts::Ledger;
+use crate::device::Device;
+use crate::flight::Flights;
+use crate::lane::{Common, INLINE, Lane, place_of};
+use crate::memory::Buffers;
+use crate::post::{is_reachable, requests_of};
+use farindex_fabric::slab::Registrar;
+use farindex_fabric::transport::{Completions, Post};
+use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, VerbKind};
+use farindex_remote::{Cluster, ClusterClient, Pending, Rights};
+use sideway::ibverbs::completion::{GenericCompletionQueue, GenericPoller, WorkCompletionStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Requests of one send queue at most.
+const DEPTH: u32 = 256;
+
+pub(crate) struct VerbsTransport {
+    // Dropped in this order: queue pairs, then what completes into them, then buffers.
+    lanes: Vec<Lane>,
+    common: Common,
+    flights: Flights,
+    client: Arc<ClusterClient>,
+    lens: Vec<u64>,
+    rights: Rights,
+    capabilities: Capabilities,
+    epoch: Instant,
+    /// Revocations on their way: the batch, the node, the answer.
+    revocations: Vec<(usize, NodeId, Pending)>,
+    /// Completions of one poll: kept for its room.
+    polled: Vec<(u64, u32)>,
+    /// Some lane has something that waits.
+    restless: bool,
+}
+
+impl VerbsTransport {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        cluster: &Cluster,
+        client: Arc<ClusterClient>,
+        ledger: &Ledger,
+        capabilities: Capabilities,
+        epoch: Instant,
+    ) -> Result<Self, FabricError> {
+        let nodes = client.controls().len().max(1) as u32;
+        let depth = DEPTH.min(device.max_requests).min(device.max_completions / nodes).max(1);
+        let mut builder = device.context.create_cq_builder();
+        builder.setup_cqe(depth.saturating_mul(nodes));
+        // Devices whose driver lacks the newer way of polling are polled the older way.
+        let completions = match builder.build_ex() {
+            Ok(queue) => GenericCompletionQueue::from(queue),
+            Err(_) => builder.build().map(GenericCompletionQueue::from).map_err(|error| {
+                FabricError::Settings(format!(
+                    "RDMA verbs: device {} makes no completion queue: {error}",
+                    device.name()
+                ))
+            })?,
+        };
+        let lanes = client.controls().iter().enumerate().map(|(place, control)| Lane::new(place, control)).collect();
+        let common = Common { device: Arc::clone(device), completions, counts: ledger.open(), depth };
+        Ok(VerbsTransport {
+            lanes,
+            common,
+            flights: Flights::default(),
+            client,
+            lens: cluster.node_infos().iter().map(|info| info.len).collect(),
+            rights: cluster.rights(),
+            capabilities,
+            epoch,
+            revocations: Vec::new(),
+            polled: Vec::new(),
+            restless: false,
+        })
+    }
+
+    fn check(&self, chain: &Chain) -> Result<(), FabricError> {
+        for verb in chain {
+            let node = verb.node();
+            let len = self.lens.get(node.index()).ok_or(FabricError::NoSuchNode(node))?;
+            let lacks = |verb| Err(FabricError::Unsupported { fabric: "verbs", verb });
+            match &verb.kind {
+                VerbKind::Revoke(_) => continue,
+                VerbKind::Call { .. } => return lacks("CALL"),
+                VerbKind::MaskedCas { .. } => return lacks("masked CAS"),
+                VerbKind::Read(_) => {}
+                _ if self.rights == Rights::ReadOnly => return Err(FabricError::ReadOnly(node)),
+                _ => {}
+            }
+            verb.check(*len)?;
+            if !is_reachable(verb, INLINE as usize) {
+                return Err(FabricError::Settings(format!(
+                    "RDMA verbs: {} bytes of buffer cannot be registered: raise the limit on locked memory (ulimit -l \
+                     unlimited)",
+                    verb.len()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests to each node, in the order of the nodes' first verbs.
+    fn parts(chain: &Chain) -> Vec<(NodeId, usize)> {
+        let mut parts: Vec<(NodeId, usize)> = Vec::with_capacity(1);
+        for verb in chain {
+            let requests = requests_of(verb);
+            match parts.iter_mut().find(|(node, _)| *node == verb.node()) {
+                _ if requests == 0 => {}
+                Some((_, sum)) => *sum += requests,
+                None => parts.push((verb.node(), requests)),
+            }
+        }
+        parts
+    }
+
+    /// Revocations travel on the control channel.
+    fn revoke(&mut self, id: u64, chain: Chain) -> Post {
+        let victims = chain.iter().map(|verb| match &verb.kind {
+            VerbKind::Revoke(identity) => Some((verb.node(), *identity)),
+            _ => None,
+        });
+        let Some(victims) = victims.collect::<Option<Vec<(NodeId, Identity)>>>() else {
+            let refused = FabricError::Settings("a revocation and other verbs cannot be in one batch".to_owned());
+            return Post::Done(chain, Err(refused));
+        };
+        let flight = self.flights.begin(id, chain, victims.len());
+        for (node, identity) in victims {
+            if let Some(control) = self.client.controls().get(node.index()) {
+                self.revocations.push((flight, node, control.revoke(identity)));
+            }
+        }
+        Post::Pending
+    }
+
+    fn hear_revocations(&mut self) {
+        let flights = &mut self.flights;
+        self.revocations.retain(|(flight, node, pending)| match pending.poll() {
+            None => true,
+            Some(answer) => {
+                flights.part_ended(*flight, answer.map(drop).map_err(|error| error.of_node(*node)));
+                false
+            }
+        });
+    }
+
+    /// Takes in what has completed.
+    fn poll(&mut self) {
+        self.polled.clear();
+        while let Ok(mut poller) = self.common.completions.start_poll() {
+            // One at a time where the driver hands out one at a time: Soft-RoCE's loses its place when it is asked for a
+            // next one that is not there (docs/bugs/040).
+            let each = match poller {
+                GenericPoller::Basic(_) => usize::MAX,
+                GenericPoller::Extended(_) => 1,
+            };
+            let completions = poller.by_ref().take(each);
+            self.polled.extend(completions.map(|completion| (completion.wr_id(), completion.status())));
+        }
+        if self.polled.is_empty() {
+            return;
+        }
+        self.common.counts.polled(self.polled.len());
+        for (id, status) in std::mem::take(&mut self.polled) {
+            let place = place_of(id);
+            let (Some(lane), Some(control)) = (self.lanes.get_mut(place), self.client.controls().get(place)) else {
+                continue;
+            };
+            if !lane.owns(id) {
+                continue;
+            }
+            if status == WorkCompletionStatus::Success as u32 {
+                lane.complete(id, &mut self.flights);
+            } else {
+                lane.broke(&explain(status), &self.common, control, &mut self.flights);
+            }
+            self.restless |= !lane.is_idle();
+        }
+    }
+
+    fn advance(&mut self) {
+        self.restless = false;
+        for (lane, control) in self.lanes.iter_mut().zip(self.client.controls()) {
+            lane.advance(&self.common, control, &mut self.flights);
+            self.restless |= !lane.is_idle();
+        }
+    }
+}
+
+/// Why a request failed, for people.
+fn explain(status: u32) -> String {
+    let what = match status {
+        code if code == WorkCompletionStatus::RetryCounterExceededError as u32 => {
+            "it does not answer: it is gone, cut off, or has shut this connection"
+        }
+        code if code == WorkCompletionStatus::RemoteAccessError as u32 => {
+            "it refuses the access: its memory is not registered any more, or may only be read"
+        }
+        code if code == WorkCompletionStatus::RemoteInvalidRequestError as u32 => "it calls a request invalid",
+        code if code == WorkCompletionStatus::RemoteOperationError as u32 => "it could not carry a request out",
+        code if code == WorkCompletionStatus::WorkRequestFlushedError as u32 => "an earlier request had failed",
+        code if code == WorkCompletionStatus::LocalProtectionError as u32 => "a buffer here is not registered",
+        code => return format!("a request failed with status {code} of the verbs"),
+    };
+    what.to_owned()
+}
+
+impl Transport for VerbsTransport {
+    fn post(&mut self, id: u64, chain: Chain) -> Post {
+        if let Err(error) = self.check(&chain) {
+            return Post::Done(chain, Err(error));
+        }
+        if chain.iter().any(|verb| matches!(verb.kind, VerbKind::Revoke(_))) {
+            return self.revoke(id, chain);
+        }
+        let parts = Self::parts(&chain);
+        if parts.is_empty() {
+            return Post::Done(chain, Ok(()));
+        }
+        let flight = self.flights.begin(id, chain, parts.len());
+        for (node, requests) in parts {
+            let place = node.index();
+            if let (Some(lane), Some(control)) = (self.lanes.get_mut(place), self.client.controls().get(place)) {
+                lane.enqueue(&self.common, control, &mut self.flights, flight, requests);
+                self.restless |= !lane.is_idle();
+            }
+        }
+        match self.flights.take_if_ended(flight) {
+            Some((chain, result)) => Post::Done(chain, result),
+            None => Post::Pending,
+        }
+    }
+
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        self.poll();
+        let changed = |(lane, control): (&Lane, &farindex_remote::Control)| lane.is_stale(control);
+        if self.restless || self.lanes.iter().zip(self.client.controls()).any(changed) {
+            self.advance();
+        }
+        if !self.revocations.is_empty() {
+            self.hear_revocations();
+        }
+        let mut any = false;
+        while let Some((id, chain, result)) = self.flights.take_ended() {
+            any = true;
+            completions.complete(id, chain, result);
+        }
+        any
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+    fn registrar(&self) -> Option<Box<dyn Registrar>> {
+        Some(Box::new(Buffers(Arc::clone(&self.common.device))))
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+}
+
+impl Drop for VerbsTransport {
+    fn drop(&mut self) {
+        for (lane, control) in self.lanes.iter_mut().zip(self.client.controls()) {
+            lane.leave(&self.common, control);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The memory node's request decoder, with its execution: any bytes at all.
+//!
+//! Held to: no panic; a request that is refused, or makes no sense, changes nothing; nothing is touched beyond what the
+//! region holds; the reply of one that is carried out is as long as it says, and a client can read it.
+#![no_main]
+
+use farindex_fabric::words::Words;
+use farindex_remote::Rights;
+use farindex_ucx::chain::{Answer, Head, MAX_CHAIN, Status, serve};
+use libfuzzer_sys::fuzz_target;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: u64 = 64;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((first, request)) = bytes.split_first() else { return };
+    let rights = if first & 1 == 0 { Rights::ReadWrite } else { Rights::ReadOnly };
+    // The words behind the region stand for what does not belong to it.
+    let memory: Vec<AtomicU64> = (0..2 * WORDS).map(AtomicU64::new).collect();
+    let values = || memory.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let before = values();
+    let (mine, _) = memory.split_at(WORDS as usize);
+    let mut reply = Vec::new();
+    let outcome = serve(request, Words(mine), rights, &mut reply);
+    let after = values();
+    assert_eq!(before[WORDS as usize..], after[WORDS as usize..]);
+    assert!(reply.len() <= MAX_CHAIN);
+    match outcome {
+        Err(_) => assert!(reply.is_empty() && before == after),
+        Ok(outcome) => {
+            let answer = Answer::read(&reply).expect("a reply that its client can read");
+            assert_eq!(answer.sequence, Head::peek(request).expect("it was read").sequence);
+            match outcome {
+                Err(refused) => {
+                    assert!(before == after && answer.status == refused.status && answer.status != Status::Done);
+                }
+                Ok(served) => {
+                    assert_eq!(answer.status, Status::Done);
+                    let results = 8 * (served.cas + served.faa) + served.bytes_read;
+                    assert_eq!(reply.len() as u64, 16 + results);
+                    if rights == Rights::ReadOnly {
+                        assert_eq!(before, after);
+                    }
+                }
+            }
+        }
+    }
+});
