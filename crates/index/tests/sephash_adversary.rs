@@ -27,7 +27,7 @@ fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &SepHashUnderTest::shipped());
     println!("{totals}");
     totals.assert_sound();
-    totals.assert_marks(&PATHS);
+    totals.assert_marks(PATHS);
 }
 
 /// More keys: splits through several rounds of depth information.

@@ -121,7 +121,7 @@ fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault])
 }
 
 /// The same with a trial of its own.
-fn in_trial(
+pub(crate) fn in_trial(
     name: &'static str,
     planted: &'static str,
     faults: &'static [Fault],

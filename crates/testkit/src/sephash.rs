@@ -61,26 +61,21 @@ impl Subject for SepHashUnderTest {
 /// What the released code does, and what its writers must not do: each planted in the shipped form.
 #[cfg(feature = "marks")]
 pub fn convictions() -> Vec<crate::convictions::Case> {
-    use crate::convictions::{Case, verdict};
-    use farindex_index::faults::{Fault, plant};
+    use crate::convictions::{in_trial, verdict};
+    use farindex_index::faults::Fault;
 
-    let case = |name, planted, fault: Fault| {
-        Case::new(name, planted, move |seed, guilty| {
-            plant(guilty.then_some(fault));
-            let found = verdict(seed, &Setup::default(), &SepHashUnderTest::shipped());
-            plant(None);
-            found
-        })
+    let case = |name, planted, faults: &'static [Fault]| {
+        in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
     };
     vec![
-        case("SepHash: nobody waits for a landing", "Fault::LateFp2", Fault::LateFp2),
-        case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
+        case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
+        case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
         case(
             "SepHash: the directory names a segment that is written later",
             "Fault::EarlyDirectory",
-            Fault::EarlyDirectory,
+            &[Fault::EarlyDirectory],
         ),
-        case("SepHash: MainSegment is searched first", "Fault::MainFirst", Fault::MainFirst),
-        case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", Fault::UpdateInMain),
+        case("SepHash: MainSegment is searched first", "Fault::MainFirst", &[Fault::MainFirst]),
+        case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", &[Fault::UpdateInMain]),
     ]
 }
