@@ -480,7 +480,10 @@ impl<'s> Batch<'s> {
         match state {
             State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
             State::Fresh(None) | State::Ready(None) => {}
-            State::Flying(id) => span.endpoint.inner.flights.borrow_mut().hold(id, held),
+            State::Flying(id) => {
+                let ended = span.endpoint.inner.flights.borrow_mut().hold(id, held);
+                drop(ended);
+            }
         }
     }
 

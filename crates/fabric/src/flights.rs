@@ -156,11 +156,24 @@ impl Flights {
         }
     }
 
-    /// Nobody waits for it, but it holds this until it ends.
-    pub(crate) fn hold(&mut self, id: u64, held: Box<dyn Any>) {
-        if let Some(flight @ Flight::Waiting(_)) = self.get(id) {
-            *flight = Flight::Unwatched(Some(held));
-            self.holding += 1;
+    /// Nobody waits for it, but it holds this until it ends. If it has ended already, what it would have held comes back.
+    pub(crate) fn hold(&mut self, id: u64, held: Box<dyn Any>) -> Option<Box<dyn Any>> {
+        match self.get(id) {
+            Some(flight @ Flight::Waiting(_)) => {
+                *flight = Flight::Unwatched(Some(held));
+                self.holding += 1;
+                None
+            }
+            Some(Flight::Done(_, Ok(()))) => {
+                self.close(id);
+                Some(held)
+            }
+            // It has failed, so it may land yet (N7).
+            _ => {
+                self.close(id);
+                std::mem::forget(held);
+                None
+            }
         }
     }
     /// Batches in flight that hold something.

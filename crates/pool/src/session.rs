@@ -454,6 +454,21 @@ impl Session {
         self.free_spans().await?;
         self.give_back_all().await
     }
+
+    /// Gives everything back: the whole stock, and what was retired as soon as the epoch allows. If somebody keeps the epoch
+    /// from moving on, it ends after a lease all the same.
+    pub async fn drain(&self) -> Result<(), PoolError> {
+        let until = self.endpoint.now() + self.client.pool().lease();
+        let mut pause = Duration::from_micros(2);
+        loop {
+            self.maintain().await?;
+            if self.retired.borrow().is_empty() || self.endpoint.now() >= until {
+                return self.flush().await;
+            }
+            self.endpoint.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+    }
 }
 
 impl Drop for Session {

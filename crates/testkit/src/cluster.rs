@@ -300,8 +300,8 @@ async fn look_after<A: Access>(
             worker.run(Op::Get, key).await;
         }
         drop(worker);
-        // What the dead had in their hands.
-        session.maintain().await?;
+        // What the dead had in their hands, and what mending has replaced.
+        session.drain().await?;
         let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
         walk::<A>(access.plain(&index), &pool, &session, &mut audit).await?;
         let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;

@@ -295,7 +295,7 @@ impl Shared {
         for info in catalog::list(&pool, &span).await? {
             Shard::open_info(&session, &info).await?.mend().await?;
         }
-        session.maintain().await?;
+        session.drain().await?;
         // Nothing is wrong now, and nothing is lost once it has been reclaimed.
         let mut audit = Audit::begin(&session, &span).await?;
         assert_eq!(reach_all(&session, &mut audit).await?, [""; 0]);

@@ -7,7 +7,7 @@
 //!   at most one batch is on its way to a segment, and what it writes is exact, although nobody waits for it.
 //! * **A3** The claimant's pin stands until that batch has ended ([`farindex_pool::Hold`]), whoever has answered by then.
 
-use super::layout::{Entry, STAMP, fp2_of, stamp_words, with_fp2};
+use super::layout::{Entry, FILTER, fp2_of, with_fp2};
 use super::main_segment;
 use super::probe::{Need, Op, Probe, Step};
 use crate::IndexError;
@@ -116,8 +116,8 @@ impl Op<'_> {
         let mut batch = self.span().batch();
         let fp2s = with_fp2(probe.fp2_word, probe.slot, fp2_of(self.hash));
         batch.write_words(probe.segment.at.add(geometry.at(geometry.fp2_word(probe.slot))), &[fp2s]);
-        let stamp = stamp_words(state.generation, probe.slot + 1, &state.bitmap_with(self.fp()));
-        batch.write_words(probe.segment.at.add(STAMP as u64 * 8), &stamp);
+        let filter = state.filter.with(self.fp()).stamped(state.generation, probe.slot + 1);
+        batch.write_words(probe.segment.at.add(FILTER as u64 * 8), &filter);
         if planted(Fault::LateFp2) {
             batch.post_detached();
         } else if self.index.config.zero_wait {

@@ -8,8 +8,7 @@
 //! CurSegMeta   word 0  control  | 39-8 generation | 7-1 local depth | 0 locked |
 //!              word 1  main     | 63-48 generation mod 2^16 | 47-0 MainSegment in slot form, or 0 |
 //!              word 2  size     | 63-32 generation | 31-26 local depth | 25-0 entries of MainSegment |
-//!              word 3  stamp    | 63-32 checksum of the bitmap and the rest of this word | 31-8 generation mod 2^24 | 7-0 entries that have landed |
-//!              words 4-7        the bitmap of fingerprints
+//!              words 3-7        filter: | 63-12 bits of the bitmap | 11-8 generation mod 16 | 7-0 entries that have landed |
 //! CurSegment   CurSegMeta, then the groups; the last one may be cut short
 //! ```
 //!
@@ -26,8 +25,13 @@ pub const GROUP: usize = 8;
 pub const GROUP_WORDS: usize = GROUP + 1;
 /// Bytes of CurSegMeta.
 pub const META_LEN: usize = 64;
-/// Words of the bitmap.
-pub const BITMAP_WORDS: usize = 4;
+/// Words of the filter.
+pub const FILTER_WORDS: usize = 5;
+/// Bits of the bitmap in each; the others are the stamp.
+const FILTER_BITS: usize = 52;
+const _: () = assert!(FILTER_WORDS * FILTER_BITS >= FINGERPRINTS);
+/// Word of the filter in CurSegMeta.
+pub const FILTER: usize = 3;
 /// Fingerprints.
 pub const FINGERPRINTS: usize = 256;
 /// Splits of a round: bits of the depth information.
@@ -222,9 +226,7 @@ pub struct Meta {
     pub control: Control,
     main: u64,
     size: u64,
-    stamp: u64,
-    /// Fingerprints of the entries that have landed.
-    pub bitmap: [u64; BITMAP_WORDS],
+    filter: [u64; FILTER_WORDS],
 }
 
 /// What MainSegment and filter are, as one generation has left them.
@@ -241,34 +243,49 @@ pub struct State {
     /// Entries that have landed.
     pub count: usize,
     /// Their fingerprints.
-    pub bitmap: [u64; BITMAP_WORDS],
+    pub filter: Filter,
 }
 
-fn checksum(stamp: u64, bitmap: &[u64; BITMAP_WORDS]) -> u64 {
-    let mut bytes = [0; 8 * (BITMAP_WORDS + 1)];
-    for (to, word) in bytes.chunks_exact_mut(8).zip([stamp & 0xFFFF_FFFF].iter().chain(bitmap)) {
-        to.copy_from_slice(&word.to_le_bytes());
+/// The bitmap of the fingerprints that have landed.
+///
+/// Each of its words bears the stamp of the WRITE that wrote it: so all of them differ from what they were before, and whoever
+/// reads one stamp in all five knows that the whole WRITE has landed. A checksum would not tell: of a WRITE that has torn, what is
+/// missing may be words that it does not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Filter([u64; FILTER_WORDS]);
+
+impl Filter {
+    const fn place(fp: u8) -> (usize, u64) {
+        (fp as usize / FILTER_BITS, 1 << (fp as usize % FILTER_BITS))
     }
-    xxhash_rust::xxh3::xxh3_64(&bytes) >> 32
+    /// With one fingerprint more.
+    pub const fn with(mut self, fp: u8) -> Self {
+        let (word, bit) = Self::place(fp);
+        self.0[word] |= bit;
+        self
+    }
+    /// Is this fingerprint there?
+    pub const fn holds(&self, fp: u8) -> bool {
+        let (word, bit) = Self::place(fp);
+        self.0[word] & bit != 0
+    }
+    /// The words for one WRITE: of a generation, and of so many entries that have landed.
+    pub fn stamped(&self, generation: u64, count: usize) -> [u64; FILTER_WORDS] {
+        self.0.map(|bits| bits << 12 | (generation & 0xF) << 8 | count as u64 & 0xFF)
+    }
+    /// From words that were read, with their generation mod 16 and count, if all bear one stamp.
+    fn parse(words: &[u64; FILTER_WORDS]) -> Option<(Self, u64, usize)> {
+        let stamp = words[0] & 0xFFF;
+        let whole = words.iter().all(|word| word & 0xFFF == stamp);
+        whole.then(|| (Filter(words.map(|word| word >> 12)), stamp >> 8, stamp as usize & 0xFF))
+    }
 }
-
-/// The stamp and the bitmap, for one WRITE.
-pub fn stamp_words(generation: u64, count: usize, bitmap: &[u64; BITMAP_WORDS]) -> [u64; BITMAP_WORDS + 1] {
-    let stamp = (generation & 0xFF_FFFF) << 8 | count as u64 & 0xFF;
-    let mut words = [0; BITMAP_WORDS + 1];
-    words[0] = stamp | checksum(stamp, bitmap) << 32;
-    words[1..].copy_from_slice(bitmap);
-    words
-}
-
-/// Word of the stamp in CurSegMeta.
-pub const STAMP: usize = 3;
 
 impl Meta {
     /// From the words of a READ; `None` if there are too few.
     pub fn parse(words: &[u64]) -> Option<Self> {
-        let &[control, main, size, stamp, a, b, c, d] = words.get(..META_LEN / 8)? else { return None };
-        Some(Meta { control: Control(control), main, size, stamp, bitmap: [a, b, c, d] })
+        let &[control, main, size, ref filter @ ..] = words.first_chunk::<{ META_LEN / 8 }>()?;
+        Some(Meta { control: Control(control), main, size, filter: *filter })
     }
 
     /// The words of a segment as a merge leaves it: empty.
@@ -276,42 +293,28 @@ impl Meta {
         let generation = control.generation();
         let size = generation << 32 | u64::from(control.depth()) << 26 | len as u64 & MAX_LEN;
         let main = (generation & 0xFFFF) << 48 | main.to_slot().unwrap_or_default();
-        let [stamp, a, b, c, d] = stamp_words(generation, 0, &[0; BITMAP_WORDS]);
-        [control.0, main, size, stamp, a, b, c, d]
+        let [a, b, c, d, e] = Filter::default().stamped(generation, 0);
+        [control.0, main, size, a, b, c, d, e]
     }
 
     /// What it says, if all of its words but the control word are of one generation and of one moment.
     pub fn state(&self) -> Option<State> {
         let generation = self.size >> 32;
-        let whole = self.stamp >> 32 == checksum(self.stamp, &self.bitmap)
-            && self.stamp >> 8 & 0xFF_FFFF == generation & 0xFF_FFFF
-            && self.main >> 48 == generation & 0xFFFF;
+        let (filter, of, count) = Filter::parse(&self.filter)?;
+        let whole = of == generation & 0xF && self.main >> 48 == generation & 0xFFFF;
         whole.then(|| State {
             generation,
             depth: (self.size >> 26 & 0x3F) as u32,
             main: RemotePtr::from_slot(self.main & ((1 << 48) - 1)),
             len: (self.size & MAX_LEN) as usize,
-            count: (self.stamp & 0xFF) as usize,
-            bitmap: self.bitmap,
+            count,
+            filter,
         })
     }
 
     /// MainSegment, whatever the other words say: for who holds the lock.
     pub fn main(&self) -> RemotePtr {
         RemotePtr::from_slot(self.main & ((1 << 48) - 1))
-    }
-}
-
-impl State {
-    /// May an entry with this fingerprint have landed?
-    pub fn may_hold(&self, fp: u8) -> bool {
-        self.bitmap[fp as usize / 64] >> (fp % 64) & 1 == 1
-    }
-    /// The bitmap with one more.
-    pub fn bitmap_with(&self, fp: u8) -> [u64; BITMAP_WORDS] {
-        let mut bitmap = self.bitmap;
-        bitmap[fp as usize / 64] |= 1 << (fp % 64);
-        bitmap
     }
 }
 
@@ -361,16 +364,15 @@ mod tests {
         let meta = Meta::parse(&words).unwrap();
         let state = meta.state().unwrap();
         assert_eq!((state.generation, state.depth, state.main, state.len, state.count), (70_000, 9, main, 500, 0));
-        let bitmap = state.bitmap_with(200);
         let mut landed = words;
-        landed[STAMP..].copy_from_slice(&stamp_words(70_000, 1, &bitmap));
+        landed[FILTER..].copy_from_slice(&state.filter.with(200).stamped(70_000, 1));
         let state = Meta::parse(&landed).unwrap().state().unwrap();
-        assert!(state.count == 1 && state.may_hold(200) && !state.may_hold(199));
+        assert!(state.count == 1 && state.filter.holds(200) && !state.filter.holds(199));
         // Any mixture of the two but the whole ones.
         for old in 1_u32..1 << 7 {
             let mixed: Vec<u64> =
                 (0..8).map(|i| if i > 0 && old >> (i - 1) & 1 == 1 { words[i] } else { landed[i] }).collect();
-            let same = mixed[STAMP..] == words[STAMP..] || mixed[STAMP..] == landed[STAMP..];
+            let same = mixed[FILTER..] == words[FILTER..] || mixed[FILTER..] == landed[FILTER..];
             assert_eq!(Meta::parse(&mixed).unwrap().state().is_some(), same, "{old:#b}");
         }
     }

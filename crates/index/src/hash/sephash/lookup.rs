@@ -40,7 +40,7 @@ impl Op<'_> {
         let geometry = self.index.geometry;
         let state = &probe.state;
         let (fp, count) = (self.fp(), state.count);
-        let filtered = count > 0 && (!self.index.config.bitmap || state.may_hold(fp));
+        let filtered = count > 0 && (!self.index.config.bitmap || state.filter.holds(fp));
         let is_full = count >= geometry.slots;
         let matches_next =
             probe.next.is_some_and(|word| is_taken(word, state.generation) && Entry::decode(word).fp == fp);

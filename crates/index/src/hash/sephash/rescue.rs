@@ -13,7 +13,7 @@
 //! *A landing.* A slot that is taken and does not land holds up everyone who wants the next one. Once every operation has
 //! ended that was at work when that was seen, nobody is left to land it: under the lock, everyone may.
 
-use super::layout::{BITMAP_WORDS, Control, LOCKED, META_LEN, Meta, STAMP, fp2_of, stamp_words, with_fp2};
+use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, with_fp2};
 use super::main_segment::{self, Item};
 use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
 use super::probe::{Op, Segment, count_taken, damaged, taken};
@@ -93,7 +93,7 @@ impl Held<'_, '_> {
         let ptrs: Vec<RemotePtr> = slots.iter().map(|(_, item)| item.entry.ptr).collect();
         let headers = self.headers(&ptrs).await?;
         let mut words: Vec<(usize, u64)> = Vec::new();
-        let mut bitmap = [0_u64; BITMAP_WORDS];
+        let mut filter = Filter::default();
         for ((slot, item), header) in slots.iter().zip(headers) {
             let at = geometry.fp2_word(*slot);
             if words.last().is_none_or(|(last, _)| *last != at) {
@@ -102,14 +102,13 @@ impl Held<'_, '_> {
             if let Some((_, word)) = words.last_mut() {
                 *word = with_fp2(*word, *slot, fp2_of(header.hash));
             }
-            let fp = item.entry.fp;
-            bitmap[usize::from(fp) / 64] |= 1 << (fp % 64);
+            filter = filter.with(item.entry.fp);
         }
         let mut batch = self.span().batch();
         for (at, word) in words {
             batch.write_words(self.segment.at.add(geometry.at(at)), &[word]);
         }
-        batch.write_words(self.segment.at.add(STAMP as u64 * 8), &stamp_words(generation, slots.len(), &bitmap));
+        batch.write_words(self.segment.at.add(FILTER as u64 * 8), &filter.stamped(generation, slots.len()));
         batch.faa(self.segment.at, LOCKED.wrapping_neg());
         if let Some(cell) = self.cell {
             cell.clear(&mut batch);

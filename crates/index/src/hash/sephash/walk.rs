@@ -225,7 +225,7 @@ impl SepHash {
         }
         let count = state.count.min(whole.cur.len());
         let landed = whole.cur.iter().take(count).enumerate();
-        for (i, item) in landed.filter(|(_, item)| !state.may_hold(item.entry.fp)) {
+        for (i, item) in landed.filter(|(_, item)| !state.filter.holds(item.entry.fp)) {
             problems.add(format!(
                 "slot {i} of the segment at {at}: the filter does not know fingerprint {}",
                 item.entry.fp
