@@ -180,6 +180,8 @@ async fn prepare<A: Access>(
         }
     }
     drop(worker);
+    // This identity looks after everything in the end, so it must leave as one who owes nothing.
+    endpoint.settle().await;
     drop(session);
     client.close(&endpoint).await?;
     Ok(pool)
