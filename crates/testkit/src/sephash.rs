@@ -64,13 +64,16 @@ pub fn convictions() -> Vec<crate::convictions::Case> {
     use crate::convictions::{in_trial, verdict};
     use farindex_index::faults::Fault;
 
-    let case = |name, planted, faults: &'static [Fault]| {
-        in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
+    let with = |setup: Setup, name, planted, faults: &'static [Fault]| {
+        in_trial(name, planted, faults, move |seed| verdict(seed, &setup, &SepHashUnderTest::shipped()))
     };
+    let case = |name, planted, faults| with(Setup::default(), name, planted, faults);
     vec![
         case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
         case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
-        case(
+        // Readers of such a segment wait until it makes sense; but who writes it may die.
+        with(
+            deepening().with_deaths(),
             "SepHash: the directory names a segment that is written later",
             "Fault::EarlyDirectory",
             &[Fault::EarlyDirectory],

@@ -312,6 +312,10 @@ impl Meta {
         })
     }
 
+    /// Does the word main belong to this generation, whatever the other words say? For who holds the lock.
+    pub const fn main_is_of(&self, generation: u64) -> bool {
+        self.main >> 48 == generation & 0xFFFF
+    }
     /// MainSegment, whatever the other words say: for who holds the lock.
     pub fn main(&self) -> RemotePtr {
         RemotePtr::from_slot(self.main & ((1 << 48) - 1))

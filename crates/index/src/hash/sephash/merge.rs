@@ -13,7 +13,7 @@
 //!
 //! Four round trips, a split every fourth time five; the paper allows five.
 
-use super::layout::{Control, Entry, LOCKED, META_LEN, Meta, ROUND, State, dep_of, emptied};
+use super::layout::{Control, Entry, FILTER, Filter, LOCKED, META_LEN, Meta, ROUND, State, dep_of, emptied};
 use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::probe::{Need, Op, Segment, Step, damaged, taken};
@@ -347,13 +347,7 @@ impl Held<'_, '_> {
         batch.post().await?;
         mark!("merge");
         let next = Control::new(self.control.generation() + 1, self.control.depth(), false);
-        let mut batch = self.span().batch();
-        self.renew(&mut batch, next, main, kept.len(), !dropped.is_empty());
-        batch.faa(self.segment.at, self.control.towards(next));
-        if let Some(cell) = self.cell {
-            cell.clear(&mut batch);
-        }
-        batch.post().await?;
+        self.publish(self.span().batch(), (main, kept.len()), None, !dropped.is_empty()).await?;
         self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);
         Ok(Merged::Done)
@@ -415,7 +409,8 @@ impl Held<'_, '_> {
         mark!("split");
         let mut batch = self.span().batch();
         batch.write_words(place, &[word.to_bits()]);
-        self.publish_split(batch, main, lower.len(), at).await?;
+        // Entries of the child's may be dropped by merges of the child.
+        self.publish(batch, (main, lower.len()), Some(at), true).await?;
         let next = Control::new(self.control.generation() + 1, depth, false);
         self.note(self.segment.suffix, next, main, lower.len(), Arc::new(table));
         self.note(child, Control::new(0, depth, false), upper_main, upper.len(), Arc::new(upper_table));
@@ -456,33 +451,48 @@ impl Held<'_, '_> {
             batch.write(main, main_segment::encode(self.span().endpoint(), self.index.config.table, &table, &kept));
         }
         batch.post().await?;
-        self.publish_split(self.span().batch(), main, kept.len(), child).await?;
+        self.publish(self.span().batch(), (main, kept.len()), Some(child), true).await?;
         let next = Control::new(self.control.generation() + 1, self.control.depth() + 1, false);
         self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);
         Ok(Merged::Done)
     }
 
-    /// Turns generation and depth of a segment that has been split, and then releases the child ahead of it: as long as a
-    /// split holds the child, it holds the parent.
-    pub(super) async fn publish_split(
+    /// Turns the generation of a segment, and of one that has been split the depth as well; then releases the child ahead of
+    /// it: as long as a split holds the child, it holds the parent. `empties`: see [`renew`](Self::renew).
+    pub(super) async fn publish(
         &self,
         mut batch: farindex_fabric::Batch<'_>,
-        main: RemotePtr,
-        len: usize,
-        child: RemotePtr,
+        (main, len): (RemotePtr, usize),
+        child: Option<RemotePtr>,
+        empties: bool,
     ) -> Result<(), IndexError> {
-        let next = Control::new(self.control.generation() + 1, self.control.depth() + 1, true);
-        // Entries of the child's may be dropped by merges of the child.
-        self.renew(&mut batch, next, main, len, true);
-        batch.faa(self.segment.at, self.control.towards(next));
-        batch.faa(child, LOCKED.wrapping_neg());
-        batch.faa(self.segment.at, LOCKED.wrapping_neg());
+        let depth = self.control.depth() + u32::from(child.is_some());
+        let next = Control::new(self.control.generation() + 1, depth, false);
+        self.renew(&mut batch, next, main, len, empties);
+        match child {
+            None => drop(batch.faa(self.segment.at, self.control.towards(next))),
+            Some(child) => {
+                let locked = Control(next.0 | LOCKED);
+                batch.faa(self.segment.at, self.control.towards(locked));
+                batch.faa(child, LOCKED.wrapping_neg());
+                batch.faa(self.segment.at, LOCKED.wrapping_neg());
+            }
+        }
         if let Some(cell) = self.cell {
             cell.clear(&mut batch);
         }
         batch.post().await?;
         Ok(())
+    }
+
+    /// Releases the lock, and makes CurSegMeta that of this generation again, whatever is left there of the next one.
+    pub(super) async fn restore(&self, (main, len): (RemotePtr, usize), cur: &[Item]) -> Result<(), IndexError> {
+        let filter = cur.iter().fold(Filter::default(), |filter, item| filter.with(item.entry.fp));
+        let mut words = Meta::words_of(self.control, main, len);
+        words[FILTER..].copy_from_slice(&filter.stamped(self.control.generation(), cur.len()));
+        self.span().write(self.segment.at.add(8), self.span().endpoint().buf_from_words(&words[1..])).await?;
+        self.release().await
     }
 
     /// CurSegMeta of the next generation, but for the control word. Where blocks of this generation's entries may be used

@@ -4,9 +4,11 @@
 //!
 //! * The control word is still of the old generation and the segment is not full: whoever held the lock was landing a slot;
 //!   release it.
-//! * It is full, and the directory has no word of the child: nothing that anyone relies on was changed, or MainSegment was
-//!   replaced by one that holds the CurSegment's entries already: merge, which changes nothing a second time.
-//! * It is full, and the directory names the child: a split had written everything but, perhaps, CurSegMeta. The child holds
+//! * It is full, and the word main is of the next generation: that MainSegment has everything that is to stay, and some of the
+//!   slots may have been emptied. Publish it.
+//! * It is full, and the directory has no word of the child: nothing that anyone relies on was changed: merge. If there is no
+//!   room for that, make CurSegMeta whole again.
+//! * It is full, and the directory names the child: a split had written everything but CurSegMeta. The child holds
 //!   the upper half. Merge what is there, keep the lower half, and publish as the split would have.
 //! * The control word has turned: release the child of the latest split, if that is locked under this lock, and then this.
 //!
@@ -177,37 +179,46 @@ impl Rescue<'_, '_> {
                 self.release_child(Segment { suffix: child, at: word.at() }).await?;
             }
         }
-        let slots: Vec<Item> = taken(geometry, &held.groups, control.generation()).map(|(_, item)| item).collect();
         if count_taken(geometry, &held.groups, control.generation()).0 < geometry.slots {
             return held.release().await;
         }
-        // Second fingerprints are computed anew: whose landing is missing may have died.
-        let ptrs: Vec<_> = slots.iter().map(|item| item.entry.ptr).collect();
-        let headers = held.headers(&ptrs).await?;
-        let cur: Vec<Item> =
-            slots.iter().zip(headers).map(|(item, header)| Item { fp2: fp2_of(header.hash), ..*item }).collect();
-        let (main, len) = self.main_of(&meta).await?;
-        let words = match len {
-            0 => span.endpoint().buf(0),
-            _ => span.read(main, main_segment::bytes(index.config.table, len) as usize).await?,
-        };
-        let items = main_items(index, words.words(), len);
         let child = segment.suffix | 1 << control.depth();
         let word = match control.depth() < index.config.max_depth {
             true => self.word_of(child).await?,
             false => Word::NONE,
         };
-        let merged = match word.is_none() {
-            true => held.merge((main, len), items, cur).await,
-            false => {
+        let child = (!word.is_none()).then(|| word.at());
+        let old = self.main_of(&meta).await?;
+        if meta.main_is_of(control.generation() + 1) {
+            mark!("rescue: generation turned");
+            return held.publish(span.batch(), old, child, true).await;
+        }
+        let slots: Vec<Item> = taken(geometry, &held.groups, control.generation()).map(|(_, item)| item).collect();
+        // Second fingerprints are computed anew: whose landing is missing may have died.
+        let ptrs: Vec<_> = slots.iter().map(|item| item.entry.ptr).collect();
+        let headers = held.headers(&ptrs).await?;
+        let cur: Vec<Item> =
+            slots.iter().zip(headers).map(|(item, header)| Item { fp2: fp2_of(header.hash), ..*item }).collect();
+        let (main, len) = old;
+        let words = match len {
+            0 => span.endpoint().buf(0),
+            _ => span.read(main, main_segment::bytes(index.config.table, len) as usize).await?,
+        };
+        let items = main_items(index, words.words(), len);
+        let merged = match child {
+            None => held.merge(old, items, cur.clone()).await,
+            Some(child) => {
                 mark!("rescue: split finished");
-                held.finish((main, len), items, cur, word.at()).await
+                held.finish(old, items, cur.clone(), child).await
             }
         };
         match merged {
             Ok(Merged::Done) => Ok(()),
-            // The pool is full: nothing has changed, and whoever needs a slot begins again, or is told.
-            Ok(Merged::Room(..)) if word.is_none() => held.release().await,
+            // The pool is full: whoever needs a slot begins again, or is told.
+            Ok(Merged::Room(..)) if child.is_none() => {
+                mark!("rescue: no room to merge");
+                held.restore(old, &cur).await
+            }
             Ok(Merged::Room(_, error)) => Err(error),
             Err(error) => Err(error),
         }
