@@ -46,17 +46,22 @@ fn survives_deaths() {
     totals.assert_sound();
 }
 
+const FATES: [Fate; 3] = [Fate::Lost, Fate::Landed, Fate::Prefix];
+
+/// The second client dies at this verb.
+fn dies(verb: u64, fate: Fate) -> Setup {
+    let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
+    Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
+}
+
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
 #[test]
 fn survives_a_death_at_every_verb() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
     let mut cases = Vec::new();
     for seed in seeds_or(0..12) {
-        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64 + seed..=600).step_by(every) {
-                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
-            }
+        for (i, fate) in FATES.into_iter().enumerate() {
+            cases.extend((1 + i as u64 + seed..=600).step_by(every).map(|verb| (seed, dies(verb, fate))));
         }
     }
     let totals = run_cases(&cases, &SepHashUnderTest::shipped());
@@ -64,13 +69,22 @@ fn survives_a_death_at_every_verb() {
     totals.assert_sound();
 }
 
-/// For looking into one seed: `FARINDEX_SEEDS=N..M`; with `FARINDEX_DEATHS` set, of the deadly ones.
+/// For looking into one seed: `FARINDEX_SEEDS=N..M`; with `FARINDEX_DEATHS` set, of the deadly ones; with `FARINDEX_DIES_AT`
+/// set to a verb, of those with a death there.
 #[test]
 fn replays_one() {
     let deadly = std::env::var_os("FARINDEX_DEATHS").is_some();
+    let dies_at = std::env::var("FARINDEX_DIES_AT").ok().and_then(|verb| verb.parse::<u64>().ok());
+    let subject = SepHashUnderTest::shipped();
     for seed in seeds_or(0..1) {
-        let setup = if deadly { Setup::deadly() } else { Setup::default() };
-        let report = replay(seed, &setup, &SepHashUnderTest::shipped());
-        assert!(report.is_sound(), "{report}");
+        let setups = match dies_at {
+            Some(verb) => FATES.map(|fate| dies(verb, fate)).to_vec(),
+            None if deadly => vec![Setup::deadly()],
+            None => vec![Setup::default()],
+        };
+        for setup in setups {
+            let report = replay(seed, &setup, &subject);
+            assert!(report.is_sound(), "{:?}: {report}", setup.dies_at);
+        }
     }
 }

@@ -394,20 +394,27 @@ impl SepHash {
     async fn await_epoch(&self, stuck: &Stuck) -> Result<(), IndexError> {
         crate::marks::mark!("stuck: waits for an epoch");
         let session = &self.session;
-        let until = session.endpoint().now() + session.pool().lease() * 3;
+        let (endpoint, lease) = (session.endpoint(), session.pool().lease());
+        let mut moved = (session.client().epoch(), endpoint.now());
         let mut pause = Duration::from_micros(2);
-        while session.client().epoch() < stuck.ended() {
-            session.maintain().await?;
-            let now = session.endpoint().now();
-            if now >= until {
-                let holder = "a client that does not quiesce".to_owned();
-                let waited_ms = (session.pool().lease() * 3).as_millis() as u64;
-                return Err(IndexError::Locked { at: stuck.at, waited_ms, holder });
+        loop {
+            let epoch = session.client().epoch();
+            if epoch >= stuck.ended() {
+                return Ok(());
             }
-            session.endpoint().sleep(pause).await;
+            if epoch != moved.0 {
+                moved = (epoch, endpoint.now());
+            }
+            let waited = endpoint.now().saturating_sub(moved.1);
+            // Who is dead stands in the way for a lease, and for as long again if that was noticed late.
+            if waited > lease * 3 {
+                let holder = session.client().laggards(&session.span(OpKind::Maintenance)).await?;
+                return Err(IndexError::Locked { at: stuck.at, waited_ms: waited.as_millis() as u64, holder });
+            }
+            session.maintain().await?;
+            endpoint.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(1));
         }
-        Ok(())
     }
 
     /// Writes a block, and appends an entry for it, if `mode` says so.
