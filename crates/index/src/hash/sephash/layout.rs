@@ -372,6 +372,7 @@ mod tests {
         landed[FILTER..].copy_from_slice(&state.filter.with(200).stamped(70_000, 1));
         let state = Meta::parse(&landed).unwrap().state().unwrap();
         assert!(state.count == 1 && state.filter.holds(200) && !state.filter.holds(199));
+        assert!((FILTER..META_LEN / 8).all(|i| words[i] != landed[i]), "what is missing of a torn WRITE shows");
         // Any mixture of the two but the whole ones.
         for old in 1_u32..1 << 7 {
             let mixed: Vec<u64> =

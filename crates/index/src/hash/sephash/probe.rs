@@ -4,8 +4,8 @@
 //! lookup, the slot that it takes to be the next one; CurSegMeta; for a write, the window of the CurSegment around that
 //! slot, and the control word once more. G4 orders READs of a batch, and that order is what everything below rests on:
 //!
-//! * The stamp in CurSegMeta names a generation `g` and a count `n`, and vouches for the bitmap by a checksum. Let `t` be
-//!   the moment at which it was read. At `t` the segment was in generation `g`, its slots below `n` had landed, and no slot
+//! * The stamp of the filter names a generation `g` and a count `n`, the same in all of its words. Let `t` be
+//!   the moment at which the last of them was read. At `t` the segment was in generation `g`, its slots below `n` had landed, and no slot
 //!   above `n` was taken: whoever takes a slot has seen the one before it land.
 //! * What was READ of the MainSegment of `g` was read before `t`, so it lay in memory that was not given back.
 //! * A slot that was read before `t` and was free then tells that nothing above it was taken.
