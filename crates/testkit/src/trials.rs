@@ -1,5 +1,6 @@
 //! Every kind of index that can be put on trial by its name.
 
+use crate::linear::LinearUnderTest;
 use crate::sephash::SepHashUnderTest;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing, Subject};
@@ -47,6 +48,7 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(shipped(ShardUnderTest::repaired()));
     trials.extend(shipped(SepHashUnderTest::shipped()));
+    trials.extend(shipped(LinearUnderTest::default()));
     // The published removal needs keys that come and go in a table that stands still.
     trials.push(Trial::new("published", false, come_and_go(), ShardUnderTest::still(Variant::Published)));
     trials

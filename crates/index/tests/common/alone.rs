@@ -2,13 +2,18 @@
 #![allow(dead_code, unreachable_pub)]
 
 use farindex_fabric::{Endpoint, Executor, Fabric, Meter, OpKind, OpStats};
-use farindex_index::{Shard, shard};
+use farindex_index::{PoolIndex, Shard, shard};
 use farindex_pool::{Client, Pool, PoolOptions, Session, audit::Audit};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Runs `body` on an empty index, and then demands that the index and the pool are sound.
+/// [`with_index`] for SHARD.
 pub fn with_shard(bytes: u64, config: shard::Config, body: impl AsyncFnOnce(&Shard)) {
+    with_index(bytes, config, body);
+}
+
+/// Runs `body` on an empty index, and then demands that the index and the pool are sound.
+pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncFnOnce(&I)) {
     let fabric: Arc<dyn Fabric> = crate::ground::ground(bytes);
     let identity = fabric.new_identity();
     let endpoint = fabric.connect(&identity).expect("a connection");
@@ -16,20 +21,20 @@ pub fn with_shard(bytes: u64, config: shard::Config, body: impl AsyncFnOnce(&Sha
         let pool = Pool::create(fabric.clone(), &endpoint, &PoolOptions::default()).await.expect("a pool");
         let client = Client::register(&pool, identity, &endpoint).await.expect("a slot");
         let session = Rc::new(client.session(endpoint.clone()));
-        let shard = Shard::create(&session, "test", &config).await.expect("an index");
-        body(&shard).await;
-        assert_sound(&session, &shard).await;
-        drop(shard);
+        let index = I::create(&session, "test", &config).await.expect("an index");
+        body(&index).await;
+        assert_sound(&session, &index).await;
+        drop(index);
         drop(session);
         client.close(&endpoint).await.expect("everything is given back");
     });
 }
 
 /// Every entry is where it should be.
-pub async fn assert_sound(session: &Rc<Session>, shard: &Shard) {
+pub async fn assert_sound<I: PoolIndex>(session: &Rc<Session>, index: &I) {
     let span = session.span(OpKind::Other);
     let mut audit = Audit::begin(session, &span).await.expect("an audit");
-    let report = shard.audit(&mut audit, true).await.expect("a walk");
+    let report = index.audit(&mut audit, true).await.expect("a walk");
     assert_eq!(report.problems, Vec::<String>::new());
 }
 

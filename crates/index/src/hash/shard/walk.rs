@@ -14,12 +14,12 @@ use super::{Shard, geometry};
 use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::kind::seal;
+use crate::upkeep::{bear, find_twins, outlast, read_blocks};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
+use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Buckets that one step reads.
 const STEP: u64 = 16;
@@ -128,21 +128,6 @@ async fn read_step(
     Ok(step)
 }
 
-/// Reads whole blocks, those of one step in one batch.
-async fn read_blocks(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Buf>, IndexError> {
-    let mut batch = span.block_batch();
-    let tickets: Vec<_> = entries.iter().map(|(ptr, len)| batch.read(*ptr, *len as usize * UNIT)).collect();
-    let mut done = batch.post().await?;
-    let mut bufs: Vec<_> = tickets.into_iter().map(|ticket| done.buf(ticket)).collect();
-    drop(done);
-    for (buf, (ptr, _)) in bufs.iter_mut().zip(entries) {
-        if let Decoded::Longer(len) = block::decode(buf) {
-            *buf = span.read(*ptr, len).await?;
-        }
-    }
-    Ok(bufs)
-}
-
 impl Shard {
     /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
     pub async fn for_each(
@@ -239,7 +224,7 @@ impl Shard {
             }
         }
         if alone {
-            self.find_twins(hashes, &mut problems).await?;
+            find_twins(&self.session, hashes, &mut problems).await?;
         }
         report.problems = problems.into_vec();
         Ok(report)
@@ -310,44 +295,11 @@ impl Shard {
         Ok(())
     }
 
-    /// Keys that have two entries.
-    async fn find_twins(&self, mut hashes: Vec<(u64, RemotePtr)>, problems: &mut Problems) -> Result<(), IndexError> {
-        hashes.sort_unstable();
-        for pair in hashes.windows(2) {
-            let &[(one, first), (two, second)] = pair else { continue };
-            if one != two {
-                continue;
-            }
-            let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-            let bufs = read_blocks(pin.span(), &[(first, 1), (second, 1)]).await?;
-            let key = |buf: &Buf| match block::decode(buf) {
-                Decoded::Sound(_, key, _) => buf.bytes().get(key).map(<[u8]>::to_vec),
-                _ => None,
-            };
-            if let [one, two] = bufs.as_slice()
-                && key(one) == key(two)
-            {
-                problems.add(format!("the blocks at {first} and {second} have the same key"));
-            }
-        }
-        Ok(())
-    }
-
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
     /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
     pub async fn mend(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut mended = 0;
-        let bear = async |vigil: &mut Vigil, at: RemotePtr, names: u64| {
-            let now = session.endpoint().now();
-            let waited = vigil.lasts(names, now);
-            if waited > session.pool().lease() * 2 {
-                let holder = intent::holders(session, &session.span(OpKind::Maintenance), at).await?;
-                return Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder });
-            }
-            session.endpoint().sleep(session.pool().lease() / 16).await;
-            Ok(())
-        };
         for table in &self.tables {
             let mut vigil = Vigil::default();
             while let Some(resizer) = self.current(table).await?.state.resizer() {
@@ -355,7 +307,7 @@ impl Shard {
                 self.rescue(table, &pin).resume_growth().await?;
                 mended += 1;
                 drop(pin);
-                bear(&mut vigil, table.root(), resizer).await?;
+                bear(session, &mut vigil, table.root(), resizer).await?;
             }
             let geometry = self.current(table).await?;
             for part in steps(&geometry, 0) {
@@ -374,7 +326,7 @@ impl Shard {
                         drop(pin);
                         mended += u64::from(busy.is_none());
                         let (lock, names) = busy.unwrap_or((at, 0));
-                        bear(&mut vigil, lock, names).await?;
+                        bear(session, &mut vigil, lock, names).await?;
                     }
                 }
                 let stands = |met: &&Met| {
@@ -409,23 +361,7 @@ impl Shard {
                 *geometry = Rc::new(newest);
             }
         }
-        let marked = session.client().epoch() + 1;
-        let lease = session.pool().lease();
-        let (mut since, mut looked) = (endpoint.now(), endpoint.now());
-        while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
-            let now = endpoint.now();
-            // Who was stopped itself has waited for nobody meanwhile.
-            if now.saturating_sub(std::mem::replace(&mut looked, now)) > lease {
-                since = now;
-            }
-            if now.saturating_sub(since) > lease * 2 {
-                let what = format!("the memory of index {:?}", info.name);
-                let holder = session.client().laggards(span).await?;
-                return Err(PoolError::Held { what, holder }.into());
-            }
-            session.client().tick(endpoint).await?;
-            endpoint.sleep(Duration::from_micros(20)).await;
-        }
+        outlast(session, span, &info.name).await?;
         for (table, geometry) in self.tables.iter().zip(&geometries) {
             for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
