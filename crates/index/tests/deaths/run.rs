@@ -156,6 +156,7 @@ impl<I: Mortal> Shared<I> {
             client.tick(session.endpoint()).await?;
         }
         session.maintain().await?;
+        session.endpoint().settle().await;
         drop((index, session));
         Ok(client.close(&me.connect()).await?)
     }
@@ -220,6 +221,7 @@ impl<I: Mortal> Shared<I> {
         if self.kind != Kind::Close {
             disarm(&me);
         }
+        session.endpoint().settle().await;
         drop((log, session));
         client.close(&me.connect()).await?;
         if self.kind == Kind::Close {
@@ -263,6 +265,7 @@ impl<I: Mortal> Shared<I> {
                 self.grow(&mut log, &session, &index).await?;
             }
         }
+        session.endpoint().settle().await;
         drop((over, session));
         Ok(client.close(&me.connect()).await?)
     }
