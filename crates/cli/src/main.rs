@@ -4,6 +4,7 @@
 //! on any input; standard output is for results, standard error for everything else.
 
 mod bench;
+mod calibrate;
 mod check;
 mod check_history;
 mod dump;
@@ -39,6 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(Box<bench::Args>),
+    Calibrate(calibrate::Args),
     Check(check::Args),
     CheckHistory(check_history::Args),
     Pool(pool::Args),
@@ -62,6 +64,7 @@ enum Command {
 fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Bench(args) => bench::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Check(args) => check::run(args),
         Command::CheckHistory(args) => check_history::run(args),
         Command::Pool(args) => pool::run(args),

@@ -1,6 +1,7 @@
 //! `farindex reproduce`.
 
 mod figures;
+mod linear;
 mod missing;
 
 use crate::bench::subject::Subject;
@@ -30,6 +31,10 @@ enum Paper {
     /// Tables count verbs and memory, which no hardware changes. Figures are predicted on a simulated cluster with the
     /// figures of SHARD's (`farindex sim`), in virtual time; what has no counterpart in the paper's terms is said.
     Shard(Box<Shard>),
+    /// Linear probing with a variable read size (ADMS 2020); exit code 1 if a number is off
+    ///
+    /// READs are counted on tables in far memory, which no hardware changes.
+    LinearProbing(linear::Linear),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -85,7 +90,10 @@ struct Shard {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let Paper::Shard(shard) = &args.paper;
+    let shard = match &args.paper {
+        Paper::Shard(shard) => shard,
+        Paper::LinearProbing(linear) => return linear::run(linear),
+    };
     let watch = Watch::new(None)?;
     match (shard.table, shard.figure) {
         (Some(Table::RoundTrips), _) => round_trips(shard, &watch),

@@ -112,6 +112,8 @@ kinds! {
     Shard => farindex_index::Shard,
     /// [`farindex_index::race`].
     Race => farindex_index::Race,
+    /// [`farindex_index::linear`].
+    Linear => farindex_index::Linear,
 }
 
 impl Default for IndexConfig {
@@ -126,6 +128,9 @@ impl HashIndex for Plain {
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         whatever!(self, index => index.get(key).await)
+    }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        whatever!(self, index => index.get_many(keys).await)
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         whatever!(self, index => index.insert(key, value).await)
@@ -257,6 +262,9 @@ impl HashIndex for AnyIndex {
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         either!(self, index => index.get(key).await)
+    }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        either!(self, index => index.get_many(keys).await)
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         either!(self, index => index.insert(key, value).await)

@@ -27,6 +27,12 @@ pub enum Fault {
     AnyBarrier,
     /// SHARD: only a frozen slot of the key's own fingerprint tells that a READ has overlapped a split.
     FrozenOfOthers,
+    /// Linear: a removal empties its slot, over which lookups of other keys have to go.
+    LinearEmptied,
+    /// Linear: a record behind its head is believed without a look at the tags of its words.
+    LinearTorn,
+    /// Linear: a region is moved without its empty slots being sealed, so that who does not know of the next table sees none.
+    LinearUnsealed,
 }
 
 farindex_pool::fault_switch!();

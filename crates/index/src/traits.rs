@@ -59,6 +59,11 @@ pub trait HashIndex {
     fn limits(&self) -> Limits;
     /// The value of a key.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, IndexError>>;
+    /// The values of many keys, in their order, with all lookups in flight together; each is as [`get`](Self::get) finds it
+    /// at some moment of the call, independently of the others. An index may post them in fewer batches than lookups.
+    fn get_many(&self, keys: &[&[u8]]) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>> {
+        async { crate::join::try_join_all(keys.iter().map(|key| self.get(key))).await }
+    }
     /// Adds a key that is absent.
     fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Insert, IndexError>>;
     /// Changes the value of a key that is present.

@@ -248,6 +248,8 @@ pub mod header {
     pub const CATALOG_LOCK: u64 = 0x118;
     /// The last `uid` given to an index (node 0).
     pub const LAST_UID: u64 = 0x120;
+    /// What the fabric was measured to do: three figures and a checksum (node 0).
+    pub const CALIBRATION: u64 = 0x140;
     /// About how many blocks of each size class lie free in chunk bitmaps: one word for each class.
     pub const RETURNED: u64 = 0x200;
     /// First byte behind the header.

@@ -14,6 +14,7 @@
 //! | [`alloc`] | size classes, chunks, spans, bitmaps |
 //! | [`intent`] | who holds which lock, readable by everyone |
 //! | [`takeover`] | expired clients, and the locks that the dead leave |
+//! | [`calibration`] | what the fabric was measured to do |
 //! | [`catalog`] | named indexes |
 //! | [`faults`] | rules broken on purpose, for tests |
 //! | [`marks`] | counts of rare paths, for tests |
@@ -22,6 +23,7 @@
 
 pub mod alloc;
 pub mod audit;
+pub mod calibration;
 pub mod catalog;
 pub mod client;
 pub mod epoch;
@@ -35,6 +37,7 @@ pub mod reclaim;
 pub mod session;
 pub mod takeover;
 
+pub use calibration::Calibration;
 pub use catalog::IndexInfo;
 pub use client::{Client, ClientInfo, clients};
 pub use error::PoolError;

@@ -7,7 +7,7 @@ use farindex_remote::{
     Cluster, Control, ControlError, Link, Metrics, Node, NodeMemory, NodeSettings, Peer, Plane, PlaneKind, Refusal,
     Rights, Tokens,
 };
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -232,6 +232,31 @@ fn errors(addr: &str, sent: &[u8]) -> Vec<(Code, String)> {
 
 fn last_words(addr: &str, sent: &[u8]) -> (Code, String) {
     errors(addr, sent).pop().expect("a reason")
+}
+
+/// Whoever asks and asks, and reads nothing, ends when its answers have filled what a node keeps for it.
+#[test]
+fn who_does_not_read_ends() {
+    let served = serve(0, "");
+    let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
+    let bystander = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    let generation = bystander.controls()[0].generation();
+    let identity = Identity { token: 3, ..Identity::default() };
+    let (mut hello, mut sent) = (Vec::new(), Vec::new());
+    Frame { request: 1, message: Message::Hello(Hello { node: None, identity, proof: [0; 32] }) }.encode(&mut hello);
+    // The plane answers with what it is sent: 30,000 bytes each time.
+    for request in 0..100 {
+        Frame { request, message: Message::Attach(vec![1; 30_000]) }.encode(&mut sent);
+    }
+    let mut stream = TcpStream::connect(&served.addr).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.write_all(&hello).unwrap();
+    // What the system keeps for a connection is taken first; it is a few MiB at most.
+    let ended = (0..40).find_map(|_| stream.write_all(&sent).err()).expect("the node takes 120 MB of requests");
+    assert!(matches!(ended.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{ended}");
+    until("the plane to be told", || served.plane.links().is_empty());
+    assert_eq!(bystander.controls()[0].attach_now(vec![9]), Ok(vec![9]));
+    assert_eq!(bystander.controls()[0].generation(), generation);
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! | `cluster` | the run |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
+//! | [`linear`] | linear probing as a subject |
 //! | [`shard`] | SHARD as a subject |
 //! | [`race`] | RACE as a subject, and its faults |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
@@ -23,6 +24,7 @@ mod cluster;
 pub mod convictions;
 #[cfg(feature = "marks")]
 mod damage;
+pub mod linear;
 pub mod race;
 pub mod report;
 pub mod seeds;

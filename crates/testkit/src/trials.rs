@@ -1,5 +1,6 @@
 //! Every kind of index that can be put on trial by its name.
 
+use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing, Subject};
@@ -50,6 +51,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(Trial::new("published", false, come_and_go(), ShardUnderTest::still(Variant::Published)));
     trials.extend(shipped(RaceUnderTest::repaired()));
     trials.push(Trial::new("published", false, Setup::default(), RaceUnderTest::published()));
+    trials.extend(shipped(LinearUnderTest::default()));
     trials
 }
 

@@ -15,6 +15,8 @@
 
 pub mod chain;
 pub mod fabric;
+#[cfg(test)]
+mod hostile;
 pub mod node;
 mod transport;
 mod ucp;

@@ -217,6 +217,8 @@ struct Session {
     ep: EpId,
     peer: Peer,
     requests: u64,
+    /// It is being shown out: nothing is carried out for it any more.
+    expelled: bool,
     /// UCX has lost it, then and for this reason.
     lost: Option<(Instant, String)>,
 }
@@ -241,6 +243,8 @@ const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 const ROUNDS: u32 = 256;
 /// Bytes of replies that a client may leave unread.
 const MAX_UNREAD: usize = 256 << 20;
+/// Bytes of replies that ended connections may hold together before nobody is let in any more.
+const MAX_LEFT: usize = 1 << 30;
 /// A client whose connection UCX has lost and who does not say that this was its wish is shown out after so long.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -250,14 +254,16 @@ impl Loop {
         let mut idle: u32 = 0;
         loop {
             let mut any = self.worker.progress();
-            while let Some(request) = self.worker.received() {
-                self.handle(request);
-                any = true;
-            }
-            while let Ok(order) = orders.try_recv() {
-                if !self.obey(order) {
-                    return;
+            loop {
+                // Orders come first, between any two requests: what was let go must not take effect any more.
+                while let Ok(order) = orders.try_recv() {
+                    if !self.obey(order) {
+                        return;
+                    }
+                    any = true;
                 }
+                let Some(request) = self.worker.received() else { break };
+                self.handle(request);
                 any = true;
             }
             while let Some((ep, why)) = self.worker.failed() {
@@ -300,7 +306,7 @@ impl Loop {
     fn handle(&mut self, request: Vec<u8>) {
         self.counts.requests.inc();
         let session = Head::peek(&request).ok().and_then(|head| self.sessions.get_mut(&head.session));
-        let Some(session) = session else {
+        let Some(session) = session.filter(|session| !session.expelled) else {
             self.counts.strays.inc();
             return self.worker.recycle(request);
         };
@@ -313,6 +319,7 @@ impl Loop {
             Ok(Err(Refused { .. })) => drop(self.counts.refused.inc()),
             Err(why) => {
                 self.counts.malformed.inc();
+                session.expelled = true;
                 session.peer.expel(format!("a request made no sense: {why}"));
                 return;
             }
@@ -321,6 +328,7 @@ impl Loop {
         // If it cannot be sent, the endpoint has failed, and that is reported as such.
         let _ = self.worker.send(session.ep, reply);
         if self.worker.unsent(session.ep) > MAX_UNREAD {
+            session.expelled = true;
             session.peer.expel("it does not read its replies");
         }
         if session.requests == 2
@@ -359,10 +367,17 @@ impl Loop {
     }
 
     fn attach(&mut self, peer: Peer, address: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (left, unread) = self.worker.leaving();
+        if unread > MAX_LEFT {
+            return Err(Refusal(format!(
+                "{left} connections that were ended still hold {} MiB of replies that their clients do not read; end those clients",
+                unread >> 20
+            )));
+        }
         // Whoever knows the number may use the connection: it cannot be guessed.
         let id = farindex_remote::token::random_u64().map_err(Refusal)?;
         let ep = self.worker.connect(address).map_err(Refusal)?;
-        self.sessions.insert(id, Session { ep, peer, requests: 0, lost: None });
+        self.sessions.insert(id, Session { ep, peer, requests: 0, expelled: false, lost: None });
         self.counts.sessions.inc();
         let mut answer = Vec::new();
         answer.put_u64(id);

@@ -28,16 +28,20 @@ pub struct DeviceOptions {
     /// How often a request is repeated before the connection counts as broken, 0 to 6. (7 is without end on Soft-RoCE:
     /// docs/bugs/042.)
     pub retries: u8,
+    /// Who keeps the fences: the device (`true`), or the client, which then posts what is fenced only when all before it
+    /// has completed. `None`: the client on Soft-RoCE, whose fences may wait for ever (docs/bugs/043), else the device.
+    pub device_fences: Option<bool>,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        DeviceOptions { device: None, port: 1, gid: None, timeout: 14, retries: 6 }
+        DeviceOptions { device: None, port: 1, gid: None, timeout: 14, retries: 6, device_fences: None }
     }
 }
 
 impl DeviceOptions {
-    /// From the variables `FARINDEX_VERBS_DEVICE` (a name), `FARINDEX_VERBS_PORT` and `FARINDEX_VERBS_GID` (numbers).
+    /// From the variables `FARINDEX_VERBS_DEVICE` (a name), `FARINDEX_VERBS_PORT` and `FARINDEX_VERBS_GID` (numbers), and
+    /// `FARINDEX_VERBS_FENCES` (`device` or `client`).
     pub fn from_environment() -> Result<Self, FabricError> {
         let text = |variable: &str| std::env::var(variable).ok().filter(|text| !text.is_empty());
         let number = |variable: &str| {
@@ -47,8 +51,18 @@ impl DeviceOptions {
             };
             text(variable).map(parse).transpose()
         };
+        let device_fences = match text("FARINDEX_VERBS_FENCES").as_deref() {
+            None => None,
+            Some("device") => Some(true),
+            Some("client") => Some(false),
+            Some(other) => {
+                let wrong = format!("FARINDEX_VERBS_FENCES={other}: it is `device` or `client`");
+                return Err(FabricError::Settings(wrong));
+            }
+        };
         let defaults = DeviceOptions::default();
         Ok(DeviceOptions {
+            device_fences,
             device: text("FARINDEX_VERBS_DEVICE"),
             port: number("FARINDEX_VERBS_PORT")?.unwrap_or(defaults.port),
             gid: number("FARINDEX_VERBS_GID")?,
@@ -82,7 +96,11 @@ pub struct Device {
     pub(crate) max_completions: u32,
     name: String,
     atomics_with_cpu: bool,
+    fences: bool,
 }
+
+/// What Soft-RoCE says of its vendor.
+const SOFT_ROCE: u32 = 0xff_ffff;
 
 fn missing(what: String) -> FabricError {
     FabricError::Settings(what)
@@ -222,10 +240,15 @@ impl Device {
             max_completions: attributes.max_cqe().max(1) as u32,
             name,
             atomics_with_cpu: matches!(atomics, AtomicCapability::Global),
+            fences: options.device_fences.unwrap_or(attributes.vendor_id() != SOFT_ROCE),
             context,
         })
     }
 
+    /// Does it keep the fences itself?
+    pub(crate) fn keeps_fences(&self) -> bool {
+        self.fences
+    }
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -1,7 +1,8 @@
 //! One endpoint's connection to one memory node.
 //!
 //! Invariants: requests enter the send queue in the order of their batches, and never more than it has room for: batches
-//! that do not fit wait here; a batch that fits the queue is posted whole, with one doorbell and one completion; after any
+//! that do not fit wait here; a batch that fits the queue is posted whole, with one doorbell and one completion, unless the
+//! client keeps the fences for its device: then one for each part between fences; after any
 //! failure the queue pair is dropped before the batches that were in it are handed back, so the device no longer has
 //! their buffers; what was posted is never posted again.
 //!
@@ -21,7 +22,7 @@ use crate::flight::Flights;
 use crate::hello::{Hello, Reply};
 use crate::memory::Scratch;
 use crate::pair::Pair;
-use crate::post::{Cursor, Manner, Target, next_request, send};
+use crate::post::{Cursor, Manner, Target, next_request, send, up_to_a_fence};
 use farindex_fabric::{FabricError, NodeId, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::{Control, ControlError, Link, Pending};
@@ -314,7 +315,15 @@ impl Lane {
     /// Posts what there is room for.
     fn fill(&mut self, common: &Common, control: &Control, flights: &mut Flights) {
         while let Some(job) = self.waiting.front() {
-            let count = job.left.min(common.depth as usize);
+            let mut count = job.left.min(common.depth as usize);
+            if !common.device.keeps_fences() {
+                let Some(chain) = flights.chain(job.flight) else { return };
+                let (fenced, free) = up_to_a_fence(chain, self.node, job.cursor, count);
+                if fenced && !self.pieces.is_empty() {
+                    return;
+                }
+                count = free;
+            }
             let room = u64::from(common.depth) - (self.posted - self.completed);
             if !matches!(self.state, State::Up(..)) || count as u64 > room {
                 return;
@@ -334,7 +343,8 @@ impl Lane {
         let chain = flights.chain(job.flight).ok_or("the batch is gone")?;
         let (from, first) = (job.cursor, self.posted);
         let id = completion_id(self.place, self.turn, first);
-        let manner = Manner { id, ordinal: first, inline: INLINE as usize, target: *target, scratch };
+        let fences = common.device.keeps_fences();
+        let manner = Manner { id, ordinal: first, inline: INLINE as usize, target: *target, scratch, fences };
         // SAFETY: the batch stays in `flights`, which nobody looks into for its buffers, until `part_ended` was called for
         // this lane. That happens once its last piece has completed, or after `break_off`, which drops the queue pair
         // first; and a transport that is dropped drops its lanes before its flights. `scratch` is dropped behind the queue

@@ -144,7 +144,8 @@ mod tests {
             let ptr = RemotePtr::new(NodeId::new(0), offset);
             self.chain.push(Verb { ptr, fence: false, kind });
             let target = Target { start: self.reply.start.get(), key };
-            let manner = Manner { id: 1, ordinal: 0, inline: INLINE as usize, target, scratch: &self.scratch };
+            let manner =
+                Manner { id: 1, ordinal: 0, inline: INLINE as usize, target, scratch: &self.scratch, fences: true };
             let mut cursor = Cursor::default();
             // SAFETY: `self` owns buffers and scratch memory, and drops the queue pair first (field order).
             unsafe { send(&mut self.pair.queue, &mut self.chain, ptr.node(), &mut cursor, 1, &manner) }

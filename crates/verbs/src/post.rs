@@ -1,7 +1,8 @@
 //! Verbs as requests of a send queue.
 //!
 //! Invariants: a READ or WRITE becomes requests of at most [`MAX_MESSAGE`] bytes each, every other verb one; a request
-//! names memory that is registered, or carries its bytes within; an atomic behind a READ of its batch is fenced.
+//! names memory that is registered, or carries its bytes within; an atomic behind a READ of its batch is fenced, by the
+//! device or by the lane that posts it.
 //!
 //! That fence is G4's. When packets are lost, the sender repeats requests from the first one whose answer is missing. The
 //! other side remembers what atomics returned, and ignores a WRITE that it has carried out; but it carries a READ out once
@@ -25,16 +26,17 @@ pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 pub(crate) struct Cursor {
     verb: usize,
     offset: usize,
-    /// READs have been posted that no later request has waited for.
+    /// READs have been passed that no later request has waited for.
     reads_open: bool,
 }
 
-/// A request: a verb, and which of its bytes.
+/// A request: a verb, which of its bytes, and whether it waits for the READs and atomics before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) verb: usize,
     pub(crate) offset: usize,
     pub(crate) len: usize,
+    pub(crate) fenced: bool,
 }
 
 /// The next request to a node.
@@ -45,11 +47,21 @@ pub(crate) fn next_request(chain: &Chain, node: NodeId, cursor: &mut Cursor) -> 
             (cursor.verb, cursor.offset) = (cursor.verb + 1, 0);
             continue;
         }
-        let request = Request { verb: cursor.verb, offset: cursor.offset, len: left.min(MAX_MESSAGE) };
+        let fenced = verb.fence && cursor.offset == 0 || is_atomic(verb) && cursor.reads_open;
+        let request = Request { verb: cursor.verb, offset: cursor.offset, len: left.min(MAX_MESSAGE), fenced };
         cursor.offset += request.len;
+        cursor.reads_open = matches!(verb.kind, VerbKind::Read(_)) || cursor.reads_open && !fenced;
         return Some(request);
     }
     None
+}
+
+/// What can be posted at once where the client itself keeps the fences: is the next request fenced, and how many follow up to
+/// the next one that is, itself included, `most` at most?
+pub(crate) fn up_to_a_fence(chain: &Chain, node: NodeId, mut cursor: Cursor, most: usize) -> (bool, usize) {
+    let first = next_request(chain, node, &mut cursor).is_some_and(|request| request.fenced);
+    let free = std::iter::from_fn(|| next_request(chain, node, &mut cursor)).take_while(|request| !request.fenced);
+    (first, 1 + free.take(most.saturating_sub(1)).count())
 }
 
 /// Requests that a verb becomes.
@@ -88,6 +100,8 @@ pub(crate) struct Manner<'a> {
     pub(crate) inline: usize,
     pub(crate) target: Target,
     pub(crate) scratch: &'a Scratch,
+    /// The device keeps the fences.
+    pub(crate) fences: bool,
 }
 
 /// Posts `count` requests of a batch to one node, from `cursor` on, with one doorbell. The last of them is signalled: its
@@ -111,11 +125,9 @@ pub(crate) unsafe fn send(
         let verb = chain.get_mut(request.verb).ok_or("the batch is shorter than it was")?;
         let manner = Manner { id: first.id + i, ordinal: first.ordinal + i, ..*first };
         let mut flags = WorkRequestFlags::none();
-        if verb.fence && request.offset == 0 || is_atomic(verb) && cursor.reads_open {
+        if request.fenced && first.fences {
             flags |= WorkRequestFlags::Fence;
-            cursor.reads_open = false;
         }
-        cursor.reads_open |= matches!(verb.kind, VerbKind::Read(_));
         if i + 1 == count as u64 {
             flags |= WorkRequestFlags::Signaled;
         }
@@ -207,5 +219,35 @@ mod tests {
         assert!(of(2).is_empty());
         assert_eq!(chain.iter().map(requests_of).collect::<Vec<_>>(), [1, 1, 0, 3, 1]);
         assert!(!is_reachable(&chain[0], 64), "its buffer is not registered");
+    }
+
+    #[test]
+    fn fences_part_a_batch() {
+        let pool = Rc::new(BufPool::default());
+        let node = NodeId::new(0);
+        let verb = |fence, kind| Verb { ptr: RemotePtr::new(node, 64), fence, kind };
+        let (read, faa) = (|| VerbKind::Read(pool.take(8)), || VerbKind::Faa { add: 1, old: 0 });
+        let plain = |kind| verb(false, kind);
+        // An atomic waits for READs before it, once; and whatever asks for it.
+        let chain: Chain = vec![
+            plain(faa()),
+            plain(read()),
+            plain(read()),
+            plain(faa()),
+            plain(faa()),
+            plain(read()),
+            verb(true, read()),
+        ];
+        let mut cursor = Cursor::default();
+        let fenced = std::iter::from_fn(|| next_request(&chain, node, &mut cursor)).map(|request| request.fenced);
+        assert_eq!(fenced.collect::<Vec<_>>(), [false, false, false, true, false, false, true]);
+        let (mut cursor, mut parts) = (Cursor::default(), Vec::new());
+        while parts.iter().map(|(_, count)| count).sum::<usize>() < chain.len() {
+            let part = up_to_a_fence(&chain, node, cursor, 256);
+            (0..part.1).for_each(|_| assert!(next_request(&chain, node, &mut cursor).is_some()));
+            parts.push(part);
+        }
+        assert_eq!(parts, [(false, 3), (true, 3), (true, 1)]);
+        assert_eq!(up_to_a_fence(&chain, node, Cursor::default(), 2), (false, 2));
     }
 }

@@ -10,11 +10,16 @@ fn at(node: u16, word: u64) -> RemotePtr {
     RemotePtr::new(NodeId::new(node), word * 8)
 }
 
-/// Packets that the device has sent, by its own counter.
+/// Packets that the device has sent, by its own counter. The kernel reads it anew only when it is older than `lifespan`
+/// (milliseconds).
 fn packets_sent(fabric: &Local) -> u64 {
     let name = fabric.fabric.device().name().to_owned();
-    let path = format!("/sys/class/infiniband/{name}/ports/1/hw_counters/sent_pkts");
-    std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+    let read = |counter: &str| {
+        let path = format!("/sys/class/infiniband/{name}/ports/1/hw_counters/{counter}");
+        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).expect("a counter")
+    };
+    std::thread::sleep(std::time::Duration::from_millis(2 * read("lifespan") + 1));
+    read("sent_pkts")
 }
 
 fn since(fabric: &Local, before: WireCounts) -> (u64, u64, u64) {

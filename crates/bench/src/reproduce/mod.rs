@@ -4,5 +4,6 @@
 //! measurements mean.
 
 pub mod course;
+pub mod linear;
 pub mod reads;
 pub mod shard;

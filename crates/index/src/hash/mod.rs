@@ -1,4 +1,5 @@
 //! Unordered indexes.
 
+pub mod linear;
 pub mod race;
 pub mod shard;

@@ -5,11 +5,14 @@
 //! the survivor is there from the beginning.
 
 mod kinds;
+mod linear;
 mod run;
+mod shard;
 
+use farindex_index::{Linear, Shard};
 use farindex_sim::Fate;
 use farindex_testkit::seeds_or;
-use kinds::Kind;
+use kinds::{Kind, Mortal};
 use run::run;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,9 +33,9 @@ struct Sum {
 }
 
 /// Dies at every `every`-th verb until there is none left.
-fn sweep(kind: Kind, seeds: &std::ops::Range<u64>, every: u64) -> Sum {
-    let alive = run(0, kind, None).expect("calm runs are not late");
-    for mark in kind.must_pass() {
+fn sweep<I: Mortal>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, every: u64) -> Sum {
+    let alive = run::<I>(0, kind, None).expect("calm runs are not late");
+    for mark in I::must_pass(kind) {
         assert!(alive.marks.contains_key(mark), "{kind:?} does not pass {mark:?}: {:?}", alive.marks);
     }
     let mut sum = Sum { positions: alive.verbs, ..Sum::default() };
@@ -40,7 +43,7 @@ fn sweep(kind: Kind, seeds: &std::ops::Range<u64>, every: u64) -> Sum {
         for (i, fate) in FATES.into_iter().enumerate() {
             for verb in (1 + (i as u64 + seed) % every..MOST).step_by(every as usize) {
                 sum.runs += 1;
-                let Some(ran) = run(seed, kind, Some((verb, fate))) else {
+                let Some(ran) = run::<I>(seed, kind, Some((verb, fate))) else {
                     sum.late += 1;
                     continue;
                 };
@@ -58,17 +61,17 @@ fn sweep(kind: Kind, seeds: &std::ops::Range<u64>, every: u64) -> Sum {
     sum
 }
 
-#[test]
-fn a_death_at_every_verb_of_every_kind() {
+/// All kinds of deaths in one kind of index.
+fn sweep_all<I: Mortal>() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(13);
     let seeds = seeds_or(0..1);
-    let kinds = Kind::all();
+    let kinds = I::kinds();
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
         while let Some(kind) = kinds.get(next.fetch_add(1, Ordering::Relaxed)) {
             // The others are run all the same; what is wrong has been told.
-            done.push((*kind, catch_unwind(|| sweep(*kind, &seeds, every)).ok()));
+            done.push((*kind, catch_unwind(|| sweep::<I>(*kind, &seeds, every)).ok()));
         }
         done
     };
@@ -84,12 +87,22 @@ fn a_death_at_every_verb_of_every_kind() {
             continue;
         };
         println!("{kind:?}: {positions} verbs, {runs} runs, {deaths} deaths, {late} too slow, {drops} drops finished");
-        if *positions < kind.budget() {
-            scarce.push(format!("{kind:?}: {positions} verbs instead of {}", kind.budget()));
+        if *positions < I::budget(*kind) {
+            scarce.push(format!("{kind:?}: {positions} verbs instead of {}", I::budget(*kind)));
         }
     }
     let total = |count: fn(&Sum) -> u64| sums.iter().flat_map(|(_, sum)| sum).map(count).sum::<u64>();
     println!("{} runs, {} deaths", total(|sum| sum.runs), total(|sum| sum.deaths));
     assert!(failed.is_empty(), "{failed:?}");
     assert!(scarce.is_empty(), "too few places to die in: {scarce:#?}");
+}
+
+#[test]
+fn a_death_at_every_verb_of_every_kind() {
+    sweep_all::<Shard>();
+}
+
+#[test]
+fn a_death_at_every_verb_of_every_kind_in_linear() {
+    sweep_all::<Linear>();
 }

@@ -1,10 +1,9 @@
 //! One run: somebody dies, or does not, somebody goes on, and somebody looks.
 
-use crate::kinds::{Kind, Place, Stage};
+use crate::kinds::{Kind, MANY, Mortal, Stage};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{FabricError, OpKind};
-use farindex_index::shard::Config;
-use farindex_index::{HashIndex, IndexError, Insert, PoolIndex, Remove, Shard, Update, Upsert};
+use farindex_index::{IndexError, Insert, Remove, Update, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog, marks};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
@@ -15,8 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_millis(50);
-/// More than a table of any size here needs to grow, in the hint that steers growth.
-const MANY: i64 = 1 << 20;
 
 /// What became of it.
 pub(crate) struct Ran {
@@ -33,15 +30,28 @@ pub(crate) struct Ran {
 }
 
 /// What all in a run share.
-#[derive(Clone)]
-struct Shared {
-    kind: Kind,
+struct Shared<I: Mortal> {
+    kind: Kind<I::Place>,
     stage: Rc<Stage>,
     recorder: Recorder,
     stamps: Rc<Stamps>,
     /// The survivor, while its lease is to be kept.
     kept: Rc<RefCell<Option<Arc<Client>>>>,
     over: Rc<Cell<bool>>,
+}
+
+impl<I: Mortal> Clone for Shared<I> {
+    fn clone(&self) -> Self {
+        let Shared { kind, stage, recorder, stamps, kept, over } = self;
+        Shared {
+            kind: *kind,
+            stage: Rc::clone(stage),
+            recorder: recorder.clone(),
+            stamps: Rc::clone(stamps),
+            kept: Rc::clone(kept),
+            over: Rc::clone(over),
+        }
+    }
 }
 
 /// The survivor needs its lease no more.
@@ -60,22 +70,28 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<(Arc<Client>, Rc
     Ok((client, session))
 }
 
-async fn fill(index: &Shard) -> Result<(), IndexError> {
+async fn fill<I: Mortal>(index: &I) -> Result<(), IndexError> {
     for key in 0..20u32 {
         index.upsert(&key.to_le_bytes(), b"value").await?;
     }
     Ok(())
 }
 
-async fn make(session: &Rc<Session>, name: &str, initial_bits: u64) -> Result<Shard, IndexError> {
-    let config = Config { initial_bits, threshold: 1.0, alpha: 0.0, ..Config::default() };
-    Shard::create(session, name, &config).await
+async fn make<I: Mortal>(session: &Rc<Session>, name: &str, initial_bits: u64) -> Result<I, IndexError> {
+    I::create(session, name, &I::config(initial_bits)).await
 }
 
-impl Shared {
+impl<I: Mortal> Shared<I> {
     /// An operation, with what it was told in the history.
-    async fn run(&self, log: &mut ClientLog, index: &Shard, op: Op, key: &str, value: &str) -> Result<(), IndexError> {
-        let now = || self.stamps.at(index.session().endpoint().now().as_nanos() as u64);
+    async fn run(
+        &self,
+        log: &mut ClientLog,
+        (session, index): (&Session, &I),
+        op: Op,
+        key: &str,
+        value: &str,
+    ) -> Result<(), IndexError> {
+        let now = || self.stamps.at(session.endpoint().now().as_nanos() as u64);
         let (key, value) = (key.as_bytes(), value.as_bytes());
         let (k, v) = (key.to_vec(), value.to_vec());
         let call = match op {
@@ -112,34 +128,30 @@ impl Shared {
     /// Makes the index ready.
     async fn prepare(self, pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> {
         let (client, session) = join(&pool, &me).await?;
-        let index = make(&session, "old", self.stage.initial_bits).await?;
-        fill(&make(&session, "other", 1).await?).await?;
+        let index: I = make(&session, "old", self.stage.initial_bits).await?;
+        fill::<I>(&make(&session, "other", 1).await?).await?;
         let mut log = self.recorder.client(0);
-        let table = &index.tables()[0];
-        table.note(-MANY);
-        for key in &self.stage.keys {
-            self.run(&mut log, &index, Op::Insert, key, "first").await?;
+        let to = (&*session, &index);
+        let keys = &self.stage.keys;
+        index.swell(-MANY);
+        for key in keys {
+            self.run(&mut log, to, Op::Insert, key, "first").await?;
         }
-        for key in self.stage.keys.iter().take(self.stage.removed) {
-            self.run(&mut log, &index, Op::Remove, key, "").await?;
+        for key in keys.iter().take(self.stage.removed) {
+            self.run(&mut log, to, Op::Remove, key, "").await?;
+        }
+        for key in keys.iter().rev().take(self.stage.updated) {
+            self.run(&mut log, to, Op::Update, key, "changed").await?;
         }
         for turn in 0..self.stage.grows + self.stage.behind {
-            table.note(2 * MANY);
-            let pin = session.pin(session.span(OpKind::Maintenance))?;
-            table.grow(&pin, index.uid()).await?;
-            assert_eq!(table.geometry().version, turn + 1);
-            table.note(-2 * MANY);
-            // Tells the root.
-            table.sync(pin.span(), pin.epoch()).await?;
-            drop(pin);
+            index.enlarge(&session).await?;
             if turn + 1 < self.stage.grows {
-                for key in &self.stage.keys {
-                    self.run(&mut log, &index, Op::Get, key, "").await?;
-                }
+                index.move_parts(&session, u64::MAX, keys).await?;
             }
         }
+        index.move_parts(&session, self.stage.moved, &[]).await?;
         // What was removed may be used again, and every operation knows of the growth.
-        for _ in 0..6 {
+        for _ in 0..self.stage.epochs {
             client.tick(session.endpoint()).await?;
         }
         session.maintain().await?;
@@ -161,28 +173,29 @@ impl Shared {
         let (client, session) = join(&pool, &me).await?;
         let mut log = self.recorder.client(1);
         match self.kind {
-            Kind::On(op, place) => {
-                let index = Shard::open(&session, "old").await?;
-                if place == Place::Resizes {
-                    index.tables()[0].note(2 * MANY);
+            Kind::On(op, _) => {
+                let index = I::open(&session, "old").await?;
+                if self.stage.resizes {
+                    index.swell(2 * MANY);
                 }
                 arm(&me);
-                self.run(&mut log, &index, op, &self.stage.key, "second").await?;
+                let value = format!("second{}", ".".repeat(self.stage.padded));
+                self.run(&mut log, (&session, &index), op, &self.stage.key, &value).await?;
             }
             Kind::Open => {
                 arm(&me);
-                drop(Shard::open(&session, "old").await?);
+                drop(I::open(&session, "old").await?);
             }
             Kind::Create => {
                 arm(&me);
-                fill(&make(&session, "new", 1).await?).await?;
+                fill::<I>(&make(&session, "new", 1).await?).await?;
             }
             Kind::Drop => {
                 arm(&me);
-                Shard::drop_index(&session, "old").await?;
+                I::drop_index(&session, "old").await?;
             }
             Kind::Mend(_) => {
-                let index = Shard::open(&session, "old").await?;
+                let index = I::open(&session, "old").await?;
                 arm(&me);
                 client.outlive(session.endpoint()).await?;
                 index.mend().await?;
@@ -195,9 +208,9 @@ impl Shared {
                 }
             }
             Kind::Close => {
-                let index = Shard::open(&session, "old").await?;
+                let index = I::open(&session, "old").await?;
                 for i in 0..10 {
-                    self.run(&mut log, &index, Op::Upsert, &self.stage.key, &format!("second {i}")).await?;
+                    self.run(&mut log, (&session, &index), Op::Upsert, &self.stage.key, &format!("second {i}")).await?;
                 }
                 drop(index);
                 arm(&me);
@@ -219,11 +232,11 @@ impl Shared {
         let over = Over(Rc::clone(&self.over));
         let (client, session) = join(&pool, &me).await?;
         self.kept.replace(Some(Arc::clone(&client)));
-        fill(&Shard::open(&session, "other").await?).await?;
-        fill(&make(&session, "another", 1).await?).await?;
+        fill(&I::open(&session, "other").await?).await?;
+        fill::<I>(&make(&session, "another", 1).await?).await?;
         if self.kind != Kind::Drop {
-            let index = Shard::open(&session, "old").await?;
-            index.tables()[0].note(-4 * MANY);
+            let index = I::open(&session, "old").await?;
+            index.swell(-4 * MANY);
             let mut log = self.recorder.client(2);
             let keys = &self.stage.keys;
             // Its own key, its neighbours, and what belongs to the same bucket and is new.
@@ -238,15 +251,15 @@ impl Shared {
                 (Op::Get, self.stage.key.as_str(), ""),
                 (Op::Upsert, self.stage.key.as_str(), "seventh"),
             ] {
-                self.run(&mut log, &index, op, key, value).await?;
+                self.run(&mut log, (&session, &index), op, key, value).await?;
             }
             if !at_once {
                 for key in keys {
-                    self.run(&mut log, &index, Op::Get, key, "").await?;
+                    self.run(&mut log, (&session, &index), Op::Get, key, "").await?;
                 }
             }
-            if let Kind::On(_, Place::Resizes) = self.kind {
-                self.grow(&mut log, &index).await?;
+            if self.stage.resizes {
+                self.grow(&mut log, &session, &index).await?;
             }
         }
         drop((over, session));
@@ -268,18 +281,18 @@ impl Shared {
     }
 
     /// Makes sure that the table has grown once, whoever died over it.
-    async fn grow(&self, log: &mut ClientLog, index: &Shard) -> Result<(), IndexError> {
-        let table = &index.tables()[0];
+    async fn grow(&self, log: &mut ClientLog, session: &Session, index: &I) -> Result<(), IndexError> {
+        let to = (session, index);
         for turn in 0.. {
-            self.run(log, index, Op::Get, &self.stage.key, "").await?;
-            if table.geometry().version > 0 {
+            self.run(log, to, Op::Get, &self.stage.key, "").await?;
+            if index.resizes() > 0 {
                 break;
             }
-            table.note(8 * MANY);
-            self.run(log, index, Op::Insert, &format!("grows {turn}"), "").await?;
-            table.note(-8 * MANY);
-            self.run(log, index, Op::Remove, &format!("grows {turn}"), "").await?;
-            index.session().endpoint().sleep(LEASE / 6).await;
+            index.swell(8 * MANY);
+            self.run(log, to, Op::Insert, &format!("grows {turn}"), "").await?;
+            index.swell(-8 * MANY);
+            self.run(log, to, Op::Remove, &format!("grows {turn}"), "").await?;
+            session.endpoint().sleep(LEASE / 6).await;
         }
         Ok(())
     }
@@ -289,17 +302,17 @@ impl Shared {
     async fn look_after(self, pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64), IndexError> {
         let (client, session) = join(&pool, &me).await?;
         client.outlive(session.endpoint()).await?;
-        let drops = Shard::finish_drops(&session).await?;
+        let drops = I::finish_drops(&session).await?;
         let span = session.span(OpKind::Maintenance);
         for info in catalog::list(&pool, &span).await? {
-            Shard::open_info(&session, &info).await?.mend().await?;
+            I::open_info(&session, &info).await?.mend().await?;
         }
         session.maintain().await?;
         // Nothing is wrong now, and nothing is lost once it has been reclaimed.
         let mut audit = Audit::begin(&session, &span).await?;
-        assert_eq!(reach_all(&session, &mut audit).await?, [""; 0]);
+        assert_eq!(reach_all::<I>(&session, &mut audit).await?, [""; 0]);
         assert!(audit.reclaim(&session, &span).await?.alone);
-        account(&session).await?;
+        account::<I>(&session).await?;
         self.level_out(&session).await?;
         let mut log = self.recorder.client(3);
         // What it has unlinked itself is to be free.
@@ -307,15 +320,15 @@ impl Shared {
             session.maintain().await?;
         }
         let mut audit = Audit::begin(&session, &span).await?;
-        reach_all(&session, &mut audit).await?;
+        reach_all::<I>(&session, &mut audit).await?;
         assert!(audit.reclaim(&session, &span).await?.alone);
         if self.kind != Kind::Drop {
-            let index = Shard::open(&session, "old").await?;
+            let index = I::open(&session, "old").await?;
             for key in self.stage.keys.iter().chain([&self.stage.key]) {
-                self.run(&mut log, &index, Op::Get, key, "").await?;
+                self.run(&mut log, (&session, &index), Op::Get, key, "").await?;
             }
         }
-        Ok((account(&session).await?, drops))
+        Ok((account::<I>(&session).await?, drops))
     }
 
     /// What a run with a death and one without must have in common in the end.
@@ -326,34 +339,37 @@ impl Shared {
             Ok::<_, IndexError>(all.iter().any(|info| info.name == name))
         };
         match self.kind {
-            Kind::Create if has("new").await? => fill(&Shard::open(session, "new").await?).await?,
-            Kind::Create => fill(&make(session, "new", 1).await?).await?,
-            Kind::Drop if has("old").await? => Shard::drop_index(session, "old").await?,
+            Kind::Create if has("new").await? => fill(&I::open(session, "new").await?).await?,
+            Kind::Create => fill::<I>(&make(session, "new", 1).await?).await?,
+            Kind::Drop if has("old").await? => I::drop_index(session, "old").await?,
             // The name can be used again.
             Kind::Drop => {
-                make(session, "old", 1).await?;
-                Shard::drop_index(session, "old").await?;
+                make::<I>(session, "old", 1).await?;
+                I::drop_index(session, "old").await?;
             }
             _ => {
-                let index = Shard::open(session, "old").await?;
+                let index = I::open(session, "old").await?;
                 let mut log = self.recorder.client(4);
                 for key in self.stage.keys.iter().chain([&self.stage.key]) {
-                    self.run(&mut log, &index, Op::Upsert, key, "last").await?;
+                    self.run(&mut log, (session, &index), Op::Upsert, key, "last").await?;
                 }
             }
         }
         for name in ["other", "another"] {
-            fill(&Shard::open(session, name).await?).await?;
+            fill(&I::open(session, name).await?).await?;
+        }
+        for info in catalog::list(session.pool(), &span).await? {
+            I::open_info(session, &info).await?.level_out(session).await?;
         }
         Ok(())
     }
 }
 
-async fn reach_all(session: &Rc<Session>, audit: &mut Audit) -> Result<Vec<String>, IndexError> {
+async fn reach_all<I: Mortal>(session: &Rc<Session>, audit: &mut Audit) -> Result<Vec<String>, IndexError> {
     let span = session.span(OpKind::Maintenance);
     let mut problems = Vec::new();
     for info in catalog::list(session.pool(), &span).await? {
-        let index = Shard::open_info(session, &info).await?;
+        let index = I::open_info(session, &info).await?;
         problems.extend(index.audit(audit, true).await?.problems);
         audit.reach(info.root, session.pool().nodes().len() as u64 * 8, "a list of roots");
     }
@@ -361,10 +377,10 @@ async fn reach_all(session: &Rc<Session>, audit: &mut Audit) -> Result<Vec<Strin
 }
 
 /// The account of the pool: nothing is wrong, nothing is lost. Returns the bytes that are reachable.
-async fn account(session: &Rc<Session>) -> Result<u64, IndexError> {
+async fn account<I: Mortal>(session: &Rc<Session>) -> Result<u64, IndexError> {
     let span = session.span(OpKind::Maintenance);
     let mut audit = Audit::begin(session, &span).await?;
-    assert_eq!(reach_all(session, &mut audit).await?, [""; 0]);
+    assert_eq!(reach_all::<I>(session, &mut audit).await?, [""; 0]);
     let report = audit.settle(session, &span).await?;
     assert_eq!((report.problems, report.lost, report.alone), (vec![], 0, true));
     Ok(report.nodes.iter().map(|node| node.live_bytes).sum())
@@ -381,7 +397,7 @@ fn is_late(error: &IndexError) -> bool {
 /// Runs a kind; the client dies at this verb of it, if it has as many. Seed 0 is calm, and the survivor comes when the
 /// dying client has died or gone; with others both work at the same time, under the adversary. `None` if somebody was too
 /// slow for the lease.
-pub(crate) fn run(seed: u64, kind: Kind, death: Option<(u64, Fate)>) -> Option<Ran> {
+pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64, Fate)>) -> Option<Ran> {
     let calm = seed == 0;
     let config = SimConfig {
         node_len: 4 << 20,
@@ -390,9 +406,9 @@ pub(crate) fn run(seed: u64, kind: Kind, death: Option<(u64, Fate)>) -> Option<R
         ..SimConfig::default()
     };
     let sim = Sim::new(seed, config).expect("a world");
-    let shared = Shared {
+    let shared = Shared::<I> {
         kind,
-        stage: Rc::new(kind.stage()),
+        stage: Rc::new(I::stage(kind)),
         recorder: Recorder::new(),
         stamps: Rc::new(Stamps::new()),
         kept: Rc::default(),
@@ -406,7 +422,7 @@ pub(crate) fn run(seed: u64, kind: Kind, death: Option<(u64, Fate)>) -> Option<R
     if let Kind::Mend(at) = kind {
         let first = sim.client();
         let arm = move |me: &farindex_sim::Client| me.die_at(me.verbs() + at, Fate::Prefix);
-        let dying = Shared { kind: Kind::On(Op::Upsert, Place::MovesAll), ..shared.clone() };
+        let dying = Shared { kind: Kind::On(Op::Upsert, I::MENDED), ..shared.clone() };
         sim.spawn(&first, dying.victim(pool.clone(), first.clone(), arm, |_| ()));
         sim.run().assert_done();
         assert!(first.is_dead(), "what is to be mended is done by {} verbs", first.verbs());

@@ -102,6 +102,17 @@ pub(crate) async fn compare<S: Subject>(index: &S, model: &Model) {
     for (key, value) in model {
         assert_eq!(index.get(key).await.unwrap().as_deref(), Some(value.as_slice()), "{}", key.escape_ascii());
     }
+    // All at once, with absent ones among them.
+    let absent: Vec<_> = (0..model.len() / 4 + 1).map(|i| format!("never there {i}").into_bytes()).collect();
+    let asked: Vec<&[u8]> = model.keys().chain(&absent).map(Vec::as_slice).collect();
+    for keys in asked.chunks(300) {
+        let values = index.get_many(keys).await.unwrap();
+        assert_eq!(values.len(), keys.len());
+        for (key, value) in keys.iter().zip(values) {
+            assert_eq!(value.as_deref(), model.get(*key).map(Vec::as_slice), "{} of many", key.escape_ascii());
+        }
+    }
+    assert!(index.get_many(&[]).await.unwrap().is_empty());
 }
 
 /// The whole pool, by its only client.

@@ -3,7 +3,8 @@
 //! Invariants: a worker stays on the thread that made it (it is not `Send`), as UCX asks of single-threaded workers; what
 //! UCX has a pointer to (buffers being sent, arguments of callbacks) lives until UCX has said that it is done; no borrow of
 //! what a callback touches is held while UCX is called, since it may call back; an endpoint's failure is reported once, and
-//! nothing is sent through it afterwards.
+//! nothing is sent through it afterwards; an endpoint that has messages to send is not closed by force before it has failed
+//! (UCX 1.13 goes on to use what it has freed: docs/bugs/044).
 #![allow(unsafe_code)]
 
 mod sys;
@@ -95,6 +96,13 @@ impl Context {
             let status = unsafe { (api.ucp_config_modify)(config, c"NET_DEVICES".as_ptr(), c"lo".as_ptr()) };
             check(api, "NET_DEVICES=lo", status)?;
         }
+        if std::env::var_os("UCX_ZCOPY_THRESH").is_none() {
+            // Messages are copied on their way out: UCX 1.13 over tcp ends the process when a peer goes while one is sent
+            // from where it lies (docs/bugs/044).
+            // SAFETY: as above.
+            let status = unsafe { (api.ucp_config_modify)(config, c"ZCOPY_THRESH".as_ptr(), c"inf".as_ptr()) };
+            check(api, "ZCOPY_THRESH=inf", status)?;
+        }
         let features = sys::FEATURE_AM | if settings.wakeup { sys::FEATURE_WAKEUP } else { 0 };
         let params = sys::Params {
             field_mask: sys::PARAM_FEATURES | sys::PARAM_MT_WORKERS_SHARED,
@@ -157,6 +165,7 @@ struct Ep {
     _arg: Box<EpArg>,
     /// UCX tells of the peer's failure, and so it can be closed without the peer.
     tells: bool,
+    has_failed: bool,
     unsent: Rc<Cell<usize>>,
 }
 
@@ -232,6 +241,8 @@ pub(crate) struct Worker {
     raw: *mut sys::RawWorker,
     inbox: Rc<Inbox>,
     eps: HashMap<EpId, Ep>,
+    /// Closed, but for messages that the other side has not taken.
+    leaving: HashMap<EpId, Ep>,
     /// Requests to close, with what their callbacks may still touch.
     closing: Vec<(*mut c_void, Ep)>,
     next: u64,
@@ -262,6 +273,7 @@ impl Worker {
             raw,
             inbox: Rc::default(),
             eps: HashMap::new(),
+            leaving: HashMap::new(),
             closing: Vec::new(),
             next: 1,
         };
@@ -327,7 +339,7 @@ impl Worker {
         // as it takes everything below the level of messages: see docs/protocols/remote.md.
         let status = unsafe { (self.api().ucp_ep_create)(self.raw, &raw const params, &raw mut raw) };
         check(self.api(), "cannot connect", status)?;
-        self.eps.insert(id, Ep { raw, _arg: arg, tells, unsent: Rc::default() });
+        self.eps.insert(id, Ep { raw, _arg: arg, tells, has_failed: false, unsent: Rc::default() });
         Ok(id)
     }
 
@@ -342,6 +354,15 @@ impl Worker {
 
     /// Sends one message. It leaves when the network takes it; `unsent` says how much has not.
     pub(crate) fn send(&mut self, id: EpId, bytes: Vec<u8>) -> Result<(), String> {
+        self.send_as(id, bytes, sys::AM_SEND_FLAG_EAGER)
+    }
+    /// As a client would that leaves the bytes for the other side to fetch.
+    #[cfg(test)]
+    pub(crate) fn send_by_rendezvous(&mut self, id: EpId, bytes: Vec<u8>) -> Result<(), String> {
+        self.send_as(id, bytes, sys::AM_SEND_FLAG_RNDV)
+    }
+
+    fn send_as(&mut self, id: EpId, bytes: Vec<u8>, flags: u32) -> Result<(), String> {
         let ep = self.eps.get(&id).ok_or("the endpoint is closed")?;
         ep.unsent.set(ep.unsent.get() + bytes.len());
         let sending = Box::new(Sending {
@@ -354,7 +375,7 @@ impl Worker {
         let sending = Box::into_raw(sending);
         let param = sys::RequestParam {
             op_attr_mask: sys::OP_ATTR_CALLBACK | sys::OP_ATTR_USER_DATA | sys::OP_ATTR_FLAGS,
-            flags: sys::AM_SEND_FLAG_EAGER,
+            flags,
             request: ptr::null_mut(),
             cb: Some(on_sent),
             datatype: 0,
@@ -404,21 +425,51 @@ impl Worker {
                 open
             });
         }
+        if !self.leaving.is_empty() {
+            let (sent, waits) = std::mem::take(&mut self.leaving).into_iter().partition(|(_, ep)| ep.unsent.get() == 0);
+            let sent: HashMap<EpId, Ep> = sent;
+            self.leaving = waits;
+            sent.into_values().for_each(|ep| self.end(ep));
+        }
         any
+    }
+    /// Endpoints that wait for the other side before they close, and the bytes they hold.
+    pub(crate) fn leaving(&self) -> (usize, usize) {
+        (self.leaving.len(), self.leaving.values().map(|ep| ep.unsent.get()).sum())
     }
     /// The next message that has come.
     pub(crate) fn received(&self) -> Option<Vec<u8>> {
         self.inbox.messages.borrow_mut().pop_front()
     }
     /// An endpoint that has failed since, and why. It is still to be closed.
-    pub(crate) fn failed(&self) -> Option<(EpId, String)> {
-        let (id, status) = self.inbox.failed.borrow_mut().pop()?;
-        Some((id, text(self.api(), status)))
+    pub(crate) fn failed(&mut self) -> Option<(EpId, String)> {
+        loop {
+            let (id, status) = self.inbox.failed.borrow_mut().pop()?;
+            match self.leaving.remove(&id) {
+                Some(ep) => self.end(ep),
+                None => {
+                    if let Some(ep) = self.eps.get_mut(&id) {
+                        ep.has_failed = true;
+                    }
+                    return Some((id, text(self.api(), status)));
+                }
+            }
+        }
     }
 
-    /// Closes an endpoint at once: what has not left stays unsent.
+    /// Closes an endpoint: nothing is sent or received over it any more, but for what UCX was given before. While the other
+    /// side neither takes that nor goes, it stays.
     pub(crate) fn close(&mut self, id: EpId) {
         let Some(ep) = self.eps.remove(&id) else { return };
+        let failed = ep.has_failed || self.inbox.failed.borrow().iter().any(|(failed, _)| *failed == id);
+        if ep.tells && !failed && ep.unsent.get() > 0 {
+            self.leaving.insert(id, ep);
+        } else {
+            self.end(ep);
+        }
+    }
+
+    fn end(&mut self, ep: Ep) {
         let param = sys::RequestParam {
             op_attr_mask: sys::OP_ATTR_FLAGS,
             flags: if ep.tells { sys::EP_CLOSE_FLAG_FORCE } else { 0 },
@@ -492,6 +543,8 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let open: Vec<EpId> = self.eps.keys().copied().collect();
         open.into_iter().for_each(|id| self.close(id));
+        // Nothing is polled any more, so nothing comes of force.
+        std::mem::take(&mut self.leaving).into_values().for_each(|ep| self.end(ep));
         let begun = Instant::now();
         while !self.closing.is_empty() && begun.elapsed() < PARTING {
             self.progress();

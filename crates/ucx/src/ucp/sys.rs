@@ -116,6 +116,8 @@ pub(super) const OP_ATTR_CALLBACK: u32 = 1 << 1;
 pub(super) const OP_ATTR_USER_DATA: u32 = 1 << 2;
 pub(super) const OP_ATTR_FLAGS: u32 = 1 << 4;
 pub(super) const AM_SEND_FLAG_EAGER: u32 = 1 << 1;
+#[cfg(test)]
+pub(super) const AM_SEND_FLAG_RNDV: u32 = 1 << 2;
 pub(super) const EP_CLOSE_FLAG_FORCE: u32 = 1 << 0;
 
 #[repr(C)]

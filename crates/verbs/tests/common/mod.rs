@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 fn options(variable: &str) -> DeviceOptions {
-    DeviceOptions { device: std::env::var(variable).ok(), ..DeviceOptions::default() }
+    let told = DeviceOptions::from_environment().expect("FARINDEX_VERBS_*");
+    DeviceOptions { device: std::env::var(variable).ok(), ..told }
 }
 
 pub(crate) fn client_device() -> DeviceOptions {

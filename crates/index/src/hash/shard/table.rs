@@ -17,6 +17,7 @@ use super::rescue::{Rescue, resize_lock};
 use super::split::steps;
 use crate::IndexError;
 use crate::marks::mark;
+use crate::pace::Pace;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::{Intent, Pin, PoolError, Session, epoch::tag};
 use std::cell::{Cell, RefCell};
@@ -50,37 +51,6 @@ pub struct Table {
     grow_at: Cell<u64>,
     /// Somebody resizes: the root's word, and when it was looked at last.
     resizing: Cell<Option<(u64, Duration)>>,
-}
-
-/// How fast the table grows, for one of this worker's operations.
-///
-/// The paper's `F = alpha T (R - L)` bounds what one thread adds before it looks again; a hundred threads would add a
-/// hundred times as much, and overfill the table before any of them looks. So `F` is divided by the entries that all have
-/// added for each operation of this worker, as far as it knows; and since it knows nothing at first, it begins by looking often.
-#[derive(Debug, Clone, Copy)]
-struct Pace {
-    /// Operations since the root was read.
-    operations: u64,
-    /// Entries added by all for each of them, at least one.
-    growth: f64,
-    /// Operations that the latest synchronization allowed.
-    allowed: u64,
-}
-
-impl Pace {
-    const UNKNOWN: Pace = Pace { operations: 0, growth: 1.0, allowed: 0 };
-
-    /// The next pace, when the root shows that `added` entries have come since it was read last, and the paper would
-    /// allow this many operations.
-    fn next(self, added: u64, frequency: f64) -> Pace {
-        let growth = match self.operations {
-            0 => self.growth,
-            // Half of what it was at least: a lull says little.
-            operations => (added as f64 / operations as f64).max(self.growth / 2.0).max(1.0),
-        };
-        let allowed = (frequency / growth).clamp(0.0, (self.allowed * 2 + 1) as f64) as u64;
-        Pace { operations: 0, growth, allowed }
-    }
 }
 
 /// The verbs of a synchronization within a batch.
@@ -204,8 +174,7 @@ impl Table {
     pub fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Sync> {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
-        let pace = self.pace.get();
-        self.pace.set(Pace { operations: pace.operations + 1, ..pace });
+        self.pace.set(self.pace.get().counted());
         (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
@@ -426,27 +395,4 @@ fn first_word(buf: &Buf) -> u64 {
 
 fn corrupt_root(root: RemotePtr) -> IndexError {
     PoolError::Corrupt { at: root, what: "no table has such a root".to_owned() }.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_among_many_looks_as_much_more_often() {
-        let mut pace = Pace::UNKNOWN;
-        for _ in 0..20 {
-            // A hundred workers add as much as this one does.
-            pace.operations = pace.allowed;
-            pace = pace.next(pace.allowed * 100, 50_000.0);
-        }
-        assert_eq!(pace.allowed, 500);
-        pace.operations = pace.allowed;
-        assert_eq!(pace.next(pace.allowed * 100, -3.0).allowed, 0, "a crowded table is looked at by every operation");
-        for _ in 0..20 {
-            pace.operations = pace.allowed;
-            pace = pace.next(pace.allowed, 50_000.0);
-        }
-        assert_eq!(pace.allowed, 50_000, "alone, as in the paper");
-    }
 }

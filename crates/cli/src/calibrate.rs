@@ -1,0 +1,138 @@
+//! `farindex calibrate`.
+
+use crate::exit::{self, Failure};
+use crate::output::Json;
+use crate::place::Place;
+use farindex::{Pool, Session};
+use farindex_bench::size::parse_duration;
+use farindex_fabric::{FabricError, OpKind, RemotePtr};
+use farindex_pool::Calibration;
+use farindex_readsize::{Network, Probes, best_read};
+use serde_json::json;
+use std::fmt::Write;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Measure the pool's fabric, and keep the figures with the pool
+///
+/// What one READ of next to no bytes takes, how many of them all threads together post in a second, and how many bytes. Indexes
+/// that choose how much to READ (linear probing) use the figures from when they are next opened.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Threads that post READs [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// How long each of the three measurements takes
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration)]
+    time: Duration,
+    /// Measure only
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// READs of the shortest length there is, and of one long enough that only bytes count.
+const SHORT: usize = 8;
+const LONG: usize = 64 << 10;
+/// READs of one batch: short ones as many as a NIC keeps outstanding for a connection.
+const SHORT_BATCH: usize = 16;
+const LONG_BATCH: usize = 4;
+
+fn failed(error: FabricError) -> Failure {
+    farindex::Error::from(error).into()
+}
+
+/// Posts batches of READs until the time is over; returns the READs, and the nanoseconds of the median batch.
+async fn read_for(session: &Session, len: usize, batch: usize, time: Duration) -> Result<(u64, f64), FabricError> {
+    let span = session.raw().span(OpKind::Other);
+    let node = farindex_pool::layout::HOME;
+    let (began, mut reads, mut each) = (Instant::now(), 0, Vec::new());
+    while began.elapsed() < time {
+        let mut all = span.batch();
+        for _ in 0..batch {
+            all.read(RemotePtr::new(node, 0), len);
+        }
+        let one = Instant::now();
+        all.post().await?;
+        each.push(one.elapsed().as_nanos() as u64);
+        reads += batch as u64;
+    }
+    each.sort_unstable();
+    Ok((reads, each.get(each.len() / 2).copied().unwrap_or_default() as f64))
+}
+
+/// READs of all threads together for each second.
+fn rate(pool: &Pool, threads: usize, len: usize, batch: usize, time: Duration) -> Result<f64, Failure> {
+    let barrier = Barrier::new(threads);
+    let work = || {
+        let session = pool.session();
+        // Whoever has no session must not keep the others waiting.
+        barrier.wait();
+        let session = session?;
+        let began = Instant::now();
+        let (reads, _) = session.block_on(read_for(&session, len, batch, time)).map_err(failed)?;
+        Ok::<f64, Failure>(reads as f64 / began.elapsed().as_secs_f64())
+    };
+    let rates = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Failure::new(exit::BUG, "a measuring thread panicked")))
+        };
+        all.into_iter().map(join).collect::<Result<Vec<f64>, Failure>>()
+    })?;
+    Ok(rates.iter().sum())
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or(cores);
+    if threads == 0 || threads > 1024 || args.time.is_zero() {
+        return Err(Failure::usage("it takes 1 to 1024 threads, and some time"));
+    }
+    let pool = args.place.open()?;
+    let session = pool.session()?;
+    let long = LONG.min(pool.raw().superblock(farindex_pool::layout::HOME).region_len as usize / 8 * 8);
+    let (_, read_ns) = session.block_on(read_for(&session, SHORT, 1, args.time)).map_err(failed)?;
+    let reads_per_s = rate(&pool, threads, SHORT, SHORT_BATCH, args.time)?;
+    let bytes_per_s = rate(&pool, threads, long, LONG_BATCH, args.time)? * long as f64;
+    let measured = Calibration { read_ns: read_ns.max(1.0), reads_per_s, bytes_per_s };
+    if !measured.is_sound() {
+        return Err(Failure::new(exit::BUG, format!("these figures make no sense: {measured:?}")));
+    }
+    if !args.dry_run {
+        let raw = session.raw();
+        let span = raw.span(OpKind::Other);
+        session.block_on(measured.store(raw, &span)).map_err(farindex::Error::from)?;
+    }
+    tell(args, threads, &measured)?;
+    Ok(exit::OK)
+}
+
+fn tell(args: &Args, threads: usize, measured: &Calibration) -> Result<(), Failure> {
+    let Calibration { read_ns, reads_per_s, bytes_per_s } = *measured;
+    let network = Network::measured(read_ns, reads_per_s, bytes_per_s).unwrap_or(Network::CONNECTX5_EDR);
+    let reads = |width| {
+        [0.25, 0.5, 0.65, 0.8]
+            .map(|load| Probes::of_misses(load).map_or(1, |probes| best_read(&probes, &network, width).slots))
+    };
+    let result = json!({
+        "threads": threads, "stored": !args.dry_run,
+        "read_ns": read_ns, "reads_per_s": reads_per_s, "bytes_per_s": bytes_per_s,
+        "slots_at_load_25_50_65_80": { "width_8": reads(8), "width_32": reads(32) },
+    });
+    args.json.give(&result, || {
+        let mut text = format!(
+            "one READ         {read_ns:.0} ns\nREADs            {:.2} M/s with {threads} threads\nbytes            {:.2} GB/s\n",
+            reads_per_s / 1e6,
+            bytes_per_s / 1e9
+        );
+        for width in [8, 32] {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "slots of a READ  {:?} of {width} bytes at loads 0.25, 0.5, 0.65, 0.8", reads(width));
+        }
+        text + if args.dry_run { "not stored\n" } else { "stored with the pool\n" }
+    })
+}

@@ -1,0 +1,489 @@
+//! Linear probing with a variable read size, in a table that clients change and grow.
+//!
+//! After T. Wang et al., ADMS 2020, whose tables are only looked up. docs/protocols/linear.md has the protocol, its
+//! linearization points, and the numbered deviations from the paper; this is the map:
+//!
+//! | Module | What it holds | Paper |
+//! |---|---|---|
+//! | [`slot`] | head words, and records behind them | 4.1 |
+//! | [`geometry`] | segments, homes, the root | 4.1 |
+//! | [`table`] | a worker's copy of the root; growth | |
+//! | `lookup` | search | Algorithms 1 and 2 |
+//! | `many` | many lookups at once | Algorithm 1 |
+//! | `write` | insert, update, remove | |
+//! | `migrate` | moving a region to the next table | |
+//! | [`clusters`] | the longest clusters seen | 4.4 |
+//! | `read_size` | slots of a READ | 3 |
+//! | `walk` | every entry, for dumps and checks | |
+
+pub mod clusters;
+pub mod geometry;
+mod lookup;
+mod many;
+mod migrate;
+mod read_size;
+pub mod slot;
+pub mod table;
+mod walk;
+mod write;
+
+use crate::backoff::Backoff;
+use crate::block::{self, MAX_KEY, MAX_VALUE};
+use crate::keyhash::KeyHash;
+use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::{IndexError, Value};
+use farindex_fabric::{OpKind, RemotePtr};
+use farindex_pool::layout::CONFIG_LEN;
+use farindex_pool::{Calibration, IndexInfo, Session, catalog};
+use farindex_readsize::Network;
+use lookup::{Along, Looked, Op, Purpose};
+use serde::{Deserialize, Serialize};
+use std::rc::Rc;
+use table::Table;
+use write::Record;
+
+/// This kind's number in the catalog.
+pub const KIND: u32 = 4;
+/// Version of its format.
+pub const FORMAT: u32 = 1;
+
+/// Settings of a linear-probing index.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Slots of a new table on each memory node; rounded up to whole regions.
+    pub slots: u64,
+    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together always fit in the slot; of 8-byte words behind the
+    /// first each takes 7 bytes more. Whatever is longer lies out of band.
+    pub width: usize,
+    /// Share of slots in use, dead ones included, at which a table is moved to a larger or cleaner one.
+    pub threshold: f64,
+    /// How rarely workers look at the root, as in SHARD's section 3.4.
+    pub alpha: f64,
+    /// Bytes of one READ if that is fixed; 0 for as many as the model of section 3 says.
+    pub read_bytes: u32,
+    /// The model's `c`: nanoseconds of a READ of no bytes. If this and the next two are 0, what the pool's fabric was measured
+    /// to do (`farindex calibrate`), or else the paper's ConnectX-5.
+    pub read_ns: f64,
+    /// The model's `rho_0`: READs of no bytes for each second.
+    pub reads_per_s: f64,
+    /// The model's `l`: bytes for each second.
+    pub bytes_per_s: f64,
+    /// Share of lookups that find their key, as the model is to expect.
+    pub hits: f64,
+    /// Clusters that each worker remembers (section 4.4; 1000 in the paper); 0 turns that off.
+    pub clusters: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            slots: 1024,
+            width: 32,
+            threshold: 0.75,
+            alpha: 0.1,
+            read_bytes: 0,
+            read_ns: 0.0,
+            reads_per_s: 0.0,
+            bytes_per_s: 0.0,
+            hits: 0.5,
+            clusters: 0,
+        }
+    }
+}
+
+impl Config {
+    fn regions(&self) -> u64 {
+        self.slots.div_ceil(geometry::REGION).max(1)
+    }
+    /// The network of the settings, if they name one.
+    fn network(&self) -> Option<Network> {
+        Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s)
+    }
+    /// What the fabric does, for the model.
+    async fn network_of(&self, span: &farindex_fabric::Span) -> Result<Network, IndexError> {
+        if let Some(network) = self.network() {
+            return Ok(network);
+        }
+        let measured = Calibration::load(span).await?;
+        let network = measured.and_then(|of| Network::measured(of.read_ns, of.reads_per_s, of.bytes_per_s));
+        Ok(network.unwrap_or(Network::CONNECTX5_EDR))
+    }
+}
+
+impl Settings for Config {
+    fn check(&self) -> Result<(), IndexError> {
+        let bad = |what: String| Err(IndexError::BadConfig(what));
+        if self.regions() > geometry::MAX_REGIONS {
+            let most = geometry::MAX_REGIONS * geometry::REGION;
+            return bad(format!("{} slots: a table has at most {most}", self.slots));
+        }
+        if !(8..=slot::MAX_WIDTH).contains(&self.width) || !self.width.is_multiple_of(8) {
+            return bad(format!(
+                "slots of {} bytes: it takes a multiple of 8 from 8 to {}",
+                self.width,
+                slot::MAX_WIDTH
+            ));
+        }
+        if !(0.05..=0.95).contains(&self.threshold) {
+            return bad(format!("a load threshold of {}: it takes 0.05 to 0.95", self.threshold));
+        }
+        if !(0.0..=100.0).contains(&self.alpha) {
+            return bad(format!("alpha {}: it takes 0 to 100", self.alpha));
+        }
+        if self.read_bytes > 1 << 20 {
+            return bad(format!("READs of {} bytes: they take 1 MiB at most", self.read_bytes));
+        }
+        if [self.read_ns, self.reads_per_s, self.bytes_per_s] != [0.0; 3] && self.network().is_none() {
+            return bad("a network takes times and rates above zero, or zero for all three".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.hits) {
+            return bad(format!("a share of hits of {}: it takes 0 to 1", self.hits));
+        }
+        if self.clusters > 1 << 24 {
+            return bad(format!("{} clusters: a worker remembers at most {}", self.clusters, 1 << 24));
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> [u8; CONFIG_LEN] {
+        let words = [
+            self.slots,
+            self.threshold.to_bits(),
+            self.alpha.to_bits(),
+            self.read_ns.to_bits(),
+            self.reads_per_s.to_bits(),
+            self.bytes_per_s.to_bits(),
+            self.hits.to_bits(),
+            u64::from(self.read_bytes) | (self.clusters as u64 & 0xFFFF_FFFF) << 24 | (self.width as u64 / 8) << 56,
+        ];
+        let mut bytes = [0; CONFIG_LEN];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
+        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
+        let config = Config {
+            slots: word(0),
+            threshold: f64::from_bits(word(1)),
+            alpha: f64::from_bits(word(2)),
+            read_ns: f64::from_bits(word(3)),
+            reads_per_s: f64::from_bits(word(4)),
+            bytes_per_s: f64::from_bits(word(5)),
+            hits: f64::from_bits(word(6)),
+            read_bytes: (word(7) & 0xFF_FFFF) as u32,
+            clusters: (word(7) >> 24 & 0xFFFF_FFFF) as usize,
+            width: (word(7) >> 56) as usize * 8,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A linear-probing index, as one worker thread uses it.
+pub struct Linear {
+    session: Rc<Session>,
+    uid: u64,
+    config: Config,
+    /// One table for each memory node: a key's hash tells which.
+    tables: Vec<Table>,
+}
+
+/// What a write does with a key that is present, and with one that is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Insert,
+    Update,
+    Upsert,
+}
+
+/// What a write did.
+enum Wrote {
+    /// Into the segment of this generation.
+    Inserted(u64),
+    Updated,
+    Exists,
+    Absent,
+    /// Nothing: no slot is empty.
+    Full,
+    /// Nothing: no slot may be used before more of the table has been moved.
+    NoRoom,
+}
+
+impl Linear {
+    /// Makes an index and opens it.
+    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
+        config.check()?;
+        expect_new(session, name).await?;
+        let span = session.span(OpKind::Other);
+        let uid = catalog::new_uid(&span).await?;
+        let nodes = session.pool().nodes();
+        let list_len = nodes.len() as u64 * 8;
+        let mut made = Vec::new();
+        let making = async {
+            let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
+            made.push((list, list_len));
+            for node in nodes {
+                let root = Table::create(session, &span, node, seal(session, uid), config).await?;
+                made.push((root, geometry::ROOT_LEN as u64));
+            }
+            let words: Vec<_> = made[1..].iter().map(|(root, _)| root.to_bits()).collect();
+            span.write(list, session.endpoint().buf_from_words(&words)).await?;
+            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?)
+        };
+        match making.await {
+            Ok(info) => Self::open_info(session, &info).await,
+            Err(error) => {
+                // Nobody has seen it: everything goes back.
+                for (i, (ptr, len)) in made.into_iter().enumerate() {
+                    if i > 0 {
+                        Table::free_segments(session, &span, ptr, config.width).await?;
+                    }
+                    session.free(&span, ptr, len).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens an index that was found in the catalog.
+    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+        let config = expect_kind::<Self>(info)?;
+        let pin = session.pin(session.span(OpKind::Other))?;
+        let network = config.network_of(pin.span()).await?;
+        let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
+        let mut tables = Vec::new();
+        for root in list.words() {
+            let root = RemotePtr::from_bits(*root);
+            tables.push(Table::open(&pin, root, seal(session, info.uid), &config, network).await?);
+        }
+        drop(pin);
+        Ok(Linear { session: Rc::clone(session), uid: info.uid, config, tables })
+    }
+
+    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
+    /// memory goes back once all operations that may still use it have ended.
+    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    /// Its number in the catalog, which no other index of the pool ever has.
+    pub fn uid(&self) -> u64 {
+        self.uid
+    }
+    /// How often the table that has been moved most has been moved, as far as this worker knows.
+    pub fn resizes(&self) -> u64 {
+        self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
+    }
+    /// The session that it works in.
+    pub fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+    /// Its tables, one for each memory node.
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    fn table(&self, hash: KeyHash) -> &Table {
+        &self.tables[hash.part(self.tables.len())]
+    }
+
+    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        if key.len() > MAX_KEY {
+            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
+        }
+        if value.len() > MAX_VALUE {
+            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
+        }
+        Ok(())
+    }
+
+    /// Between operations: growth and reclamation. Whoever inserts moves two regions of a table that is being moved, whoever
+    /// changes something else one; so a table is moved before it is full.
+    async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
+        if inserted && table.crowded() {
+            let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+            table.grow(&pin, self.uid, false).await?;
+        }
+        for _ in 0..1 + usize::from(inserted) {
+            if table.geometry().state.growing() {
+                let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+                table.advance(&pin, self.uid).await?;
+            }
+        }
+        if self.session.maintenance_due() {
+            self.session.maintain().await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, value)?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let span = self.session.span(kind);
+        let block = match key.len() + value.len() <= slot::TINY {
+            true => None,
+            false => {
+                let len = block::block_len(key.len(), value.len());
+                let ptr = self.session.alloc(&span, table.root().node(), len as u64).await?;
+                Some((ptr, len))
+            }
+        };
+        let record = Record { value, block };
+        let mut along = block.map(|(ptr, _)| (ptr, block::encode(self.session.endpoint(), hash, key, value)));
+        let (mut span, mut backoff) = (Some(span), Backoff::default());
+        let wrote = loop {
+            let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
+            let wrote = self.write_once(table, span, mode, hash, key, &record, &mut along).await;
+            let full = match wrote {
+                Ok(Wrote::Full) => true,
+                Ok(Wrote::NoRoom) => false,
+                wrote => break wrote,
+            };
+            if let Err(error) = self.make_room(table, full, &mut backoff).await {
+                break Err(error);
+            }
+        };
+        if let Ok(Wrote::Inserted(generation)) = wrote {
+            table.note(1, generation, 1);
+        }
+        if let Some((ptr, len)) = block {
+            match &wrote {
+                Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
+                // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+                Err(IndexError::Fabric(_)) => {}
+                // The block was written, but nothing points to it.
+                Ok(Wrote::Exists | Wrote::Absent | Wrote::Full | Wrote::NoRoom) | Err(_) => {
+                    self.session.discard(ptr, len as u64)
+                }
+            }
+        }
+        self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
+        wrote
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn write_once(
+        &self,
+        table: &Table,
+        span: farindex_fabric::Span,
+        mode: Mode,
+        hash: KeyHash,
+        key: &[u8],
+        record: &Record<'_>,
+        along: &mut Along,
+    ) -> Result<Wrote, IndexError> {
+        let pin = self.session.pin(span)?;
+        Op::new(self, table, pin, hash, key).write(mode, record, along).await
+    }
+
+    /// An insert has found no empty slot, or none that it may use before the table has been moved: moves regions, or says that
+    /// the pool is full.
+    async fn make_room(&self, table: &Table, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
+        let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+        if full {
+            table.grow(&pin, self.uid, true).await?;
+        }
+        if let Some((lock, names)) = table.advance(&pin, self.uid).await? {
+            backoff.bear(&self.session, pin.span(), lock, names).await?;
+        }
+        drop(pin);
+        backoff.wait(&self.session).await;
+        Ok(())
+    }
+}
+
+pool_index!(Linear, Config, KIND, "linear", FORMAT);
+
+impl HashIndex for Linear {
+    fn limits(&self) -> Limits {
+        Limits { key: MAX_KEY, value: MAX_VALUE }
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        let mut op = Op::new(self, self.table(hash), pin, hash, key);
+        match op.look(Purpose::Read, &mut None).await? {
+            Looked::Hit(hit) => Ok(Some(hit.value)),
+            Looked::Absent(_) | Looked::Full => Ok(None),
+        }
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.look_up_many(keys).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
+            Wrote::Exists => Ok(Insert::Exists),
+            _ => Ok(Insert::Inserted),
+        }
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        match self.write(OpKind::Update, Mode::Update, key, value).await? {
+            Wrote::Absent => Ok(Update::Absent),
+            _ => Ok(Update::Updated),
+        }
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
+            Wrote::Updated => Ok(Upsert::Updated),
+            _ => Ok(Upsert::Inserted),
+        }
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let removed = {
+            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
+            Op::new(self, table, pin, hash, key).remove().await?
+        };
+        if removed == Remove::Removed {
+            table.note(-1, 0, 0);
+        }
+        self.after(table, false).await?;
+        Ok(removed)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.tables.iter().map(Table::cache_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_back() {
+        let config = Config { slots: 77, width: 128, read_bytes: 256, clusters: 1000, hits: 0.25, ..Config::default() };
+        assert_eq!(Config::decode(&config.encode()), Ok(config));
+        for bad in [
+            Config { width: 12, ..config },
+            Config { width: 136, ..config },
+            Config { threshold: 1.0, ..config },
+            Config { read_ns: f64::NAN, ..config },
+            Config { hits: 1.5, ..config },
+        ] {
+            assert!(bad.check().is_err() && Config::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Futures of one operation that make progress together.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+/// Runs all of them in turns until all have ended, or one has failed; the results come in their order.
+pub(crate) async fn try_join_all<T, E, F: Future<Output = Result<T, E>>>(
+    futures: impl Iterator<Item = F>,
+) -> Result<Vec<T>, E> {
+    let mut open: Vec<(Option<T>, Pin<Box<F>>)> = futures.map(|future| (None, Box::pin(future))).collect();
+    poll_fn(|cx| {
+        let mut waits = false;
+        for (done, future) in open.iter_mut().filter(|(done, _)| done.is_none()) {
+            match future.as_mut().poll(cx) {
+                Poll::Ready(Ok(value)) => *done = Some(value),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => waits = true,
+            }
+        }
+        if waits { Poll::Pending } else { Poll::Ready(Ok(())) }
+    })
+    .await?;
+    Ok(open.into_iter().filter_map(|(done, _)| done).collect())
+}

@@ -1,0 +1,49 @@
+//! What the fabric of a pool was measured to do, kept with the pool (node 0's header).
+//!
+//! Invariants: all words are written in one WRITE behind a checksum, so a torn or foreign reading counts as none at all;
+//! nothing but cost depends on it.
+
+use crate::layout::{HOME, header, header_word};
+use crate::{PoolError, Session};
+use farindex_fabric::Span;
+use zerocopy::IntoBytes;
+
+/// A measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibration {
+    /// Nanoseconds of one READ of next to no bytes.
+    pub read_ns: f64,
+    /// READs of next to no bytes for each second, of one compute node.
+    pub reads_per_s: f64,
+    /// Bytes for each second, of one compute node.
+    pub bytes_per_s: f64,
+}
+
+const WORDS: usize = 4;
+
+impl Calibration {
+    /// Are all figures positive and finite?
+    pub fn is_sound(&self) -> bool {
+        [self.read_ns, self.reads_per_s, self.bytes_per_s].iter().all(|figure| figure.is_finite() && *figure > 0.0)
+    }
+    fn words(&self) -> [u64; WORDS] {
+        let figures = [self.read_ns, self.reads_per_s, self.bytes_per_s].map(f64::to_bits);
+        let [read, rate, bandwidth] = figures;
+        [read, rate, bandwidth, xxhash_rust::xxh3::xxh3_64(figures.as_bytes())]
+    }
+
+    /// The pool's; `None` if it was never measured.
+    pub async fn load(span: &Span) -> Result<Option<Self>, PoolError> {
+        let buf = span.read(header_word(HOME, header::CALIBRATION), WORDS * 8).await?;
+        let &[read, rate, bandwidth, _] = buf.words() else { return Ok(None) };
+        let [read_ns, reads_per_s, bytes_per_s] = [read, rate, bandwidth].map(f64::from_bits);
+        let found = Calibration { read_ns, reads_per_s, bytes_per_s };
+        Ok((found.is_sound() && found.words() == *buf.words()).then_some(found))
+    }
+
+    /// Keeps it with the pool, in place of an earlier one.
+    pub async fn store(&self, session: &Session, span: &Span) -> Result<(), PoolError> {
+        let words = session.endpoint().buf_from_words(&self.words());
+        Ok(span.write(header_word(HOME, header::CALIBRATION), words).await?)
+    }
+}

@@ -1,0 +1,178 @@
+//! The model against tables that were filled by linear probing: `E[X(R)]` within 1 %, and `R*` within 1 % of the best `R`.
+
+use farindex_readsize::{Network, Probes, Read, best_read, best_read_unconstrained};
+
+/// splitmix64.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((u128::from(x ^ x >> 31) * u128::from(end)) >> 64) as u64
+    }
+}
+
+/// A table filled to `load`: counts of lookups by the number of slots they look at.
+struct Table {
+    misses: Vec<u64>,
+    hits: Vec<u64>,
+    all_matches: Vec<u64>,
+}
+
+fn count(counts: &mut Vec<u64>, slots: usize) {
+    if counts.len() <= slots {
+        counts.resize(slots + 1, 0);
+    }
+    counts[slots] += 1;
+}
+
+impl Table {
+    fn fill(slots: usize, load: f64, seed: u64) -> Table {
+        let mut rng = Rng(seed);
+        let mut home_of = vec![u32::MAX; slots];
+        let keys = (slots as f64 * load).round() as usize;
+        let (mut misses, mut hits, mut all_matches) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..keys {
+            let home = rng.below(slots as u64) as usize;
+            let mut at = home;
+            while home_of[at] != u32::MAX {
+                at = (at + 1) % slots;
+            }
+            home_of[at] = home as u32;
+            count(&mut hits, (at + slots - home) % slots + 1);
+        }
+        // Distance of each slot to the first empty one, from the back; twice, because the table is a ring.
+        let mut to_empty = vec![0u32; slots];
+        let mut distance = 0;
+        for i in (0..2 * slots).rev() {
+            distance = if home_of[i % slots] == u32::MAX { 0 } else { distance + 1 };
+            to_empty[i % slots] = distance;
+        }
+        to_empty.iter().for_each(|distance| count(&mut misses, *distance as usize + 1));
+        for home in home_of.iter().filter(|home| **home != u32::MAX) {
+            count(&mut all_matches, to_empty[*home as usize] as usize + 1);
+        }
+        Table { misses, hits, all_matches }
+    }
+}
+
+fn requests(counts: &[u64], read: u64) -> f64 {
+    let lookups: u64 = counts.iter().sum();
+    let requests: u64 = (0..).zip(counts).map(|(slots, count): (u64, _)| slots.div_ceil(read) * count).sum();
+    requests as f64 / lookups as f64
+}
+
+/// The best of all read sizes, by brute force.
+fn best(counts: &[u64], network: &Network, width: u64, most: u64) -> f64 {
+    let costs = (1..=most).map(|read| requests(counts, read) * network.read_cost(read, width));
+    costs.fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn requests_within_one_percent_and_the_choice_is_the_best() {
+    let network = Network::CONNECTX5_EDR;
+    let (mut combinations, mut worst_requests, mut worst_choice) = (0, 0.0f64, 1.0f64);
+    // Long clusters are rare, and a fuller table has to be larger for as many of them.
+    for (load, bits) in [(0.1, 20), (0.25, 20), (0.5, 20), (0.65, 20), (0.8, 22), (0.85, 23), (0.9, 24), (0.92, 25)] {
+        let table = Table::fill(1 << bits, load, 0x5EED ^ bits);
+        let sides = [
+            ("absent keys", &table.misses, Probes::of_misses(load)),
+            ("present keys", &table.hits, Probes::of_hits(load)),
+            ("present keys, all matches", &table.all_matches, Probes::of_all_matches(load)),
+        ];
+        for (who, counts, probes) in sides {
+            let probes = probes.expect("a load");
+            for width in [5, 8, 16, 32, 128] {
+                let most = network.largest_read(width);
+                let free = best_read_unconstrained(&probes, &network, width).slots;
+                for read in [1, 2, 256 / width, most, free] {
+                    let (model, table) = (probes.requests(read), requests(counts, read));
+                    let off = (model / table - 1.0).abs();
+                    assert!(off < 0.01, "{who}, load {load}, R {read}: model {model}, table {table}");
+                    worst_requests = worst_requests.max(off);
+                    combinations += 1;
+                }
+                for (chosen, most) in [
+                    (best_read(&probes, &network, width), most),
+                    (best_read_unconstrained(&probes, &network, width), 3 * free + 50),
+                ] {
+                    let Read { slots, .. } = chosen;
+                    let cost = requests(counts, slots) * network.read_cost(slots, width);
+                    let off = cost / best(counts, &network, width, most);
+                    assert!(off < 1.01, "{who}, load {load}, width {width}: R* {slots} costs {off} of the best");
+                    worst_choice = worst_choice.max(off);
+                }
+            }
+        }
+    }
+    println!(
+        "{combinations} combinations; E[X(R)] off by at most {:.3} %, R* above the best by at most {:.3} %",
+        worst_requests * 100.0,
+        (worst_choice - 1.0) * 100.0
+    );
+    assert!(combinations >= 40);
+}
+
+/// Where the exact minimum and the size that Table 1 prints differ, a table tells which is cheaper.
+#[test]
+fn the_exact_minimum_is_cheaper_than_the_printed_size() {
+    let network = Network::CONNECTX5_EDR;
+    println!("load  who                        R exact  R printed  cost of exact / printed");
+    for (load, printed) in [(0.25, 5), (0.5, 13), (0.65, 29)] {
+        let table = Table::fill(1 << 22, load, 77);
+        let exact = best_read_unconstrained(&Probes::of_misses(load).expect("a load"), &network, 8).slots;
+        for (who, counts) in [("absent keys", &table.misses), ("present keys, all matches", &table.all_matches)] {
+            let cost = |read| requests(counts, read) * network.read_cost(read, 8);
+            println!("{load:<5} {who:<26} {exact:>7}  {printed:>9}  {:.5}", cost(exact) / cost(printed));
+            assert!(cost(exact) < cost(printed), "{who}, load {load}");
+        }
+    }
+}
+
+/// Why Table 1 prints other sizes than the minimum: all seven are the minimum of a cost whose sum over `i` (formula 4) ends as
+/// soon as 99 % of the lookups have ended.
+#[test]
+fn the_printed_sizes_come_from_a_sum_that_ends_at_99_percent() {
+    let network = Network::CONNECTX5_EDR;
+    for (load, printed) in [(0.25, 5), (0.5, 13), (0.65, 29), (0.8, 96), (0.85, 174), (0.9, 201), (0.95, 547)] {
+        let probes = Probes::of_misses(load).expect("a load");
+        let cost = |read: u64| {
+            let (mut sum, mut before) = (0.0, 0.0);
+            for i in 1u32.. {
+                let now = probes.within(u64::from(i) * read);
+                sum += f64::from(i) * (now - before);
+                before = now;
+                if now >= 0.99 {
+                    break;
+                }
+            }
+            sum * network.read_cost(read, 8)
+        };
+        let cheapest = (1..3000).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
+        assert_eq!(cheapest, Some(printed), "load {load}");
+    }
+}
+
+/// Table 1, requests for each lookup: the paper's lookups return all matches of present keys.
+#[test]
+fn table_1_with_the_papers_read_sizes() {
+    let rows: [(f64, [(u64, f64); 3]); 7] = [
+        (0.25, [(32, 1.00), (5, 1.03), (5, 1.03)]),
+        (0.50, [(32, 1.00), (13, 1.03), (13, 1.03)]),
+        (0.65, [(32, 1.01), (29, 1.02), (23, 1.04)]),
+        (0.80, [(32, 1.22), (96, 1.02), (23, 1.39)]),
+        (0.85, [(32, 1.53), (174, 1.01), (23, 1.85)]),
+        (0.90, [(32, 2.46), (201, 1.08), (23, 3.17)]),
+        (0.95, [(32, 7.41), (547, 1.16), (23, 10.05)]),
+    ];
+    for (load, row) in rows {
+        let probes = Probes::of_all_matches(load).expect("a load");
+        for (read, printed) in row {
+            let model = probes.requests(read);
+            println!("load {load}: R {read:>3}: paper {printed:>5}, model {model:.3}, ratio {:.3}", model / printed);
+            assert!((model / printed - 1.0).abs() < 0.01, "load {load}, R {read}");
+        }
+    }
+}

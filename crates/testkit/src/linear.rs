@@ -1,0 +1,97 @@
+//! Linear probing on trial: small tables of narrow and wide slots, that are moved all the time.
+
+use crate::Subject;
+use farindex_index::Linear;
+use farindex_index::linear::Config;
+use farindex_sim::Dice;
+
+/// Linear probing with settings of the seed.
+#[derive(Debug, Clone, Default)]
+pub struct LinearUnderTest {
+    config: Config,
+    /// Is what seems to fill a table always dead, so that it is moved to one as large?
+    cleans: bool,
+}
+
+impl Subject for LinearUnderTest {
+    type Index = Linear;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        let config = Config {
+            slots: dice.pick(&[1, 1, 128, 512]).unwrap_or(1),
+            width: dice.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
+            threshold: dice.pick(&[0.05, 0.1, 0.3, 0.5, 0.75, 0.95]).unwrap_or(0.75),
+            alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
+            read_bytes: dice.pick(&[0, 0, 8, 256]).unwrap_or(0),
+            clusters: dice.pick(&[0, 3, 1000]).unwrap_or(0),
+            hits: dice.pick(&[0.0, 0.5, 1.0]).unwrap_or(0.5),
+            ..self.config
+        };
+        LinearUnderTest { config, cleans: dice.chance(farindex_sim::ODDS / 3) }
+    }
+    fn config(&self) -> Config {
+        self.config
+    }
+    /// The counts are hints that steer growth: wrong ones must do no harm.
+    fn shake(&self, index: &Linear, dice: &mut Dice) {
+        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
+        let segment = table.geometry().current;
+        if segment.regions < 32 {
+            let wanted = (self.config.threshold * segment.slots() as f64) as i64 + 2;
+            let short = wanted.saturating_sub_unsigned(table.used(segment.generation)).max(0);
+            // Entries, or dead slots.
+            let entries = if dice.chance(farindex_sim::ODDS / 2) && !self.cleans { short } else { 0 };
+            table.note(entries, segment.generation, short);
+        }
+    }
+    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+        dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
+    }
+}
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+#[cfg(feature = "marks")]
+mod faults {
+    use super::LinearUnderTest;
+    use crate::convictions::Case;
+    use crate::{Setup, run_seed};
+    use farindex_index::faults::{Fault, plant};
+
+    /// A rule broken, as the histories of others show it.
+    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> Case {
+        Case::new(name, how, move |seed, guilty| {
+            plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+            let report = run_seed(seed, &setup, &LinearUnderTest::default());
+            plant(&[]);
+            let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
+            lines.find(|line| line.contains("not linearizable")).map(str::to_owned)
+        })
+    }
+
+    /// All of linear probing's.
+    pub fn cases() -> Vec<Case> {
+        let removals = || Setup { hot_keys: (2, 6), crowd_keys: (4, 40), ..Setup::default() };
+        vec![
+            planted(
+                "linear: a lookup stops at a slot that a removal has emptied",
+                "Fault::LinearEmptied",
+                removals(),
+                Fault::LinearEmptied,
+            ),
+            planted(
+                "linear: a torn record behind its head is believed",
+                "Fault::LinearTorn",
+                Setup::default(),
+                Fault::LinearTorn,
+            ),
+            planted(
+                "linear: a worker's copy of the root misses the growth",
+                "Fault::LinearUnsealed",
+                Setup::default(),
+                Fault::LinearUnsealed,
+            ),
+        ]
+    }
+}

@@ -1,0 +1,214 @@
+//! Clients of the data plane that do not behave: each loses its connection, and nobody else notices.
+
+use crate::chain::{Answer, MAX_CHAIN, REPLY_HEADER, Status, encode};
+use crate::node::{Poll, UcxPlane, UcxSettings};
+use crate::ucp::{Context, ContextSettings, EpId, Worker};
+use farindex_fabric::buf::BufPool;
+use farindex_fabric::{Chain, NodeId, RemotePtr, Verb, VerbKind};
+use farindex_remote::client::ControlSettings;
+use farindex_remote::wire::Reader;
+use farindex_remote::{Cluster, ClusterClient, Metrics, Node, NodeMemory, NodeSettings, Tokens};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+struct Served {
+    node: Node,
+    memory: Arc<NodeMemory>,
+    metrics: Metrics,
+}
+
+/// `None` on a machine without UCX, as for the other tests of this crate.
+fn serve(len: u64) -> Option<Served> {
+    if let Err(why) = crate::available() {
+        assert!(!std::env::var("FARINDEX_REQUIRE").is_ok_and(|what| what.contains("ucx")), "{why}");
+        eprintln!("SKIPPED: {why}");
+        return None;
+    }
+    let memory = Arc::new(NodeMemory::anonymous(NodeId::new(0), len).unwrap());
+    let metrics = Metrics::new();
+    let settings = UcxSettings { poll: Poll::Adaptive, loopback: true, report: None };
+    let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).unwrap();
+    let listen = NodeSettings::new("127.0.0.1:0".parse().unwrap(), Tokens::open());
+    let node = Node::start(Arc::clone(&memory), plane, listen, metrics.clone()).unwrap();
+    Some(Served { node, memory, metrics })
+}
+
+impl Served {
+    fn count(&self, name: &str) -> u64 {
+        let text = self.metrics.text();
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("farindex_ucx_{name}_total ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+    fn word(&self, i: usize) -> u64 {
+        self.memory.region().words()[i].load(Ordering::SeqCst)
+    }
+    fn client(&self) -> Client {
+        let cluster = Cluster::connect(&[self.node.addr().to_string()], ControlSettings::default()).unwrap();
+        let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+        let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
+        let mut worker = Worker::new(&context).unwrap();
+        let answer = client.controls()[0].attach_now(worker.address().unwrap()).unwrap();
+        let mut fields = Reader::new(&answer);
+        let session = fields.u64().unwrap();
+        let ep = worker.connect(fields.counted().unwrap()).unwrap();
+        let generation = client.controls()[0].generation();
+        Client { client, worker, ep, session, generation, sequence: 0 }
+    }
+}
+
+/// A client that checks nothing.
+struct Client {
+    client: Arc<ClusterClient>,
+    worker: Worker,
+    ep: EpId,
+    session: u64,
+    generation: u64,
+    sequence: u64,
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Client {
+    /// A request of one verb, over a connection of that number.
+    fn request(&mut self, session: u64, kind: VerbKind) -> Vec<u8> {
+        self.sequence += 1;
+        let chain: Chain = vec![Verb { ptr: RemotePtr::new(NodeId::new(0), 64), fence: false, kind }];
+        let mut bytes = Vec::new();
+        encode(&chain, NodeId::new(0), session, self.sequence, &mut bytes);
+        bytes
+    }
+    fn faa(&mut self, session: u64) -> Vec<u8> {
+        self.request(session, VerbKind::Faa { add: 1, old: 0 })
+    }
+    fn send(&mut self, bytes: Vec<u8>) {
+        self.worker.send(self.ep, bytes).unwrap();
+    }
+    /// What is answered to this; `None` if the control connection ends instead.
+    fn ask(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        self.send(bytes);
+        self.hear()
+    }
+    fn hear(&mut self) -> Option<Vec<u8>> {
+        let since = Instant::now();
+        loop {
+            assert!(since.elapsed() < PATIENCE, "neither an answer nor an end");
+            self.worker.progress();
+            if let Some(reply) = self.worker.received() {
+                return Some(reply);
+            }
+            if self.is_out() {
+                return None;
+            }
+        }
+    }
+    fn is_out(&self) -> bool {
+        self.client.controls()[0].generation() != self.generation
+    }
+    fn is_fine(&mut self) -> bool {
+        let request = self.faa(self.session);
+        let reply = self.ask(request);
+        reply.is_some_and(|reply| Answer::read(&reply).is_ok_and(|answer| answer.status == Status::Done))
+    }
+    /// Until the memory node has counted so much, with this client at work.
+    fn until(&mut self, what: &str, mut met: impl FnMut() -> bool) {
+        let since = Instant::now();
+        while !met() {
+            assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
+            self.worker.progress();
+        }
+    }
+}
+
+#[test]
+fn requests_of_no_connection_are_dropped() {
+    let Some(served) = serve(1 << 16) else { return };
+    let (mut bystander, mut wild, mut shut_out) = (served.client(), served.client(), served.client());
+    assert!(bystander.is_fine() && wild.is_fine() && shut_out.is_fine());
+    let before = served.word(8);
+    // A guess, none at all, and less than a number.
+    for bytes in [wild.faa(wild.session ^ 1), wild.faa(0), vec![7; 3], Vec::new()] {
+        let strays = served.count("strays");
+        wild.send(bytes);
+        wild.until("a stray", || served.count("strays") == strays + 1);
+    }
+    // The connection of one who was revoked.
+    let identity = *shut_out.client.identity();
+    bystander.client.controls()[0].revoke(identity).wait().unwrap();
+    let strays = served.count("strays");
+    let late = wild.faa(shut_out.session);
+    wild.send(late);
+    wild.until("a stray", || served.count("strays") == strays + 1);
+    assert_eq!(served.word(8), before, "a stray has taken effect");
+    assert!(!wild.is_out() && wild.is_fine() && bystander.is_fine());
+}
+
+#[test]
+fn who_makes_no_sense_is_out() {
+    let Some(served) = serve(1 << 16) else { return };
+    let mut bystander = served.client();
+    assert!(bystander.is_fine());
+    let before = served.word(8);
+    let cut = |mut bytes: Vec<u8>| {
+        bytes.truncate(bytes.len() - 4);
+        bytes
+    };
+    let longer = |bytes: Vec<u8>| [bytes, vec![0; 8]].concat();
+    let unknown = |mut bytes: Vec<u8>| {
+        bytes[24] = 99;
+        bytes
+    };
+    for (what, twist) in
+        [("cut off", &cut as &dyn Fn(Vec<u8>) -> Vec<u8>), ("bytes left over", &longer), ("an unknown verb", &unknown)]
+    {
+        let mut wild = served.client();
+        let malformed = served.count("malformed");
+        let request = wild.faa(wild.session);
+        assert_eq!(wild.ask(twist(request)), None, "{what}");
+        assert_eq!(served.count("malformed"), malformed + 1, "{what}");
+    }
+    assert_eq!(served.word(8), before, "a request that makes no sense has taken effect");
+    assert!(!bystander.is_out() && bystander.is_fine());
+}
+
+#[test]
+fn who_does_not_read_replies_is_out() {
+    let Some(served) = serve(MAX_CHAIN as u64) else { return };
+    let (mut bystander, mut wild) = (served.client(), served.client());
+    assert!(bystander.is_fine() && wild.is_fine());
+    let buffers = Rc::new(BufPool::default());
+    let read = wild.request(wild.session, VerbKind::Read(buffers.take(16 << 20)));
+    // Each asks for 16 MiB in a few bytes; from here on this client only sends.
+    for _ in 0..40 {
+        wild.send(read.clone());
+    }
+    let since = Instant::now();
+    let replies = served.count("replies");
+    while served.count("replies") == replies && since.elapsed() < PATIENCE {
+        wild.worker.progress();
+    }
+    while !wild.is_out() {
+        assert!(since.elapsed() < PATIENCE, "it may leave {} replies unread", served.count("replies") - replies);
+        assert!(bystander.is_fine(), "others are served meanwhile");
+    }
+    assert!(served.count("bytes_read") < 40 * (16 << 20), "it was served to the end");
+    assert!(!bystander.is_out() && bystander.is_fine());
+}
+
+#[test]
+fn messages_that_are_to_be_fetched_are_dropped() {
+    let Some(served) = serve(1 << 20) else { return };
+    let (mut bystander, mut wild) = (served.client(), served.client());
+    assert!(bystander.is_fine() && wild.is_fine());
+    let (before, requests) = (served.word(8), served.count("requests"));
+    let buffers = Rc::new(BufPool::default());
+    let mut value = buffers.take(256 << 10);
+    value.words_mut().fill(7);
+    let write = wild.request(wild.session, VerbKind::Write(value));
+    assert!(write.len() > REPLY_HEADER);
+    wild.worker.send_by_rendezvous(wild.ep, write).unwrap();
+    // What is sent behind it is answered, and it is not.
+    assert!(wild.is_fine() && bystander.is_fine());
+    assert_eq!((served.word(8), served.count("requests")), (before + 2, requests + 2));
+}
