@@ -6,10 +6,11 @@
 
 mod kinds;
 mod linear;
+mod race;
 mod run;
 mod shard;
 
-use farindex_index::{Linear, Shard};
+use farindex_index::{Linear, Race, Shard};
 use farindex_sim::Fate;
 use farindex_testkit::seeds_or;
 use kinds::{Kind, Mortal};
@@ -105,4 +106,9 @@ fn a_death_at_every_verb_of_every_kind() {
 #[test]
 fn a_death_at_every_verb_of_every_kind_in_linear() {
     sweep_all::<Linear>();
+}
+
+#[test]
+fn a_death_at_every_verb_of_every_kind_in_race() {
+    sweep_all::<Race>();
 }
