@@ -27,6 +27,14 @@ pub enum Fault {
     AnyBarrier,
     /// SHARD: only a frozen slot of the key's own fingerprint tells that a READ has overlapped a split.
     FrozenOfOthers,
+    /// SepHash: nobody waits until a slot has landed before the next one is taken, or before the pin ends (N5).
+    LateFp2,
+    /// SepHash: the directory names a segment before it is written.
+    EarlyDirectory,
+    /// SepHash: a lookup prefers what it finds in the MainSegment.
+    MainFirst,
+    /// SepHash: an update changes the entry in the MainSegment, whoever merges that meanwhile.
+    UpdateInMain,
     /// Linear: a removal empties its slot, over which lookups of other keys have to go.
     LinearEmptied,
     /// Linear: a record behind its head is believed without a look at the tags of its words.

@@ -40,6 +40,7 @@ pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
 pub use hash::linear::{self, Linear};
 pub use hash::race::{self, Race};
+pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, kind_name};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};

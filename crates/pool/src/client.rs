@@ -354,7 +354,11 @@ impl Client {
 
     /// Sessions that are open.
     pub(crate) fn sessions(&self) -> usize {
-        lock(&self.pins).iter().filter(|pin| Arc::strong_count(pin) > 1).count()
+        lock(&self.pins).iter().filter(|pin| Arc::strong_count(pin) > 1 && !pin.is_closed()).count()
+    }
+    /// Verbs of closed sessions that nobody waits for, and that may land yet.
+    fn trails(&self) -> bool {
+        lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
     }
 
     /// One heartbeat: learns the epoch, publishes how far this client has quiesced, and moves the epoch on if everyone
@@ -449,7 +453,7 @@ impl Client {
             session.adopt_orphans();
             session.flush().await?;
             drop(session);
-            if self.orphans().is_empty() || endpoint.now() >= until {
+            if self.orphans().is_empty() && !self.trails() || endpoint.now() >= until {
                 break;
             }
             endpoint.sleep(pause).await;
@@ -461,7 +465,7 @@ impl Client {
         }
         // A lock may be held under such an intent, and verbs may be on their way. Whoever frees the slot later has shut this
         // client out by then.
-        if !self.leaves_intents() {
+        if !self.leaves_intents() && !self.trails() {
             span.cas(self.pool.geometry(HOME).client(self.slot), self.state, self.state & !0xFF).await?;
         }
         self.lost.store(true, Ordering::Relaxed);

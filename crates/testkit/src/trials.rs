@@ -2,6 +2,7 @@
 
 use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
+use crate::sephash::SepHashUnderTest;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing, Subject};
 use crate::{SeedReport, Setup, run_seed};
@@ -51,6 +52,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(Trial::new("published", false, come_and_go(), ShardUnderTest::still(Variant::Published)));
     trials.extend(shipped(RaceUnderTest::repaired()));
     trials.push(Trial::new("published", false, Setup::default(), RaceUnderTest::published()));
+    trials.extend(shipped(SepHashUnderTest::shipped()));
     trials.extend(shipped(LinearUnderTest::default()));
     trials
 }

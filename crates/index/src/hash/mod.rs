@@ -2,4 +2,5 @@
 
 pub mod linear;
 pub mod race;
+pub mod sephash;
 pub mod shard;
