@@ -64,7 +64,7 @@ impl Mortal for Race {
         for op in [Op::Insert, Op::Upsert] {
             all.extend([Splits, Doubles].map(|place| Kind::On(op, place)));
         }
-        all.extend(everywhere(&[30, 60, 75]));
+        all.extend(everywhere(&[30, 45, 60]));
         all
     }
 
