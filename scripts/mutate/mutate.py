@@ -2,7 +2,7 @@
 """Mutation testing of SHARD and of the checker: docs/mutation.md says how and what came out.
 
     mutate.py build SUBJECT              generate all mutants, leave out what does not compile, build the tests
-    mutate.py run SUBJECT [--files A,B] [--again] [--seconds N]
+    mutate.py run SUBJECT [--files A,B] [--mutants N,M] [--again] [--seconds N]
                                          run them, file by file; --again: those that were missed, with more tests
     mutate.py table SUBJECT              counts, and a row for each mutant that was missed
 
@@ -203,14 +203,15 @@ def reached(subject, binaries, stage):
     return known[stage[0]]
 
 
-def run(subject, files, again, seconds):
+def run(subject, files, only, again, seconds):
     binaries, results = subject.load('binaries'), subject.load('results', {})
     stages = subject.again if again else subject.stages
     cover = {stage[0]: reached(subject, binaries, stage) for stage in stages}
     until = time.monotonic() + seconds
     for mutant in subject.load('mutants'):
         number, old = str(mutant['id']), results.get(str(mutant['id']))
-        wanted = not mutant['unviable'] and (not files or pathlib.Path(mutant['file']).stem in files)
+        wanted = not mutant['unviable'] and (not files or pathlib.Path(mutant['file']).stem in files) and (
+            not only or number in only)
         due = old is None if not again else old is not None and old['how'] == 'missed' and not old.get('again')
         if not wanted or not due:
             continue
@@ -262,6 +263,7 @@ def main():
     parser.add_argument('command', choices=['build', 'run', 'table'])
     parser.add_argument('subject', choices=sorted(SUBJECTS))
     parser.add_argument('--files', type=lambda names: names.split(','), default=[], help='only these, without .rs')
+    parser.add_argument('--mutants', type=lambda names: names.split(','), default=[], help='only these, by their numbers')
     parser.add_argument('--again', action='store_true', help='those that were missed, with more tests')
     parser.add_argument('--seconds', type=float, default=float('inf'), help='begin no mutant after so long')
     options = parser.parse_args()
@@ -269,7 +271,7 @@ def main():
     if options.command == 'build':
         build(subject)
     elif options.command == 'run':
-        run(subject, options.files, options.again, options.seconds)
+        run(subject, options.files, options.mutants, options.again, options.seconds)
     else:
         table(subject)
 

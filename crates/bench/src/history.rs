@@ -243,6 +243,7 @@ impl<W: Worker> HashIndex for RecordingWorker<W> {
         self.record(call, self.inner.index().upsert(key, value), |done| match done {
             Upsert::Inserted => Outcome::Inserted,
             Upsert::Updated => Outcome::Updated,
+            Upsert::Written => Outcome::Written,
         })
         .await
     }

@@ -157,6 +157,7 @@ pub(crate) fn put(Put { key, value, mode }: &Put) -> Result<u8, Failure> {
         Mode::Upsert => match index.upsert(&bytes, value)? {
             Upsert::Inserted => ("inserted", true),
             Upsert::Updated => ("updated", true),
+            Upsert::Written => ("written", true),
         },
         Mode::Insert => match index.insert(&bytes, value)? {
             Insert::Inserted => ("inserted", true),

@@ -2,6 +2,7 @@
 
 mod figures;
 mod linear;
+mod missing;
 mod probing;
 
 use crate::bench::subject::Subject;
@@ -53,6 +54,9 @@ enum Figure {
     /// Throughput of READs: one larger against two smaller ones
     #[value(name = "1a")]
     Reads,
+    /// Keys that RACE as published loses while it grows, and as repaired
+    #[value(name = "6")]
+    Missing,
     /// Throughput over time while the table grows
     #[value(name = "16")]
     Course,
@@ -97,6 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         (Some(Table::RoundTrips), _) => round_trips(shard, &watch),
         (Some(Table::Space), _) => space(shard, &watch),
         (None, Some(Figure::Reads)) => figures::read_sizes(shard, &watch),
+        (None, Some(Figure::Missing)) => missing::figure(shard, &watch),
         (None, Some(Figure::Course)) => figures::course(shard, &watch),
         (None, Some(Figure::Steps)) => figures::steps(shard, &watch),
         (None, None) => Err(Failure::usage("it takes --table or --figure")),

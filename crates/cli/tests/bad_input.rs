@@ -64,7 +64,7 @@ fn arguments() {
         (vec!["pool", "stat", "memory:1GiB"], 2, "only `farindex bench`"),
         (vec!["pool", "stat", "shm:"], 2, "separated by commas"),
         (vec!["pool", "stat", ""], 2, "path of the pool is empty"),
-        (vec!["index", "create", pool, "x", "--kind", "btree"], 2, "possible values: shard"),
+        (vec!["index", "create", pool, "x", "--kind", "btree"], 2, "possible values: shard, sephash, linear"),
         (vec!["index", "create", pool, "x", "--set", "threshold"], 2, "NAME=VALUE"),
         (
             vec!["index", "create", pool, "x", "--set", "treshold=1"],
@@ -93,7 +93,7 @@ fn arguments() {
         (vec!["pool", "stat", pool, "--json", "/nowhere/x"], 3, "cannot be written"),
         (vec!["completions", "tcsh"], 2, "possible values"),
         (vec!["reproduce", "shard", "--table", "5"], 2, "possible values: 3, 4"),
-        (vec!["reproduce", "shard", "--figure", "18"], 2, "possible values: 1a, 16, 17"),
+        (vec!["reproduce", "shard", "--figure", "18"], 2, "possible values: 1a, 6, 16, 17"),
         (vec!["reproduce", "shard", "--figure", "1a", "--keys", "1K"], 2, "clients of its own"),
         (vec!["reproduce", "shard"], 2, "--table"),
         (vec!["reproduce", "shard", "--table", "3", "--figure", "16"], 2, "cannot be used with"),
@@ -327,7 +327,7 @@ fn scenarios() {
         ("workload = ", "TOML parse error"),
         ("keys = 10", "neither a workload nor a mix"),
         ("workload = \"ycsb-q\"", "no workload \"ycsb-q\""),
-        ("workload = \"ycsb-a\"\nindex = \"btree\"", "there are shard, raw, dashmap"),
+        ("workload = \"ycsb-a\"\nindex = \"btree\"", "there are shard, race, raw, dashmap"),
         ("workload = \"ycsb-a\"\n[expect]\nround_trips.gte = 1", "no kind of operation \"gte\""),
     ];
     for (content, part) in table {

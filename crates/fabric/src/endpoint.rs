@@ -13,6 +13,7 @@ use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
 use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
 use crate::{Buf, Chain, Driver, FabricError, NodeId, RemotePtr, Verb, VerbKind};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
@@ -129,6 +130,19 @@ impl Endpoint {
     pub fn strays(&self) -> u64 {
         self.inner.flights.borrow().strays()
     }
+    /// Batches in flight that nobody waits for and that hold something: see [`Batch::post_holding`].
+    pub fn trailing(&self) -> usize {
+        self.inner.flights.borrow().holding()
+    }
+    /// Waits until no batch that was posted by [`Batch::post_holding`] is in flight: whoever is about to leave an endpoint
+    /// owes it that.
+    pub async fn settle(&self) {
+        let mut pause = Duration::from_nanos(500);
+        while self.trailing() > 0 {
+            self.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
     /// What the fabric can do.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.transport.borrow().capabilities()
@@ -208,6 +222,8 @@ impl Driver for Endpoint {
                 self.inner.transport.borrow_mut().wake_at(due);
             }
             any |= expired;
+            let released = self.inner.flights.borrow_mut().take_released();
+            drop(released);
         }
         if !self.inner.timers.borrow().is_empty() {
             let now = self.now();
@@ -232,6 +248,10 @@ impl Span {
     /// The endpoint that its verbs go through.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+    /// What kind of operation it is.
+    pub fn kind(&self) -> OpKind {
+        self.kind
     }
     /// What the operation has cost so far.
     pub fn cost(&self) -> Counters {
@@ -447,6 +467,24 @@ impl<'s> Batch<'s> {
         let posted_after = self.span.waits.get();
         let (state, span, class) = self.launch();
         Completion { state, span, class, posted_after }
+    }
+
+    /// Posts the batch now, and waits for nothing; `held` is dropped when the batch has ended, and never if it fails,
+    /// or if the endpoint is gone by then. So what `held` protects stays protected as long as a verb of the batch may land, and the operation that
+    /// posts it can answer before. Counted as [`detached`](crate::meter::Counters::detached).
+    pub fn post_holding(self, held: Box<dyn Any>) {
+        if self.count() {
+            self.span.cost.borrow_mut().detached += 1;
+        }
+        let (state, span, _) = self.launch();
+        match state {
+            State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
+            State::Fresh(None) | State::Ready(None) => {}
+            State::Flying(id) => {
+                let ended = span.endpoint.inner.flights.borrow_mut().hold(id, held);
+                drop(ended);
+            }
+        }
     }
 
     /// Posts the batch now, and waits for nothing: N5 applies to when it lands, and an error goes unseen.

@@ -4,6 +4,7 @@
 //! recognised, counted and dropped, even when its place has been used again.
 
 use crate::{Chain, FabricError, NodeId};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -18,8 +19,8 @@ enum Flight {
     Free,
     Waiting(Option<Waker>),
     Done(Chain, Result<(), FabricError>),
-    /// Nobody waits: its ending is dropped.
-    Unwatched,
+    /// Nobody waits: its ending is dropped, and what it held.
+    Unwatched(Option<Box<dyn Any>>),
 }
 
 /// All of them. A number is (generation, place).
@@ -30,6 +31,10 @@ pub(crate) struct Flights {
     /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
     by_age: VecDeque<(Duration, u64, NodeId)>,
     strays: u64,
+    /// What batches held that have ended: dropping it may run foreign code, so it is left to the endpoint.
+    released: Vec<Box<dyn Any>>,
+    /// Batches in flight that hold something.
+    holding: usize,
     /// The transport has been asked to wake the endpoint then, for the deadline of its oldest batch.
     armed: Option<Duration>,
 }
@@ -94,7 +99,15 @@ impl Flights {
                 Flight::Waiting(waker) => waker,
                 _ => None,
             },
-            Some(Flight::Unwatched) => {
+            Some(Flight::Unwatched(held)) => {
+                if let Some(held) = held.take() {
+                    self.holding -= 1;
+                    match result {
+                        Ok(()) => self.released.push(held),
+                        // It may land yet (N7), and nobody will know.
+                        Err(_) => std::mem::forget(held),
+                    }
+                }
                 self.close(id);
                 None
             }
@@ -109,7 +122,7 @@ impl Flights {
     pub(crate) fn expire(&mut self, now: Duration, deadline: Duration) -> (bool, Vec<Waker>) {
         let (mut any, mut woken) = (false, Vec::new());
         while let Some(&(posted, id, node)) = self.by_age.front() {
-            let waiting = matches!(self.get(id), Some(Flight::Waiting(_) | Flight::Unwatched));
+            let waiting = matches!(self.get(id), Some(Flight::Waiting(_) | Flight::Unwatched(_)));
             if waiting && posted.saturating_add(deadline) > now {
                 break;
             }
@@ -143,17 +156,59 @@ impl Flights {
         }
     }
 
+    /// Nobody waits for it, but it holds this until it ends. If it has ended already, what it would have held comes back.
+    pub(crate) fn hold(&mut self, id: u64, held: Box<dyn Any>) -> Option<Box<dyn Any>> {
+        match self.get(id) {
+            Some(flight @ Flight::Waiting(_)) => {
+                *flight = Flight::Unwatched(Some(held));
+                self.holding += 1;
+                None
+            }
+            Some(Flight::Done(_, Ok(()))) => {
+                self.close(id);
+                Some(held)
+            }
+            // It has failed, so it may land yet (N7).
+            _ => {
+                self.close(id);
+                std::mem::forget(held);
+                None
+            }
+        }
+    }
+    /// Batches in flight that hold something.
+    pub(crate) fn holding(&self) -> usize {
+        self.holding
+    }
+    /// What has been held by batches that have ended since.
+    pub(crate) fn take_released(&mut self) -> Vec<Box<dyn Any>> {
+        std::mem::take(&mut self.released)
+    }
+
     /// Nobody waits for it any more. The waker is left to the caller to drop.
     pub(crate) fn forget(&mut self, id: u64) -> Option<Waker> {
         match self.get(id) {
             Some(Flight::Done(..)) => self.close(id),
             Some(flight) => {
-                if let Flight::Waiting(waker) = std::mem::replace(flight, Flight::Unwatched) {
+                if let Flight::Waiting(waker) = std::mem::replace(flight, Flight::Unwatched(None)) {
                     return waker;
                 }
             }
             None => {}
         }
         None
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        // These verbs may land yet, and nobody will ever know: what they hold stays held.
+        for (_, flight) in &mut self.places {
+            if let Flight::Unwatched(Some(_)) = flight
+                && let Flight::Unwatched(Some(held)) = std::mem::take(flight)
+            {
+                std::mem::forget(held);
+            }
+        }
     }
 }

@@ -131,6 +131,38 @@ fn what_is_refused_beforehand_is_neither_posted_nor_counted() {
     assert_eq!(WORD.add(u64::MAX).node(), WORD.node());
 }
 
+/// Whoever answers before its verbs have ended leaves with them what keeps others away meanwhile.
+#[test]
+fn what_a_batch_holds_is_dropped_when_it_has_ended_and_never_if_that_is_not_known() {
+    let (hands, endpoint) = by_hand();
+    endpoint.set_deadline(Duration::from_secs(2));
+    let held = Rc::new(());
+    let post = || {
+        let span = endpoint.span(OpKind::Other);
+        let mut batch = span.batch();
+        batch.faa(WORD, 1);
+        batch.post_holding(Box::new(Rc::clone(&held)));
+        assert_eq!((span.cost().detached, span.cost().round_trips), (1, 0));
+    };
+    post();
+    endpoint.progress();
+    assert_eq!((endpoint.trailing(), Rc::strong_count(&held)), (1, 2));
+    answer(&hands, 7);
+    endpoint.progress();
+    assert_eq!((endpoint.trailing(), Rc::strong_count(&held)), (0, 1));
+    // Nothing was posted, so nothing is held.
+    endpoint.span(OpKind::Other).batch().post_holding(Box::new(Rc::clone(&held)));
+    assert_eq!(Rc::strong_count(&held), 1);
+    // It may land still (N7).
+    post();
+    hands.now.set(Duration::from_secs(2));
+    endpoint.progress();
+    assert_eq!((endpoint.trailing(), Rc::strong_count(&held)), (0, 2));
+    post();
+    drop(endpoint);
+    assert_eq!(Rc::strong_count(&held), 3);
+}
+
 /// Verbs of the memory fabric complete at once, so a coroutine could keep its thread for ever. A sleeper may hold what
 /// everybody waits for, and must get its turn.
 #[test]

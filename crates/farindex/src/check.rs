@@ -61,7 +61,8 @@ pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
             Err(_) => continue,
         }
     }
-    session.flush().await?;
+    // What was mended may have retired what it replaced.
+    session.drain().await?;
     let mut audit = Audit::begin(session, &span).await?;
     let report = walk(session, &mut audit, true).await?;
     if report.is_sound() && !report.missed {

@@ -38,6 +38,12 @@ pub enum IndexError {
     /// The configuration makes no index.
     #[error("{0}")]
     BadConfig(String),
+    /// Too many keys agree in too many bits of their hashes.
+    #[error("no room for the key: its segment has a depth of {depth}, and the index allows no more")]
+    TooDeep {
+        /// Local depth of the segment.
+        depth: u32,
+    },
     /// Somebody holds a lock and does not let go.
     #[error("the bucket at {at} has been locked for longer than {waited_ms} ms by {holder}")]
     Locked {

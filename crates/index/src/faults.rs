@@ -13,6 +13,12 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
+    /// RACE: the directory and the headers of a segment that is split tell of the new one before that is written.
+    EarlySegment,
+    /// RACE: an insert does not look whether its segment is being split.
+    IntoLocked,
+    /// RACE: the headers that a lookup has READ along with the slots are what proves an absence.
+    HeaderProves,
     /// A block's checksum is not looked at.
     NoChecksum,
     /// SHARD: a bucket's version is one bit, as published, and slots have none: two resizes look like none.
@@ -21,6 +27,14 @@ pub enum Fault {
     AnyBarrier,
     /// SHARD: only a frozen slot of the key's own fingerprint tells that a READ has overlapped a split.
     FrozenOfOthers,
+    /// SepHash: nobody waits until a slot has landed before the next one is taken, or before the pin ends (N5).
+    LateFp2,
+    /// SepHash: the directory names a segment before it is written.
+    EarlyDirectory,
+    /// SepHash: a lookup prefers what it finds in the MainSegment.
+    MainFirst,
+    /// SepHash: an update changes the entry in the MainSegment, whoever merges that meanwhile.
+    UpdateInMain,
     /// Linear: a removal empties its slot, over which lookups of other keys have to go.
     LinearEmptied,
     /// Linear: a record behind its head is believed without a look at the tags of its words.

@@ -184,8 +184,10 @@ const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 2] = [
+pub const KINDS: [Kind; 4] = [
     kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
+    kind::<crate::Race>("extendible hash table with two choices and shared overflow buckets"),
+    kind::<crate::SepHash>("extendible hash table that appends and merges; upserts are blind"),
     kind::<crate::Linear>("linear probing with a variable read size, records in the slots or out of band"),
 ];
 

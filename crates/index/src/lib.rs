@@ -12,6 +12,7 @@
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
+//! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
@@ -22,6 +23,7 @@ mod backoff;
 pub mod block;
 pub mod coalesce;
 pub mod error;
+pub mod extendible;
 pub mod faults;
 pub mod hash;
 mod join;
@@ -38,6 +40,8 @@ pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
 pub use hash::linear::{self, Linear};
+pub use hash::race::{self, Race};
+pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, kind_name};
 pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};

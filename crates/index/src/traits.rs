@@ -33,6 +33,8 @@ pub enum Upsert {
     Inserted,
     /// The key was present and has the new value.
     Updated,
+    /// The key has the new value; the index did not look whether it was present.
+    Written,
 }
 
 /// What a removal did.
@@ -70,6 +72,10 @@ pub trait HashIndex {
     fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Update, IndexError>>;
     /// Sets the value of a key, present or not.
     fn upsert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
+    /// The same, and never [`Upsert::Written`]: what an index that writes blindly pays a lookup for.
+    fn upsert_told(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>> {
+        self.upsert(key, value)
+    }
     /// Removes a key.
     fn remove(&self, key: &[u8]) -> impl Future<Output = Result<Remove, IndexError>>;
     /// Bytes that this handle, and what it shares with the other handles of its compute node, cache locally.

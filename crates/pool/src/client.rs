@@ -14,9 +14,11 @@ use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
 use crate::{Pool, PoolError};
 use farindex_fabric::{Buf, Endpoint, FabricError, Identity, NodeId, OpKind, RemotePtr, Span};
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -46,6 +48,8 @@ pub struct Client {
     intents: Vec<Cells>,
     /// Signs of life of the others.
     watch: Mutex<Watch>,
+    /// What its threads share beside memory: see [`share`](Client::share).
+    shares: Mutex<HashMap<(TypeId, u64), Weak<dyn Any + Send + Sync>>>,
 }
 
 /// The intent cells of one node: a bit for each.
@@ -128,6 +132,7 @@ impl Client {
                         orphans: Mutex::default(),
                         intents: pool.nodes().map(|_| Cells::default()).collect(),
                         watch: Mutex::default(),
+                        shares: Mutex::default(),
                     };
                     client.inherit_intents(&span).await?;
                     return Ok(Arc::new(client));
@@ -169,6 +174,7 @@ impl Client {
         // until it has published it, G cannot pass what it read by more than one.
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let mine = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs()];
+        const SINCE: u64 = offset_of!(ClientSlot, since) as u64 / 8;
         let words = |slot: &ClientSlot| {
             let [token, pid, started] = slot.identity;
             [slot.heartbeat, slot.quiesced, token, pid, started, slot.since]
@@ -176,8 +182,11 @@ impl Client {
         let mut seen = words(&seen);
         let epoch = loop {
             let mut batch = span.batch();
-            for (i, (seen, mine)) in (1..).zip(seen.into_iter().zip(mine)).filter(|(_, (seen, mine))| seen != mine) {
-                batch.cas(at.add(i * 8), seen, mine);
+            for (i, (seen, mine)) in (1..).zip(seen.into_iter().zip(mine)) {
+                // The time of day is set even where it is there already: a run whose verbs depended on it could not be repeated.
+                if seen != mine || i == SINCE {
+                    batch.cas(at.add(i * 8), seen, mine);
+                }
             }
             let epoch = batch.read(header_word(HOME, header::EPOCH), 8);
             let again = batch.read(at, CLIENT_SLOT_LEN as usize);
@@ -238,6 +247,21 @@ impl Client {
         pins.push(Arc::clone(&oldest));
         drop(pins);
         Session::new(Arc::clone(self), endpoint, oldest)
+    }
+
+    /// The one `T` that all sessions of this client share under `key`; made by whoever asks first, and dropped with its last
+    /// holder. For caches that a compute node's threads have in common.
+    pub fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut shares = lock(&self.shares);
+        let at = (TypeId::of::<T>(), key);
+        let standing = shares.get(&at).and_then(Weak::upgrade).and_then(|any| any.downcast::<T>().ok());
+        standing.unwrap_or_else(|| {
+            shares.retain(|_, share| share.strong_count() > 0);
+            let made = Arc::new(make());
+            let any: Arc<dyn Any + Send + Sync> = made.clone();
+            shares.insert(at, Arc::downgrade(&any));
+            made
+        })
     }
 
     pub(crate) fn orphans(&self) -> MutexGuard<'_, Limbo> {
@@ -330,7 +354,11 @@ impl Client {
 
     /// Sessions that are open.
     pub(crate) fn sessions(&self) -> usize {
-        lock(&self.pins).iter().filter(|pin| Arc::strong_count(pin) > 1).count()
+        lock(&self.pins).iter().filter(|pin| Arc::strong_count(pin) > 1 && !pin.is_closed()).count()
+    }
+    /// Verbs of closed sessions that nobody waits for, and that may land yet.
+    fn trails(&self) -> bool {
+        lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
     }
 
     /// One heartbeat: learns the epoch, publishes how far this client has quiesced, and moves the epoch on if everyone
@@ -425,7 +453,7 @@ impl Client {
             session.adopt_orphans();
             session.flush().await?;
             drop(session);
-            if self.orphans().is_empty() || endpoint.now() >= until {
+            if self.orphans().is_empty() && !self.trails() || endpoint.now() >= until {
                 break;
             }
             endpoint.sleep(pause).await;
@@ -437,7 +465,7 @@ impl Client {
         }
         // A lock may be held under such an intent, and verbs may be on their way. Whoever frees the slot later has shut this
         // client out by then.
-        if !self.leaves_intents() {
+        if !self.leaves_intents() && !self.trails() {
             span.cas(self.pool.geometry(HOME).client(self.slot), self.state, self.state & !0xFF).await?;
         }
         self.lost.store(true, Ordering::Relaxed);

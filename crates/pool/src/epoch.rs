@@ -23,7 +23,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The tag of what an operation pinned at `epoch` makes unreachable (E2).
 pub const fn tag(epoch: u64) -> u64 {
@@ -40,18 +40,28 @@ const IDLE: u64 = u64::MAX;
 
 /// The oldest pin of one session, as its client's keeper sees it.
 #[derive(Debug)]
-pub(crate) struct OldestPin(AtomicU64);
+pub(crate) struct OldestPin {
+    epoch: AtomicU64,
+    /// The session is gone; what pins still are its verbs that nobody waits for.
+    closed: AtomicBool,
+}
 
 impl Default for OldestPin {
     fn default() -> Self {
-        OldestPin(AtomicU64::new(IDLE))
+        OldestPin { epoch: AtomicU64::new(IDLE), closed: AtomicBool::new(false) }
     }
 }
 
 impl OldestPin {
     /// `None` while no operation is in flight.
     pub(crate) fn get(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::SeqCst)).filter(|epoch| *epoch != IDLE)
+        Some(self.epoch.load(Ordering::SeqCst)).filter(|epoch| *epoch != IDLE)
+    }
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }
 
@@ -73,7 +83,7 @@ impl Pins {
         let mut epoch = client_epoch.load(Ordering::SeqCst);
         if counts.is_empty() {
             loop {
-                self.oldest.0.store(epoch, Ordering::SeqCst);
+                self.oldest.epoch.store(epoch, Ordering::SeqCst);
                 let again = client_epoch.load(Ordering::SeqCst);
                 if again == epoch {
                     break;
@@ -88,6 +98,18 @@ impl Pins {
         epoch
     }
 
+    /// The session is gone.
+    pub(crate) fn close(&self) {
+        self.oldest.close();
+    }
+
+    /// One operation more at the epoch of one that is pinned.
+    pub(crate) fn again(&self, epoch: u64) {
+        if let Some(entry) = self.counts.borrow_mut().iter_mut().find(|(pinned, _)| *pinned == epoch) {
+            entry.1 += 1;
+        }
+    }
+
     /// Ends an operation that was pinned at `epoch`.
     pub(crate) fn unpin(&self, epoch: u64) {
         let mut counts = self.counts.borrow_mut();
@@ -98,8 +120,8 @@ impl Pins {
             counts.pop_front();
         }
         let oldest = counts.front().map_or(IDLE, |(epoch, _)| *epoch);
-        if self.oldest.0.load(Ordering::Relaxed) != oldest {
-            self.oldest.0.store(oldest, Ordering::Release);
+        if self.oldest.epoch.load(Ordering::Relaxed) != oldest {
+            self.oldest.epoch.store(oldest, Ordering::Release);
         }
     }
 }

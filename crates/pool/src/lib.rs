@@ -43,5 +43,5 @@ pub use client::{Client, ClientInfo, clients};
 pub use error::PoolError;
 pub use intent::{Intent, IntentCell, Lock};
 pub use pool::{Pool, PoolOptions};
-pub use session::{Pin, Session};
+pub use session::{Hold, Pin, Session};
 pub use takeover::{Claim, Taken, Vigil};

@@ -13,6 +13,7 @@ use crate::{Pool, PoolError};
 use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr, Span};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ impl Limbo {
 pub struct Session {
     client: Arc<Client>,
     endpoint: Endpoint,
-    pins: Pins,
+    pins: Rc<Pins>,
     stocks: Vec<RefCell<(Stock, Hints)>>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which the next look at the epoch is due.
@@ -70,7 +71,7 @@ impl Session {
         Session {
             client,
             endpoint,
-            pins: Pins::new(oldest),
+            pins: Rc::new(Pins::new(oldest)),
             stocks,
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
@@ -453,10 +454,26 @@ impl Session {
         self.free_spans().await?;
         self.give_back_all().await
     }
+
+    /// Gives everything back: the whole stock, and what was retired as soon as the epoch allows. If somebody keeps the epoch
+    /// from moving on, it ends after a lease all the same.
+    pub async fn drain(&self) -> Result<(), PoolError> {
+        let until = self.endpoint.now() + self.client.pool().lease();
+        let mut pause = Duration::from_micros(2);
+        loop {
+            self.maintain().await?;
+            if self.retired.borrow().is_empty() || self.endpoint.now() >= until {
+                return self.flush().await;
+            }
+            self.endpoint.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.pins.close();
         let mut orphans = self.client.orphans();
         orphans.retired.append(self.retired.get_mut());
         for stock in &mut self.stocks {
@@ -485,10 +502,28 @@ impl<'s> Pin<'s> {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
+    /// The same pin once more, to be dropped when the last verb of the operation has ended, whoever waits for that: see
+    /// [`Batch::post_holding`](farindex_fabric::Batch::post_holding).
+    pub fn hold(&self) -> Hold {
+        self.session.pins.again(self.epoch);
+        Hold { pins: Rc::clone(&self.session.pins), epoch: self.epoch }
+    }
     /// Frees an object as soon as no operation can see it any more. Call it after the object was unlinked. Where no such
     /// object can lie, nothing happens: the checker finds what is wrong.
     pub fn retire(&self, ptr: RemotePtr, bytes: u64) {
         self.session.retire(tag(self.epoch), ptr, bytes);
+    }
+}
+
+/// A pin that outlives its operation: for verbs that nobody waits for ([`Pin::hold`]).
+pub struct Hold {
+    pins: Rc<Pins>,
+    epoch: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.pins.unpin(self.epoch);
     }
 }
 

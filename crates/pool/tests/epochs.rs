@@ -74,6 +74,46 @@ fn several_operations_of_one_session_hold_the_oldest_epoch() {
 }
 
 #[test]
+fn a_hold_lasts_longer_than_its_operation_and_its_session() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let pin = session.pin(session.span(OpKind::Upsert)).expect("holds");
+    let (pinned, hold) = (pin.epoch(), pin.hold());
+    drop(pin);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert_eq!(epoch(&rig), pinned + 1);
+    drop(session);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert_eq!(epoch(&rig), pinned + 1);
+    drop(hold);
+    for _ in 0..3 {
+        member.tick();
+    }
+    assert!(epoch(&rig) > pinned + 1);
+}
+
+#[test]
+fn what_a_client_shares_is_made_once_and_ends_with_its_last_holder() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let (one, other) = (member.session(), member.session());
+    let made = AtomicU64::new(0);
+    let make = || made.fetch_add(1, Ordering::Relaxed);
+    let shared: Arc<u64> = one.client().share(7, make);
+    assert!(Arc::ptr_eq(&shared, &other.client().share(7, make)));
+    let text: Arc<String> = other.client().share(7, || "of another type".to_owned());
+    let apart: Arc<u64> = other.client().share(8, make);
+    assert_eq!((*shared, *apart, text.len()), (0, 1, 15));
+    drop(shared);
+    assert_eq!(*one.client().share::<u64>(7, make), 2);
+}
+
+#[test]
 fn who_holds_memory_up_and_who_does_not() {
     let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory");
     let fabric = Arc::new(Mortal { inner: inner.clone(), gone: Mutex::default() });
@@ -112,6 +152,25 @@ fn who_holds_memory_up_and_who_does_not() {
     let span = member.endpoint.span(OpKind::Other);
     let all = member.run(clients(&pool, &span)).expect("read");
     assert_eq!(all.iter().map(|client| client.gone).collect::<Vec<_>>(), [Some(false)], "it was evicted");
+}
+
+/// A simulated run is to be the same at any time of day. (docs/bugs/076)
+#[test]
+fn what_a_registration_posts_does_not_depend_on_the_time() {
+    let rig = Rig::new(8);
+    let first = rig.join();
+    let slot = rig.pool.geometry(HOME).client(first.client.slot());
+    let since = slot.add(std::mem::offset_of!(farindex_pool::layout::ClientSlot, since) as u64);
+    first.close();
+    let mut costs = Vec::new();
+    for differs in [false, true, false] {
+        let came = rig.peek(since, 1)[0];
+        rig.poke(since, &[came + u64::from(differs)]);
+        let member = rig.join();
+        costs.push(member.endpoint.meter().total().cas);
+        member.close();
+    }
+    assert!(costs[0] > 0 && costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
 }
 
 /// A client that registers while another one ticks, at every point of both.

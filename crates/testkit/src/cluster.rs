@@ -28,6 +28,8 @@ struct Shared {
     recorder: Recorder,
     stamps: Stamps,
     failures: RefCell<Vec<String>>,
+    /// Do removals need memory?
+    removes_by_writing: bool,
     /// Operations that the pool had no room for.
     refused: Cell<u64>,
     /// May clients lose their leases?
@@ -96,6 +98,7 @@ impl<I: HashIndex> Worker<I> {
             Op::Upsert => index.upsert(key, &value).await.map(|done| match done {
                 Upsert::Inserted => Outcome::Inserted,
                 Upsert::Updated => Outcome::Updated,
+                Upsert::Written => Outcome::Written,
             }),
             Op::Remove => index.remove(key).await.map(|done| match done {
                 Remove::Removed => Outcome::Removed,
@@ -105,7 +108,9 @@ impl<I: HashIndex> Worker<I> {
         match outcome {
             Ok(outcome) => self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome),
             // Only what needs memory may fail for want of it.
-            Err(IndexError::Pool(PoolError::Full { .. })) if op != Op::Get && op != Op::Remove => {
+            Err(IndexError::Pool(PoolError::Full { .. }))
+                if op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
+            {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
             }
@@ -161,6 +166,8 @@ impl<I: HashIndex> Worker<I> {
                 return;
             }
         }
+        // What it has posted and not waited for.
+        self.endpoint.settle().await;
     }
 }
 
@@ -204,6 +211,8 @@ async fn prepare<A: Access>(
         }
     }
     drop(worker);
+    // This identity looks after everything in the end, so it must leave as one who owes nothing.
+    endpoint.settle().await;
     drop(session);
     client.close(&endpoint).await?;
     Ok(pool)
@@ -324,8 +333,8 @@ async fn look_after<A: Access>(
             worker.run(Op::Get, key).await;
         }
         drop(worker);
-        // What the dead had in their hands.
-        session.maintain().await?;
+        // What the dead had in their hands, and what mending has replaced.
+        session.drain().await?;
         let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
         walk::<A>(access.plain(&index), &pool, &session, &mut audit).await?;
         let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
@@ -404,6 +413,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         recorder: Recorder::new(),
         stamps: Stamps::new(),
         failures: RefCell::default(),
+        removes_by_writing: access.subject().removes_by_writing(),
         refused: Cell::new(0),
         kills: setup.kills(),
         hasty: lease < HASTY,
@@ -446,7 +456,7 @@ fn doom(me: &farindex_sim::Client, dice: &mut Dice) {
 }
 
 /// Verbs in many pieces, as far apart as another client's whole step.
-fn tearing(dice: &mut Dice) -> Swarm {
+pub(crate) fn tearing(dice: &mut Dice) -> Swarm {
     Swarm {
         split: ODDS,
         tear: dice.pick(&[ODDS / 4, ODDS / 2, ODDS]).unwrap_or(ODDS),

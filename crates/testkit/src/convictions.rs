@@ -107,7 +107,7 @@ impl Case {
 }
 
 /// The first line of the first thing that is wrong with a seed.
-fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Option<String> {
+pub(crate) fn verdict<A: Access>(seed: u64, setup: &Setup, subject: &A) -> Option<String> {
     let report = run_seed(seed, setup, subject);
     let failure = report.failures.iter().find(|failure| failure.contains("not linearizable"));
     let failure = failure.or(report.failures.first())?;
@@ -121,7 +121,7 @@ fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault])
 }
 
 /// The same with a trial of its own.
-fn in_trial(
+pub(crate) fn in_trial(
     name: &'static str,
     planted: &'static str,
     faults: &'static [Fault],

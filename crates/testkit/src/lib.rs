@@ -14,6 +14,8 @@
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`linear`] | linear probing as a subject |
 //! | [`shard`] | SHARD as a subject |
+//! | [`race`] | RACE as a subject, and its faults |
+//! | [`sephash`] | SepHash as a subject |
 //! | [`trials`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 //! | `damage` | memory that is damaged, for the convictions |
@@ -24,8 +26,10 @@ pub mod convictions;
 #[cfg(feature = "marks")]
 mod damage;
 pub mod linear;
+pub mod race;
 pub mod report;
 pub mod seeds;
+pub mod sephash;
 pub mod setup;
 pub mod shard;
 pub mod subject;

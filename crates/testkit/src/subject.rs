@@ -21,6 +21,10 @@ pub trait Subject: Clone + 'static {
     /// Does something that a client may do at any time and that brings rare paths about: pushes a table towards growth,
     /// forgets a cache.
     fn shake(&self, _index: &Self::Index, _dice: &mut Dice) {}
+    /// Does a removal need memory, and fail for want of it?
+    fn removes_by_writing(&self) -> bool {
+        false
+    }
     /// May keys with these hash bits be told to be close together? A workload's hot keys share the low `bits` of their
     /// hashes, which for most hash tables means one bucket for the first `bits` doublings.
     fn crowd_bits(&self, dice: &mut Dice) -> u32;

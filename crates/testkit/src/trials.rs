@@ -1,6 +1,8 @@
 //! Every kind of index that can be put on trial by its name.
 
 use crate::linear::LinearUnderTest;
+use crate::race::RaceUnderTest;
+use crate::sephash::SepHashUnderTest;
 use crate::shard::{ShardUnderTest, come_and_go};
 use crate::subject::{Access, Coalescing, Subject};
 use crate::{SeedReport, Setup, run_seed};
@@ -46,9 +48,12 @@ fn shipped<S: Subject + Sync + Send>(subject: S) -> [Trial; 2] {
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(shipped(ShardUnderTest::repaired()));
-    trials.extend(shipped(LinearUnderTest::default()));
     // The published removal needs keys that come and go in a table that stands still.
     trials.push(Trial::new("published", false, come_and_go(), ShardUnderTest::still(Variant::Published)));
+    trials.extend(shipped(RaceUnderTest::repaired()));
+    trials.push(Trial::new("published", false, Setup::default(), RaceUnderTest::published()));
+    trials.extend(shipped(SepHashUnderTest::shipped()));
+    trials.extend(shipped(LinearUnderTest::default()));
     trials
 }
 

@@ -104,6 +104,7 @@ async fn ask(index: &impl HashIndex, op: Op, key: &[u8], value: &[u8]) -> Result
         Op::Upsert => match index.upsert(key, value).await? {
             Upsert::Inserted => Effect::Added.into(),
             Upsert::Updated => Effect::Present.into(),
+            Upsert::Written => Effect::Written.into(),
         },
         Op::Remove => match index.remove(key).await? {
             Remove::Removed => Effect::Taken.into(),
@@ -128,7 +129,7 @@ fn judge(
 ) -> Result<(), WrongAnswer> {
     let truth: &Truth = &shared.truth;
     if op == Op::GetAbsent {
-        return if answer.effect.was_present() { Err(WrongAnswer::Phantom) } else { Ok(()) };
+        return if answer.effect.was_present() == Some(true) { Err(WrongAnswer::Phantom) } else { Ok(()) };
     }
     let mut verdict = truth.end(number, window, fresh, answer.effect);
     if let Some(read) = answer.read {

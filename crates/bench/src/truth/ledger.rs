@@ -5,10 +5,12 @@
 //! answered, so two changes whose windows do not overlap here did not overlap in the index.
 //!
 //! ```text
-//! 63            40  39      38            20 19             0
-//! | begun (24)    | tainted | under way (19) | balance + 2^19 |
+//! 63            41  40      39      38            20 19             0
+//! | begun (23)    | unknown | tainted | under way (19) | balance + 2^19 |
 //! ```
 //!
+//! *Unknown*: changes overlapped of which one did not say what it did to presence, so the balance means nothing until an
+//! operation that nothing overlaps tells. *Tainted* lasts for ever.
 //! *Begun* wraps off the top, which nobody minds: it is only compared for equality over one operation.
 
 use super::{Effect, WrongAnswer};
@@ -19,7 +21,8 @@ const BALANCE_ZERO: u64 = 1 << 19;
 const UNDER_WAY: u64 = 1 << 20;
 const UNDER_WAY_MASK: u64 = ((1 << 19) - 1) << 20;
 const TAINTED: u64 = 1 << 39;
-const BEGUN: u64 = 1 << 40;
+const UNKNOWN: u64 = 1 << 40;
+const BEGUN: u64 = 1 << 41;
 
 const fn balance(word: u64) -> i64 {
     (word & BALANCE_MASK) as i64 - BALANCE_ZERO as i64
@@ -29,6 +32,10 @@ const fn under_way(word: u64) -> u64 {
 }
 const fn begun(word: u64) -> u64 {
     word / BEGUN
+}
+/// The same word of a key that is there, or is not, for sure.
+const fn settled(word: u64, present: bool) -> u64 {
+    word & !(BALANCE_MASK | UNKNOWN) | (BALANCE_ZERO + present as u64)
 }
 
 /// What an operation saw of its key's word when it began.
@@ -81,27 +88,45 @@ impl Ledger {
             return Ok(());
         };
         let Window { before, changes } = window;
-        let (last, mine) = match changes {
+        let mine = if changes { BEGUN } else { 0 };
+        let is_alone = |last: u64| under_way(before) == 0 && begun(last) == begun(before.wrapping_add(mine));
+        let Some(was_present) = effect.was_present() else {
+            let signed_off = |last: u64| {
+                let last = last.wrapping_sub(UNDER_WAY);
+                if is_alone(last) { settled(last, true) } else { last | UNKNOWN }
+            };
+            word.update(Ordering::SeqCst, Ordering::SeqCst, signed_off);
+            return Ok(());
+        };
+        let last = match changes {
             true => {
                 let step = match effect {
                     Effect::Added => 1u64.wrapping_sub(UNDER_WAY),
                     Effect::Taken => 0u64.wrapping_sub(UNDER_WAY + 1),
-                    Effect::Present | Effect::Absent => 0u64.wrapping_sub(UNDER_WAY),
+                    _ => 0u64.wrapping_sub(UNDER_WAY),
                 };
-                (word.fetch_add(step, Ordering::SeqCst).wrapping_add(step), BEGUN)
+                word.fetch_add(step, Ordering::SeqCst).wrapping_add(step)
             }
-            false => (word.load(Ordering::SeqCst), 0),
+            false => word.load(Ordering::SeqCst),
         };
         if last & TAINTED != 0 {
             return Ok(());
         }
-        let undisturbed = under_way(before) == 0 && begun(last) == begun(before.wrapping_add(mine));
-        if undisturbed && effect.was_present() != (balance(before) == 1) {
+        let undisturbed = is_alone(last);
+        if last & UNKNOWN != 0 {
+            if undisturbed {
+                // Unless the next one has begun already.
+                let told = settled(last, effect.is_present());
+                let _ = word.compare_exchange(last, told, Ordering::SeqCst, Ordering::SeqCst);
+            }
+            return Ok(());
+        }
+        if undisturbed && was_present != (balance(before) == 1) {
             if changes {
                 // Its effect and the books disagree; one fault is not to be counted again and again.
                 word.fetch_or(TAINTED, Ordering::SeqCst);
             }
-            return Err(if effect.was_present() { WrongAnswer::Phantom } else { WrongAnswer::Missing });
+            return Err(if was_present { WrongAnswer::Phantom } else { WrongAnswer::Missing });
         }
         let balance = balance(last);
         if changes && under_way(last) == 0 && !(0..=1).contains(&balance) {
@@ -165,6 +190,35 @@ mod tests {
         let window = ledger.begin(0, false);
         assert_eq!(ledger.end(0, window, Effect::Present), Err(WrongAnswer::Phantom));
         assert_eq!(ledger.entries(), 0);
+    }
+
+    #[test]
+    fn a_blind_write_says_that_the_key_is_there_now() {
+        for present in [0, 1] {
+            let ledger = Ledger::new(1, present);
+            assert_eq!(ledger.end(0, ledger.begin(0, true), Effect::Written), Ok(()));
+            assert_eq!(ledger.entries(), 1);
+            let missed = ledger.end(0, ledger.begin(0, false), Effect::Absent);
+            assert_eq!(missed, Err(WrongAnswer::Missing));
+            assert_eq!(ledger.end(0, ledger.begin(0, true), Effect::Taken), Ok(()));
+            assert_eq!(ledger.end(0, ledger.begin(0, false), Effect::Present), Err(WrongAnswer::Phantom));
+        }
+    }
+
+    #[test]
+    fn what_crossed_a_blind_write_is_settled_by_who_is_alone() {
+        for (told, then) in [(Effect::Present, Effect::Absent), (Effect::Absent, Effect::Present)] {
+            let ledger = Ledger::new(1, 0);
+            let (one, two) = (ledger.begin(0, true), ledger.begin(0, true));
+            assert_eq!(ledger.end(0, one, Effect::Written), Ok(()));
+            let reader = ledger.begin(0, false);
+            assert_eq!(ledger.end(0, reader, Effect::Absent), Ok(()), "the removal may have come last");
+            assert_eq!(ledger.end(0, two, Effect::Taken), Ok(()));
+            let reader = ledger.begin(0, false);
+            assert_eq!(ledger.end(0, reader, told), Ok(()), "it may have come first or last");
+            let reader = ledger.begin(0, false);
+            assert!(ledger.end(0, reader, then).is_err(), "and now it is known which");
+        }
     }
 
     #[test]

@@ -9,7 +9,9 @@
 //! * **Keys come and go**: a [`Ledger`] knows, for each key, whether an insert, upsert or removal is under way and what
 //!   the acknowledged ones add up to. An operation during which no such other was under way has exactly one right
 //!   outcome, and gets it checked. Where they overlap, any single outcome may be right; but insertions and removals of
-//!   one key that took effect alternate, so their sum must be 0 or 1 as soon as nothing is under way.
+//!   one key that took effect alternate, so their sum must be 0 or 1 as soon as nothing is under way. Blind upserts do not
+//!   say whether they inserted: behind one that overlapped with others the key's presence is not known, until an operation
+//!   that nothing overlaps has told it.
 //! * **Keys that nobody inserts** ([`ABSENT`](crate::workload::ABSENT)) are absent.
 //! * An operation that ended in an error may have taken effect or not. From then on nothing is said about the presence
 //!   of its key.
@@ -39,12 +41,22 @@ pub enum Effect {
     Added,
     /// The key was there, and is not now.
     Taken,
+    /// The key is there now; whether it was is not said.
+    Written,
 }
 
 impl Effect {
-    /// Was the key there when the operation took effect?
-    pub const fn was_present(self) -> bool {
-        matches!(self, Effect::Present | Effect::Taken)
+    /// Was the key there when the operation took effect? `None` if that is not said.
+    pub const fn was_present(self) -> Option<bool> {
+        match self {
+            Effect::Present | Effect::Taken => Some(true),
+            Effect::Absent | Effect::Added => Some(false),
+            Effect::Written => None,
+        }
+    }
+    /// Is it there behind the operation?
+    pub const fn is_present(self) -> bool {
+        matches!(self, Effect::Present | Effect::Added | Effect::Written)
     }
 }
 
@@ -144,10 +156,10 @@ impl Truth {
                     self.frontier.acknowledge(number);
                 }
                 match (fresh, effect.was_present()) {
-                    (false, true) | (true, false) => Ok(()),
+                    (_, None) | (false, Some(true)) | (true, Some(false)) => Ok(()),
                     _ if self.frontier.is_unknown(number) => Ok(()),
-                    (true, true) => Err(WrongAnswer::Phantom),
-                    (false, false) => Err(WrongAnswer::Missing),
+                    (true, Some(true)) => Err(WrongAnswer::Phantom),
+                    (false, Some(false)) => Err(WrongAnswer::Missing),
                 }
             }
         };

@@ -91,6 +91,8 @@ enum Mode {
 struct Tally {
     inserted: u64,
     updated: u64,
+    /// Upserts of an index that does not look whether the key was there.
+    written: u64,
     rejects: Vec<Reject>,
     /// The first line that was not dealt with, and why.
     ended: Option<(u64, Option<Error>)>,
@@ -151,9 +153,9 @@ async fn lane(index: Rc<AnyIndex>, mode: Mode, records: Vec<Record>, tally: Rc<R
             return tally.borrow_mut().end(line, None);
         }
         let done = match mode {
-            Mode::Upsert => index.upsert(&key, &value).await.map(|done| done == Upsert::Inserted),
+            Mode::Upsert => index.upsert(&key, &value).await,
             Mode::Insert => match index.insert(&key, &value).await {
-                Ok(Insert::Inserted) => Ok(true),
+                Ok(Insert::Inserted) => Ok(Upsert::Inserted),
                 Ok(Insert::Exists) => {
                     let why = "the key is there already".to_owned();
                     tally.borrow_mut().rejects.push(Reject { line, why });
@@ -164,8 +166,9 @@ async fn lane(index: Rc<AnyIndex>, mode: Mode, records: Vec<Record>, tally: Rc<R
         };
         let mut tally = tally.borrow_mut();
         match done {
-            Ok(true) => tally.inserted += 1,
-            Ok(false) => tally.updated += 1,
+            Ok(Upsert::Inserted) => tally.inserted += 1,
+            Ok(Upsert::Updated) => tally.updated += 1,
+            Ok(Upsert::Written) => tally.written += 1,
             Err(error @ (IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. })) => {
                 tally.rejects.push(Reject { line, why: error.to_string() });
             }
@@ -314,7 +317,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
     rejects.flush()?;
     let seconds = began.elapsed().as_secs_f64();
-    let Tally { inserted, updated, ended, .. } = tally.take();
+    let Tally { inserted, updated, written, ended, .. } = tally.take();
     let interrupted = stop.load(Ordering::Relaxed) && !(at_end && ended.is_none());
     // Lines below this number have been dealt with.
     let next_line = ended.as_ref().map_or(lines + 1, |(line, _)| *line);
@@ -324,6 +327,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         "lines": lines,
         "inserted": inserted,
         "updated": updated,
+        "written": written,
         "rejected": rejects.count,
         "next_line": next_line,
         "complete": at_end && ended.is_none() && failed.is_none(),
@@ -331,9 +335,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         "seconds": seconds,
     });
     args.json.give(&result, || {
-        let rate = (inserted + updated) as f64 / seconds.max(1e-9);
+        let rate = (inserted + updated + written) as f64 / seconds.max(1e-9);
         let rejected = rejects.count;
-        format!("{inserted} inserted, {updated} updated, {rejected} rejected in {seconds:.2} s ({rate:.0} a second)\n")
+        let blind = if written > 0 { format!("{written} written, ") } else { String::new() };
+        format!(
+            "{inserted} inserted, {updated} updated, {blind}{rejected} rejected in {seconds:.2} s ({rate:.0} a second)\n"
+        )
     })?;
     if let Some((line, Some(error))) = ended {
         let failure = Failure::from(error);

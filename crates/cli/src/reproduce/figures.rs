@@ -74,7 +74,7 @@ fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
 }
 
 /// Said beside every figure of ours.
-const NOT_MEASURED: &str = "not measured: RACE, SepHash and Outback, which farindex does not have yet, and SHARD without \
+const NOT_MEASURED: &str = "not measured: RACE, SepHash and Outback in this figure, and SHARD without \
                             RDMA-combining, which ours cannot do without";
 
 fn draw(out: &Path, figure: &Figure, runs: &[Measured], lines: &[String]) -> Result<Vec<String>, Failure> {

@@ -151,7 +151,7 @@ impl<I: HashIndex> Coalesced<I> {
         Ok(match remote {
             Remote::Insert => self.index.insert(key, value).await? == Insert::Exists,
             Remote::Update => self.index.update(key, value).await? == Update::Updated,
-            Remote::Upsert => self.index.upsert(key, value).await? == Upsert::Updated,
+            Remote::Upsert => self.index.upsert_told(key, value).await? == Upsert::Updated,
             Remote::Remove => self.index.remove(key).await? == Remove::Removed,
         })
     }

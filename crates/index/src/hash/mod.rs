@@ -1,4 +1,6 @@
 //! Unordered indexes.
 
 pub mod linear;
+pub mod race;
+pub mod sephash;
 pub mod shard;

@@ -47,6 +47,7 @@ async fn answer(index: &impl HashIndex, call: &Call) -> Result<Outcome, IndexErr
         },
         Call::Upsert { key, value } => match index.upsert(key, value).await? {
             Upsert::Inserted => Outcome::Inserted,
+            Upsert::Written => Outcome::Written,
             Upsert::Updated => Outcome::Updated,
         },
         Call::Remove { key } => match index.remove(key).await? {

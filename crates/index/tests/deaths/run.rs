@@ -115,6 +115,7 @@ impl<I: Mortal> Shared<I> {
             Op::Upsert => match index.upsert(key, value).await? {
                 Upsert::Inserted => Outcome::Inserted,
                 Upsert::Updated => Outcome::Updated,
+                Upsert::Written => Outcome::Written,
             },
             Op::Remove => match index.remove(key).await? {
                 Remove::Removed => Outcome::Removed,
@@ -155,6 +156,7 @@ impl<I: Mortal> Shared<I> {
             client.tick(session.endpoint()).await?;
         }
         session.maintain().await?;
+        session.endpoint().settle().await;
         drop((index, session));
         Ok(client.close(&me.connect()).await?)
     }
@@ -219,6 +221,7 @@ impl<I: Mortal> Shared<I> {
         if self.kind != Kind::Close {
             disarm(&me);
         }
+        session.endpoint().settle().await;
         drop((log, session));
         client.close(&me.connect()).await?;
         if self.kind == Kind::Close {
@@ -262,6 +265,7 @@ impl<I: Mortal> Shared<I> {
                 self.grow(&mut log, &session, &index).await?;
             }
         }
+        session.endpoint().settle().await;
         drop((over, session));
         Ok(client.close(&me.connect()).await?)
     }
@@ -307,7 +311,7 @@ impl<I: Mortal> Shared<I> {
         for info in catalog::list(&pool, &span).await? {
             I::open_info(&session, &info).await?.mend().await?;
         }
-        session.maintain().await?;
+        session.drain().await?;
         // Nothing is wrong now, and nothing is lost once it has been reclaimed.
         let mut audit = Audit::begin(&session, &span).await?;
         assert_eq!(reach_all::<I>(&session, &mut audit).await?, [""; 0]);

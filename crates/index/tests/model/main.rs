@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod errors;
+mod race;
 mod shard_faults;
 mod suite;
 

@@ -1,0 +1,340 @@
+//! The directory as one worker uses it.
+//!
+//! Invariants: X1 to X4 of the [module](super); an operation that begins in an epoch in which this worker has not read the
+//! root does so in its first batch, so whoever frees a dropped index two epochs later meets nobody who does not know.
+
+use super::layout::{DROPPED, Entry, MAX_DEPTH, ROOT_CHUNKS, ROOT_LEN, ROOT_SEAL, ROOT_SHAPE, Shape, suffix, width};
+use super::mirror::Mirror;
+use crate::IndexError;
+use crate::audit::Problems;
+use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Pin, PoolError, Session};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Bytes that one WRITE of zeros covers.
+const ZEROS: u64 = 32 << 10;
+/// Words that one READ of a walk fetches.
+const STEP: u64 = 4096;
+
+/// A directory, as one worker sees it.
+pub struct Directory {
+    root: RemotePtr,
+    seal: u64,
+    mirror: Arc<Mirror>,
+    /// The latest epoch of an operation that has read the root, and found the index there.
+    checked: Cell<u64>,
+}
+
+/// The look at the root within a batch.
+#[derive(Debug)]
+pub struct Guard {
+    root: Ticket,
+    epoch: u64,
+}
+
+impl Directory {
+    /// Makes a directory whose first segments are `first`, one for each suffix of `shape.initial_depth` bits, all of them
+    /// written and awaited (X1). Returns its root. On an error nothing is left of it.
+    pub async fn create(
+        session: &Session,
+        span: &Span,
+        node: NodeId,
+        seal: u64,
+        shape: Shape,
+        first: &[Entry],
+    ) -> Result<RemotePtr, IndexError> {
+        debug_assert_eq!(first.len(), 1 << shape.initial_depth);
+        let root = session.alloc(span, node, ROOT_LEN as u64).await?;
+        let bytes = shape.words_of(0) * 8;
+        let chunk = match session.alloc(span, node, bytes).await {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                session.free(span, root, ROOT_LEN as u64).await?;
+                return Err(error.into());
+            }
+        };
+        zero(span, chunk, bytes).await?;
+        let mut words: Vec<u64> = first.iter().map(|entry| entry.to_bits()).collect();
+        words.resize(shape.words_of(0) as usize, 0);
+        span.write(chunk, session.endpoint().buf_from_words(&words)).await?;
+        let mut words = [0; ROOT_LEN / 8];
+        words[ROOT_SEAL] = seal;
+        words[ROOT_SHAPE] = shape.encode();
+        words[ROOT_CHUNKS] = chunk.to_bits();
+        span.write(root, session.endpoint().buf_from_words(&words)).await?;
+        Ok(root)
+    }
+
+    /// Opens the directory with this root, for an operation that is pinned. The copy keeps at most `bound` bytes, and is
+    /// shared by all sessions of the client.
+    pub async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, bound: u64) -> Result<Self, IndexError> {
+        let words = pin.span().read(root, ROOT_LEN).await?;
+        let word = |i: usize| words.words().get(i).copied().unwrap_or_default();
+        if word(0) & DROPPED != 0 {
+            return Err(IndexError::Dropped);
+        }
+        let shape = Shape::decode(word(ROOT_SHAPE)).filter(|_| word(ROOT_SEAL) == seal);
+        let shape =
+            shape.ok_or_else(|| PoolError::Corrupt { at: root, what: "no index has such a root".to_owned() })?;
+        let mirror = pin.session().client().share(root.to_bits() ^ seal, || Mirror::new(shape, bound));
+        let directory = Directory { root, seal, mirror, checked: Cell::new(pin.epoch()) };
+        directory.learn_chunks(words.words());
+        Ok(directory)
+    }
+
+    /// Its root.
+    pub fn root(&self) -> RemotePtr {
+        self.root
+    }
+    /// How it began.
+    pub fn shape(&self) -> Shape {
+        self.mirror.shape()
+    }
+    /// The shared copy.
+    pub fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+    /// Bytes of the shared copy.
+    pub fn cache_bytes(&self) -> u64 {
+        self.mirror.bytes()
+    }
+
+    /// Adds a look at the root to an operation's first batch, if this worker has not looked in this epoch.
+    pub fn guard(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Guard> {
+        (self.checked.get() < epoch).then(|| Guard { root: batch.read(self.root, (ROOT_SEAL + 1) * 8), epoch })
+    }
+
+    /// Evaluates it: [`IndexError::Dropped`] if the index is not there any more. Call it before anything is concluded from
+    /// the rest of the batch.
+    pub fn finish_guard(&self, guard: Option<Guard>, done: &mut Done) -> Result<(), IndexError> {
+        let Some(Guard { root, epoch }) = guard else { return Ok(()) };
+        let words = done.buf(root);
+        self.check_alive(words.words())?;
+        self.checked.set(self.checked.get().max(epoch));
+        Ok(())
+    }
+
+    /// The memory of a dropped root is used again in the end; then it does not bear this index's seal.
+    fn check_alive(&self, words: &[u64]) -> Result<(), IndexError> {
+        let alive = words.first().is_some_and(|word| word & DROPPED == 0) && words.get(ROOT_SEAL) == Some(&self.seal);
+        if alive {
+            return Ok(());
+        }
+        // Every operation from now on is to be told.
+        self.checked.set(0);
+        Err(IndexError::Dropped)
+    }
+
+    fn learn_chunks(&self, words: &[u64]) {
+        for (chunk, word) in words.iter().skip(ROOT_CHUNKS).take(self.shape().chunks()).enumerate() {
+            self.mirror.learn_chunk(chunk, RemotePtr::from_bits(*word));
+        }
+    }
+
+    /// Reads the whole root.
+    async fn read_root(&self, span: &Span) -> Result<(), IndexError> {
+        let words = span.read(self.root, ROOT_LEN).await?;
+        self.check_alive(words.words())?;
+        self.learn_chunks(words.words());
+        Ok(())
+    }
+
+    /// Reads the root whatever it says: of an index that is being dropped, for who drops it.
+    pub async fn learn_root(&self, span: &Span) -> Result<(), IndexError> {
+        let words = span.read(self.root, ROOT_LEN).await?;
+        self.learn_chunks(words.words());
+        Ok(())
+    }
+
+    /// The longest suffix of a hash in the copy, and its word. `None` if the copy knows none: [`look_up`](Self::look_up).
+    pub fn find(&self, hash: u64) -> Option<(u64, Entry)> {
+        self.mirror.find(hash)
+    }
+
+    /// Reads the words of all suffixes of a hash that are longer than `above` bits and at most `depth` long, in one batch,
+    /// and notes them. Returns the longest that has a word; `None` if none has. `above` of zero asks for the first segment
+    /// as well. A `depth` that a segment has shown is one that the directory has words for (X3).
+    pub async fn look_up(
+        &self,
+        span: &Span,
+        hash: u64,
+        above: u32,
+        depth: u32,
+    ) -> Result<Option<(u64, Entry)>, IndexError> {
+        let shape = self.shape();
+        let unknown = |suffix: u64| self.mirror.chunk(shape.place(suffix).0).is_none();
+        if shape.births(hash, above, depth).any(unknown) {
+            // The chunk of a segment that was split off is in the root before the segment is (X3).
+            self.read_root(span).await?;
+        }
+        let mut batch = span.batch();
+        let mut asked = Vec::new();
+        for suffix in shape.births(hash, above, depth) {
+            if let Some(at) = self.address(suffix) {
+                asked.push((suffix, batch.read(at, 8)));
+            }
+        }
+        let mut done = batch.post().await?;
+        let mut longest = None;
+        for (suffix, ticket) in asked {
+            let entry = Entry::from_bits(first_word(&done.buf(ticket)));
+            self.mirror.learn(suffix, entry);
+            if longest.is_none() && !entry.is_none() {
+                longest = Some((suffix, entry));
+            }
+        }
+        Ok(longest)
+    }
+
+    /// Where the word of a suffix lies, if its chunk is known.
+    pub fn address(&self, suffix: u64) -> Option<RemotePtr> {
+        let (chunk, i) = self.shape().place(suffix);
+        self.mirror.chunk(chunk).map(|at| at.add(i * 8))
+    }
+
+    /// Where the word of a suffix lies; doubles the directory until there is such a place. `None` beyond
+    /// [`MAX_DEPTH`](super::layout::MAX_DEPTH). No lock is taken: who loses the race gives its zeros back.
+    pub async fn ensure(&self, pin: &Pin<'_>, suffix: u64) -> Result<Option<RemotePtr>, IndexError> {
+        if width(suffix) > MAX_DEPTH {
+            return Ok(None);
+        }
+        if let Some(at) = self.address(suffix) {
+            return Ok(Some(at));
+        }
+        self.read_root(pin.span()).await?;
+        if let Some(at) = self.address(suffix) {
+            return Ok(Some(at));
+        }
+        let (session, span) = (pin.session(), pin.span());
+        let (chunk, i) = self.shape().place(suffix);
+        let bytes = self.shape().words_of(chunk) * 8;
+        let made = session.alloc_now(span, self.root.node(), bytes).await?;
+        zero(span, made, bytes).await?;
+        let old = span.cas(self.root.add((ROOT_CHUNKS + chunk) as u64 * 8), 0, made.to_bits()).await?;
+        let at = if old == 0 {
+            made
+        } else {
+            session.free(span, made, bytes).await?;
+            RemotePtr::from_bits(old)
+        };
+        self.mirror.learn_chunk(chunk, at);
+        Ok(Some(at.add(i * 8)))
+    }
+
+    /// Notes that the word of a suffix was published.
+    pub fn published(&self, suffix: u64, entry: Entry) {
+        self.mirror.learn(suffix, entry);
+    }
+
+    /// Every word, in ascending order of suffixes; fills the copy on the way. The words of longer suffixes are read when `each`
+    /// has returned for all shorter ones, and so for all of their parents. So a child that is split off before `each` reads its
+    /// parent is met behind it, and who walks beside working clients misses nothing, if `each` reads the segment at once.
+    pub async fn walk(
+        &self,
+        span: &Span,
+        mut each: impl AsyncFnMut(u64, Entry) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        for born in self.shape().generations() {
+            let (chunk, first) = self.shape().place(born.start);
+            if self.mirror.chunk(chunk).is_none() {
+                self.learn_root(span).await?;
+            }
+            let Some(at) = self.mirror.chunk(chunk).map(|at| at.add(first * 8)) else { return Ok(()) };
+            let len = born.end - born.start;
+            for start in (0..len).step_by(STEP as usize) {
+                let words = span.read(at.add(start * 8), STEP.min(len - start) as usize * 8).await?;
+                for (suffix, word) in (born.start + start..).zip(words.words()) {
+                    let entry = Entry::from_bits(*word);
+                    if !entry.is_none() {
+                        self.mirror.learn(suffix, entry);
+                        each(suffix, entry).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes everything that the directory itself takes, and what of its words makes no sense; returns its bytes.
+    pub(crate) async fn audit(
+        &self,
+        span: &Span,
+        audit: &mut Audit,
+        problems: &mut Problems,
+    ) -> Result<u64, IndexError> {
+        self.read_root(span).await?;
+        audit.reach(self.root, ROOT_LEN as u64, "the root of a directory");
+        let mut bytes = ROOT_LEN as u64;
+        for chunk in 0..self.shape().chunks() {
+            if let Some(at) = self.mirror.chunk(chunk) {
+                let len = self.shape().words_of(chunk) * 8;
+                audit.reach(at, len, "a chunk of a directory");
+                bytes += len;
+            }
+        }
+        let mut known = std::collections::BTreeSet::new();
+        self.walk(span, async |suffix, entry| {
+            if self.shape().parent(suffix).is_some_and(|parent| !known.contains(&parent)) {
+                problems.add(format!("the segment of suffix {suffix:#b} has no parent"));
+            }
+            if entry.at().node() != self.root.node() {
+                problems.add(format!("the segment of suffix {suffix:#b} lies on another node, at {}", entry.at()));
+            }
+            known.insert(suffix);
+            Ok(())
+        })
+        .await?;
+        for first in (0..1 << self.shape().initial_depth).filter(|first| !known.contains(first)) {
+            problems.add(format!("the first segment of suffix {first:#b} is missing"));
+        }
+        Ok(bytes)
+    }
+
+    /// Tells everybody that the index with this seal has been dropped, if this is its root.
+    pub async fn mark_dropped(span: &Span, root: RemotePtr, seal: u64) -> Result<(), IndexError> {
+        loop {
+            let words = span.read(root, (ROOT_SEAL + 1) * 8).await?;
+            let word = first_word(&words);
+            if words.words().get(ROOT_SEAL) != Some(&seal) || word & DROPPED != 0 {
+                return Ok(());
+            }
+            if span.cas(root, word, word | DROPPED).await? == word {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives back the memory of a dropped directory, once nobody can see it any more. The segments are gone already.
+    pub async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
+        let words = span.read(self.root, ROOT_LEN).await?;
+        self.learn_chunks(words.words());
+        span.write(self.root, session.endpoint().buf_from_words(&[0; ROOT_LEN / 8])).await?;
+        for chunk in 0..self.shape().chunks() {
+            if let Some(at) = self.mirror.chunk(chunk) {
+                session.free(span, at, self.shape().words_of(chunk) * 8).await?;
+            }
+        }
+        session.free(span, self.root, ROOT_LEN as u64).await?;
+        Ok(())
+    }
+}
+
+/// Does a segment of this suffix and local depth hold a hash?
+pub const fn holds(of: u64, depth: u32, hash: u64) -> bool {
+    suffix(hash, depth) == of
+}
+
+fn first_word(buf: &Buf) -> u64 {
+    buf.words().first().copied().unwrap_or_default()
+}
+
+async fn zero(span: &Span, at: RemotePtr, bytes: u64) -> Result<(), IndexError> {
+    for start in (0..bytes).step_by(ZEROS as usize) {
+        let mut buf = span.endpoint().buf(ZEROS.min(bytes - start) as usize);
+        buf.words_mut().fill(0);
+        span.write(at.add(start), buf).await?;
+    }
+    Ok(())
+}

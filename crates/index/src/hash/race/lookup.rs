@@ -1,0 +1,330 @@
+//! Looking for a key.
+//!
+//! Invariants: a live word is believed wherever it is met, because nothing leaves a segment without having been frozen before
+//! somebody else can see it elsewhere; an absence is believed only if the state of the segment was read behind the buckets (one READ
+//! does not order its words, so the header in it proves nothing about the slots).
+
+use super::Race;
+use super::segment::{Mains, Seat, State, View, lock_of};
+use super::slot::{self, Entry};
+use super::table::Table;
+use crate::IndexError;
+use crate::backoff::Backoff;
+use crate::block::{self, Decoded, Header};
+use crate::extendible::directory::holds;
+use crate::faults::{Fault, planted};
+use crate::keyhash::KeyHash;
+use crate::marks::mark;
+use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
+use farindex_pool::{Pin, PoolError};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// A key that was found.
+pub(super) struct Hit {
+    /// Its slot, and what it holds.
+    pub slot: RemotePtr,
+    pub word: u64,
+    /// Its block, and what that holds.
+    pub ptr: RemotePtr,
+    pub header: Header,
+    pub buf: Buf,
+    /// Where the value lies among the block's bytes.
+    pub value: Range<usize>,
+}
+
+impl Hit {
+    /// What the entry is at.
+    pub(super) fn state(&self) -> Option<slot::State> {
+        Entry::decode(self.word).map(|entry| entry.state)
+    }
+}
+
+/// Entries of one key: usually one.
+pub(super) type Hits = SmallVec<[Hit; 1]>;
+
+/// A key that was not found, and what was read of the place where it would be.
+pub(super) struct Absence {
+    pub seat: Seat,
+    pub view: View,
+}
+
+/// What a lookup found.
+pub(super) enum Looked {
+    /// The key.
+    Hit(Hit),
+    /// Its absence; for [`Aim::Add`] not yet proved.
+    Absent(Absence),
+}
+
+/// What the key is looked for for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Its value, wherever it stands.
+    Read,
+    /// To change it.
+    Change,
+    /// To add it if it is absent, which is proved in that step.
+    Add,
+}
+
+/// READs of a key's buckets within a batch.
+pub(super) type Parts = SmallVec<[(RemotePtr, Ticket); 2]>;
+
+/// One operation on one key.
+pub(super) struct Op<'a> {
+    pub(super) race: &'a Race,
+    pub(super) table: &'a Table,
+    pub(super) pin: Pin<'a>,
+    pub(super) key: &'a [u8],
+    pub(super) hash: KeyHash,
+    pub(super) mains: Mains,
+    pub(super) backoff: Backoff,
+    /// Pointers to other keys' blocks. Under the pin they stay what they are (R8).
+    rejected: SmallVec<[u64; 4]>,
+    /// A segment that was looked up because the copy has none as near.
+    nearer: Option<Seat>,
+    /// Buckets that a lost CAS has brought.
+    pub(super) ready: Option<(Seat, View)>,
+    /// Has the block of this operation been in a slot?
+    pub(super) seen: bool,
+    guarded: bool,
+}
+
+impl<'a> Op<'a> {
+    pub(super) fn new(race: &'a Race, table: &'a Table, pin: Pin<'a>, hash: KeyHash, key: &'a [u8]) -> Self {
+        Op {
+            race,
+            table,
+            pin,
+            key,
+            hash,
+            mains: table.shape().mains(hash),
+            backoff: Backoff::default(),
+            rejected: SmallVec::new(),
+            nearer: None,
+            ready: None,
+            seen: false,
+            guarded: false,
+        }
+    }
+
+    pub(super) fn span(&self) -> &Span {
+        self.pin.span()
+    }
+    pub(super) fn fp(&self) -> u64 {
+        slot::fingerprint(self.hash)
+    }
+    /// May others have met this operation's block?
+    pub(super) fn was_seen(&self) -> bool {
+        self.seen
+    }
+
+    /// Waits for who holds a segment's lock, longer each time; after a while looks after it, and takes over from the dead.
+    pub(super) async fn wait_for(&mut self, segment: RemotePtr) -> Result<(), IndexError> {
+        match self.backoff.wait(self.pin.session()).await {
+            true => Box::pin(self.look_after(lock_of(segment).at)).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>, aim: Aim) -> Result<Looked, IndexError> {
+        loop {
+            if let Some(looked) = self.look_once(along, aim).await? {
+                return Ok(looked);
+            }
+        }
+    }
+
+    async fn look_once(
+        &mut self,
+        along: &mut Option<(RemotePtr, Buf)>,
+        aim: Aim,
+    ) -> Result<Option<Looked>, IndexError> {
+        let (seat, view) = match self.ready.take() {
+            Some(ready) => ready,
+            None => {
+                let seat = self.seat().await?;
+                (seat, self.read(seat, along).await?)
+            }
+        };
+        let candidates = self.candidates(&view, |state| state != slot::State::Tentative);
+        let mut frozen = None;
+        if !candidates.is_empty() {
+            let Some(hits) = self.same_key(candidates).await? else { return Ok(None) };
+            for hit in hits {
+                match hit.state() {
+                    Some(slot::State::Live) => return Ok(Some(Looked::Hit(hit))),
+                    _ => frozen = Some(hit),
+                }
+            }
+        }
+        let depth = view.depth(seat.suffix);
+        self.table.saw(depth);
+        if depth > 0 && !holds(seat.suffix, depth, self.hash.bits()) {
+            mark!("race: lookup: a header tells of a split");
+            self.descend(seat, depth).await?;
+            return Ok(None);
+        }
+        let proved = self.race.published() || frozen.is_none() && planted(Fault::HeaderProves);
+        if proved || aim == Aim::Add && frozen.is_none() {
+            return Ok(Some(Looked::Absent(Absence { seat, view })));
+        }
+        Box::pin(self.conclude(seat, view, frozen, aim)).await
+    }
+
+    /// No live entry: is the key frozen, is it absent, or was this the wrong segment?
+    async fn conclude(
+        &mut self,
+        seat: Seat,
+        view: View,
+        frozen: Option<Hit>,
+        aim: Aim,
+    ) -> Result<Option<Looked>, IndexError> {
+        let word = self.span().read(seat.at, 8).await?.words().first().copied().unwrap_or_default();
+        let state = self.expect(seat, word)?;
+        if !state.holds(self.hash) {
+            mark!("race: lookup: the state tells of a split");
+            self.descend(seat, state.depth()).await?;
+            return Ok(None);
+        }
+        match frozen {
+            Some(hit) if aim == Aim::Read && state.locked() && !state.closing() => {
+                mark!("race: lookup: read while frozen");
+                Ok(Some(Looked::Hit(hit)))
+            }
+            None if !state.closing() => Ok(Some(Looked::Absent(Absence { seat, view }))),
+            _ => {
+                mark!("race: lookup: waits for a split");
+                self.wait_for(seat.at).await.map(|()| None)
+            }
+        }
+    }
+
+    /// The state of a segment; one that is none of this segment's is an error.
+    pub(super) fn expect(&self, seat: Seat, word: u64) -> Result<State, IndexError> {
+        let state = State(word);
+        if state.suffix() != seat.suffix || state.depth() < self.table.birth(seat.suffix) {
+            let what = format!("no segment of suffix {:#b} has a state of {word:#018x}", seat.suffix);
+            return Err(PoolError::Corrupt { at: seat.at, what }.into());
+        }
+        self.table.saw(state.depth());
+        Ok(state)
+    }
+
+    /// The segment to look into: the nearest that is known.
+    async fn seat(&mut self) -> Result<Seat, IndexError> {
+        if let Some(seat) = self.nearer.or_else(|| self.table.find(self.hash.bits())) {
+            return Ok(seat);
+        }
+        mark!("race: lookup: nothing cached");
+        // Before anything is believed that is read without the root.
+        let mut batch = self.pin.span().batch();
+        let guard = self.table.directory().guard(&mut batch, self.pin.epoch());
+        if guard.is_some() {
+            let mut done = batch.post().await?;
+            self.table.directory().finish_guard(guard, &mut done)?;
+        }
+        self.guarded = true;
+        let depth = self.table.directory().shape().initial_depth;
+        let seat = self.table.descend(self.pin.span(), self.hash.bits(), None, depth).await?;
+        self.nearer = Some(seat);
+        Ok(seat)
+    }
+
+    /// A segment was split: looks up which of its children, or of theirs, holds the key.
+    pub(super) async fn descend(&mut self, from: Seat, depth: u32) -> Result<(), IndexError> {
+        let seat = self.table.descend(self.pin.span(), self.hash.bits(), Some(from), depth).await?;
+        self.nearer = Some(seat);
+        Ok(())
+    }
+
+    /// Adds READs of the key's buckets to a batch.
+    pub(super) fn read_parts(&self, batch: &mut Batch<'_>, seat: Seat) -> Parts {
+        let parts = self.table.shape().parts(self.mains);
+        parts.into_iter().map(|(from, len)| (seat.at.add(from), batch.read(seat.at.add(from), len))).collect()
+    }
+    /// What those have brought.
+    pub(super) fn view(&self, seat: Seat, parts: Parts, done: &mut Done) -> View {
+        let parts = parts.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
+        View::new(self.table.shape(), seat.at, self.mains, parts)
+    }
+
+    /// The first batch of a lookup.
+    async fn read(&mut self, seat: Seat, along: &mut Option<(RemotePtr, Buf)>) -> Result<View, IndexError> {
+        let mut batch = self.pin.span().batch();
+        let guard = match std::mem::replace(&mut self.guarded, true) {
+            false => self.table.directory().guard(&mut batch, self.pin.epoch()),
+            true => None,
+        };
+        if let Some((ptr, buf)) = along.take() {
+            batch.write(ptr, buf);
+        }
+        let parts = self.read_parts(&mut batch, seat);
+        let mut done = batch.post().await?;
+        self.table.directory().finish_guard(guard, &mut done)?;
+        Ok(self.view(seat, parts, &mut done))
+    }
+
+    /// Slots of the key's fingerprint whose entries are at what `wanted` says, without those that are known to be others'.
+    pub(super) fn candidates(
+        &self,
+        view: &View,
+        wanted: impl Fn(slot::State) -> bool,
+    ) -> SmallVec<[(RemotePtr, u64); 2]> {
+        let known = |word: u64| self.rejected.contains(&slot::pointer(word));
+        let wanted = |word: u64| Entry::decode(word).is_some_and(|entry| wanted(entry.state));
+        view.matches(self.fp()).filter(|(_, word)| wanted(*word) && !known(*word)).collect()
+    }
+
+    /// Reads the candidates' blocks, all in one batch, and returns those that have the key. `None` if one of them does not decode,
+    /// and has gone meanwhile.
+    pub(super) async fn same_key(
+        &mut self,
+        candidates: SmallVec<[(RemotePtr, u64); 2]>,
+    ) -> Result<Option<Hits>, IndexError> {
+        let span = self.pin.span();
+        let mut batch = span.block_batch();
+        let mut asked = SmallVec::<[_; 2]>::new();
+        for (slot, word) in candidates {
+            let Some(entry) = Entry::decode(word) else { continue };
+            asked.push((slot, word, entry.ptr, batch.read(entry.ptr, entry.block_len())));
+        }
+        let mut done = batch.post().await?;
+        let mut hits = Hits::new();
+        for (slot, word, ptr, ticket) in asked {
+            let mut buf = done.buf(ticket);
+            let mut decoded = block::decode(&buf);
+            if let Decoded::Longer(len) = decoded {
+                if Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
+                    self.rejected.push(slot::pointer(word));
+                    continue;
+                }
+                buf = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
+                decoded = block::decode(&buf);
+            }
+            let Decoded::Sound(header, key, value) = decoded else {
+                return Box::pin(self.unsound(slot, word, ptr)).await;
+            };
+            if buf.bytes().get(key) == Some(self.key) {
+                hits.push(Hit { slot, word, ptr, header, buf, value });
+            } else {
+                self.rejected.push(slot::pointer(word));
+            }
+        }
+        Ok(Some(hits))
+    }
+
+    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
+    /// damaged.
+    async fn unsound(&mut self, slot: RemotePtr, word: u64, ptr: RemotePtr) -> Result<Option<Hits>, IndexError> {
+        let now = self.span().read(slot, 8).await?;
+        if now.words().first().is_some_and(|now| slot::pointer(*now) == slot::pointer(word)) {
+            let what = "the key-value block has a wrong checksum".to_owned();
+            return Err(PoolError::Corrupt { at: ptr, what }.into());
+        }
+        self.backoff.wait(self.pin.session()).await;
+        Ok(None)
+    }
+}

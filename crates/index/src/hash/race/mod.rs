@@ -1,0 +1,405 @@
+//! RACE: extendible hashing with two choices and shared overflow buckets, for one-sided verbs.
+//!
+//! After P. Zuo et al., USENIX ATC 2021, as it is described where it is the baseline: X. Min et al. (SepHash), PVLDB 17(5), and
+//! H. Zha et al. (SHARD), PVLDB 19(4). docs/protocols/race.md has the protocol, its linearization points, and the numbered
+//! deviations; this is the map:
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`slot`] | the 8-byte slot |
+//! | [`segment`] | segments, the places of a key, what a READ of them shows |
+//! | [`table`] | the directory and what goes with it, one for each memory node |
+//! | `lookup` | search |
+//! | `insert` | insert: tentative first |
+//! | `split` | a segment becomes two |
+//! | `rescue` | what the dead leave under a lock |
+//! | `published` | insert and split as published, for checkers to convict |
+//! | `walk` | every entry, for dumps and checks |
+
+mod insert;
+mod lookup;
+mod published;
+mod rescue;
+pub mod segment;
+pub mod slot;
+mod split;
+pub mod table;
+mod walk;
+
+use crate::block::{self, MAX_KEY, MAX_VALUE};
+use crate::extendible::layout::MAX_DEPTH;
+use crate::faults::{Fault, planted};
+use crate::keyhash::KeyHash;
+use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::marks::mark;
+use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::{IndexError, Value};
+use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_pool::layout::CONFIG_LEN;
+use farindex_pool::{IndexInfo, Session, catalog};
+use insert::Put;
+use lookup::{Aim, Hit, Looked, Op};
+use serde::{Deserialize, Serialize};
+use slot::{EMPTY, Entry};
+use std::rc::Rc;
+use table::Table;
+
+/// This kind's number in the catalog.
+pub const KIND: u32 = 3;
+/// Version of its format.
+pub const FORMAT: u32 = 1;
+
+/// Settings of a RACE index.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// A new table has `2^initial_depth` segments on each memory node; at least 2.
+    pub initial_depth: u64,
+    /// Groups of a segment, each of two main buckets and an overflow bucket (64 in SepHash's comparison).
+    pub groups: u64,
+    /// Bits of the longest suffix: a segment of that depth is not split any more.
+    pub max_depth: u64,
+    /// Which protocol.
+    pub variant: Variant,
+}
+
+/// Which protocol an index runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// Repaired: linearizable.
+    #[default]
+    Repaired,
+    /// Inserts and splits as published: an insert is seen before it has looked for duplicates, and a split moves entries one by one
+    /// while inserts go on. For checkers to convict.
+    Published,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { initial_depth: 2, groups: 64, max_depth: u64::from(MAX_DEPTH), variant: Variant::Repaired }
+    }
+}
+
+impl Settings for Config {
+    fn check(&self) -> Result<(), IndexError> {
+        let bad = |what: String| Err(IndexError::BadConfig(what));
+        if !(1..=16).contains(&self.initial_depth) {
+            return bad(format!("an initial depth of {}: it takes 1 to 16", self.initial_depth));
+        }
+        if !(1..=segment::MAX_GROUPS).contains(&self.groups) {
+            return bad(format!("segments of {} groups: it takes 1 to {}", self.groups, segment::MAX_GROUPS));
+        }
+        if !(self.initial_depth..=u64::from(MAX_DEPTH)).contains(&self.max_depth) {
+            return bad(format!("a depth of at most {}: it takes the initial depth to {MAX_DEPTH}", self.max_depth));
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> [u8; CONFIG_LEN] {
+        let mut bytes = [0; CONFIG_LEN];
+        bytes[..8].copy_from_slice(&self.initial_depth.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.groups.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.max_depth.to_le_bytes());
+        bytes[24] = u8::from(self.variant == Variant::Published);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
+        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
+        let variant = if bytes[24] == 1 { Variant::Published } else { Variant::Repaired };
+        let config = Config { initial_depth: word(0), groups: word(1), max_depth: word(2), variant };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A RACE index, as one worker thread uses it.
+pub struct Race {
+    session: Rc<Session>,
+    uid: u64,
+    config: Config,
+    /// One table for each memory node: a key's hash tells which.
+    tables: Vec<Table>,
+}
+
+impl Race {
+    /// Makes an index and opens it.
+    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
+        config.check()?;
+        expect_new(session, name).await?;
+        let span = session.span(OpKind::Other);
+        let uid = catalog::new_uid(&span).await?;
+        let nodes = session.pool().nodes();
+        let list_len = nodes.len() as u64 * 8;
+        let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
+        let mut roots = Vec::new();
+        let made = async {
+            for node in nodes {
+                roots.push(Table::create(session, &span, node, seal(session, uid), config).await?);
+            }
+            let words: Vec<_> = roots.iter().map(|root: &RemotePtr| root.to_bits()).collect();
+            span.write(list, session.endpoint().buf_from_words(&words)).await?;
+            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?)
+        };
+        match made.await {
+            Ok(info) => Self::open_info(session, &info).await,
+            Err(error) => {
+                // Nobody has seen it: everything goes back.
+                for root in roots {
+                    let pin = session.pin(session.span(OpKind::Other))?;
+                    let table = Table::open(&pin, root, seal(session, uid), config).await?;
+                    drop(pin);
+                    table.free(session, &span).await?;
+                }
+                session.free(&span, list, list_len).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens an index that was found in the catalog.
+    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+        let config = expect_kind::<Self>(info)?;
+        let pin = session.pin(session.span(OpKind::Other))?;
+        let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
+        let mut tables = Vec::new();
+        for root in list.words() {
+            let root = RemotePtr::from_bits(*root);
+            tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
+        }
+        drop(pin);
+        Ok(Race { session: Rc::clone(session), uid: info.uid, config, tables })
+    }
+
+    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
+    /// memory goes back once all operations that may still use it have ended.
+    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    /// Its number in the catalog, which no other index of the pool ever has.
+    pub fn uid(&self) -> u64 {
+        self.uid
+    }
+    /// How many bits the deepest segment has more than at the beginning, as far as this worker knows.
+    pub fn resizes(&self) -> u64 {
+        let deepest = self.tables.iter().map(|table| u64::from(table.deepest())).max().unwrap_or(0);
+        deepest.saturating_sub(self.config.initial_depth)
+    }
+    /// The session that it works in.
+    pub fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+    /// Its tables, one for each memory node.
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    fn table(&self, hash: KeyHash) -> &Table {
+        &self.tables[hash.part(self.tables.len())]
+    }
+    fn published(&self) -> bool {
+        self.config.variant == Variant::Published
+    }
+
+    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        if key.len() > MAX_KEY {
+            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
+        }
+        if value.len() > MAX_VALUE {
+            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
+        }
+        Ok(())
+    }
+
+    /// Between operations: reclamation, which no operation should pay for under its pin.
+    async fn after(&self) -> Result<(), IndexError> {
+        if self.session.maintenance_due() {
+            self.session.maintain().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a block, looks for the key, and does what `mode` says.
+    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, value)?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let span = self.session.span(kind);
+        let ptr = self.session.alloc(&span, table.node(), block::block_len(key.len(), value.len()) as u64).await?;
+        let buf = block::encode(self.session.endpoint(), hash, key, value);
+        let wrote = self.write_block(table, span, mode, hash, key, (ptr, buf)).await;
+        self.after().await?;
+        wrote
+    }
+
+    async fn write_block(
+        &self,
+        table: &Table,
+        span: Span,
+        mode: Mode,
+        hash: KeyHash,
+        key: &[u8],
+        (ptr, buf): (RemotePtr, Buf),
+    ) -> Result<Wrote, IndexError> {
+        let block_len = buf.len();
+        let pin = match self.session.pin(span) {
+            Ok(pin) => pin,
+            Err(error) => {
+                self.session.discard(ptr, block_len as u64);
+                return Err(error.into());
+            }
+        };
+        let mut op = Op::new(self, table, pin, hash, key);
+        let mut along = Some((ptr, buf));
+        let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
+        if planted(Fault::UnawaitedBlock)
+            && let Some((ptr, buf)) = along.take()
+        {
+            let mut batch = op.span().batch();
+            batch.write(ptr, buf);
+            batch.post_detached();
+        }
+        let wrote = op.write(mode, &mut along, (ptr, block_len)).await;
+        if let (Some((ptr, buf)), Ok(Wrote::Inserted | Wrote::Updated)) = (late, &wrote) {
+            op.span().write(ptr, buf).await?;
+        }
+        match &wrote {
+            Ok(Wrote::Inserted | Wrote::Updated) => {}
+            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+            Err(IndexError::Fabric(_)) => {}
+            // Somebody may have met it in a tentative slot (R8).
+            _ if op.was_seen() => op.pin.retire(ptr, block_len as u64),
+            _ => self.session.discard(ptr, block_len as u64),
+        }
+        wrote
+    }
+}
+
+pool_index!(Race, Config, KIND, "race", FORMAT);
+
+impl Op<'_> {
+    async fn write(
+        &mut self,
+        mode: Mode,
+        along: &mut Option<(RemotePtr, Buf)>,
+        (ptr, block_len): (RemotePtr, usize),
+    ) -> Result<Wrote, IndexError> {
+        let aim = if mode == Mode::Update { Aim::Change } else { Aim::Add };
+        loop {
+            match self.look(along, aim).await? {
+                Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
+                Looked::Hit(hit) => {
+                    let entry = Entry { state: slot::State::Live, fp: self.fp(), len: slot::units(block_len), ptr };
+                    if self.replace(&hit, entry.encode()).await? {
+                        return Ok(Wrote::Updated);
+                    }
+                }
+                Looked::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
+                Looked::Absent(absence) => match self.put(absence, ptr, block_len).await? {
+                    Put::Done => return Ok(Wrote::Inserted),
+                    Put::Exists => return Ok(Wrote::Exists),
+                    Put::Again => {}
+                    Put::Crowded(seat, depth) => Box::pin(self.split(seat, depth)).await?,
+                },
+            }
+        }
+    }
+
+    /// CASes the slot of a key that was found; on success the old block is retired.
+    async fn replace(&mut self, hit: &Hit, word: u64) -> Result<bool, IndexError> {
+        let done = self.span().cas(hit.slot, hit.word, word).await? == hit.word;
+        if !done {
+            mark!("race: replace: CAS lost");
+        }
+        if done && planted(Fault::NoGrace) {
+            self.pin.session().discard(hit.ptr, hit.header.block_len() as u64);
+        } else if done {
+            self.pin.retire(hit.ptr, hit.header.block_len() as u64);
+        }
+        Ok(done)
+    }
+}
+
+/// What a write does with a key that is present, and with one that is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Insert,
+    Update,
+    Upsert,
+}
+
+enum Wrote {
+    Inserted,
+    Updated,
+    Exists,
+    Absent,
+}
+
+impl HashIndex for Race {
+    fn limits(&self) -> Limits {
+        Limits { key: MAX_KEY, value: MAX_VALUE }
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        let mut op = Op::new(self, self.table(hash), pin, hash, key);
+        match op.look(&mut None, Aim::Read).await? {
+            Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            Looked::Absent(_) => Ok(None),
+        }
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
+            Wrote::Exists => Ok(Insert::Exists),
+            _ => Ok(Insert::Inserted),
+        }
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        match self.write(OpKind::Update, Mode::Update, key, value).await? {
+            Wrote::Absent => Ok(Update::Absent),
+            _ => Ok(Update::Updated),
+        }
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
+            Wrote::Updated => Ok(Upsert::Updated),
+            _ => Ok(Upsert::Inserted),
+        }
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let removed = {
+            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
+            let mut op = Op::new(self, self.table(hash), pin, hash, key);
+            loop {
+                match op.look(&mut None, Aim::Change).await? {
+                    Looked::Absent(_) => break Remove::Absent,
+                    Looked::Hit(hit) if op.replace(&hit, EMPTY).await? => break Remove::Removed,
+                    Looked::Hit(_) => {}
+                }
+            }
+        };
+        self.after().await?;
+        Ok(removed)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.tables.iter().map(Table::cache_bytes).sum()
+    }
+}

@@ -1,0 +1,147 @@
+//! One memory node's table: its directory, and what all of its segments have in common.
+//!
+//! Invariants: those of the [directory](crate::extendible); all segments lie on the node of the root.
+
+use super::Config;
+use super::segment::{Seat, Shape, State};
+use crate::IndexError;
+use crate::extendible::directory::Directory;
+use crate::extendible::layout::{Entry, Shape as DirectoryShape};
+use farindex_fabric::{NodeId, RemotePtr, Span};
+use farindex_pool::{Pin, PoolError, Session};
+use std::cell::Cell;
+
+/// Bytes of a directory that a compute node caches at most.
+const CACHE: u64 = 256 << 20;
+
+/// A table, as one worker sees it.
+pub struct Table {
+    directory: Directory,
+    seal: u64,
+    shape: Shape,
+    max_depth: u32,
+    /// The deepest segment met.
+    deepest: Cell<u32>,
+}
+
+impl Table {
+    /// Makes a table on a node; returns the root of its directory. On an error nothing is left of it.
+    pub(super) async fn create(
+        session: &Session,
+        span: &Span,
+        node: NodeId,
+        seal: u64,
+        config: &Config,
+    ) -> Result<RemotePtr, IndexError> {
+        let shape = Shape { groups: config.groups };
+        let depth = config.initial_depth as u32;
+        let mut first = Vec::new();
+        let made = async {
+            for suffix in 0..1 << depth {
+                let at = session.alloc(span, node, shape.bytes() as u64).await?;
+                first.push(at);
+                let words = shape.empty(State::open(suffix, depth), seal);
+                span.write(at, session.endpoint().buf_from_words(&words)).await?;
+            }
+            let entries: Vec<_> = first.iter().filter_map(|at| Entry::new(*at, 0)).collect();
+            Directory::create(session, span, node, seal, DirectoryShape { initial_depth: depth }, &entries).await
+        };
+        let made = made.await;
+        if made.is_err() {
+            for at in first {
+                session.free(span, at, shape.bytes() as u64).await?;
+            }
+        }
+        made
+    }
+
+    /// Opens the table with this root, for an operation that is pinned.
+    pub(super) async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
+        let directory = Directory::open(pin, root, seal, CACHE).await?;
+        let shape = Shape { groups: config.groups };
+        let deepest = Cell::new(config.initial_depth as u32);
+        Ok(Table { directory, seal, shape, max_depth: config.max_depth as u32, deepest })
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+    /// Shape of its segments.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+    /// What all of its segments bear.
+    pub(super) fn seal(&self) -> u64 {
+        self.seal
+    }
+    /// Depth at which a segment is not split any more.
+    pub(super) fn max_depth(&self) -> u32 {
+        self.max_depth
+    }
+    /// Its memory node.
+    pub fn node(&self) -> NodeId {
+        self.directory.root().node()
+    }
+    /// Depth of the deepest segment that this worker has met.
+    pub fn deepest(&self) -> u32 {
+        self.deepest.get()
+    }
+    pub(super) fn saw(&self, depth: u32) {
+        self.deepest.set(self.deepest.get().max(depth));
+    }
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.directory.cache_bytes()
+    }
+
+    /// The segment that the copy has for a hash.
+    pub(super) fn find(&self, hash: u64) -> Option<Seat> {
+        self.directory.find(hash).map(|(suffix, entry)| Seat { suffix, at: entry.at() })
+    }
+
+    /// The segment of a hash that was split off from `from`, whose depth is at least `depth` bits; or with `from` of `None` its first
+    /// segment.
+    pub(super) async fn descend(
+        &self,
+        span: &Span,
+        hash: u64,
+        from: Option<Seat>,
+        depth: u32,
+    ) -> Result<Seat, IndexError> {
+        let above = from.map_or(0, |seat| self.birth(seat.suffix));
+        match self.directory.look_up(span, hash, above, depth).await? {
+            Some((suffix, entry)) => Ok(Seat { suffix, at: entry.at() }),
+            None => {
+                let at = from.map_or(self.directory.root(), |seat| seat.at);
+                let what = format!("the directory names no segment of depth {depth} for a hash that has one");
+                Err(PoolError::Corrupt { at, what }.into())
+            }
+        }
+    }
+
+    /// The child that the split of a segment of this depth makes, if the directory names it.
+    pub(super) async fn child(&self, span: &Span, state: State) -> Result<Option<Seat>, IndexError> {
+        let found = self.directory.look_up(span, state.child(), state.depth(), state.depth() + 1).await?;
+        Ok(found.map(|(suffix, entry)| Seat { suffix, at: entry.at() }))
+    }
+
+    /// Depth at which the segment of a suffix came to be.
+    pub(super) fn birth(&self, suffix: u64) -> u32 {
+        crate::extendible::layout::width(suffix).max(self.directory.shape().initial_depth)
+    }
+
+    /// Gives back a table that nobody can see, entries aside.
+    pub(super) async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
+        let mut segments = Vec::new();
+        self.directory
+            .walk(span, async |_, entry| {
+                segments.push(entry.at());
+                Ok(())
+            })
+            .await?;
+        for at in segments {
+            session.free(span, at, self.shape.bytes() as u64).await?;
+        }
+        self.directory.free(session, span).await
+    }
+}

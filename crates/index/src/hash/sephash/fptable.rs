@@ -1,0 +1,246 @@
+//! FPTable: where the entries of a fingerprint begin in a MainSegment, predicted (4.4.2).
+//!
+//! With `E` entries and `avr = E / 256`, entries of fingerprint `i` are predicted to begin at `avr * i + delta` (formula 1).
+//! A *record point* sets `delta` anew wherever the prediction would be off by the tolerance or more: half of `avr` in the
+//! paper (formula 2). 32 record points are inline; further ones overflow.
+//!
+//! Invariants: a prediction is a hint, and a READ of what it predicts proves itself: entries are sorted, so it is complete
+//! if it begins with a smaller fingerprint, or at the beginning, and ends with a larger one, or at the end. In a table that
+//! was built for the MainSegment at hand, the prediction is never short.
+//!
+//! Where half of `avr` would take more record points than there is room for, the tolerance is raised until they fit
+//! (deviation 10 of docs/protocols/sephash.md). A delta is in units of `q`, which a signed byte is enough for.
+
+use super::layout::FINGERPRINTS;
+use std::ops::Range;
+
+/// Record points that are inline.
+pub const INLINE_POINTS: usize = 32;
+/// Record points at most, those that overflow included.
+pub const MAX_POINTS: usize = 48;
+/// Words of a table in far memory.
+pub const TABLE_WORDS: usize = 2 + MAX_POINTS * 2 / 8;
+/// MainSegments of so many entries are read whole.
+const SMALL: usize = 24;
+
+/// A FPTable.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FpTable {
+    /// Record points.
+    Points(Points),
+    /// The naive one, for comparison: where each fingerprint begins.
+    Starts(Box<[u32]>),
+}
+
+/// Record points of one MainSegment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Points {
+    len: u32,
+    quantum: f32,
+    tolerance: f32,
+    /// From which fingerprint on, and the delta in quanta.
+    points: Vec<(u8, i8)>,
+}
+
+impl Points {
+    /// For a MainSegment where entries of fingerprint `i` begin at `starts[i]`; `starts[256]` is the end.
+    pub fn build(starts: &[u32]) -> Self {
+        let len = starts.get(FINGERPRINTS).copied().unwrap_or_default();
+        let average = len as f32 / FINGERPRINTS as f32;
+        let off = |i: usize| starts.get(i).copied().unwrap_or(len) as f32 - average * i as f32;
+        let farthest = (0..FINGERPRINTS).map(|i| off(i).abs()).fold(0.0, f32::max);
+        let mut factor = 0.5;
+        loop {
+            let tolerance = (average * factor).max(1.0);
+            let quantum = (tolerance / 4.0).max(farthest / 127.0);
+            let tolerance = tolerance.max(quantum);
+            let mut points = Vec::new();
+            let mut delta = 0_i8;
+            for i in 0..FINGERPRINTS {
+                if (off(i) - f32::from(delta) * quantum).abs() >= tolerance {
+                    delta = (off(i) / quantum).round().clamp(-127.0, 127.0) as i8;
+                    points.push((i as u8, delta));
+                }
+            }
+            if points.len() <= MAX_POINTS || factor > 1e6 {
+                points.truncate(MAX_POINTS);
+                return Points { len, quantum, tolerance, points };
+            }
+            factor *= 1.25;
+        }
+    }
+
+    /// A guess at a MainSegment that has grown to `len` entries since, or whose table is not known.
+    pub fn guess(older: Option<&Points>, len: usize) -> Self {
+        let spread = (len as f32).sqrt();
+        let scale = |older: &Points| len as f32 / (older.len.max(1)) as f32;
+        match older.filter(|older| older.len > 0 && scale(older) < 1.5 && scale(older) > 0.7) {
+            Some(older) => Points {
+                len: len as u32,
+                quantum: older.quantum * scale(older),
+                tolerance: older.tolerance * scale(older) + spread / 4.0,
+                points: older.points.clone(),
+            },
+            None => Points { len: len as u32, quantum: 1.0, tolerance: spread * 1.5, points: Vec::new() },
+        }
+    }
+
+    fn start(&self, fp: usize) -> f32 {
+        let at = self.points.partition_point(|(from, _)| usize::from(*from) <= fp);
+        let delta = at.checked_sub(1).and_then(|i| self.points.get(i)).map_or(0, |(_, delta)| *delta);
+        self.len as f32 / FINGERPRINTS as f32 * fp as f32 + f32::from(delta) * self.quantum
+    }
+
+    fn predict(&self, fp: u8) -> Range<usize> {
+        let len = self.len as usize;
+        if len <= SMALL {
+            return 0..len;
+        }
+        let low = (self.start(usize::from(fp)) - self.tolerance).floor().max(0.0) as usize;
+        let high = match fp {
+            u8::MAX => len,
+            _ => (self.start(usize::from(fp) + 1) + self.tolerance).ceil().max(0.0) as usize,
+        };
+        let low = low.min(len - 1);
+        low..high.clamp(low + 1, len)
+    }
+
+    /// The words that far memory keeps.
+    pub fn encode(&self) -> [u64; TABLE_WORDS] {
+        let mut words = [0; TABLE_WORDS];
+        words[0] = u64::from(self.len) | (self.points.len() as u64) << 32;
+        words[1] = u64::from(self.quantum.to_bits()) | u64::from(self.tolerance.to_bits()) << 32;
+        for (i, (fp, delta)) in self.points.iter().take(MAX_POINTS).enumerate() {
+            words[2 + i / 4] |= (u64::from(*fp) | u64::from(*delta as u8) << 8) << (i % 4 * 16);
+        }
+        words
+    }
+
+    /// From far memory; `None` if it is no table of so many entries.
+    pub fn decode(words: &[u64], len: usize) -> Option<Self> {
+        let &[head, scales, ref points @ ..] = words.get(..TABLE_WORDS)? else { return None };
+        let (quantum, tolerance) = (f32::from_bits(scales as u32), f32::from_bits((scales >> 32) as u32));
+        let sane = |x: f32| x.is_finite() && (0.0..=1e9).contains(&x);
+        let count = (head >> 32) as usize;
+        if head as u32 as usize != len || count > MAX_POINTS || !sane(quantum) || !sane(tolerance) {
+            return None;
+        }
+        let point = |i: usize| {
+            let bits = points.get(i / 4).copied().unwrap_or_default() >> (i % 4 * 16);
+            (bits as u8, (bits >> 8) as u8 as i8)
+        };
+        Some(Points { len: head as u32, quantum, tolerance, points: (0..count).map(point).collect() })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.points.len()
+    }
+    /// Those that overflow.
+    pub fn overflow(&self) -> usize {
+        self.points.len().saturating_sub(INLINE_POINTS)
+    }
+}
+
+impl FpTable {
+    /// The entries that a lookup of a fingerprint READs first.
+    pub fn predict(&self, fp: u8) -> Range<usize> {
+        match self {
+            FpTable::Points(points) => points.predict(fp),
+            FpTable::Starts(starts) => {
+                let at = |i: usize| starts.get(i).map_or(0, |at| *at as usize);
+                at(usize::from(fp))..at(usize::from(fp) + 1).max(at(usize::from(fp)))
+            }
+        }
+    }
+
+    /// Bytes that a compute node keeps of it: what has to be kept, without what holds it.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            // Length, quantum, tolerance and count; two bytes for each point.
+            FpTable::Points(points) => 16 + points.points.len() as u64 * 2,
+            // A count for each fingerprint would do: one byte in the paper, whose counts wrap at 256; two here.
+            FpTable::Starts(_) => 2 * FINGERPRINTS as u64,
+        }
+    }
+}
+
+/// Where entries with these fingerprints begin: 256 places and the end.
+pub fn starts(fps: impl Iterator<Item = u8>) -> Vec<u32> {
+    let mut starts = vec![0_u32; FINGERPRINTS + 1];
+    for fp in fps {
+        starts[usize::from(fp) + 1] += 1;
+    }
+    for i in 1..=FINGERPRINTS {
+        starts[i] += starts[i - 1];
+    }
+    starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(counts: impl Fn(u64) -> u64, entries: u64) -> (Vec<u32>, Points) {
+        let mut x = 1_u64;
+        let fps = (0..entries).map(|i| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            counts(i ^ x >> 33) as u8
+        });
+        let starts = starts(fps.collect::<Vec<_>>().into_iter());
+        let points = Points::build(&starts);
+        (starts, points)
+    }
+
+    fn assert_covers(starts: &[u32], points: &Points) -> usize {
+        let mut total = 0;
+        for fp in 0..FINGERPRINTS {
+            let range = FpTable::Points(points.clone()).predict(fp as u8);
+            let (from, to) = (starts[fp] as usize, starts[fp + 1] as usize);
+            assert!(from >= to || range.start <= from && to <= range.end, "{fp}: {range:?} for {from}..{to}");
+            total += range.len();
+        }
+        total / FINGERPRINTS
+    }
+
+    #[test]
+    fn a_prediction_is_never_short() {
+        for entries in [0, 1, 20, 100, 904, 3000, 7232, 60_000] {
+            let (starts, points) = table(|x| x, entries);
+            let read = assert_covers(&starts, &points);
+            assert_eq!(Points::decode(&points.encode(), entries as usize), Some(points.clone()));
+            println!("{entries}: {} points, {read} entries to read on average", points.count());
+        }
+        // One fingerprint of more entries than a byte counts, and a few others.
+        for (entries, special) in [(1000, 5), (5000, 255), (300, 0)] {
+            let (starts, points) = table(|x| if x % 16 == 0 { x >> 8 } else { special }, entries);
+            assert_covers(&starts, &points);
+        }
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        let (_, points) = table(|x| x, 500);
+        let mut words = points.encode();
+        assert_eq!(Points::decode(&words, 501), None);
+        words[0] |= 0xFF << 40;
+        assert_eq!(Points::decode(&words, 500), None);
+        let mut words = points.encode();
+        words[1] = u64::MAX;
+        assert_eq!(Points::decode(&words, 500), None);
+        assert_eq!(Points::decode(&words[..3], 500), None);
+    }
+
+    #[test]
+    fn a_guess_is_wide() {
+        let (_, points) = table(|x| x, 5000);
+        let (grown, _) = table(|x| x, 5113);
+        let guess = Points::guess(Some(&points), 5113);
+        let short = (0..FINGERPRINTS).filter(|fp| {
+            let range = guess.predict(*fp as u8);
+            range.start > grown[*fp] as usize || range.end < grown[*fp + 1] as usize
+        });
+        assert!(short.count() < 40);
+        assert_eq!(Points::guess(None, 10).predict(9), 0..10);
+    }
+}

@@ -1,0 +1,154 @@
+//! Search (4.2.1), with what makes its answer linearizable.
+//!
+//! Where the filter has no bit for the fingerprint, and the next slot is free, the key is not in the CurSegment. Otherwise
+//! the CurSegment is READ, newest first, and the MainSegment's matches count only if nothing is found there. The blocks
+//! of those are READ along, so a filter that was wrong costs no round trip.
+
+use super::layout::{Control, Entry, GROUP, fp2_of, is_taken, main_words};
+use super::main_segment::Item;
+use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
+use crate::IndexError;
+use crate::block::{self, Decoded, UNIT};
+use crate::faults::{Fault, planted};
+use crate::marks::mark;
+use farindex_fabric::{Buf, RemotePtr};
+use std::ops::Range;
+
+/// A key that was found.
+pub(super) struct Hit {
+    /// Its block.
+    pub buf: Buf,
+    /// Where the value lies in it.
+    pub value: Range<usize>,
+    /// Its place in the MainSegment, and the entry, if it was found there.
+    pub main: Option<(usize, Entry)>,
+}
+
+impl Op<'_> {
+    /// One attempt at a lookup.
+    pub(super) async fn get(&mut self) -> Result<Step<Option<Hit>>, IndexError> {
+        match self.probe(Need { main: true, window: false }, &mut None).await? {
+            Step::Done(probe) => self.examine(&probe).await,
+            Step::Again => Ok(Step::Again),
+            Step::Stuck(stuck) => Ok(Step::Stuck(stuck)),
+            Step::Room(bytes) => Ok(Step::Room(bytes)),
+        }
+    }
+
+    /// Is the key there?
+    pub(super) async fn examine(&mut self, probe: &Probe) -> Result<Step<Option<Hit>>, IndexError> {
+        let geometry = self.index.geometry;
+        let state = &probe.state;
+        let (fp, count) = (self.fp(), state.count);
+        let filtered = count > 0 && (!self.index.config.bitmap || state.filter.holds(fp));
+        let is_full = count >= geometry.slots;
+        let matches_next =
+            probe.next.is_some_and(|word| is_taken(word, state.generation) && Entry::decode(word).fp == fp);
+        let in_main: Vec<Entry> = probe.found.iter().map(|(_, item)| item.entry).collect();
+        if planted(Fault::MainFirst)
+            && let Some(hit) = self.first_of(probe, self.fetch(&in_main).await?).await?
+        {
+            return Ok(Step::Done(Some(hit)));
+        }
+        if !filtered && !matches_next && (is_full || probe.next.is_some()) {
+            let blocks = self.fetch(&in_main).await?;
+            return Ok(Step::Done(self.first_of(probe, blocks).await?));
+        }
+        let span = self.pin.span();
+        let mut batch = span.batch();
+        let blocks: Vec<_> = in_main.iter().map(|entry| batch.read(entry.ptr, entry.units() * UNIT)).collect();
+        let groups = filtered.then(|| {
+            let end = geometry.words.min(main_words((count.min(geometry.slots - 1) / GROUP + 1) * GROUP));
+            batch.read(probe.segment.at.add(geometry.at(0)), end * 8)
+        });
+        let next = (groups.is_none() && probe.next.is_none() && !is_full)
+            .then(|| batch.read(probe.segment.at.add(geometry.at(geometry.slot(count))), 8));
+        // Behind the slots: that they are of the stamp's generation.
+        let control = batch.read(probe.segment.at, 8);
+        let mut done = batch.post().await?;
+        if Control(first_word(&done.buf(control))).generation() != state.generation {
+            mark!("lookup: merged meanwhile");
+            drop(done);
+            self.wait_for(probe.segment).await?;
+            return Ok(Step::Again);
+        }
+        let mut newest: Vec<Entry> = Vec::new();
+        match groups {
+            Some(groups) => {
+                mark!("lookup: CurSegment");
+                let words = done.buf(groups);
+                if count_taken(geometry, words.words(), state.generation).1 {
+                    mark!("lookup: emptied meanwhile");
+                    drop(done);
+                    self.wait_for(probe.segment).await?;
+                    return Ok(Step::Again);
+                }
+                let fp2 = fp2_of(self.hash);
+                // The second fingerprint of a slot that has not landed is not there.
+                let matching = |(i, item): &(usize, Item)| item.entry.fp == fp && (item.fp2 == fp2 || *i >= count);
+                newest.extend(
+                    taken(geometry, words.words(), state.generation).rev().filter(matching).map(|(_, item)| item.entry),
+                );
+            }
+            None => {
+                let word = next.map(|next| first_word(&done.buf(next))).or(probe.next);
+                let word = word.filter(|word| is_taken(*word, state.generation));
+                newest.extend(word.map(Entry::decode).filter(|entry| entry.fp == fp));
+            }
+        }
+        let blocks: Vec<Buf> = blocks.into_iter().map(|block| done.buf(block)).collect();
+        drop(done);
+        for entry in newest {
+            let block = self.fetch(&[entry]).await?.pop();
+            if let Some(block) = block
+                && let Some((buf, value)) = self.own(entry.ptr, block).await?
+            {
+                mark!("lookup: found in CurSegment");
+                return Ok(Step::Done((!entry.removes()).then_some(Hit { buf, value, main: None })));
+            }
+        }
+        Ok(Step::Done(self.first_of(probe, blocks).await?))
+    }
+
+    /// READs blocks, all in one batch.
+    async fn fetch(&self, entries: &[Entry]) -> Result<Vec<Buf>, IndexError> {
+        let mut batch = self.pin.span().block_batch();
+        let tickets: Vec<_> = entries.iter().map(|entry| batch.read(entry.ptr, entry.units() * UNIT)).collect();
+        let mut done = batch.post().await?;
+        Ok(tickets.into_iter().map(|ticket| done.buf(ticket)).collect())
+    }
+
+    /// The block of the MainSegment's matches that has the key.
+    async fn first_of(&self, probe: &Probe, blocks: Vec<Buf>) -> Result<Option<Hit>, IndexError> {
+        for ((place, item), block) in probe.found.iter().zip(blocks) {
+            if let Some((buf, value)) = self.own(item.entry.ptr, block).await? {
+                return Ok(Some(Hit { buf, value, main: Some((*place, item.entry)) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The whole block and its value, if it is the key's.
+    async fn own(&self, ptr: RemotePtr, buf: Buf) -> Result<Option<(Buf, Range<usize>)>, IndexError> {
+        let (buf, decoded) = match block::decode(&buf) {
+            Decoded::Longer(len) => {
+                if block::Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
+                    return Ok(None);
+                }
+                let whole = Box::pin(block::read_tail(self.span(), ptr, &buf, len)).await?;
+                let decoded = block::decode(&whole);
+                (whole, decoded)
+            }
+            decoded => (buf, decoded),
+        };
+        // Under the pin no block that an entry names is used again.
+        let Decoded::Sound(_, key, value) = decoded else {
+            return Err(damaged(ptr, "the key-value block has a wrong checksum"));
+        };
+        Ok((buf.bytes().get(key) == Some(self.key)).then_some((buf, value)))
+    }
+}
+
+pub(super) fn first_word(buf: &Buf) -> u64 {
+    buf.words().first().copied().unwrap_or_default()
+}

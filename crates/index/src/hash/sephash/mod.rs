@@ -1,0 +1,510 @@
+//! SepHash: a write-optimized hash index on disaggregated memory.
+//!
+//! After X. Min et al., PVLDB 17(5), 2024. An extendible directory of segments in two parts: a small CurSegment that all
+//! writes are appended to, and a large MainSegment, sorted by fingerprint, that CurSegments are merged into.
+//! docs/protocols/sephash.md has the protocol, its linearization points, and the numbered deviations from the paper; this
+//! is the map:
+//!
+//! | Module | What it holds | Paper |
+//! |---|---|---|
+//! | [`layout`] | entries, CurSegMeta, places | Figure 5, 4.2.1 |
+//! | [`fptable`] | record points | 4.4.2 |
+//! | [`main_segment`] | MainSegments | 4.2.1 |
+//! | [`views`] | what a compute node remembers of segments | 4.4 |
+//! | `probe` | the first batch of every operation | 4.2.1, 4.3 |
+//! | `lookup` | search | 4.2.1 |
+//! | `append` | the claim of a slot, zero-wait writes | 4.3 |
+//! | `merge` | merge and split | 4.2.2 |
+//! | `rescue` | what the dead and the slow leave | |
+//! | `walk` | every entry, for dumps, checks and drops | |
+
+mod append;
+pub mod fptable;
+pub mod layout;
+mod lookup;
+pub mod main_segment;
+mod merge;
+mod probe;
+mod rescue;
+pub mod views;
+mod walk;
+
+use crate::block::{self, MAX_KEY, MAX_VALUE};
+use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
+use crate::keyhash::KeyHash;
+use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::{IndexError, Value};
+use append::{Mode, Wrote};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::layout::CONFIG_LEN;
+use farindex_pool::{IndexInfo, Session, catalog};
+use layout::{Control, Geometry, META_LEN, Meta};
+use probe::{Op, Step, Stuck};
+use serde::{Deserialize, Serialize};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use views::Views;
+
+/// This kind's number in the catalog.
+pub const KIND: u32 = 2;
+/// Version of its format.
+pub const FORMAT: u32 = 1;
+
+/// How lookups find the entries of a fingerprint in a MainSegment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableKind {
+    /// Record points.
+    #[default]
+    Points,
+    /// The start of each fingerprint, for comparison.
+    Naive,
+    /// They read all of it: Figure 19's base.
+    Off,
+}
+
+/// Settings of a SepHash index.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Bytes of entries in a CurSegment: 64 to 2048 (1024 in the paper, which tries 128 to 2048).
+    pub cur_bytes: u64,
+    /// A MainSegment is split when it would hold more than so many times a CurSegment's entries: 8 to 64 in the paper.
+    pub ratio: u64,
+    /// A new index has `2^initial_depth` segments on each memory node.
+    pub initial_depth: u32,
+    /// Segments are not split beyond this depth; their MainSegments grow instead.
+    pub max_depth: u32,
+    /// MiB that a compute node keeps of directory and FPTables together, for each memory node.
+    pub cache_mib: u64,
+    /// FPTables (Figure 19b).
+    pub table: TableKind,
+    /// Do lookups use the bitmap of fingerprints, or always read the CurSegment (Figure 19b)?
+    pub bitmap: bool,
+    /// Do splits use the depth information, and merges the sign (Figure 19a)? If not, splits read every block, and merges
+    /// write every slot.
+    pub resize_entry: bool,
+    /// Does a write answer without waiting for second fingerprint and filter (Figure 19a)?
+    pub zero_wait: bool,
+    /// Does an upsert look whether the key was present? If not, it is the paper's blind append.
+    pub told: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            cur_bytes: 1024,
+            ratio: 64,
+            initial_depth: 4,
+            max_depth: MAX_DEPTH,
+            cache_mib: 64,
+            table: TableKind::Points,
+            bitmap: true,
+            resize_entry: true,
+            zero_wait: true,
+            told: false,
+        }
+    }
+}
+
+impl Settings for Config {
+    fn check(&self) -> Result<(), IndexError> {
+        let bad = |what: String| Err(IndexError::BadConfig(what));
+        if !(64..=2048).contains(&self.cur_bytes) || !self.cur_bytes.is_multiple_of(64) {
+            return bad(format!("a CurSegment of {} bytes: it takes 64 to 2048, a multiple of 64", self.cur_bytes));
+        }
+        if !(1..=1024).contains(&self.ratio) {
+            return bad(format!("MainSegments of {} CurSegments: it takes 1 to 1024", self.ratio));
+        }
+        if self.initial_depth > 16 {
+            return bad(format!("2^{} segments: an index begins with at most 2^16", self.initial_depth));
+        }
+        if !(self.initial_depth..=MAX_DEPTH).contains(&self.max_depth) {
+            let (max, from) = (self.max_depth, self.initial_depth);
+            return bad(format!("a depth of at most {max}: it takes {from} (the initial one) to {MAX_DEPTH}"));
+        }
+        if !(1..=1 << 20).contains(&self.cache_mib) {
+            return bad(format!("a cache of {} MiB: it takes 1 to 2^20", self.cache_mib));
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> [u8; CONFIG_LEN] {
+        let mut bytes = [0; CONFIG_LEN];
+        let words = [self.cur_bytes, self.ratio, self.cache_mib];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[24] = self.initial_depth as u8;
+        bytes[25] = self.max_depth as u8;
+        bytes[26] = self.table as u8;
+        let flags = [self.bitmap, self.resize_entry, self.zero_wait, self.told];
+        bytes[27] = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+        bytes
+    }
+
+    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
+        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
+        let config = Config {
+            cur_bytes: word(0),
+            ratio: word(1),
+            cache_mib: word(2),
+            initial_depth: u32::from(bytes[24]),
+            max_depth: u32::from(bytes[25]),
+            table: match bytes[26] {
+                0 => TableKind::Points,
+                1 => TableKind::Naive,
+                2 => TableKind::Off,
+                other => return Err(IndexError::BadConfig(format!("no FPTable is of kind {other}"))),
+            },
+            bitmap: bytes[27] & 1 != 0,
+            resize_entry: bytes[27] & 2 != 0,
+            zero_wait: bytes[27] & 4 != 0,
+            told: bytes[27] & 8 != 0,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// The part of an index that lies on one memory node.
+pub struct Table {
+    directory: Directory,
+    views: Arc<Views>,
+    node: NodeId,
+}
+
+impl Table {
+    /// The directory.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+    /// What this compute node remembers of its segments.
+    pub fn views(&self) -> &Views {
+        &self.views
+    }
+    /// Forgets everything that is cached.
+    pub fn forget(&self) {
+        self.directory.mirror().forget();
+        self.views.forget();
+    }
+}
+
+/// A SepHash index, as one worker thread uses it.
+pub struct SepHash {
+    session: Rc<Session>,
+    uid: u64,
+    config: Config,
+    geometry: Geometry,
+    /// One for each memory node: a key's hash tells which.
+    tables: Vec<Table>,
+}
+
+/// What was allocated for an index that nobody has seen.
+type Made = Vec<(RemotePtr, u64)>;
+
+impl SepHash {
+    /// Makes an index and opens it.
+    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
+        config.check()?;
+        expect_new(session, name).await?;
+        let span = session.span(OpKind::Other);
+        let uid = catalog::new_uid(&span).await?;
+        let mut made = Made::new();
+        let list = async {
+            let nodes = session.pool().nodes();
+            let list_len = nodes.len() as u64 * 8;
+            let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
+            made.push((list, list_len));
+            let mut roots = Vec::new();
+            for node in nodes {
+                roots.push(
+                    Self::create_on(session, &span, node, seal(session, uid), config, &mut made).await?.to_bits(),
+                );
+            }
+            span.write(list, session.endpoint().buf_from_words(&roots)).await?;
+            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?)
+        };
+        match list.await {
+            Ok(info) => Self::open_info(session, &info).await,
+            Err(error) => {
+                // Nobody has seen it: everything goes back.
+                for (ptr, bytes) in made {
+                    session.free(&span, ptr, bytes).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn create_on(
+        session: &Session,
+        span: &Span,
+        node: NodeId,
+        seal: u64,
+        config: &Config,
+        made: &mut Made,
+    ) -> Result<RemotePtr, IndexError> {
+        let geometry = Geometry::of(config.cur_bytes);
+        let shape = Shape { initial_depth: config.initial_depth };
+        let mut first = Vec::new();
+        for _ in 0..1_u64 << config.initial_depth {
+            let at = session.alloc(span, node, geometry.bytes() as u64).await?;
+            made.push((at, geometry.bytes() as u64));
+            let control = Control::new(0, config.initial_depth, false);
+            span.write(at, empty_segment(session, geometry, control, RemotePtr::NULL, 0)).await?;
+            first.push(Word::new(at, 0).unwrap_or_default());
+        }
+        let root = Directory::create(session, span, node, seal, shape, &first).await?;
+        made.push((root, crate::extendible::layout::ROOT_LEN as u64));
+        let pin = session.pin(session.span(OpKind::Other))?;
+        let directory = Directory::open(&pin, root, seal, 0).await?;
+        made.extend(directory.address(0).map(|chunk| (chunk, shape.words_of(0) * 8)));
+        Ok(root)
+    }
+
+    /// Opens an index that was found in the catalog.
+    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+        let config = expect_kind::<Self>(info)?;
+        let pin = session.pin(session.span(OpKind::Other))?;
+        let nodes = session.pool().nodes();
+        let list = pin.span().read(info.root, nodes.len() * 8).await?;
+        let seal = seal(session, info.uid);
+        // A quarter for the directory: its words are 8 bytes for each segment, FPTables about 80.
+        let bound = config.cache_mib << 20;
+        let mut tables = Vec::new();
+        for (root, node) in list.words().iter().zip(nodes) {
+            let root = RemotePtr::from_bits(*root);
+            let directory = Directory::open(&pin, root, seal, bound / 4).await?;
+            let views = session.client().share(root.to_bits() ^ seal, || Views::new(bound / 4 * 3));
+            tables.push(Table { directory, views, node });
+        }
+        drop(pin);
+        let geometry = Geometry::of(config.cur_bytes);
+        Ok(SepHash { session: Rc::clone(session), uid: info.uid, config, geometry, tables })
+    }
+
+    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
+    /// memory goes back once all operations that may still use it have ended.
+    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    /// Its number in the catalog, which no other index of the pool ever has.
+    pub fn uid(&self) -> u64 {
+        self.uid
+    }
+    /// How often the deepest segment that this compute node knows has been split.
+    pub fn resizes(&self) -> u64 {
+        let deepest = self.tables.iter().map(|table| table.directory.mirror().depth()).max().unwrap_or(0);
+        u64::from(deepest.saturating_sub(self.config.initial_depth))
+    }
+    /// The session that it works in.
+    pub fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+    /// Its tables, one for each memory node.
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+    /// Entries at which a MainSegment is split.
+    fn main_cap(&self) -> usize {
+        (self.config.ratio as usize).saturating_mul(self.geometry.slots)
+    }
+
+    fn table(&self, hash: KeyHash) -> &Table {
+        &self.tables[hash.part(self.tables.len())]
+    }
+
+    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        if key.len() > MAX_KEY {
+            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
+        }
+        if value.len() > MAX_VALUE {
+            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
+        }
+        Ok(())
+    }
+
+    /// One operation under one pin after the other, until it has an outcome: what has to wait for an epoch, or for memory,
+    /// lets go of its pin first.
+    async fn run<T>(
+        &self,
+        kind: OpKind,
+        hash: KeyHash,
+        key: &[u8],
+        attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
+    ) -> Result<T, IndexError> {
+        self.run_on(self.table(hash), self.session.span(kind), hash, key, attempt).await
+    }
+
+    async fn run_on<T>(
+        &self,
+        table: &Table,
+        span: Span,
+        hash: KeyHash,
+        key: &[u8],
+        mut attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
+    ) -> Result<T, IndexError> {
+        let mut stuck: Option<Stuck> = None;
+        let mut hungry = 0;
+        let kind = span.kind();
+        let mut first = Some(span);
+        loop {
+            let pin = self.session.pin(first.take().unwrap_or_else(|| self.session.span(kind)))?;
+            let mut op = Op::new(self, table, pin, hash, key, stuck.take());
+            let step = loop {
+                match attempt(&mut op).await? {
+                    Step::Again => {}
+                    step => break step,
+                }
+            };
+            let full = op.full.take();
+            drop(op);
+            match step {
+                Step::Done(done) => return Ok(done),
+                Step::Stuck(at) => {
+                    self.await_epoch(&at).await?;
+                    stuck = Some(at);
+                }
+                Step::Room(bytes) => {
+                    hungry += 1;
+                    if let Some(error) = full.filter(|_| hungry > 2) {
+                        return Err(error);
+                    }
+                    let span = self.session.span(OpKind::Maintenance);
+                    let room = self.session.alloc(&span, table.node, bytes).await?;
+                    self.session.free(&span, room, bytes).await?;
+                }
+                Step::Again => {}
+            }
+        }
+    }
+
+    /// Waits until every operation has ended that was at work when somebody was found to owe a landing.
+    async fn await_epoch(&self, stuck: &Stuck) -> Result<(), IndexError> {
+        crate::marks::mark!("stuck: waits for an epoch");
+        let session = &self.session;
+        let (endpoint, lease) = (session.endpoint(), session.pool().lease());
+        let mut moved = (session.client().epoch(), endpoint.now());
+        let mut pause = Duration::from_micros(2);
+        loop {
+            let epoch = session.client().epoch();
+            if epoch >= stuck.ended() {
+                return Ok(());
+            }
+            if epoch != moved.0 {
+                moved = (epoch, endpoint.now());
+            }
+            let waited = endpoint.now().saturating_sub(moved.1);
+            // Who is dead stands in the way for a lease, and for as long again if that was noticed late.
+            if waited > lease * 3 {
+                let holder = session.client().laggards(&session.span(OpKind::Maintenance)).await?;
+                return Err(IndexError::Locked { at: stuck.at, waited_ms: waited.as_millis() as u64, holder });
+            }
+            session.maintain().await?;
+            endpoint.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes a block, and appends an entry for it, if `mode` says so.
+    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, value)?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let len = block::block_len(key.len(), value.len());
+        let span = self.session.span(kind);
+        let ptr = self.session.alloc(&span, table.node, len as u64).await?;
+        let mut along = Some((ptr, block::encode(self.session.endpoint(), hash, key, value)));
+        let attempt = async |op: &mut Op<'_>| op.write(mode, ptr, len, &mut along).await;
+        let wrote = self.run_on(table, span, hash, key, attempt).await;
+        match &wrote {
+            Ok(wrote) if wrote.appended() => {}
+            // The block was written, but nothing points to it.
+            Ok(_) => self.session.discard(ptr, len as u64),
+            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+            Err(IndexError::Fabric(_)) => {}
+            Err(_) => self.session.discard(ptr, len as u64),
+        }
+        if matches!(wrote, Ok(Wrote { last: true, .. })) {
+            // Whoever took the last slot merges. What goes wrong with that is told to whoever needs a slot next.
+            let merged = self.run(OpKind::Maintenance, hash, key, async |op| op.merge_if_full().await).await;
+            debug_assert!(!matches!(merged, Err(IndexError::BadConfig(_))), "merging reads no settings");
+        }
+        if self.session.maintenance_due() {
+            self.session.maintain().await?;
+        }
+        wrote
+    }
+}
+
+/// The words of a CurSegment without entries.
+fn empty_segment(
+    session: &Session,
+    geometry: Geometry,
+    control: Control,
+    main: RemotePtr,
+    len: usize,
+) -> farindex_fabric::Buf {
+    let mut buf = session.endpoint().buf(geometry.bytes());
+    buf.words_mut().fill(0);
+    buf.words_mut()[..META_LEN / 8].copy_from_slice(&Meta::words_of(control, main, len));
+    buf
+}
+
+impl HashIndex for SepHash {
+    fn limits(&self) -> Limits {
+        Limits { key: MAX_KEY, value: MAX_VALUE }
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let hit = self.run(OpKind::Get, hash, key, async |op| op.get().await).await?;
+        Ok(hit.map(|hit| Value::fetched(hit.buf, hit.value)))
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        let wrote = self.write(OpKind::Insert, Mode::Insert, key, value).await?;
+        Ok(if wrote.appended() { Insert::Inserted } else { Insert::Exists })
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        let wrote = self.write(OpKind::Update, Mode::Update, key, value).await?;
+        Ok(if wrote.appended() { Update::Updated } else { Update::Absent })
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        if self.config.told {
+            return self.upsert_told(key, value).await;
+        }
+        self.write(OpKind::Upsert, Mode::Blind, key, value).await?;
+        Ok(Upsert::Written)
+    }
+
+    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        let wrote = self.write(OpKind::Upsert, Mode::Upsert, key, value).await?;
+        Ok(if wrote.present { Upsert::Updated } else { Upsert::Inserted })
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        let wrote = self.write(OpKind::Remove, Mode::Remove, key, &[]).await?;
+        Ok(if wrote.appended() { Remove::Removed } else { Remove::Absent })
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.directory.cache_bytes() + table.views.bytes()).sum()
+    }
+}
+
+pool_index!(SepHash, Config, KIND, "sephash", FORMAT);

@@ -1,0 +1,110 @@
+//! RACE under the adversary: many seeds, every history checked, every index audited.
+//!
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test race adversary` runs more of them;
+//! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out.
+
+use crate::marks;
+use farindex_index::race::Variant;
+use farindex_sim::Fate;
+use farindex_testkit::race::{RaceUnderTest, crowded, scenes::Scene};
+use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
+use std::collections::BTreeSet;
+
+/// Paths that some of 300 seeds pass.
+const COMMON: &[&str] = &[
+    "race: split",
+    "race: split: lock lost",
+    "race: split: straggler",
+    "race: insert: another is ahead",
+    "race: insert: took out one that was behind",
+    "race: insert: the key has come meanwhile",
+    "race: insert: withdrawn from a segment that is split",
+    "race: lookup: a header tells of a split",
+    "race: lookup: the state tells of a split",
+    "race: lookup: waits for a split",
+    "race: lookup: nothing cached",
+];
+/// The same where clients die.
+const COMMON_WITH_DEATHS: &[&str] = &["race: rescue: lock claimed", "race: rescue: undone"];
+
+/// Marks of RACE as shipped.
+fn shipped() -> BTreeSet<String> {
+    let mut all = marks::of(&["src/hash/race"]);
+    all.retain(|mark| !mark.starts_with("race: published"));
+    all
+}
+
+#[test]
+fn survives_the_adversary() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::default(), &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+    let mut all = shipped();
+    // It takes somebody's death.
+    all.retain(|mark| !mark.starts_with("race: rescue"));
+    marks::assert_passed(&totals, &all, COMMON);
+}
+
+/// Many in a small table: hardly a split that nobody meets in the midst of it.
+#[test]
+fn survives_splits_in_a_crowd() {
+    let totals = run_seeds(seeds_or(0..100), &crowded(), &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// Everybody at one table that grows, and everybody at one key.
+#[test]
+fn survives_its_scenes() {
+    let mut wrong = Vec::new();
+    for scene in Scene::ALL {
+        let seeds = seeds_or(0..200).map(|seed| (seed, scene.play(seed, Variant::Repaired)));
+        wrong.extend(seeds.filter_map(|(seed, what)| Some(format!("{scene:?}, seed {seed}: {}", what?))));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A crowd, and clients die.
+#[test]
+fn survives_deaths_in_a_crowd() {
+    let setup = Setup { overflowing: 0, ..crowded().with_deaths() };
+    let totals = run_seeds(seeds_or(0..100), &setup, &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
+#[test]
+fn survives_deaths() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+    marks::assert_passed(&totals, &shipped(), COMMON_WITH_DEATHS);
+}
+
+/// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
+#[test]
+fn survives_a_death_at_every_verb() {
+    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
+    let mut cases = Vec::new();
+    for seed in seeds_or(0..12) {
+        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
+            for verb in (1 + i as u64 + seed..=600).step_by(every) {
+                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
+                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
+            }
+        }
+    }
+    let totals = run_cases(&cases, &RaceUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+#[test]
+#[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, and FARINDEX_DEADLY for one with deaths"]
+fn replays_one() {
+    let setup = if std::env::var_os("FARINDEX_DEADLY").is_some() { Setup::deadly() } else { Setup::default() };
+    for seed in seeds_or(0..1) {
+        assert!(replay(seed, &setup, &RaceUnderTest::repaired()).is_sound());
+    }
+}

@@ -1,0 +1,11 @@
+//! RACE: what it costs, what the adversary finds, which faults are convicted.
+
+mod adversary;
+#[path = "../common/alone.rs"]
+mod alone;
+mod budgets;
+mod convictions;
+#[path = "../common/ground.rs"]
+mod ground;
+#[path = "../common/marks.rs"]
+mod marks;

@@ -1,0 +1,72 @@
+//! RACE on trial: small segments that are split all the time; as published, with the settings that bring its errors about.
+
+#[cfg(feature = "marks")]
+mod faults;
+pub mod scenes;
+
+use crate::{Setup, Subject};
+use farindex_index::Race;
+use farindex_index::race::{Config, Variant};
+use farindex_sim::Dice;
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+/// Many who put keys of their own into a small table: somebody comes by whatever is split, at every moment of that.
+pub fn crowded() -> Setup {
+    let (hot_keys, crowd_keys, cold_keys) = ((1, 3), (0, 0), (100, 250));
+    let (clients, coroutines, operations) = ((3, 5), (3, 6), (10, 30));
+    Setup { clients, coroutines, operations, hot_keys, crowd_keys, cold_keys, overflowing: 0, ..Setup::default() }
+}
+
+/// RACE with settings of the seed.
+#[derive(Debug, Clone)]
+pub struct RaceUnderTest {
+    config: Config,
+    /// Is the table so small that it grows?
+    grows: bool,
+}
+
+impl RaceUnderTest {
+    /// As shipped, growing.
+    pub fn repaired() -> Self {
+        RaceUnderTest { config: Config::default(), grows: true }
+    }
+    /// As published, growing.
+    pub fn published() -> Self {
+        RaceUnderTest { config: Config { variant: Variant::Published, ..Config::default() }, grows: true }
+    }
+    /// A table that is large enough for a few keys from the beginning, and so small that others change what an insert chooses its
+    /// slot by: two inserts of a key that see the same choose the same slot.
+    pub fn still(variant: Variant) -> Self {
+        RaceUnderTest { config: Config { initial_depth: 1, groups: 1, variant, ..Config::default() }, grows: false }
+    }
+}
+
+impl Subject for RaceUnderTest {
+    type Index = Race;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        if !self.grows {
+            return self.clone();
+        }
+        let config = Config {
+            initial_depth: dice.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
+            groups: dice.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
+            ..self.config
+        };
+        RaceUnderTest { config, ..*self }
+    }
+    fn config(&self) -> Config {
+        self.config
+    }
+    /// A copy of the directory may be lost, or have been behind all the time.
+    fn shake(&self, index: &Race, dice: &mut Dice) {
+        if let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) {
+            table.directory().mirror().forget();
+        }
+    }
+    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+        dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
+    }
+}

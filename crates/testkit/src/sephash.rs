@@ -1,0 +1,84 @@
+//! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
+
+use crate::{Setup, Subject};
+use farindex_index::SepHash;
+use farindex_index::sephash::{Config, TableKind};
+use farindex_sim::Dice;
+
+/// Seeds that split again and again: more keys, and fewer of them hot.
+pub fn deepening() -> Setup {
+    Setup { operations: (20, 80), crowd_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
+}
+
+/// SepHash with settings of the seed.
+#[derive(Debug, Clone, Default)]
+pub struct SepHashUnderTest {
+    config: Config,
+}
+
+impl SepHashUnderTest {
+    /// As shipped.
+    pub fn shipped() -> Self {
+        SepHashUnderTest::default()
+    }
+}
+
+impl Subject for SepHashUnderTest {
+    type Index = SepHash;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        let config = Config {
+            cur_bytes: dice.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
+            ratio: dice.pick(&[1, 1, 1, 2, 8]).unwrap_or(1),
+            initial_depth: dice.pick(&[0, 0, 0, 2, 3, 4]).unwrap_or_default(),
+            max_depth: dice.pick(&[36, 36, 36, 6, 4]).unwrap_or(36),
+            table: dice
+                .pick(&[TableKind::Points, TableKind::Points, TableKind::Naive, TableKind::Off])
+                .unwrap_or_default(),
+            bitmap: dice.pick(&[true, true, true, false]).unwrap_or(true),
+            resize_entry: dice.pick(&[true, true, true, false]).unwrap_or(true),
+            zero_wait: dice.pick(&[true, true, true, true, false]).unwrap_or(true),
+            told: dice.pick(&[false, false, true]).unwrap_or_default(),
+            ..self.config
+        };
+        SepHashUnderTest { config }
+    }
+    fn config(&self) -> Config {
+        self.config
+    }
+    fn removes_by_writing(&self) -> bool {
+        true
+    }
+    /// Caches may be forgotten at any time.
+    fn shake(&self, index: &SepHash, _dice: &mut Dice) {
+        index.tables().iter().for_each(farindex_index::sephash::Table::forget);
+    }
+    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+        dice.pick(&[0, 0, 1, 3, 5, 9]).unwrap_or_default()
+    }
+}
+
+/// What the released code does, and what its writers must not do: each planted in the shipped form.
+#[cfg(feature = "marks")]
+pub fn convictions() -> Vec<crate::convictions::Case> {
+    use crate::convictions::{in_trial, verdict};
+    use farindex_index::faults::Fault;
+
+    let with = |setup: Setup, name, planted, faults: &'static [Fault]| {
+        in_trial(name, planted, faults, move |seed| verdict(seed, &setup, &SepHashUnderTest::shipped()))
+    };
+    let case = |name, planted, faults| with(Setup::default(), name, planted, faults);
+    vec![
+        case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
+        case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
+        // Readers of such a segment wait until it makes sense; but who writes it may die.
+        with(
+            deepening().with_deaths(),
+            "SepHash: the directory names a segment that is written later",
+            "Fault::EarlyDirectory",
+            &[Fault::EarlyDirectory],
+        ),
+        case("SepHash: MainSegment is searched first", "Fault::MainFirst", &[Fault::MainFirst]),
+        case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", &[Fault::UpdateInMain]),
+    ]
+}
