@@ -153,10 +153,11 @@ impl<'a> Op<'a> {
                         if geometry.current.generation > segment.generation {
                             continue 'table;
                         }
-                        if geometry.next.is_none() {
+                        // None for a table that is itself still being moved into.
+                        next = self.next_of(&segment);
+                        if next.is_none() {
                             return Ok(Looked::Full);
                         }
-                        next = geometry.next;
                     }
                     _ => {}
                 }
