@@ -29,6 +29,7 @@ pub mod hash;
 mod join;
 pub mod keyhash;
 pub mod kind;
+mod many;
 pub mod marks;
 mod pace;
 pub mod traits;

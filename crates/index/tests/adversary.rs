@@ -9,7 +9,7 @@ mod marks;
 
 use farindex_index::coalesce;
 use farindex_index::shard::Variant;
-use farindex_sim::Fate;
+use farindex_sim::{Fate, ODDS};
 use farindex_testkit::seeds::run_until;
 use farindex_testkit::shard::{ShardUnderTest, come_and_go};
 use farindex_testkit::subject::Coalescing;
@@ -67,6 +67,8 @@ const UNMET: &[&str] = &["lookup: found by the sid of another round"];
 /// The marks of these folders, but for those that no seed has passed.
 fn marks_of(folders: &[&str]) -> BTreeSet<String> {
     let mut all = marks::of(folders);
+    // `survives_gets_of_many_keys` is for those.
+    all.retain(|mark| !mark.starts_with("many: "));
     for unmet in UNMET {
         assert!(all.remove(*unmet), "no such mark: {unmet:?}");
     }
@@ -104,6 +106,17 @@ fn survives_behind_the_lock_table() {
     let all = marks::of(&["src/coalesce"]);
     let common: Vec<_> = all.iter().map(String::as_str).collect();
     marks::assert_passed(&totals, &all, &common);
+}
+
+/// Gets of many keys at once.
+#[test]
+fn survives_gets_of_many_keys() {
+    let setup = Setup { many: ODDS * 2 / 3, ..Setup::default() };
+    let totals = run_seeds(seeds_or(0..300), &setup, &ShardUnderTest::repaired());
+    println!("{totals}");
+    totals.assert_sound();
+    let common = ["many: alone"];
+    marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
 }
 
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.

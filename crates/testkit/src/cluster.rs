@@ -37,6 +37,8 @@ struct Shared {
     /// Is the lease so short that the living may hold a lock for longer?
     hasty: bool,
     lease: Duration,
+    /// Odds that a get asks for many keys at once.
+    many: u32,
     /// Operations that ended because their client had lost its lease.
     evicted: Cell<u64>,
 }
@@ -123,6 +125,33 @@ impl<I: HashIndex> Worker<I> {
         true
     }
 
+    /// Asks for this key and others at once, each an operation of its own; `false` if the client has lost its lease.
+    async fn look_up_many(&mut self, key: Vec<u8>) -> bool {
+        let mut keys = vec![key];
+        for _ in 0..self.dice.within(1, 12) {
+            keys.push(self.shared.workload.next(&mut self.dice).1);
+        }
+        let now = self.shared.stamp(&self.endpoint);
+        let tickets: Vec<_> = keys.iter().map(|key| self.log.invoke(Call::Get { key: key.clone() }, now)).collect();
+        let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+        match self.index.get_many(&asked).await {
+            Ok(values) if values.len() == keys.len() => {
+                let now = self.shared.stamp(&self.endpoint);
+                for (ticket, value) in tickets.into_iter().zip(values) {
+                    self.log.complete(ticket, now, Outcome::Value(value.map(|value| value.to_vec())));
+                }
+            }
+            Ok(values) => self.shared.fail(format!("{} answers for {} keys", values.len(), keys.len())),
+            Err(error) if self.shared.kills && is_eviction(&error) => {
+                self.shared.evicted.set(self.shared.evicted.get() + 1);
+                return false;
+            }
+            Err(IndexError::Locked { .. }) if self.shared.hasty => {}
+            Err(error) => self.shared.fail(format!("get of {} keys: {error}", keys.len())),
+        }
+        true
+    }
+
     async fn work(mut self, operations: u64, pause: u32, shake: impl Fn(&I, &mut Dice)) {
         for _ in 0..operations {
             shake(&self.index, &mut self.dice);
@@ -131,7 +160,9 @@ impl<I: HashIndex> Worker<I> {
                 self.endpoint.sleep(pause).await;
             }
             let (op, key) = self.shared.workload.next(&mut self.dice);
-            if !self.run(op, &key).await {
+            let many = op == Op::Get && self.shared.many > 0 && self.dice.chance(self.shared.many);
+            let goes_on = if many { self.look_up_many(key).await } else { self.run(op, &key).await };
+            if !goes_on {
                 return;
             }
         }
@@ -387,6 +418,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         kills: setup.kills(),
         hasty: lease < HASTY,
         lease,
+        many: setup.many,
         evicted: Cell::new(0),
     });
     let outcome = drive(&sim, setup, &access, &shared, dice, (freezing, freezing_for), report);

@@ -56,8 +56,10 @@ pub use faults::cases;
 mod faults {
     use super::LinearUnderTest;
     use crate::convictions::Case;
+    use crate::shard::come_and_go;
     use crate::{Setup, run_seed};
     use farindex_index::faults::{Fault, plant};
+    use farindex_sim::ODDS;
 
     /// A rule broken, as the histories of others show it.
     fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> Case {
@@ -83,7 +85,7 @@ mod faults {
             planted(
                 "linear: a torn record behind its head is believed",
                 "Fault::LinearTorn",
-                Setup::default(),
+                Setup { tearing: ODDS, ..come_and_go() },
                 Fault::LinearTorn,
             ),
             planted(

@@ -30,6 +30,8 @@ pub struct Setup {
     pub tearing: u32,
     /// Odds that a client, other than the first one, dies at some verb. With this, leases are short.
     pub deaths: u32,
+    /// Odds that a get asks for many keys at once.
+    pub many: u32,
     /// The second client dies at this verb, counted from its first; for tests that try each.
     pub dies_at: Option<(u64, Fate)>,
     /// Steps after which a run counts as a livelock.
@@ -70,6 +72,7 @@ impl Default for Setup {
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
             deaths: 0,
+            many: 0,
             dies_at: None,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),

@@ -1,5 +1,6 @@
 //! `farindex reproduce linear-probing`.
 
+use super::probing;
 use crate::bench::{FabricKind, make_pool};
 use crate::exit::{self, Failure};
 use crate::output::Json;
@@ -19,6 +20,9 @@ enum Table {
     /// Requests for each lookup and slots of a READ, by load
     #[value(name = "1")]
     Requests,
+    /// What it costs to assume another load than there is
+    #[value(name = "2")]
+    Assumed,
     /// Slots of a READ, by record size
     #[value(name = "3")]
     Reads,
@@ -27,11 +31,34 @@ enum Table {
     OutOfBand,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Figure {
+    /// Throughput by load
+    #[value(name = "7")]
+    Throughput,
+    /// Latency by load
+    #[value(name = "9")]
+    Latency,
+    /// Matching records of skewed keys, with clusters tracked and without
+    #[value(name = "12")]
+    Clusters,
+    /// Slots of a READ beside a cluster
+    #[value(name = "13")]
+    Beside,
+}
+
 #[derive(Debug, clap::Args)]
+#[group(id = "which", required = true, multiple = false, args = ["table", "figure"])]
 pub(crate) struct Linear {
     /// Which table
     #[arg(long, value_enum)]
-    table: Table,
+    table: Option<Table>,
+    /// Which figure
+    #[arg(long, value_enum)]
+    figure: Option<Figure>,
+    /// Slots of the tables on the simulated cluster (an eighth of that for figure 12)
+    #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
+    pub(super) sim_slots: u64,
     /// Slots of the tables that are counted on
     #[arg(long, value_name = "N", default_value = "4M", value_parser = parse_count)]
     slots: u64,
@@ -42,21 +69,27 @@ pub(crate) struct Linear {
     #[arg(long, value_name = "N", default_value_t = 8)]
     tables: u64,
     #[command(flatten)]
-    json: Json,
+    pub(super) json: Json,
 }
 
 pub(crate) fn run(args: &Linear) -> Result<u8, Failure> {
-    if args.slots < 1024 || args.lookups == 0 || args.tables == 0 {
+    if args.slots < 1024 || args.sim_slots < 1024 || args.lookups == 0 || args.tables == 0 {
         return Err(Failure::usage("it takes 1024 slots, one lookup and one table at least"));
     }
-    match args.table {
-        Table::Requests => requests(args),
-        Table::Reads => {
+    match (args.table, args.figure) {
+        (Some(Table::Requests), _) => requests(args),
+        (Some(Table::Assumed), _) => probing::assumed_loads(args),
+        (None, Some(Figure::Throughput)) => probing::throughput(args),
+        (None, Some(Figure::Latency)) => probing::latency(args),
+        (None, Some(Figure::Clusters)) => probing::clusters(args),
+        (None, Some(Figure::Beside)) => probing::beside(args),
+        (None, None) => Err(Failure::usage("it takes --table or --figure")),
+        (Some(Table::Reads), _) => {
             let result = json!({ "table": 3, "source": TABLE_3, "reads": read_sizes() });
             args.json.give(&result, table_3)?;
             Ok(exit::OK)
         }
-        Table::OutOfBand => out_of_band(args),
+        (Some(Table::OutOfBand), _) => out_of_band(args),
     }
 }
 

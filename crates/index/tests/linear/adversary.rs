@@ -4,8 +4,9 @@
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
 use crate::marks;
-use farindex_sim::Fate;
+use farindex_sim::{Fate, ODDS};
 use farindex_testkit::linear::LinearUnderTest;
+use farindex_testkit::shard::come_and_go;
 use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
 
 /// Paths that some of 300 seeds pass.
@@ -40,7 +41,8 @@ fn survives_the_adversary() {
     println!("{totals}");
     totals.assert_sound();
     let mut all = marks::of(&["src/hash/linear"]);
-    // It takes somebody's death, or many lookups at once.
+    // `room` has the scene for the first. The others take somebody's death, or many lookups at once.
+    assert!(all.remove("linear put: no room yet"));
     all.retain(|mark| !mark.starts_with("linear rescue: ") && !mark.starts_with("linear many: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
@@ -52,8 +54,21 @@ fn survives_deaths() {
     println!("{totals}");
     totals.assert_sound();
     let mut all = marks::of(&["src/hash/linear", "../pool/src"]);
+    assert!(all.remove("linear put: no room yet"));
     all.retain(|mark| !mark.starts_with("linear many: "));
     marks::assert_passed(&totals, &all, COMMON_WITH_DEATHS);
+}
+
+/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many keys at
+/// once.
+#[test]
+fn survives_tearing() {
+    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..come_and_go() };
+    let totals = run_seeds(seeds_or(0..300), &setup, &LinearUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+    let common = ["linear lookup: torn record", "linear many: alone"];
+    marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
 }
 
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.

@@ -135,7 +135,7 @@ impl<'a> Op<'a> {
                     Walk::Hit(hit) => return Ok(Looked::Hit(hit)),
                     Walk::End { gap, sealed, moved } => (gap, sealed, moved),
                 };
-                let next = self.next_of(&segment);
+                let mut next = self.next_of(&segment);
                 match gap {
                     Some(gap) if !sealed && !moved => return Ok(Looked::Absent(gap)),
                     // The key may have been moved, but could still be put in here.
@@ -146,7 +146,19 @@ impl<'a> Op<'a> {
                             continue;
                         }
                     }
-                    None if !moved && next.is_none() => return Ok(Looked::Full),
+                    // Nothing of a path without an end tells that keys come into a next table by now: only the root does.
+                    None if !moved && next.is_none() => {
+                        mark!("linear lookup: no end");
+                        let geometry = self.table.sync(self.span(), self.pin.epoch()).await?;
+                        if geometry.current.generation > segment.generation {
+                            continue 'table;
+                        }
+                        // None for a table that is itself still being moved into.
+                        next = self.next_of(&segment);
+                        if next.is_none() {
+                            return Ok(Looked::Full);
+                        }
+                    }
                     _ => {}
                 }
                 match next {

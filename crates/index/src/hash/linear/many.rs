@@ -1,5 +1,4 @@
-//! Many lookups at once (Algorithm 1): the READs of all of them in one batch, so that one doorbell posts them and one
-//! completion tells of all.
+//! Many lookups at once (Algorithm 1).
 //!
 //! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
 //! looked up independently of each other.
@@ -7,14 +6,12 @@
 use super::Linear;
 use super::geometry::Segment;
 use super::lookup::{Candidate, Looked, Op, Purpose, Scan};
-use crate::block::{self, Decoded, UNIT};
+use crate::block::UNIT;
 use crate::keyhash::KeyHash;
+use crate::many::{self, Known, TOGETHER, Wanted};
 use crate::marks::mark;
 use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Buf, OpKind, Ticket};
-
-/// Lookups that share a batch, at most.
-const TOGETHER: usize = 128;
 
 /// What the first READ of a lookup fetches.
 struct Window {
@@ -22,14 +19,6 @@ struct Window {
     at: u64,
     count: u64,
     read: Ticket,
-}
-
-/// What is known of one key.
-enum Known {
-    /// Nothing yet: it has to be looked up alone.
-    Open,
-    /// Its value, or that it is absent.
-    Is(Option<Value>),
 }
 
 impl Linear {
@@ -60,42 +49,34 @@ impl Linear {
         let mut batch = first.span().batch();
         let windows: Vec<_> = ops.iter().map(|op| op.window(&mut batch)).collect();
         let mut done = batch.post().await?;
-        let (mut known, mut candidates) = (Vec::with_capacity(keys.len()), Vec::new());
-        for (i, (op, window)) in ops.iter().zip(&windows).enumerate() {
-            let (now, candidate) = op.judge(window, done.buf(window.read))?;
-            known.push(now);
-            candidates.extend(candidate.map(|candidate| (i, candidate)));
+        let (mut answers, mut wanted) = (Vec::with_capacity(keys.len()), Vec::new());
+        for (key, (op, window)) in ops.iter().zip(&windows).enumerate() {
+            let (answer, candidate) = op.judge(window, done.buf(window.read))?;
+            answers.push(answer);
+            let want = |Candidate { ptr, units, .. }| Wanted { key, ptr, len: units as usize * UNIT };
+            wanted.extend(candidate.map(want));
         }
         drop(done);
-        let mut batch = first.span().block_batch();
-        let read = |(i, candidate): (usize, Candidate)| (i, batch.read(candidate.ptr, candidate.units as usize * UNIT));
-        let asked: Vec<_> = candidates.into_iter().map(read).collect();
-        let mut done = batch.post().await?;
-        for (i, ticket) in asked {
-            let buf = done.buf(ticket);
-            if let (Decoded::Sound(_, key, value), Some(op), Some(known)) =
-                (block::decode(&buf), ops.get(i), known.get_mut(i))
-                && buf.bytes().get(key) == Some(op.key)
-            {
-                *known = Known::Is(Some(Value::fetched(buf, value)));
-            }
+        for (key, value) in many::read_wanted(first.span(), wanted, keys).await? {
+            answers[key] = Some(Some(value));
         }
-        drop(done);
-        for (mut op, known) in ops.into_iter().zip(known) {
-            values.push(match known {
-                Known::Is(value) => value,
-                Known::Open => {
-                    mark!("linear many: alone");
-                    match op.look(Purpose::Read, &mut None).await? {
-                        Looked::Hit(hit) => Some(hit.value),
-                        Looked::Absent(_) | Looked::Full => None,
-                    }
-                }
-            });
-        }
-        Ok(())
+        let known = ops.into_iter().zip(answers).map(|(op, answer)| match answer {
+            Some(value) => Known::Is(value),
+            None => Known::Open(op),
+        });
+        let alone = async |mut op: Op<'_>| {
+            mark!("linear many: alone");
+            Ok(match op.look(Purpose::Read, &mut None).await? {
+                Looked::Hit(hit) => Some(hit.value),
+                Looked::Absent(_) | Looked::Full => None,
+            })
+        };
+        many::finish(known.collect(), alone, values).await
     }
 }
+
+/// A key's value, or that it is absent; `None` if that is not known yet.
+type Answer = Option<Option<Value>>;
 
 impl Op<'_> {
     fn window(&self, batch: &mut Batch<'_>) -> Window {
@@ -106,19 +87,19 @@ impl Op<'_> {
     }
 
     /// What the first READ says, and the one slot whose block may be the key's.
-    fn judge(&self, window: &Window, mut slots: Buf) -> Result<(Known, Option<Candidate>), IndexError> {
+    fn judge(&self, window: &Window, mut slots: Buf) -> Result<(Answer, Option<Candidate>), IndexError> {
         let Window { segment, at, count, .. } = window;
         let mut moved = false;
         let (led, mut candidates) = self.sift(segment, *at, *count, &mut slots, &mut moved)?;
         Ok(match led {
-            Scan::Hit(hit) => (Known::Is(Some(hit.value)), None),
+            Scan::Hit(hit) => (Some(Some(hit.value)), None),
             // With more than one, or with slots to come, it is looked up alone if the block is another key's.
-            _ if !candidates.is_empty() => (Known::Open, Some(candidates.swap_remove(0))),
+            _ if !candidates.is_empty() => (None, Some(candidates.swap_remove(0))),
             Scan::End { at, sealed: false } if !moved => {
                 self.saw_end(segment, at);
-                (Known::Is(None), None)
+                (Some(None), None)
             }
-            _ => (Known::Open, None),
+            _ => (None, None),
         })
     }
 }

@@ -62,7 +62,7 @@ pub(super) enum Looked {
 /// A slot that may hold the key.
 pub(super) struct Candidate {
     slot: RemotePtr,
-    word: u64,
+    pub(super) word: u64,
 }
 
 /// Usually one, and no reason to allocate.
@@ -103,6 +103,15 @@ impl<'a> Op<'a> {
 
     pub(super) fn span(&self) -> &Span {
         self.pin.span()
+    }
+
+    /// Looks at the root by itself, if that is due, rather than in its first batch.
+    pub(super) async fn look_at_root(&mut self) -> Result<(), IndexError> {
+        self.counted = true;
+        if !self.table.is_checked(self.pin.epoch()) {
+            self.table.sync(self.span(), self.pin.epoch()).await?;
+        }
+        Ok(())
     }
 
     /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.

@@ -11,6 +11,7 @@
 //! | [`geometry`] | segments, directory, places of a key | 3.1 |
 //! | [`table`] | root, synchronization, growth | 3.3, 3.4 |
 //! | `lookup` | search | Algorithm 2 |
+//! | `many` | many lookups at once | |
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
 //! | `rescue` | what the dead leave under a lock | |
@@ -24,6 +25,7 @@ pub mod geometry;
 mod insert;
 mod level3;
 mod lookup;
+mod many;
 mod published;
 mod rescue;
 pub mod slot;
@@ -375,6 +377,10 @@ impl HashIndex for Shard {
             Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
             Looked::Absent(_) => Ok(None),
         }
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.look_up_many(keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

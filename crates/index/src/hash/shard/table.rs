@@ -180,7 +180,7 @@ impl Table {
 
     /// Has somebody read the root in this epoch? That a READ is on its way is not enough. If so, the root's memory is the
     /// root still, and the copy knows every resize that was published before the epoch began.
-    fn is_checked(&self, epoch: u64) -> bool {
+    pub(super) fn is_checked(&self, epoch: u64) -> bool {
         self.checked.get() >= epoch
     }
 

@@ -1,0 +1,347 @@
+//! Lookups in tables of 8-byte slots on a simulated cluster: Table 2 and Figures 7, 9, 12 and 13 of T. Wang et al., ADMS 2020.
+//!
+//! A table is filled beforehand and lies in the memory of a simulated node; every lookup READs it there, begins at a present
+//! key's home, ends at the first empty slot, and finds all its records, as in the paper. Beside it run READs as parallel cuckoo
+//! hashing would post them (three of four slots each, at once), without the hashing: that is a bound, not a table.
+
+use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
+use farindex_index::keyhash::KeyHash;
+use farindex_index::linear::clusters::Clusters;
+use farindex_readsize::{Network, Probes, best_read, read_beside_cluster};
+use farindex_sim::{Config, Dice, Preset, Sim};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Bytes of a slot.
+const WIDTH: u64 = 8;
+/// READs that a queue pair of the paper keeps outstanding (section 5.1).
+pub const OUTSTANDING: usize = 16;
+/// Clusters that a client of the paper remembers (section 5.8).
+pub const CLUSTERS: usize = 1000;
+
+/// A filled table: zero for empty, otherwise the key.
+#[derive(Debug)]
+pub struct Filled {
+    slots: Vec<u64>,
+    /// The key of each record.
+    records: Vec<u64>,
+    load: f64,
+}
+
+fn home(key: u64, slots: usize) -> usize {
+    let place = KeyHash::of(&key.to_le_bytes()).bits().reverse_bits();
+    ((u128::from(place) * slots as u128) >> 64) as usize
+}
+
+impl Filled {
+    fn of(slots: usize, load: f64, key: impl Fn(&mut Dice, u64) -> u64, seed: u64) -> Filled {
+        let count = (slots as f64 * load) as u64;
+        let mut dice = Dice::new(seed, 1 << 40);
+        let mut filled = Filled { slots: vec![0; slots], records: Vec::with_capacity(count as usize), load };
+        // What lies behind the last record of a key is not full, so the next one need not begin at its home.
+        let mut ends = std::collections::HashMap::new();
+        for i in 0..count {
+            let key = key(&mut dice, i).max(1);
+            let mut at = ends.get(&key).copied().unwrap_or_else(|| home(key, slots));
+            while filled.slots[at] != 0 {
+                at = (at + 1) % slots;
+            }
+            ends.insert(key, at);
+            filled.slots[at] = key;
+            filled.records.push(key);
+        }
+        filled
+    }
+
+    /// Keys that are all different.
+    pub fn unique(slots: usize, load: f64, seed: u64) -> Filled {
+        Filled::of(slots, load, |_, i| (seed << 40) + i + 1, seed)
+    }
+
+    /// Keys that follow a Zipf distribution with this exponent, over as many keys as there are records.
+    pub fn zipf(slots: usize, load: f64, exponent: f64, seed: u64) -> Filled {
+        let keys = (slots as f64 * load) as u64;
+        let mut sum = 0.0;
+        let sums: Vec<f64> = (1..=keys)
+            .map(|rank| {
+                sum += (rank as f64).powf(-exponent);
+                sum
+            })
+            .collect();
+        let draw = |dice: &mut Dice, _| {
+            let at = dice.below(1 << 53) as f64 / (1u64 << 53) as f64 * sum;
+            (seed << 40) + sums.partition_point(|sum| *sum <= at) as u64 + 1
+        };
+        Filled::of(slots, load, draw, seed)
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// How much a lookup READs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum How {
+    /// So many slots each time.
+    Slots(u64),
+    /// As the model says, and beside clusters that this client has seen as section 3.4 says.
+    Tracking,
+    /// Three READs of four slots at drawn places, all at once: what parallel cuckoo hashing posts.
+    Cuckoo,
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial<'a> {
+    /// The cluster.
+    pub preset: &'a Preset,
+    /// The table.
+    pub table: &'a Filled,
+    /// How it is read.
+    pub how: How,
+    /// Lookups that each client has under way at the same time.
+    pub outstanding: usize,
+    /// Virtual time that is measured, after as much to warm up.
+    pub span: Duration,
+    /// Which keys are looked up.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rates {
+    /// Lookups for each virtual second.
+    pub lookups: f64,
+    /// Matching records that they found.
+    pub matches: f64,
+    /// READs of a lookup.
+    pub reads: f64,
+    /// Nanoseconds of a lookup: the 10th, 25th, 50th, 75th and 90th percentile.
+    pub latency_ns: [u64; 5],
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    lookups: u64,
+    matches: u64,
+    reads: u64,
+    latency: Vec<u64>,
+}
+
+/// What a client knows of the model.
+struct Model {
+    probes: Option<Probes>,
+    slots: u64,
+    clusters: Clusters,
+}
+
+/// One client's lookups.
+struct Prober<'a> {
+    span: Span,
+    table: &'a Filled,
+    how: How,
+    model: Rc<RefCell<Model>>,
+}
+
+impl Prober<'_> {
+    /// Slots to READ from here on.
+    fn count(&self, at: usize) -> u64 {
+        let model = self.model.borrow();
+        match (self.how, model.clusters.next(0, at as u64), &model.probes) {
+            (How::Tracking, Some((distance, len)), Some(probes)) if distance < model.slots => {
+                read_beside_cluster(probes, &Network::CONNECTX5_EDR, WIDTH, distance, len).slots
+            }
+            _ => model.slots,
+        }
+    }
+
+    /// Matching records, and READs.
+    async fn look_up(&self, key: u64) -> Result<(u64, u64), FabricError> {
+        let slots = self.table.slots.len();
+        let (home, mut walked, mut matches, mut reads) = (home(key, slots), 0, 0, 0);
+        while walked < slots {
+            let at = (home + walked) % slots;
+            let count = (self.count(at) as usize).min(slots - at);
+            let read =
+                self.span.read(RemotePtr::new(NodeId::new(0), at as u64 * WIDTH), count * WIDTH as usize).await?;
+            reads += 1;
+            let filled = read.words().iter().take_while(|word| **word != 0).count();
+            matches += read.words()[..filled].iter().filter(|word| **word == key).count() as u64;
+            if filled < count {
+                if self.how == How::Tracking && at + filled > home {
+                    self.model.borrow_mut().clusters.saw(0, home as u64, (at + filled) as u64);
+                }
+                break;
+            }
+            walked += count;
+        }
+        Ok((matches, reads))
+    }
+
+    async fn cuckoo(&self, dice: &mut Dice) -> Result<(u64, u64), FabricError> {
+        let mut batch = self.span.batch();
+        for _ in 0..3 {
+            let at = dice.below(self.table.slots.len() as u64 / 4) * 4;
+            batch.read(RemotePtr::new(NodeId::new(0), at * WIDTH), 4 * WIDTH as usize);
+        }
+        batch.post().await?;
+        Ok((1, 3))
+    }
+
+    async fn work(self, endpoint: Endpoint, measured: Range<Duration>, mut dice: Dice) -> Result<Count, FabricError> {
+        let mut count = Count::default();
+        loop {
+            let key = self.table.records[dice.below(self.table.records.len() as u64) as usize];
+            let began = endpoint.now();
+            let (matches, reads) = match self.how {
+                How::Cuckoo => self.cuckoo(&mut dice).await?,
+                _ => self.look_up(key).await?,
+            };
+            debug_assert!(matches > 0, "a record is lost");
+            let now = endpoint.now();
+            if measured.contains(&now) {
+                count.lookups += 1;
+                count.matches += matches;
+                count.reads += reads;
+                count.latency.push((now - began).as_nanos() as u64);
+            }
+            if now >= measured.end {
+                return Ok(count);
+            }
+        }
+    }
+}
+
+/// Fills a simulated node's memory with the table.
+async fn store(endpoint: Endpoint, slots: &[u64]) -> Result<(), FabricError> {
+    let span = endpoint.span(OpKind::Other);
+    for (i, part) in slots.chunks(8192).enumerate() {
+        let at = RemotePtr::new(NodeId::new(0), i as u64 * 8192 * WIDTH);
+        span.write(at, endpoint.buf_from_words(part)).await?;
+    }
+    Ok(())
+}
+
+/// Runs it: every client of the preset looks up keys of records that are drawn.
+pub fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
+    let Trial { preset, table, how, outstanding, span, seed } = *trial;
+    let node_len = (table.slots.len() as u64 * WIDTH).next_multiple_of(4096);
+    let model = Some(preset.clone());
+    let sim = Sim::new(seed, Config { nodes: 1, node_len, model, ..Config::default() })?;
+    // A task of the simulator owns what it works with.
+    let table: Rc<Filled> =
+        Rc::new(Filled { slots: table.slots.clone(), records: table.records.clone(), load: table.load });
+    let harness = sim.harness().connect();
+    let begun = harness.clone();
+    let stored = Rc::clone(&table);
+    sim.block_on(async move { store(harness, &stored.slots).await }).unwrap_or(Ok(()))?;
+    let from = begun.now() + span;
+    let measured = from..from + span;
+    let probes = Probes::of_all_matches(table.load);
+    let slots = match (how, &probes) {
+        (How::Slots(slots), _) => slots,
+        (_, Some(probes)) => best_read(probes, &Network::CONNECTX5_EDR, WIDTH).slots,
+        _ => 1,
+    };
+    let mut counts = Vec::new();
+    for number in 0..preset.compute_nodes * preset.clients_per_node {
+        let client = sim.client_on(number % preset.compute_nodes);
+        let clusters = Clusters::new(if how == How::Tracking { CLUSTERS } else { 0 });
+        let model = Rc::new(RefCell::new(Model { probes: probes.clone(), slots, clusters }));
+        for coroutine in 0..outstanding {
+            let endpoint = client.connect();
+            let (table, model) = (Rc::clone(&table), Rc::clone(&model));
+            let dice = Dice::new(seed, (1 << 20 | number as u64) << 8 | coroutine as u64);
+            let measured = measured.clone();
+            counts.push(sim.spawn(&client, async move {
+                let prober = Prober { span: endpoint.span(OpKind::Get), table: &table, how, model };
+                prober.work(endpoint, measured, dice).await
+            }));
+        }
+    }
+    // Nobody waits for anybody, so it ends; what it counted is looked at even if it did not.
+    let ended = sim.run();
+    debug_assert!(ended.is_done(), "{ended}");
+    let mut total = Count::default();
+    for count in counts {
+        let count = count.take().unwrap_or_else(|| Ok(Count::default()))?;
+        total.lookups += count.lookups;
+        total.matches += count.matches;
+        total.reads += count.reads;
+        total.latency.extend(count.latency);
+    }
+    total.latency.sort_unstable();
+    let seconds = span.as_secs_f64();
+    let at = |share: f64| {
+        let index = (total.latency.len() as f64 * share) as usize;
+        total.latency.get(index.min(total.latency.len().saturating_sub(1))).copied().unwrap_or_default()
+    };
+    Ok(Rates {
+        lookups: total.lookups as f64 / seconds,
+        matches: total.matches as f64 / seconds,
+        reads: total.reads as f64 / (total.lookups as f64).max(1.0),
+        latency_ns: [0.1, 0.25, 0.5, 0.75, 0.9].map(at),
+    })
+}
+
+/// Slots that the model says for lookups that return all matches: within the bandwidth, or whatever it takes.
+pub fn model_read(load: f64, constrained: bool) -> u64 {
+    let policy = if constrained { super::linear::Policy::Variable } else { super::linear::Policy::Unconstrained };
+    super::linear::our_read(load, policy).unwrap_or(1)
+}
+
+/// A point of Figure 13: offset from the cluster's first slot, and slots to READ from there.
+pub fn beside_a_cluster(load: f64, len: u64) -> Vec<(i64, u64)> {
+    let Some(probes) = Probes::of_misses(load) else { return Vec::new() };
+    let network = Network::CONNECTX5_EDR;
+    let read = |x: i64| match x {
+        x if x < 0 => read_beside_cluster(&probes, &network, WIDTH, x.unsigned_abs(), len).slots,
+        x if (x as u64) < len => read_beside_cluster(&probes, &network, WIDTH, 0, len - x as u64).slots,
+        _ => best_read(&probes, &network, WIDTH).slots,
+    };
+    (-30..=20).map(|x| (x, read(x))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial<'a>(preset: &'a Preset, table: &'a Filled, how: How, outstanding: usize) -> Rates {
+        let span = Duration::from_micros(60);
+        rates(&Trial { preset, table, how, outstanding, span, seed: 3 }).expect("a run")
+    }
+
+    #[test]
+    fn a_simulated_table_takes_as_many_reads_as_the_model_says() {
+        let preset = Preset::linear_probing();
+        for load in [0.5, 0.8] {
+            let table = Filled::unique(1 << 17, load, 1);
+            let rates = trial(&preset, &table, How::Slots(23), 4);
+            let model = Probes::of_all_matches(load).expect("a load").requests(23);
+            assert!((rates.reads / model - 1.0).abs() < 0.05, "{rates:?}, model {model}");
+            assert!((rates.matches / rates.lookups - 1.0).abs() < 1e-9, "each key has one record");
+        }
+    }
+
+    #[test]
+    fn skewed_keys_have_many_records_and_clusters_help_to_find_them() {
+        let preset = Preset::linear_probing();
+        let table = Filled::zipf(1 << 14, 0.65, 0.9, 1);
+        let [plain, tracking] =
+            [How::Slots(model_read(0.65, true)), How::Tracking].map(|how| trial(&preset, &table, how, 1));
+        assert!(plain.matches > plain.lookups * 2.0, "{plain:?}");
+        assert!(tracking.matches > plain.matches, "{tracking:?} {plain:?}");
+    }
+
+    #[test]
+    fn the_curve_of_figure_13() {
+        let curve = beside_a_cluster(0.65, 10);
+        let at = |x: i64| curve.iter().find(|(of, _)| *of == x).map(|(_, slots)| *slots);
+        assert_eq!([at(-30), at(-4), at(0), at(9), at(10)], [Some(23), Some(15), Some(11), Some(2), Some(23)]);
+    }
+}
