@@ -1,7 +1,7 @@
 //! Rules that whole workloads hardly ever need, one by one; each is also broken, and then shows.
 
 use super::bucket::{Health, Level, Snapshot, fresh_word, version_bit};
-use super::slot::{Slot, Stamp, freeze};
+use super::slot::{META, Slot, Stamp, freeze};
 use super::split::hold_still;
 use crate::faults::{Fault, plant};
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr};
