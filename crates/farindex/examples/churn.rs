@@ -1,7 +1,7 @@
 //! Updates, removals and inserts for a long time, in a pool that is only four times as large as the live data: it must never fill, and
 //! its use of far memory must stay where it was after the first tenth.
 //!
-//! `churn [OPERATIONS] [KEYS] [THREADS]`, 50,000,000 over 100,000 keys with 2 threads unless told otherwise. Every thread has keys of
+//! `churn [OPERATIONS] [KEYS] [THREADS] [KIND]`, 50,000,000 over 100,000 keys with 2 threads and SHARD unless told otherwise. Every thread has keys of
 //! its own and knows what each must hold, so every answer is checked.
 
 use farindex::{IndexConfig, Insert, Pool, PoolOptions, Remove, Session, Update};
@@ -44,11 +44,13 @@ fn used_bytes(session: &Session) -> u64 {
 
 fn main() {
     let (operations, keys, threads) = (argument(1, 50_000_000), argument(2, 100_000), argument(3, 2));
+    let kind = std::env::args().nth(4).unwrap_or_else(|| "shard".to_owned());
+    let config = IndexConfig::of_kind(&kind).expect("a kind of index");
     // Once in a pool of any size, to learn what the live data takes.
     let live = {
         let pool = Pool::open("memory:1GiB").expect("a pool");
         let session = pool.session().expect("a session");
-        let index = session.create_index("churn", &IndexConfig::default()).expect("an index");
+        let index = session.create_index("churn", &config).expect("an index");
         let (mut random, mut buf) = (Random(1), Vec::new());
         for key in 0..keys {
             value(&mut random, &mut buf);
@@ -61,7 +63,7 @@ fn main() {
     println!("{keys} keys take {live} bytes; the pool has {size}");
     let pool = Pool::create(&format!("memory:{size}"), None, &PoolOptions::default()).expect("a pool");
     let session = pool.session().expect("a session");
-    session.create_index("churn", &IndexConfig::default()).expect("an index");
+    session.create_index("churn", &config).expect("an index");
     let (done, after_tenth, worst) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let clock = std::time::Instant::now();
     std::thread::scope(|scope| {

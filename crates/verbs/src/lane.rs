@@ -22,7 +22,7 @@ use crate::flight::Flights;
 use crate::hello::{Hello, Reply};
 use crate::memory::Scratch;
 use crate::pair::Pair;
-use crate::post::{Cursor, Manner, Target, next_request, send, up_to_a_fence};
+use crate::post::{Cursor, Manner, Target, next_part, next_request, send};
 use farindex_fabric::{FabricError, NodeId, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::{Control, ControlError, Link, Pending};
@@ -55,6 +55,8 @@ struct Piece {
     count: usize,
     /// Does the batch end with it?
     last: bool,
+    /// The client keeps the fences, and nothing may follow before it has completed.
+    alone: bool,
 }
 
 enum State {
@@ -315,20 +317,20 @@ impl Lane {
     /// Posts what there is room for.
     fn fill(&mut self, common: &Common, control: &Control, flights: &mut Flights) {
         while let Some(job) = self.waiting.front() {
-            let mut count = job.left.min(common.depth as usize);
+            let (mut count, mut alone) = (job.left.min(common.depth as usize), false);
             if !common.device.keeps_fences() {
                 let Some(chain) = flights.chain(job.flight) else { return };
-                let (fenced, free) = up_to_a_fence(chain, self.node, job.cursor, count);
-                if fenced && !self.pieces.is_empty() {
+                let part = next_part(chain, self.node, job.cursor, count);
+                if part.fenced && !self.pieces.is_empty() || self.pieces.iter().any(|piece| piece.alone) {
                     return;
                 }
-                count = free;
+                (count, alone) = (part.count, part.writes);
             }
             let room = u64::from(common.depth) - (self.posted - self.completed);
             if !matches!(self.state, State::Up(..)) || count as u64 > room {
                 return;
             }
-            if let Err(why) = self.post(count, common, flights) {
+            if let Err(why) = self.post(count, alone, common, flights) {
                 // Some of its requests may have been posted; `break_off` sees by its cursor that it has begun.
                 return self.broke(&format!("its requests cannot be posted: {why}"), common, control, flights);
             }
@@ -337,7 +339,7 @@ impl Lane {
 
     /// Posts the next `count` requests of the first batch that waits, for which there is room.
     #[allow(unsafe_code)]
-    fn post(&mut self, count: usize, common: &Common, flights: &mut Flights) -> Result<(), String> {
+    fn post(&mut self, count: usize, alone: bool, common: &Common, flights: &mut Flights) -> Result<(), String> {
         let (State::Up(pair, target), Some(scratch)) = (&mut self.state, &self.scratch) else { return Ok(()) };
         let Some(job) = self.waiting.front_mut() else { return Ok(()) };
         let chain = flights.chain(job.flight).ok_or("the batch is gone")?;
@@ -354,7 +356,7 @@ impl Lane {
         self.posted += count as u64;
         job.left -= count;
         let last = job.left == 0;
-        self.pieces.push_back(Piece { flight: job.flight, from, first, count, last });
+        self.pieces.push_back(Piece { flight: job.flight, from, first, count, last, alone });
         if last {
             self.waiting.pop_front();
         }

@@ -56,12 +56,33 @@ pub(crate) fn next_request(chain: &Chain, node: NodeId, cursor: &mut Cursor) -> 
     None
 }
 
-/// What can be posted at once where the client itself keeps the fences: is the next request fenced, and how many follow up to
-/// the next one that is, itself included, `most` at most?
-pub(crate) fn up_to_a_fence(chain: &Chain, node: NodeId, mut cursor: Cursor, most: usize) -> (bool, usize) {
-    let first = next_request(chain, node, &mut cursor).is_some_and(|request| request.fenced);
-    let free = std::iter::from_fn(|| next_request(chain, node, &mut cursor)).take_while(|request| !request.fenced);
-    (first, 1 + free.take(most.saturating_sub(1)).count())
+/// What can be posted at once where the client itself keeps the fences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Its first request is fenced.
+    pub(crate) fenced: bool,
+    /// Requests: up to the next fence, or the first READ or atomic behind a WRITE.
+    pub(crate) count: usize,
+    /// There is a WRITE among them: nothing follows before they have completed (docs/bugs/050).
+    pub(crate) writes: bool,
+}
+
+/// The next part of a batch for one node, of `most` requests at most.
+pub(crate) fn next_part(chain: &Chain, node: NodeId, mut cursor: Cursor, most: usize) -> Part {
+    let mut part = Part { fenced: false, count: 0, writes: false };
+    while part.count < most
+        && let Some(request) = next_request(chain, node, &mut cursor)
+    {
+        let write = chain.get(request.verb).is_some_and(|verb| matches!(verb.kind, VerbKind::Write(_)));
+        if part.count == 0 {
+            part.fenced = request.fenced;
+        } else if request.fenced || part.writes && !write {
+            break;
+        }
+        part.writes |= write;
+        part.count += 1;
+    }
+    part
 }
 
 /// Requests that a verb becomes.
@@ -241,13 +262,23 @@ mod tests {
         let mut cursor = Cursor::default();
         let fenced = std::iter::from_fn(|| next_request(&chain, node, &mut cursor)).map(|request| request.fenced);
         assert_eq!(fenced.collect::<Vec<_>>(), [false, false, false, true, false, false, true]);
-        let (mut cursor, mut parts) = (Cursor::default(), Vec::new());
-        while parts.iter().map(|(_, count)| count).sum::<usize>() < chain.len() {
-            let part = up_to_a_fence(&chain, node, cursor, 256);
-            (0..part.1).for_each(|_| assert!(next_request(&chain, node, &mut cursor).is_some()));
-            parts.push(part);
-        }
-        assert_eq!(parts, [(false, 3), (true, 3), (true, 1)]);
-        assert_eq!(up_to_a_fence(&chain, node, Cursor::default(), 2), (false, 2));
+        let parts = |chain: &Chain| {
+            let (mut cursor, mut parts, mut left) = (Cursor::default(), Vec::new(), chain.len());
+            while left > 0 {
+                let Part { fenced, count, writes } = next_part(chain, node, cursor, 256);
+                (0..count).for_each(|_| assert!(next_request(chain, node, &mut cursor).is_some()));
+                parts.push((fenced, count, writes));
+                left -= count;
+            }
+            parts
+        };
+        assert_eq!(parts(&chain), [(false, 3, false), (true, 3, false), (true, 1, false)]);
+        assert_eq!(next_part(&chain, node, Cursor::default(), 2).count, 2);
+        // READs and atomics wait for WRITEs, and not the other way round.
+        let write = || plain(VerbKind::Write(pool.take(8)));
+        let chain: Chain = vec![plain(read()), write(), write(), plain(faa()), write()];
+        assert_eq!(parts(&chain), [(false, 3, true), (true, 2, true)]);
+        let chain: Chain = vec![write(), plain(faa())];
+        assert_eq!(parts(&chain), [(false, 1, true), (false, 1, false)]);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! `FARINDEX_FREEZES=100` stops as often; a few times unless told otherwise.
 
-use super::{File, KEYS, Ledger, assert_sound, draw, file, first_line, key, number, pool, start};
+use super::{File, KEYS, Ledger, assert_sound, draw, file, first_line, key, number, pool, small_shard, start};
 use farindex::{Error, IndexConfig, IndexError, Pool, PoolError};
 use farindex_fabric::ShmFabric;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -118,7 +118,7 @@ fn listen(mut lines: impl Read + Send + 'static) -> std::thread::JoinHandle<Stri
 #[test]
 fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     let file = file("frozen");
-    let pool = pool(&file.url(), Some(256 << 20), LEASE);
+    let pool = pool(&file.url(), Some(256 << 20), LEASE, &small_shard());
     let mut survivor = Survivor::of(&pool);
     let mut child = start(&file.url(), 1, true);
     let (first, lines) = first_line(&mut child);
@@ -170,7 +170,7 @@ fn as_judge(file: &File) -> Pool {
 #[test]
 fn a_process_that_is_frozen_past_its_lease_is_ended_where_that_is_allowed() {
     let file = file("ended");
-    drop(pool(&file.url(), Some(256 << 20), LEASE));
+    drop(pool(&file.url(), Some(256 << 20), LEASE, &small_shard()));
     let judge = as_judge(&file);
     let mut survivor = Survivor::of(&judge);
     let (mut ledger, mut state) = (Ledger::default(), 0x0FED_CBA9_8765_4321u64);

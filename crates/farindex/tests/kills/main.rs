@@ -7,7 +7,7 @@
 
 mod frozen;
 
-use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, shard};
+use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, race, shard};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -57,12 +57,21 @@ fn file(name: &str) -> File {
     File(dir.join(format!("farindex-{name}-{}", std::process::id())))
 }
 
-/// A pool with an index that grows from nothing.
-fn pool(url: &str, size: Option<u64>, lease: Duration) -> Pool {
+/// SHARD that grows from nothing.
+fn small_shard() -> IndexConfig {
+    IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() })
+}
+
+/// RACE that is split hundreds of times.
+fn small_race() -> IndexConfig {
+    IndexConfig::Race(race::Config { initial_depth: 1, groups: 1, ..race::Config::default() })
+}
+
+/// A pool with an index.
+fn pool(url: &str, size: Option<u64>, lease: Duration, config: &IndexConfig) -> Pool {
     let options = PoolOptions { lease, ..PoolOptions::default() };
     let pool = Pool::create(url, size, &options).expect("a pool");
-    let config = IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() });
-    pool.session().expect("a session").create_index("demo", &config).expect("an index");
+    pool.session().expect("a session").create_index("demo", config).expect("an index");
     pool
 }
 
@@ -179,7 +188,13 @@ fn child() {
 #[test]
 fn a_killed_process_harms_nobody() {
     let file = file("kills");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE);
+    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_shard());
+}
+
+#[test]
+fn a_killed_process_harms_nobody_in_race() {
+    let file = file("kills-race");
+    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_race());
 }
 
 /// The same with the pool behind a memory node, whose loop goes on while its clients die with verbs in flight.
@@ -201,14 +216,14 @@ fn a_killed_process_harms_nobody_over_ucx() {
     let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
     let node = Node::start(memory, plane, listen, metrics.clone()).expect("a memory node");
     // That a client elsewhere is dead is known by its silence alone, for as long as a lease.
-    kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE);
+    kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE, &small_shard());
     println!("{}", metrics.text());
 }
 
-fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration) {
+fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: &IndexConfig) {
     let rounds: u64 =
         std::env::var("FARINDEX_KILLS").map_or(6, |kills| kills.parse().expect("FARINDEX_KILLS: a number"));
-    let pool = pool(url, size, LEASE);
+    let pool = pool(url, size, LEASE, config);
     let session = pool.session().expect("a session");
     let index = session.open_index("demo").expect("the index");
     let mut ledger = Ledger::default();

@@ -6,11 +6,12 @@
 
 mod kinds;
 mod linear;
+mod race;
 mod run;
 mod sephash;
 mod shard;
 
-use farindex_index::{Linear, SepHash, Shard};
+use farindex_index::{Linear, Race, SepHash, Shard};
 use farindex_sim::Fate;
 use farindex_testkit::seeds_or;
 use kinds::{Kind, Mortal};
@@ -111,4 +112,9 @@ fn a_death_at_every_verb_of_every_kind_in_sephash() {
 #[test]
 fn a_death_at_every_verb_of_every_kind_in_linear() {
     sweep_all::<Linear>();
+}
+
+#[test]
+fn a_death_at_every_verb_of_every_kind_in_race() {
+    sweep_all::<Race>();
 }

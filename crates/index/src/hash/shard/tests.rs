@@ -75,3 +75,64 @@ fn a_split_bars_the_first_fresh_slot_whatever_is_barred_behind_it() {
     plant(&[]);
     assert_eq!(held, [fresh, barred, fresh], "a test that could not tell would be none");
 }
+
+/// Each rule by itself: a bucket of one version in which one slot says something else, and what a client concludes who
+/// expects that version.
+#[test]
+fn each_word_of_a_bucket_says_what_it_is_good_for() {
+    const MINE: u64 = 7;
+    const EXPECTED: u64 = 2;
+    let side = Some((0, 0));
+    let stamp = Stamp::of_pin(40);
+    let ptr = RemotePtr::new(NodeId::new(0), 8192);
+    let of = |version: u64, changed: &[(usize, u64)]| {
+        let mut words = fresh(version);
+        for (slot, word) in changed {
+            words[*slot] = *word | words[*slot] & META;
+        }
+        Snapshot::new(BUCKET, endpoint().buf_from_words(&words))
+    };
+    let with = |slot: usize, word: u64| of(EXPECTED, &[(slot, word)]);
+    let (here, there) = (live(3, 2), live(3, 1));
+    let nothing = freeze(live(3, 0)) | 5 << 52;
+    for (what, snapshot, side, verdict) in [
+        ("all fresh", of(EXPECTED, &[]), side, Health::Good),
+        ("an entry of this side", with(9, here), side, Health::Good),
+        ("an entry of the other side", with(9, there), side, Health::Mixed),
+        ("such an entry where no side is known", with(9, there), None, Health::Good),
+        ("a word that was never written", with(9, 0), side, Health::Unwritten),
+        ("a barrier", with(9, Slot::Barrier(EXPECTED, stamp).encode()), side, Health::Newer),
+        (
+            "a barrier behind an entry of the other side",
+            of(EXPECTED, &[(9, there), (10, Slot::Barrier(EXPECTED, stamp).encode())]),
+            side,
+            Health::Newer,
+        ),
+        ("the key's own frozen slot", with(9, freeze(live(MINE, 2))), None, Health::Newer),
+        ("a slot that died here", with(9, Slot::Dead(EXPECTED, stamp).encode()), side, Health::Good),
+        ("a slot that died before", with(9, Slot::Dead(EXPECTED - 1, stamp).encode()), side, Health::Good),
+        ("a slot that died in a newer version", with(9, Slot::Dead(EXPECTED + 1, stamp).encode()), side, Health::Newer),
+        ("a fresh slot of a newer version", with(9, Slot::Fresh(EXPECTED + 1, stamp).encode()), side, Health::Newer),
+        ("a fresh slot of an older version", with(9, Slot::Fresh(EXPECTED - 1, stamp).encode()), side, Health::Mixed),
+        (
+            "a fresh slot of an older version behind a frozen one",
+            of(EXPECTED, &[(9, freeze(live(MINE, 2))), (10, Slot::Fresh(EXPECTED - 1, stamp).encode())]),
+            side,
+            Health::Newer,
+        ),
+        (
+            "an entry of the other side behind a frozen slot",
+            of(EXPECTED, &[(9, freeze(live(MINE, 2))), (10, there)]),
+            side,
+            Health::Newer,
+        ),
+        ("a link in a bucket", with(9, Slot::Link(ptr).encode()), side, Health::Corrupt(9)),
+        ("a marker of no kind", with(9, Slot::Dead(0, stamp).encode() | 0xF << 52), side, Health::Corrupt(9)),
+        ("an entry of no length", with(9, nothing), side, Health::Corrupt(9)),
+        ("another's lock", with(0, fresh_word(EXPECTED) | META), side, Health::Locked),
+        ("an older version", of(EXPECTED - 1, &[]), side, Health::Older(EXPECTED - 1)),
+        ("a newer version", of(EXPECTED + 1, &[]), side, Health::Newer),
+    ] {
+        assert_eq!(snapshot.health(EXPECTED, MINE, side), verdict, "{what}");
+    }
+}
