@@ -46,7 +46,7 @@ pub use any::{AnyIndex, IndexConfig, OpenOptions, Plain};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
 pub use farindex_index::{
-    Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, race, linear, shard,
+    Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, linear, race, shard,
 };
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;
