@@ -132,6 +132,17 @@ pub const fn is_emptied(word: u64) -> bool {
     word & NOWHERE == NOWHERE
 }
 
+/// Overwrites the slots of a CurSegment's groups when `generation` ends. The second fingerprints stay as they are: who still
+/// reads in that generation takes a slot and its second fingerprint from different moments, and would miss a key whose slot
+/// was there still and whose second fingerprint was not.
+pub fn empty_slots(geometry: Geometry, words: &mut [u64], generation: u64) {
+    for i in 0..geometry.slots {
+        if let Some(word) = words.get_mut(geometry.slot(i)) {
+            *word = emptied(generation);
+        }
+    }
+}
+
 /// Where the entries of a segment lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -359,6 +370,20 @@ mod tests {
         assert!(Entry::new(hash, 0, ptr, 64, true).removes());
         assert_eq!(Entry::new(hash, 0, ptr, 4096, false).bytes(), None);
         assert_eq!(Entry::new(hash, 0, ptr, 6 * 64, false).bytes(), Some(384));
+    }
+
+    #[test]
+    fn emptied_slots_keep_their_second_fingerprints() {
+        for bytes in [64, 128, 512, 1024] {
+            let geometry = Geometry::of(bytes);
+            let before: Vec<u64> = (1..=geometry.words as u64).collect();
+            let mut words = before.clone();
+            empty_slots(geometry, &mut words, 6);
+            for i in 0..geometry.slots {
+                assert_eq!(words[geometry.slot(i)], emptied(6));
+                assert_eq!(words[geometry.fp2_word(i)], before[geometry.fp2_word(i)], "{bytes}");
+            }
+        }
     }
 
     #[test]
