@@ -192,6 +192,19 @@ pub const fn with_fp2(word: u64, i: usize, fp2: u8) -> u64 {
     word & ((1 << shift) - 1) | (fp2 as u64) << shift
 }
 
+/// The words of second fingerprints of slots in ascending order, and which words of the groups they are; nothing behind the last.
+pub fn fp2_words(geometry: Geometry, fp2s: impl Iterator<Item = (usize, u8)>) -> Vec<(usize, u64)> {
+    let mut words: Vec<(usize, u64)> = Vec::new();
+    for (slot, fp2) in fp2s {
+        let at = geometry.fp2_word(slot);
+        match words.last_mut().filter(|(last, _)| *last == at) {
+            Some((_, word)) => *word = with_fp2(*word, slot, fp2),
+            None => words.push((at, with_fp2(0, slot, fp2))),
+        }
+    }
+    words
+}
+
 /// Words of a MainSegment's groups.
 pub const fn main_words(len: usize) -> usize {
     let rest = len % GROUP;
