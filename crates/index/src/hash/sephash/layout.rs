@@ -132,6 +132,17 @@ pub const fn is_emptied(word: u64) -> bool {
     word & NOWHERE == NOWHERE
 }
 
+/// Overwrites the slots of a CurSegment's groups when `generation` ends. The second fingerprints stay as they are: who still
+/// reads in that generation takes a slot and its second fingerprint from different moments, and would miss a key whose slot
+/// was there still and whose second fingerprint was not.
+pub fn empty_slots(geometry: Geometry, words: &mut [u64], generation: u64) {
+    for i in 0..geometry.slots {
+        if let Some(word) = words.get_mut(geometry.slot(i)) {
+            *word = emptied(generation);
+        }
+    }
+}
+
 /// Where the entries of a segment lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -179,6 +190,19 @@ pub const fn fp2_in(word: u64, i: usize) -> u8 {
 pub const fn with_fp2(word: u64, i: usize, fp2: u8) -> u64 {
     let shift = i % GROUP * 8;
     word & ((1 << shift) - 1) | (fp2 as u64) << shift
+}
+
+/// The words of second fingerprints of slots in ascending order, and which words of the groups they are; nothing behind the last.
+pub fn fp2_words(geometry: Geometry, fp2s: impl Iterator<Item = (usize, u8)>) -> Vec<(usize, u64)> {
+    let mut words: Vec<(usize, u64)> = Vec::new();
+    for (slot, fp2) in fp2s {
+        let at = geometry.fp2_word(slot);
+        match words.last_mut().filter(|(last, _)| *last == at) {
+            Some((_, word)) => *word = with_fp2(*word, slot, fp2),
+            None => words.push((at, with_fp2(0, slot, fp2))),
+        }
+    }
+    words
 }
 
 /// Words of a MainSegment's groups.
@@ -359,6 +383,20 @@ mod tests {
         assert!(Entry::new(hash, 0, ptr, 64, true).removes());
         assert_eq!(Entry::new(hash, 0, ptr, 4096, false).bytes(), None);
         assert_eq!(Entry::new(hash, 0, ptr, 6 * 64, false).bytes(), Some(384));
+    }
+
+    #[test]
+    fn emptied_slots_keep_their_second_fingerprints() {
+        for bytes in [64, 128, 512, 1024] {
+            let geometry = Geometry::of(bytes);
+            let before: Vec<u64> = (1..=geometry.words as u64).collect();
+            let mut words = before.clone();
+            empty_slots(geometry, &mut words, 6);
+            for i in 0..geometry.slots {
+                assert_eq!(words[geometry.slot(i)], emptied(6));
+                assert_eq!(words[geometry.fp2_word(i)], before[geometry.fp2_word(i)], "{bytes}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the CurSegment is READ, newest first, and the MainSegment's matches count only if nothing is found there. The blocks
 //! of those are READ along, so a filter that was wrong costs no round trip.
 
-use super::layout::{Control, Entry, GROUP, fp2_of, is_taken, main_words};
+use super::layout::{Control, Entry, GROUP, fp2_of, is_emptied, is_taken, main_words};
 use super::main_segment::Item;
 use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
 use crate::IndexError;
@@ -72,29 +72,29 @@ impl Op<'_> {
             self.wait_for(probe.segment).await?;
             return Ok(Step::Again);
         }
-        let mut newest: Vec<Entry> = Vec::new();
-        match groups {
+        let (newest, emptied): (Vec<Entry>, bool) = match groups {
             Some(groups) => {
                 mark!("lookup: CurSegment");
                 let words = done.buf(groups);
-                if count_taken(geometry, words.words(), state.generation).1 {
-                    mark!("lookup: emptied meanwhile");
-                    drop(done);
-                    self.wait_for(probe.segment).await?;
-                    return Ok(Step::Again);
-                }
                 let fp2 = fp2_of(self.hash);
                 // The second fingerprint of a slot that has not landed is not there.
                 let matching = |(i, item): &(usize, Item)| item.entry.fp == fp && (item.fp2 == fp2 || *i >= count);
-                newest.extend(
-                    taken(geometry, words.words(), state.generation).rev().filter(matching).map(|(_, item)| item.entry),
-                );
+                let items = taken(geometry, words.words(), state.generation).rev().filter(matching);
+                (items.map(|(_, item)| item.entry).collect(), count_taken(geometry, words.words(), state.generation).1)
             }
             None => {
                 let word = next.map(|next| first_word(&done.buf(next))).or(probe.next);
                 let word = word.filter(|word| is_taken(*word, state.generation));
-                newest.extend(word.map(Entry::decode).filter(|entry| entry.fp == fp));
+                let entry = word.map(Entry::decode).filter(|entry| entry.fp == fp);
+                (entry.into_iter().collect(), word.is_some_and(is_emptied))
             }
+        };
+        if emptied {
+            // What stood there may have been the key's; the next generation's MainSegment has it.
+            mark!("lookup: emptied meanwhile");
+            drop(done);
+            self.wait_for(probe.segment).await?;
+            return Ok(Step::Again);
         }
         let blocks: Vec<Buf> = blocks.into_iter().map(|block| done.buf(block)).collect();
         drop(done);

@@ -13,7 +13,9 @@
 //!
 //! Four round trips, a split every fourth time five; the paper allows five.
 
-use super::layout::{Control, Entry, FILTER, Filter, LOCKED, META_LEN, Meta, ROUND, State, dep_of, emptied};
+use super::layout::{
+    Control, Entry, FILTER, Filter, LOCKED, META_LEN, Meta, ROUND, State, dep_of, empty_slots, fp2_words,
+};
 use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::probe::{Need, Op, Segment, Step, damaged, taken};
@@ -486,24 +488,32 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// Releases the lock, and makes CurSegMeta that of this generation again, whatever is left there of the next one.
+    /// Releases the lock, and makes CurSegMeta that of this generation again, whatever is left there of the next one. What
+    /// it says has landed has to be there: whoever held the lock may have died while it landed the last slot. `cur` are
+    /// the entries of all slots.
     pub(super) async fn restore(&self, (main, len): (RemotePtr, usize), cur: &[Item]) -> Result<(), IndexError> {
         let filter = cur.iter().fold(Filter::default(), |filter, item| filter.with(item.entry.fp));
         let mut words = Meta::words_of(self.control, main, len);
         words[FILTER..].copy_from_slice(&filter.stamped(self.control.generation(), cur.len()));
-        self.span().write(self.segment.at.add(8), self.span().endpoint().buf_from_words(&words[1..])).await?;
+        let geometry = self.index.geometry;
+        let mut batch = self.span().batch();
+        for (at, word) in fp2_words(geometry, cur.iter().map(|item| item.fp2).enumerate()) {
+            batch.write_words(self.segment.at.add(geometry.at(at)), &[word]);
+        }
+        batch.write_words(self.segment.at.add(8), &words[1..]);
+        batch.post().await?;
         self.release().await
     }
 
     /// CurSegMeta of the next generation, but for the control word. Where blocks of this generation's entries may be used
     /// again before all slots have been taken anew, the slots are emptied as well: who claims one CASes it from what was
-    /// left in it, and that must never come back.
+    /// left in it, and that must never come back. Second fingerprints are written back as they were read under the lock.
     fn renew(&self, batch: &mut farindex_fabric::Batch<'_>, next: Control, main: RemotePtr, len: usize, empties: bool) {
         batch.write_words(self.segment.at.add(8), &Meta::words_of(next, main, len)[1..]);
         if empties || !self.index.config.resize_entry {
             mark!("merge: slots emptied");
-            let mut buf = self.span().endpoint().buf(self.index.geometry.words * 8);
-            buf.words_mut().fill(emptied(self.control.generation()));
+            let mut buf = self.span().endpoint().buf_from_words(&self.groups);
+            empty_slots(self.index.geometry, buf.words_mut(), self.control.generation());
             batch.write(self.segment.at.add(META_LEN as u64), buf);
         }
     }

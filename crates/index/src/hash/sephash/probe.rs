@@ -237,7 +237,8 @@ impl<'a> Op<'a> {
             found.extend(matching.map(|(i, item)| (brings.start + i, item)));
         }
         let mut probe = Probe { segment, state, found, next: None, fp2_word: 0, slot: state.count };
-        if let Some(next) = next.filter(|_| guess == state.count) {
+        // A word that was read in a generation long before this one may bear this one's sign.
+        if let Some(next) = next.filter(|_| guess == state.count && (current.is_some() || state.generation < 2)) {
             probe.next = done.buf(next).words().first().copied();
         }
         self.table.views.note_count(segment.suffix, state.generation, state.count);

@@ -15,7 +15,7 @@
 //! *A landing.* A slot that is taken and does not land holds up everyone who wants the next one. Once every operation has
 //! ended that was at work when that was seen, nobody is left to land it: under the lock, everyone may.
 
-use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, with_fp2};
+use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, fp2_words};
 use super::main_segment::{self, Item};
 use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
 use super::probe::{Op, Segment, count_taken, damaged, taken};
@@ -94,20 +94,10 @@ impl Held<'_, '_> {
         mark!("land: for somebody who is gone");
         let ptrs: Vec<RemotePtr> = slots.iter().map(|(_, item)| item.entry.ptr).collect();
         let headers = self.headers(&ptrs).await?;
-        let mut words: Vec<(usize, u64)> = Vec::new();
-        let mut filter = Filter::default();
-        for ((slot, item), header) in slots.iter().zip(headers) {
-            let at = geometry.fp2_word(*slot);
-            if words.last().is_none_or(|(last, _)| *last != at) {
-                words.push((at, 0));
-            }
-            if let Some((_, word)) = words.last_mut() {
-                *word = with_fp2(*word, *slot, fp2_of(header.hash));
-            }
-            filter = filter.with(item.entry.fp);
-        }
+        let filter = slots.iter().fold(Filter::default(), |filter, (_, item)| filter.with(item.entry.fp));
+        let fp2s = slots.iter().zip(headers).map(|((slot, _), header)| (*slot, fp2_of(header.hash)));
         let mut batch = self.span().batch();
-        for (at, word) in words {
+        for (at, word) in fp2_words(geometry, fp2s) {
             batch.write_words(self.segment.at.add(geometry.at(at)), &[word]);
         }
         batch.write_words(self.segment.at.add(FILTER as u64 * 8), &filter.stamped(generation, slots.len()));
