@@ -1,9 +1,6 @@
 //! SepHash's cost in verbs and bytes, asserted exactly (docs/protocols/sephash.md, "Cost").
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Ctx, World};
+use crate::common::{Ctx, Member, World};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Counters, Meter, OpKind};
 use farindex_index::sephash::Config;
@@ -29,7 +26,7 @@ async fn cost_of(index: &SepHash, kind: OpKind, body: impl AsyncFnOnce()) -> Cou
 }
 
 /// 500 keys that nobody else has; so MainSegment has 452 entries, and CurSegment 48.
-async fn filled(ctx: &Ctx) -> (common::Member, SepHash) {
+async fn filled(ctx: &Ctx) -> (Member, SepHash) {
     let pool = ctx.pool(&PoolOptions::default()).await;
     let member = ctx.join(&pool).await;
     let index = SepHash::create(&member.session, "budgets", &config()).await.unwrap();

@@ -1,9 +1,6 @@
 //! Where SepHash's widths end: depth, rounds of depth information, fingerprints that many entries share, a full pool.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Ctx, Member, World};
+use crate::common::{Ctx, Member, World};
 use farindex_fabric::memory::Delivery;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::sephash::layout::{fp_of, fp2_of};

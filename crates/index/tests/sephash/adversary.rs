@@ -1,6 +1,6 @@
 //! SepHash under the adversary: many seeds, every history checked, every index audited.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test sephash_adversary` runs more of them;
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test sephash adversary` runs more of them;
 //! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 

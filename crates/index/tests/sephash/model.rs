@@ -1,16 +1,10 @@
 //! The model-based suite on SepHash.
 
-#[path = "common/mod.rs"]
-mod common;
-#[path = "model/suite.rs"]
-#[allow(dead_code)]
-mod suite;
-
-use common::World;
+use crate::common::World;
+use crate::suite::{Scale, Smallest, suite};
 use farindex_fabric::memory::Delivery;
 use farindex_index::sephash::Config;
 use farindex_index::{Coalesced, SepHash};
-use suite::{Scale, Smallest, suite};
 
 impl Smallest for SepHash {
     fn smallest() -> Config {

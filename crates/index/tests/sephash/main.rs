@@ -1,0 +1,12 @@
+//! SepHash: the model-based suite, what it costs, what the adversary finds, which faults are convicted, and the ends of its widths.
+
+mod adversary;
+mod budgets;
+#[path = "../common/mod.rs"]
+mod common;
+mod convictions;
+mod limits;
+mod model;
+#[path = "../model/suite.rs"]
+#[allow(dead_code)]
+mod suite;
