@@ -64,7 +64,7 @@ fn arguments() {
         (vec!["pool", "stat", "memory:1GiB"], 2, "only `farindex bench`"),
         (vec!["pool", "stat", "shm:"], 2, "separated by commas"),
         (vec!["pool", "stat", ""], 2, "path of the pool is empty"),
-        (vec!["index", "create", pool, "x", "--kind", "btree"], 2, "possible values: shard, sephash, linear"),
+        (vec!["index", "create", pool, "x", "--kind", "btree"], 2, "possible values: shard, race, sephash, linear"),
         (vec!["index", "create", pool, "x", "--set", "threshold"], 2, "NAME=VALUE"),
         (
             vec!["index", "create", pool, "x", "--set", "treshold=1"],
