@@ -71,13 +71,6 @@ pub fn convictions() -> Vec<crate::convictions::Case> {
     vec![
         case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
         case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
-        // Readers of such a segment wait until it makes sense; but who writes it may die.
-        with(
-            deepening().with_deaths(),
-            "SepHash: the directory names a segment that is written later",
-            "Fault::EarlyDirectory",
-            &[Fault::EarlyDirectory],
-        ),
         case("SepHash: MainSegment is searched first", "Fault::MainFirst", &[Fault::MainFirst]),
         case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", &[Fault::UpdateInMain]),
     ]

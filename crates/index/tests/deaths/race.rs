@@ -95,7 +95,7 @@ impl Mortal for Race {
         match kind {
             _ if matches!(kind, Kind::On(..)) && splits(kind) => 70,
             Kind::On(Op::Get | Op::Remove, _) => 2,
-            Kind::On(..) => 10,
+            Kind::On(..) => 9,
             Kind::Open => 3,
             Kind::Create => 100,
             Kind::Drop => 20,

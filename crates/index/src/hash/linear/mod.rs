@@ -483,7 +483,9 @@ mod tests {
             Config { read_ns: f64::NAN, ..config },
             Config { hits: 1.5, ..config },
         ] {
-            assert!(bad.check().is_err() && Config::decode(&bad.encode()).is_err(), "{bad:?}");
+            assert!(bad.check().is_err(), "{bad:?}");
+            // Widths are kept in words: one that is no multiple of 8 cannot come back as such.
+            assert!(!bad.width.is_multiple_of(8) || Config::decode(&bad.encode()).is_err(), "{bad:?}");
         }
     }
 }
