@@ -195,7 +195,7 @@ impl Directory {
     }
 
     /// Where the word of a suffix lies; doubles the directory until there is such a place. `None` beyond
-    /// [`MAX_DEPTH`](super::layout::MAX_DEPTH). No lock is taken: who loses the race gives its zeros back.
+    /// [`MAX_DEPTH`]. No lock is taken: who loses the race gives its zeros back.
     pub async fn ensure(&self, pin: &Pin<'_>, suffix: u64) -> Result<Option<RemotePtr>, IndexError> {
         if width(suffix) > MAX_DEPTH {
             return Ok(None);
