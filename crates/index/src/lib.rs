@@ -9,6 +9,7 @@
 //! | [`traits`] | [`HashIndex`], and outcomes named for what happened |
 //! | [`hash`] | unordered indexes |
 //! | [`kind`] | [`PoolIndex`]: how an index comes into a pool, is looked after, and goes; every kind there is |
+//! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
@@ -25,6 +26,7 @@ pub mod coalesce;
 pub mod error;
 pub mod extendible;
 pub mod faults;
+pub mod handle;
 pub mod hash;
 mod join;
 pub mod keyhash;

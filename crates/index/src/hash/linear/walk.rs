@@ -17,9 +17,8 @@ use crate::upkeep::{bear, outlast};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog};
+use farindex_pool::{IndexInfo, Pin, PoolError, Vigil};
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Figures of an audit: entries in head words, behind them, and out of band; slots; dead ones; regions that have yet to be
@@ -373,39 +372,8 @@ impl Linear {
             span.write(table.root(), session.endpoint().buf_from_words(&[0; ROOT_LEN / 8])).await?;
             session.free(span, table.root(), ROOT_LEN as u64).await?;
         }
-        session.free(span, info.root, self.tables.len() as u64 * 8).await?;
-        catalog::end_drop(session, span, info).await?;
-        Ok(())
+        self.forget(span, info).await
     }
-
-    /// Finishes drops whose clients have died: nobody finds such an index any more, and its entry in the catalog becomes
-    /// free. Its memory is left to [`Audit::reclaim`](farindex_pool::audit::Audit). Returns how many there were.
-    pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-        let span = session.span(OpKind::Maintenance);
-        let all = catalog::list(session.pool(), &span).await?;
-        let mut finished = 0;
-        for info in all.into_iter().filter(|info| info.dropping && info.kind == super::KIND) {
-            mark_all_dropped(session, &info).await?;
-            catalog::end_drop(session, &span, &info).await?;
-            finished += 1;
-        }
-        Ok(finished)
-    }
-}
-
-/// Under a pin: a root that is not marked yet cannot be freed.
-async fn mark_all_dropped(session: &Session, info: &IndexInfo) -> Result<(), IndexError> {
-    let pin = session.pin(session.span(OpKind::Maintenance))?;
-    let nodes = session.pool().nodes();
-    let list = pin.span().read(info.root, nodes.len() * 8).await?;
-    for (root, node) in list.words().iter().zip(nodes) {
-        let root = RemotePtr::from_bits(*root);
-        // What lies there may be another's by now.
-        if root.node() == node && session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some() {
-            Table::mark_dropped(pin.span(), root, seal(session, info.uid)).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Is there no empty slot between an entry and its home?
