@@ -219,11 +219,12 @@ const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 4] = [
+pub const KINDS: [Kind; 5] = [
     kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
     kind::<crate::Race>("extendible hash table with two choices and shared overflow buckets"),
     kind::<crate::SepHash>("extendible hash table that appends and merges; upserts are blind"),
     kind::<crate::Linear>("linear probing with a variable read size, records in the slots or out of band"),
+    kind::<crate::Cuckoo>("cuckoo hashing with three places for each key, and displacement"),
 ];
 
 /// Name of a kind of index, for people.

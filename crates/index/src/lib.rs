@@ -14,6 +14,7 @@
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
 //! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
+//! | [`slotted`] | tables of slots that are moved to larger ones region by region |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
@@ -34,6 +35,7 @@ pub mod kind;
 mod many;
 pub mod marks;
 mod pace;
+pub mod slotted;
 pub mod traits;
 mod upkeep;
 pub mod value;
@@ -41,6 +43,7 @@ pub mod value;
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
+pub use hash::cuckoo::{self, Cuckoo};
 pub use hash::linear::{self, Linear};
 pub use hash::race::{self, Race};
 pub use hash::sephash::{self, SepHash};

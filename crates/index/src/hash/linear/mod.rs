@@ -5,9 +5,8 @@
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slot`] | head words, and records behind them | 4.1 |
-//! | [`geometry`] | segments, homes, the root | 4.1 |
-//! | [`table`] | a worker's copy of the root; growth | |
+//! | [`slotted`](crate::slotted) | slots, segments, the root: what cuckoo hashing has as well | 4.1 |
+//! | `table` | growth | |
 //! | `lookup` | search | Algorithms 1 and 2 |
 //! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
@@ -17,32 +16,31 @@
 //! | `walk` | every entry, for dumps and checks | |
 
 pub mod clusters;
-pub mod geometry;
 mod lookup;
 mod many;
 mod migrate;
 mod read_size;
-pub mod slot;
-pub mod table;
+mod table;
 mod walk;
 mod write;
 
 use crate::backoff::Backoff;
-use crate::block::{self, MAX_KEY, MAX_VALUE};
+use crate::block::{MAX_KEY, MAX_VALUE};
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::slotted::record::{Along, Record};
+use crate::slotted::{geometry, slot};
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{Calibration, IndexInfo, Session};
 use farindex_readsize::Network;
-use lookup::{Along, Looked, Op, Purpose};
+use lookup::{Looked, Op, Purpose};
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
-use table::Table;
-use write::Record;
+pub use table::{Reading, Table};
 
 /// This kind's number in the catalog.
 pub const KIND: u32 = 4;
@@ -216,7 +214,9 @@ enum Wrote {
 impl Linear {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, config).await;
+        let make = async |span: &Span, node, seal| {
+            Table::create(session, span, node, seal, (config.regions(), config.width)).await
+        };
         let undo = async |span: &Span, roots: &[RemotePtr], _| {
             for root in roots {
                 Table::free_segments(session, span, *root, config.width).await?;
@@ -234,7 +234,9 @@ impl Linear {
         let network = config.network_of(pin.span()).await?;
         let mut tables = Vec::new();
         for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, seal(session, info.uid), &config, network).await?);
+            tables.push(
+                Table::open(&pin, root, seal(session, info.uid), config.pacing(), config.reading(network)).await?,
+            );
         }
         drop(pin);
         Ok(Linear { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
@@ -266,16 +268,7 @@ impl Linear {
         let hash = KeyHash::of(key);
         let table = self.table(hash);
         let span = self.session.span(kind);
-        let block = match key.len() + value.len() <= slot::TINY {
-            true => None,
-            false => {
-                let len = block::block_len(key.len(), value.len());
-                let ptr = self.session.alloc(&span, table.root().node(), len as u64).await?;
-                Some((ptr, len))
-            }
-        };
-        let record = Record { value, block };
-        let mut along = block.map(|(ptr, _)| (ptr, block::encode(self.session.endpoint(), hash, key, value)));
+        let (record, mut along) = Record::new(&self.session, &span, table.root().node(), (hash, key, value)).await?;
         let (mut span, mut backoff) = (Some(span), Backoff::default());
         let wrote = loop {
             let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
@@ -292,16 +285,12 @@ impl Linear {
         if let Ok(Wrote::Inserted(generation)) = wrote {
             table.note(1, generation, 1);
         }
-        if let Some((ptr, len)) = block {
-            match &wrote {
-                Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
-                // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
-                Err(IndexError::Fabric(_)) => {}
-                // The block was written, but nothing points to it.
-                Ok(Wrote::Exists | Wrote::Absent | Wrote::Full | Wrote::NoRoom) | Err(_) => {
-                    self.session.discard(ptr, len as u64)
-                }
-            }
+        match &wrote {
+            Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
+            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+            Err(IndexError::Fabric(_)) => {}
+            // The block was written, but nothing points to it.
+            _ => record.discard(&self.session),
         }
         self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
         wrote
