@@ -56,9 +56,10 @@ impl Op<'_> {
         }
     }
 
-    /// The table whose region lock is the key's: the older one until the region of its first place there has been moved.
-    fn lock_of(&self, spots: &Spots, moved: Option<u64>) -> Option<(Segment, u64)> {
-        let mut firsts = spots.iter().filter(|spot| spot.place == 0 && Some(spot.segment.generation) != moved);
+    /// The table whose region lock is the key's: the oldest one, behind the one of generation `moved`, in which the region of its
+    /// first place has been moved.
+    fn lock_of(spots: &Spots, moved: Option<u64>) -> Option<(Segment, u64)> {
+        let mut firsts = spots.iter().filter(|spot| spot.place == 0 && Some(spot.segment.generation) > moved);
         firsts.next().map(|spot| (spot.segment, spot.region()))
     }
 
@@ -68,7 +69,7 @@ impl Op<'_> {
         let mut moved = None;
         loop {
             let spots = self.spots();
-            let Some((segment, region)) = self.lock_of(&spots, moved) else {
+            let Some((segment, region)) = Self::lock_of(&spots, moved) else {
                 self.table.sync(self.span(), self.pin.epoch()).await?;
                 continue;
             };
