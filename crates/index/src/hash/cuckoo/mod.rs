@@ -119,8 +119,8 @@ impl Settings for Config {
     }
 
     fn encode(&self) -> [u8; CONFIG_LEN] {
-        let small =
-            self.width as u64 / 8 | self.associativity << 8 | u64::from(self.lookup == Lookup::Sequential) << 16;
+        let sequential = u64::from(self.lookup == Lookup::Sequential);
+        let small = (self.width as u64 / 8) | (self.associativity << 8) | (sequential << 16);
         let words = [self.slots, self.threshold.to_bits(), self.alpha.to_bits(), small];
         let mut bytes = [0; CONFIG_LEN];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
