@@ -26,7 +26,7 @@ const COMMON: &[&str] = &[
 
 /// The same where clients die.
 const COMMON_WITH_DEATHS: &[&str] =
-    &["cuckoo rescue: region claimed", "takeover: client evicted", "takeover: held by somebody alive"];
+    &["table rescue: region claimed", "takeover: client evicted", "takeover: held by somebody alive"];
 
 #[test]
 fn survives_the_adversary() {

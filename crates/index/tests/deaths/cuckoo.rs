@@ -122,7 +122,7 @@ impl Mortal for Cuckoo {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Mend(_) => &["cuckoo rescue: region claimed"],
+            Kind::Mend(_) => &["table rescue: region claimed"],
             Kind::On(Op::Get, _) => &[],
             Kind::On(Op::Insert | Op::Upsert, Displaces | DisplacesBlocks) => &["cuckoo displace"],
             Kind::On(_, Moves | MovesBlocks | Half) => &["cuckoo move"],

@@ -114,7 +114,7 @@ impl<'a> Op<'a> {
     }
 
     /// Once more.
-    fn again(&mut self) -> Result<(), IndexError> {
+    pub(super) fn again(&mut self) -> Result<(), IndexError> {
         self.tries += 1;
         if self.tries > PATIENCE {
             let what = "a key's places do not come to make sense".to_owned();

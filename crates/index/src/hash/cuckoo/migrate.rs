@@ -94,7 +94,7 @@ impl Mover<'_> {
             Claim::Free | Claim::Unsteady => Ok(None),
             Claim::Busy { names, .. } => Ok(Some(names)),
             Claim::Taken(Taken { cell: Some(cell), .. }) => {
-                mark!("cuckoo rescue: region claimed");
+                mark!("table rescue: region claimed");
                 match self.finish_or_undo(segment, region, &cell).await {
                     Err(error @ IndexError::Fabric(_)) => Err(error),
                     Err(error) => {

@@ -70,6 +70,7 @@ impl Op<'_> {
         loop {
             let spots = self.spots();
             let Some((segment, region)) = Self::lock_of(&spots, moved) else {
+                self.again()?;
                 self.table.sync(self.span(), self.pin.epoch()).await?;
                 continue;
             };
