@@ -47,6 +47,8 @@ pub enum Fault {
     CuckooTorn,
     /// Cuckoo: nobody cares about slots that tell of a newer table than is known.
     CuckooUnseen,
+    /// Cuckoo: the latest entry of a key is changed although an earlier one, which it was copied from, is still there.
+    CuckooCopyChanged,
     /// Cuckoo: an insert takes no lock.
     CuckooUnlocked,
 }

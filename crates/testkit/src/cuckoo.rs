@@ -88,6 +88,12 @@ mod faults {
                 Fault::CuckooUnseen,
             ),
             planted(
+                "cuckoo: a copy is changed before its source is gone",
+                "Fault::CuckooCopyChanged",
+                Setup::default(),
+                Fault::CuckooCopyChanged,
+            ),
+            planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",
                 come_and_go(),

@@ -172,6 +172,9 @@ impl<'a> Op<'a> {
             match seen.hits.as_slice() {
                 [] => return Ok(None),
                 [hit] if !frozen(hit.head) => return Ok(seen.hits.pop()),
+                [hit, ..] if !frozen(hit.head) && planted(Fault::CuckooCopyChanged) => {
+                    return Ok(Some(seen.hits.remove(0)));
+                }
                 hits => {
                     let first = hits.iter().min_by_key(|hit| (hit.spot.place, hit.spot.segment.generation));
                     if let Some((spot, head)) = first.map(|hit| (hit.spot, hit.head)) {
