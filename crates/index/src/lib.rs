@@ -17,6 +17,7 @@
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
 //! | [`audit`] | what a check of an index reports |
+//! | [`growth`] | what growing has cost a worker |
 
 pub mod audit;
 mod backoff;
@@ -25,6 +26,7 @@ pub mod coalesce;
 pub mod error;
 pub mod extendible;
 pub mod faults;
+pub mod growth;
 pub mod hash;
 mod join;
 pub mod keyhash;

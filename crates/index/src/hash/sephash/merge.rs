@@ -59,6 +59,8 @@ pub(super) struct Held<'p, 's> {
     pub control: Control,
     /// The words of the CurSegment's groups.
     pub groups: Vec<u64>,
+    /// When the lock was asked for.
+    pub since: Duration,
 }
 
 /// What a merge has come to.
@@ -101,6 +103,7 @@ impl Op<'_> {
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let free = Control::new(state.generation, state.depth, false);
         let control = Control::new(state.generation, state.depth, true);
+        let since = self.pin.session().endpoint().now();
         let mut batch = self.pin.span().batch();
         let what = [steps::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
         cell.declare(&mut batch, &Intent { index: index.uid, lock: lock_of(segment.at), what });
@@ -123,7 +126,8 @@ impl Op<'_> {
         drop(done);
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let cur: Vec<Item> = taken(geometry, &groups, state.generation).map(|(_, item)| item).collect();
-        let held = Held { index, table: self.table, pin: &self.pin, cell: Some(&cell), segment, control, groups };
+        let (table, pin) = (self.table, &self.pin);
+        let held = Held { index, table, pin, cell: Some(&cell), segment, control, groups, since };
         let merged = match cur.len() == geometry.slots {
             true => {
                 let main = main.map_or_else(Vec::new, |main| main_items(index, main.words(), state.len));
@@ -165,6 +169,10 @@ pub(super) fn main_items(index: &SepHash, words: &[u64], len: usize) -> Vec<Item
 impl Held<'_, '_> {
     pub(super) fn span(&self) -> &Span {
         self.pin.span()
+    }
+    /// How long this has taken.
+    fn took(&self) -> Duration {
+        self.span().endpoint().now().saturating_sub(self.since)
     }
 
     /// Releases the lock without having changed anything.
@@ -350,6 +358,7 @@ impl Held<'_, '_> {
         mark!("merge");
         let next = Control::new(self.control.generation() + 1, self.control.depth(), false);
         self.publish(self.span().batch(), (main, kept.len()), None, !dropped.is_empty()).await?;
+        self.table.growth.merged(self.took());
         self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);
         Ok(Merged::Done)
@@ -413,6 +422,7 @@ impl Held<'_, '_> {
         batch.write_words(place, &[word.to_bits()]);
         // Entries of the child's may be dropped by merges of the child.
         self.publish(batch, (main, lower.len()), Some(at), true).await?;
+        self.table.growth.split(self.took());
         let next = Control::new(self.control.generation() + 1, depth, false);
         self.note(self.segment.suffix, next, main, lower.len(), Arc::new(table));
         self.note(child, Control::new(0, depth, false), upper_main, upper.len(), Arc::new(upper_table));
@@ -454,6 +464,7 @@ impl Held<'_, '_> {
         }
         batch.post().await?;
         self.publish(self.span().batch(), (main, kept.len()), Some(child), true).await?;
+        self.table.growth.split(self.took());
         let next = Control::new(self.control.generation() + 1, self.control.depth() + 1, false);
         self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);

@@ -227,7 +227,11 @@ impl<'a> Op<'a> {
                 self.remember(segment, &state, None, Some(Arc::new(table)));
             }
             let items: Vec<Item> = main_segment::items(words.words(), brings.len()).collect();
-            if let Some(further) = self.further(&items, &brings, view.len) {
+            let further = self.further(&items, &brings, view.len);
+            if self.range.as_ref().is_none_or(|(generation, _)| *generation != view.generation) {
+                self.table.predicted(further.is_some());
+            }
+            if let Some(further) = further {
                 mark!("fptable: read further");
                 self.range = Some((state.generation, further));
                 return Ok(Step::Again);

@@ -49,6 +49,7 @@ impl Op<'_> {
         let geometry = self.index.geometry;
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let locked = Control(seen.0 | LOCKED);
+        let since = self.pin.session().endpoint().now();
         let mut batch = self.pin.span().batch();
         let what = [steps::LAND, segment.suffix, seen.generation(), 0];
         cell.declare(&mut batch, &Intent { index: self.index.uid, lock: lock_of(segment.at), what });
@@ -66,7 +67,7 @@ impl Op<'_> {
         drop(done);
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let (index, table, pin) = (self.index, self.table, &self.pin);
-        let held = Held { index, table, pin, cell: Some(&cell), segment, control: locked, groups };
+        let held = Held { index, table, pin, cell: Some(&cell), segment, control: locked, groups, since };
         match held.land(Meta::parse(cur.words())).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             Err(error) => {
@@ -159,7 +160,8 @@ impl Rescue<'_, '_> {
         let meta = Meta::parse(cur.words()).ok_or_else(|| damaged(segment.at, "too short"))?;
         let control = meta.control;
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
-        let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups };
+        let since = span.endpoint().now();
+        let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups, since };
         // The child of the latest split may be locked still, by that split or by somebody who came later.
         let born = crate::extendible::layout::width(segment.suffix).max(index.config.initial_depth);
         if control.depth() > born {
