@@ -7,4 +7,5 @@ pub mod course;
 pub mod linear;
 pub mod probing;
 pub mod reads;
+pub mod sephash;
 pub mod shard;
