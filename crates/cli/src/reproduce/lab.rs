@@ -62,6 +62,8 @@ pub(super) struct Measured {
     pub(super) p99_ns: u64,
     pub(super) mean_ns: f64,
     pub(super) round_trips: f64,
+    /// Those of them that only dereferenced key-value blocks.
+    pub(super) block_round_trips: f64,
     pub(super) verbs: f64,
     pub(super) cas: f64,
     pub(super) bytes_read: f64,
@@ -82,6 +84,7 @@ impl Measured {
         for kind in row.kinds.values() {
             let count = kind.count as f64 / row.ops.max(1) as f64;
             sum.round_trips += kind.round_trips * count;
+            sum.block_round_trips += kind.block_round_trips * count;
             sum.reads += kind.reads * count;
             sum.writes += kind.writes * count;
             sum.cas += kind.cas * count;
@@ -102,6 +105,7 @@ impl Measured {
             p99_ns: row.latency_ns.p99,
             mean_ns: row.latency_ns.mean,
             round_trips: sum.round_trips,
+            block_round_trips: sum.block_round_trips,
             verbs,
             cas: sum.cas,
             bytes_read: sum.bytes_read,
