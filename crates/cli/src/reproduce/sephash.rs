@@ -44,7 +44,7 @@ enum Figure {
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
-#[group(id = "what of it", required = true, multiple = false, args = ["table", "figure"])]
+#[group(id = "what", required = true, multiple = false, args = ["table", "figure"])]
 pub(super) struct SepHash {
     /// Which table
     #[arg(long, value_enum)]

@@ -1,6 +1,7 @@
 //! An index whose inserts do not look: the papers' SepHash appends, whether the key is there or not, and calls that an insert.
 
-use farindex::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
+use farindex::{HashIndex, Insert, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Limits};
 
 /// An index, and whether its inserts are upserts.
 pub(crate) struct Blind<I> {

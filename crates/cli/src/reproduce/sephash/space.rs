@@ -8,7 +8,8 @@ use farindex::{IndexConfig, Plain};
 use farindex_bench::reproduce::sephash::{RACE_2, SEPHASH_2, SOURCE, Space, TABLE_3, UTILIZATION};
 use farindex_bench::workload::{Keys, ValueSize};
 use farindex_bench::{Plan, Workload};
-use farindex_index::{IndexAudit, race, sephash::Config};
+use farindex_index::IndexAudit;
+use farindex_index::sephash::Config;
 use serde::Serialize;
 use serde_json::json;
 
