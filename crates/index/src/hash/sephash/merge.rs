@@ -25,6 +25,7 @@ use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::extendible::Entry as Word;
 use crate::faults::{Fault, planted};
+use crate::join::try_join_all;
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, PoolError};
@@ -280,19 +281,18 @@ impl Held<'_, '_> {
         Ok(keys)
     }
 
-    /// Headers of these entries' blocks.
+    /// Headers of these entries' blocks, all in one round trip.
     pub(super) async fn headers(&self, ptrs: &[RemotePtr]) -> Result<Vec<Header>, IndexError> {
-        let mut headers = Vec::with_capacity(ptrs.len());
-        for part in ptrs.chunks(HEADERS_PER_BATCH) {
+        let parts = ptrs.chunks(HEADERS_PER_BATCH).map(async |part: &[RemotePtr]| {
             let mut batch = self.span().block_batch();
             let tickets: Vec<_> = part.iter().map(|ptr| batch.read(*ptr, HEADER_LEN)).collect();
             let mut done = batch.post().await?;
-            for (ptr, ticket) in part.iter().zip(tickets) {
-                let header = Header::decode(done.buf(ticket).words());
-                headers.push(header.ok_or_else(|| damaged(*ptr, "no block begins so"))?);
-            }
-        }
-        Ok(headers)
+            let decode = |(ptr, ticket): (&RemotePtr, _)| {
+                Header::decode(done.buf(ticket).words()).ok_or_else(|| damaged(*ptr, "no block begins so"))
+            };
+            part.iter().zip(tickets).map(decode).collect::<Result<Vec<_>, IndexError>>()
+        });
+        Ok(try_join_all(parts).await?.concat())
     }
 
     /// Takes the entries whose bit of this split is set out of sorted ones; gives all of them the depth information of the
