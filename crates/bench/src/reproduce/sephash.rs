@@ -58,12 +58,8 @@ pub const SEPHASH_1: Resizes = Resizes {
     attempts: [1.0, 6.05],
 };
 /// Table 1: RACE. Those at 128 clients were begun, and most of them in vain.
-pub const RACE_1: Resizes = Resizes {
-    merges: [0.0, 0.0],
-    splits: [129_000.0, 10_500_000.0],
-    share: [0.5079, 0.5048],
-    attempts: [1.0, 3.82],
-};
+pub const RACE_1: Resizes =
+    Resizes { merges: [0.0, 0.0], splits: [129_000.0, 10_500_000.0], share: [0.5079, 0.5048], attempts: [1.0, 3.82] };
 
 /// A row of Table 2, after 100 M inserts.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -23,9 +23,9 @@ const WORKLOADS: [&str; 5] = ["ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-f"];
 /// Round trips of search, insert, update and delete in Table 3.
 const ROUND_TRIPS: [(&str, [f64; 4]); 3] =
     [("race", [2.03, 12.79, 3.03, 3.03]), ("sephash", [2.20, 11.56, 3.20, 3.20]), ("shard", [1.00, 2.59, 2.00, 2.00])];
-const OPERATIONS: [(&str, &str); 4] = [("search", "get"), ("insert", "insert"), ("update", "update"), ("delete", "remove")];
-const WITH_BLOCKS: &str =
-    "ours counts every wait, upkeep included, and behind the + those for key-value blocks alone; whether the paper counts these for \
+const OPERATIONS: [(&str, &str); 4] =
+    [("search", "get"), ("insert", "insert"), ("update", "update"), ("delete", "remove")];
+const WITH_BLOCKS: &str = "ours counts every wait, upkeep included, and behind the + those for key-value blocks alone; whether the paper counts these for \
      RACE and SepHash, it does not say";
 
 fn lab<'a>(args: &Shard, watch: &'a Watch) -> Lab<'a> {
@@ -74,7 +74,11 @@ pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     for (name, (race, sephash)) in ["uniform", "Zipfian"].into_iter().zip(RATIOS) {
         // The best of a distribution, as the paper's figures are.
         let best = |i| runs.iter().filter(|(of, ..)| *of == name).map(|(.., all)| over(all, i)).fold(0.0, f64::max);
-        let reads = |i| runs.iter().find(|(of, workload, _)| *of == name && *workload == "ycsb-c").map_or(0.0, |(.., all)| over(all, i));
+        let reads = |i| {
+            runs.iter()
+                .find(|(of, workload, _)| *of == name && *workload == "ycsb-c")
+                .map_or(0.0, |(.., all)| over(all, i))
+        };
         beside.push(Beside::new(format!("{name}: SHARD over RACE, workload C"), race, reads(1)));
         beside.push(Beside::new(format!("{name}: SHARD over SepHash, workload C"), sephash, reads(2)));
         beside.push(Beside::new(format!("{name}: SHARD over RACE at most"), race, best(1)));

@@ -205,7 +205,10 @@ impl Lab<'_> {
 
 /// A line for each run, with a name.
 pub(super) fn table(runs: &[(String, &Measured)]) -> String {
-    let mut text = format!("  {:34} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8}\n", "", "M ops/s", "p50 us", "p99 us", "trips", "verbs", "bytes");
+    let mut text = format!(
+        "  {:34} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8}\n",
+        "", "M ops/s", "p50 us", "p99 us", "trips", "verbs", "bytes"
+    );
     for (name, run) in runs {
         let (p50, p99) = (run.p50_ns as f64 / 1e3, run.p99_ns as f64 / 1e3);
         let bytes = run.bytes_read + run.bytes_written;

@@ -213,7 +213,8 @@ pub(super) fn fp_tables(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
         });
     }
     let holds = columns.iter().all(|cache| cache.saving >= SAVING && cache.enough >= ENOUGH);
-    let result = json!({ "table": 3, "source": SOURCE, "keys": keys, "seed": args.seed, "columns": columns, "holds": holds });
+    let result =
+        json!({ "table": 3, "source": SOURCE, "keys": keys, "seed": args.seed, "columns": columns, "holds": holds });
     args.json.give(&result, || {
         let mut text = format!(
             "SepHash, Table 3: FPTables that a client keeps after {keys} inserts, and gets that one predicted range was enough for\n\n  \

@@ -11,10 +11,14 @@ use farindex_index::sephash::{Config, TableKind};
 use serde_json::json;
 
 /// Said beside what is predicted.
-const SCALE: &str = "the paper inserts 100 M keys, and takes the best of 1 to 4 coroutines a thread; ours is one client a thread";
+const SCALE: &str =
+    "the paper inserts 100 M keys, and takes the best of 1 to 4 coroutines a thread; ours is one client a thread";
 
 fn about(lab: &Lab<'_>) -> String {
-    format!("keys of {} + {} bytes, predicted on {:?}'s cluster; {SCALE}", lab.key_size, lab.value_size, lab.preset.name)
+    format!(
+        "keys of {} + {} bytes, predicted on {:?}'s cluster; {SCALE}",
+        lab.key_size, lab.value_size, lab.preset.name
+    )
 }
 
 /// What a ratio that is far off the paper's rests on.
@@ -43,7 +47,11 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     for pair in &pairs {
         if let [ours, race] = pair.as_slice() {
             if ours.clients == 1 {
-                beside.push(Beside::new("median us of an insert, one client", ONE_CLIENT_US.0, ours.p50_ns as f64 / 1e3));
+                beside.push(Beside::new(
+                    "median us of an insert, one client",
+                    ONE_CLIENT_US.0,
+                    ours.p50_ns as f64 / 1e3,
+                ));
                 beside.push(Beside::new("median us of RACE's, one client", ONE_CLIENT_US.1, race.p50_ns as f64 / 1e3));
             }
             if ours.clients == 128 {
@@ -51,7 +59,8 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
             }
         }
     }
-    let ratios: Vec<_> = pairs.iter().map(|pair| pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))).collect();
+    let ratios: Vec<_> =
+        pairs.iter().map(|pair| pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))).collect();
     let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "seed": lab.seed, "runs": pairs, "over_race": ratios, "beside": beside });
     args.json.give(&result, || {
         let mut text = format!("SepHash, Figure 12: {keys} inserts from scratch\n{}\n\n{}", about(lab), table(&named));
@@ -83,9 +92,12 @@ pub(super) fn hybrid(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
         pairs.push((share, pair));
     }
     let name = |share: u32, run: &Measured| format!("{}, {share} % inserts", run.index);
-    let named: Vec<_> = pairs.iter().flat_map(|(share, pair)| pair.iter().map(|run| (name(*share, run), run))).collect();
-    let over: Vec<_> =
-        pairs.iter().map(|(share, pair)| (*share, pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b)))).collect();
+    let named: Vec<_> =
+        pairs.iter().flat_map(|(share, pair)| pair.iter().map(|run| (name(*share, run), run))).collect();
+    let over: Vec<_> = pairs
+        .iter()
+        .map(|(share, pair)| (*share, pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))))
+        .collect();
     let heavy = over.last().map_or(0.0, |(_, ratio)| *ratio);
     let beside = [Beside::new("SepHash over RACE, inserts alone", WRITE_HEAVY, heavy)];
     let runs: Vec<_> = pairs.iter().map(|(share, pair)| json!({ "insert_percent": share, "runs": pair })).collect();
