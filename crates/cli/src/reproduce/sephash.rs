@@ -3,7 +3,7 @@
 mod space;
 mod speed;
 
-use super::lab::Lab;
+use super::lab::{Lab, Trial};
 use crate::bench::Watch;
 use crate::exit::Failure;
 use crate::output::Json;
@@ -55,6 +55,9 @@ pub(super) struct SepHash {
     /// Keys to insert; for table 2 a list [default: 1M for tables; 200K for figures; 60K for figure 18]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
+    /// For figures 12 and 19: keys that are there before, so that there are more segments; else tables begin empty
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    loaded: Option<u64>,
     /// Clients of the simulated cluster; for figure 12 a list [default: 128; for figure 12 1,2,4,...,128]
     #[arg(long, value_name = "C,...", value_delimiter = ',')]
     clients: Vec<usize>,
@@ -84,6 +87,16 @@ impl SepHash {
             [clients] => Ok(*clients),
             _ => Err(Failure::usage("only figure 12 takes several numbers of clients")),
         }
+    }
+    /// Inserts so many keys, behind those that are there before.
+    fn inserts(&self, config: IndexConfig, keys: u64, clients: usize) -> Trial {
+        match self.loaded {
+            Some(loaded) => Trial::load(config, loaded, clients).then("insert", keys),
+            None => Trial::load(config, keys, clients),
+        }
+    }
+    fn before(&self) -> String {
+        self.loaded.map_or("from scratch".to_owned(), |loaded| format!("behind {loaded} that are there"))
     }
     fn lab<'a>(&self, watch: &'a Watch) -> Lab<'a> {
         let (key_size, value_size) = SIZES;

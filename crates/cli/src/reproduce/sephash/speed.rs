@@ -37,7 +37,7 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     };
     let mut pairs = Vec::new();
     for clients in clients {
-        let trials = [sephash(ours()), race()].map(|config| Trial::load(config, keys, clients));
+        let trials = [sephash(ours()), race()].map(|config| args.inserts(config, keys, clients));
         let Some(pair) = lab.run_all(trials)? else { return Ok(exit::INTERRUPTED) };
         pairs.push(pair);
     }
@@ -61,9 +61,10 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     }
     let ratios: Vec<_> =
         pairs.iter().map(|pair| pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))).collect();
-    let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "seed": lab.seed, "runs": pairs, "over_race": ratios, "beside": beside });
+    let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "loaded": args.loaded, "seed": lab.seed, "runs": pairs, "over_race": ratios, "beside": beside });
     args.json.give(&result, || {
-        let mut text = format!("SepHash, Figure 12: {keys} inserts from scratch\n{}\n\n{}", about(lab), table(&named));
+        let mut text =
+            format!("SepHash, Figure 12: {keys} inserts, {}\n{}\n\n{}", args.before(), about(lab), table(&named));
         for (pair, ratio) in pairs.iter().zip(&ratios) {
             let clients = pair.first().map_or(0, |run| run.clients);
             text += &format!("  over RACE with {clients} clients: {ratio:.2}\n");
@@ -139,11 +140,10 @@ fn ladder() -> ([(&'static str, IndexConfig); 4], [(&'static str, IndexConfig); 
 pub(super) fn steps(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     let (keys, clients) = (args.keys(200_000)?, args.clients()?);
     let (writes, reads) = ladder();
-    let load = |config| Trial::load(config, keys, clients);
-    let Some(written) = lab.run_all(writes.map(|(_, config)| load(config)))? else { return Ok(exit::INTERRUPTED) };
-    let Some(read) = lab.run_all(reads.map(|(_, config)| load(config).then("get", keys)))? else {
-        return Ok(exit::INTERRUPTED);
-    };
+    let inserts = writes.map(|(_, config)| args.inserts(config, keys, clients));
+    let Some(written) = lab.run_all(inserts)? else { return Ok(exit::INTERRUPTED) };
+    let gets = reads.map(|(_, config)| Trial::load(config, args.loaded.unwrap_or(keys), clients).then("get", keys));
+    let Some(read) = lab.run_all(gets)? else { return Ok(exit::INTERRUPTED) };
     let name = |what: &str, name: &str| format!("{what}: {name}");
     let named_writes = writes.iter().zip(&written).map(|((step, _), run)| (name("insert", step), run));
     let named_reads = reads.iter().zip(&read).map(|((step, _), run)| (name("search", step), run));
@@ -159,9 +159,10 @@ pub(super) fn steps(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
         beside.push(Beside::new("search: + bitmap over that", STEPS_READ[1], shipped.over(table)));
         beside.push(Beside::new("search: all over RACE (\"close to\" it)", 1.0, shipped.over(race)));
     }
-    let result = json!({ "figure": 19, "source": SOURCE, "keys": keys, "clients": clients, "seed": lab.seed, "inserts": written, "searches": read, "beside": beside });
+    let result = json!({ "figure": 19, "source": SOURCE, "keys": keys, "loaded": args.loaded, "clients": clients, "seed": lab.seed, "inserts": written, "searches": read, "beside": beside });
     args.json.give(&result, || {
-        let head = format!("SepHash, Figure 19: {keys} inserts, then as many searches, {clients} clients");
+        let head =
+            format!("SepHash, Figure 19: {keys} inserts, {}, and as many searches, {clients} clients", args.before());
         let mut text = format!("{head}\n{}\n\n{}", about(lab), table(&named));
         explain(&mut text, &beside, &named);
         text + &format!("paper: {SOURCE}, Figure 19, section 5.5\n")
