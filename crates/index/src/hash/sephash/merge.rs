@@ -297,7 +297,7 @@ impl Held<'_, '_> {
 
     /// Takes the entries whose bit of this split is set out of sorted ones; gives all of them the depth information of the
     /// next round, if that begins with this split.
-    pub(super) async fn halve(&self, items: &mut Vec<Item>) -> Result<Vec<Item>, IndexError> {
+    async fn halve(&self, items: &mut Vec<Item>) -> Result<Vec<Item>, IndexError> {
         let depth = self.control.depth();
         let renews = (depth + 1).is_multiple_of(ROUND);
         let mut sides: Vec<bool> = items.iter().map(|item| item.entry.dep >> (depth % ROUND) & 1 == 1).collect();
@@ -415,7 +415,12 @@ impl Held<'_, '_> {
         if !upper_main.is_null() {
             batch.write(upper_main, main_segment::encode(endpoint, kind, &upper_table, &upper));
         }
-        batch.write(at, empty_segment(session, geometry, locked, upper_main, upper.len()));
+        let mut child_words = empty_segment(session, geometry, locked, upper_main, upper.len());
+        // Whoever finds the child in the directory finds the lower half as well, without having to make it.
+        if let Some(word) = child_words.words_mut().get_mut(META_LEN / 8 + geometry.fp2_word(0)) {
+            *word = main.to_bits();
+        }
+        batch.write(at, child_words);
         batch.post().await?;
         mark!("split");
         let mut batch = self.span().batch();
@@ -427,46 +432,6 @@ impl Held<'_, '_> {
         self.note(self.segment.suffix, next, main, lower.len(), Arc::new(table));
         self.note(child, Control::new(0, depth, false), upper_main, upper.len(), Arc::new(upper_table));
         self.table.directory.published(child, word);
-        self.retire(old, sizes);
-        Ok(Merged::Done)
-    }
-
-    /// Steps 3 and 4 of a split whose child is in the directory already, whole and locked, with the upper half.
-    pub(super) async fn finish(
-        &self,
-        old: (RemotePtr, usize),
-        main: Vec<Item>,
-        cur: Vec<Item>,
-        child: RemotePtr,
-    ) -> Result<Merged, IndexError> {
-        let Outcome { mut kept, dropped } = self.resolve(main, cur).await?;
-        self.halve(&mut kept).await?;
-        // It cannot be undone, so it is worth waiting for others to free something.
-        let endpoint = self.span().endpoint();
-        let until = endpoint.now() + self.pin.session().pool().lease();
-        let main = loop {
-            match self.room(kept.len()).await {
-                Ok(main) => break main,
-                Err(PoolError::Full { .. }) if endpoint.now() < until => {
-                    endpoint.sleep(Duration::from_millis(1)).await;
-                }
-                Err(error @ PoolError::Full { .. }) => {
-                    return Ok(Merged::Room(self.main_bytes(kept.len()), error.into()));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
-        let sizes = self.sizes(&dropped).await?;
-        let table = Arc::new(main_segment::table_of(self.index.config.table, &kept));
-        let mut batch = self.span().batch();
-        if !main.is_null() {
-            batch.write(main, main_segment::encode(self.span().endpoint(), self.index.config.table, &table, &kept));
-        }
-        batch.post().await?;
-        self.publish(self.span().batch(), (main, kept.len()), Some(child), true).await?;
-        self.table.growth.split(self.took());
-        let next = Control::new(self.control.generation() + 1, self.control.depth() + 1, false);
-        self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);
         Ok(Merged::Done)
     }
