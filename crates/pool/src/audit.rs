@@ -45,7 +45,7 @@ pub struct AuditReport {
     pub nodes: Vec<NodeReport>,
     /// Other clients that were registered meanwhile.
     pub clients: Vec<ClientInfo>,
-    /// Was nobody else there from beginning to end? Only then is anything called lost.
+    /// Was nobody else there from beginning to end, and nothing in this session's hands? Only then is anything called lost.
     pub alone: bool,
     /// Objects that are neither reachable nor free although no other client is there to hold them.
     pub lost: u64,
@@ -182,7 +182,8 @@ impl Audit {
         for node in session.pool().nodes() {
             nodes.push(all_descriptors(session.pool(), span, node).await?.1);
         }
-        let (others, alone) = self.company(session, span).await?;
+        let (others, undisturbed) = self.company(session, span).await?;
+        let alone = undisturbed && session.holds_nothing();
 
         let mut report = AuditReport { clients: others, alone, ..AuditReport::default() };
         let mut pages: Vec<_> = std::mem::take(&mut self.pages).into_iter().collect();
@@ -209,15 +210,20 @@ impl Audit {
         Ok(report)
     }
 
+    /// Has nobody else been there since [`begin`](Self::begin)? Only then must everything be finished, and in one place.
+    pub async fn undisturbed(&self, session: &Session, span: &Span) -> Result<bool, PoolError> {
+        Ok(self.company(session, span).await?.1)
+    }
+
     /// Who else is there now, and whether nobody was from the beginning until now.
-    pub(crate) async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
+    async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
         let client = session.client();
         let mut others = clients(session.pool(), span).await?;
         others.retain(|other| other.slot != client.slot());
         let now = slot_words(session.pool(), span).await?;
         let before = self.before.as_deref().unwrap_or(client.slots_at_registration());
-        let alone = others.is_empty() && now == before && client.sessions() == 1 && session.holds_nothing();
-        Ok((others, alone))
+        let undisturbed = others.is_empty() && now == before && client.sessions() == 1;
+        Ok((others, undisturbed))
     }
 
     fn settle_node(

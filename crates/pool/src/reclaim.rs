@@ -43,7 +43,7 @@ impl Audit {
         for node in session.pool().nodes() {
             nodes.push(all_descriptors(session.pool(), span, node).await?.1);
         }
-        let (_, alone) = self.company(session, span).await?;
+        let alone = self.undisturbed(session, span).await? && session.holds_nothing();
         let mut done = Reclaimed { alone: alone && self.problems.is_empty(), ..Reclaimed::default() };
         if !done.alone {
             return Ok(done);

@@ -363,10 +363,12 @@ fn an_audit_finds_what_is_wrong_and_raises_no_false_alarm() {
     };
     let settle = |audit: Audit| checker.run(audit.settle(&session, &span)).expect("settled");
     let begin = || checker.run(Audit::begin(&session, &span)).expect("begun");
+    let undisturbed = |audit: &Audit| checker.run(audit.undisturbed(&session, &span)).expect("asked");
 
     // With the worker there, nothing is lost; nor if it leaves in between.
     let mut audit = begin();
     walk(&mut audit);
+    assert!(!undisturbed(&audit));
     let report = settle(audit);
     assert_eq!((report.alone, report.lost, report.problems.len()), (false, 0, 0));
     let mut audit = begin();
@@ -380,9 +382,16 @@ fn an_audit_finds_what_is_wrong_and_raises_no_false_alarm() {
     });
     worker.run(close.close(&worker.endpoint)).expect("closed");
     walk(&mut audit);
+    assert!(!undisturbed(&audit));
     let report = settle(audit);
     assert_eq!((report.alone, report.lost, report.problems.len()), (false, 0, 0));
 
+    let mut audit = begin();
+    walk(&mut audit);
+    assert!(undisturbed(&audit));
+    // Nor if somebody comes and goes in between.
+    rig.join().close();
+    assert!(!undisturbed(&audit));
     let mut audit = begin();
     walk(&mut audit);
     let report = settle(audit);
