@@ -23,7 +23,7 @@ enum Table {
     Space,
     /// Bytes of FPTables by size of MainSegments, and how often one predicted range is enough
     #[value(name = "3")]
-    FpTable,
+    Predictions,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -123,7 +123,7 @@ pub(super) fn run(args: &SepHash) -> Result<u8, Failure> {
     match (args.table, args.figure) {
         (Some(Table::Resizes), _) => speed::resizes(args, &args.lab(&watch)),
         (Some(Table::Space), _) => space::table(args, &watch),
-        (Some(Table::FpTable), _) => space::fp_tables(args, &watch),
+        (Some(Table::Predictions), _) => space::fp_tables(args, &watch),
         (None, Some(Figure::Inserts)) => speed::inserts(args, &args.lab(&watch)),
         (None, Some(Figure::Hybrid)) => speed::hybrid(args, &args.lab(&watch)),
         (None, Some(Figure::Utilization)) => space::utilization(args, &watch),

@@ -116,8 +116,11 @@ pub(super) fn hybrid(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// The techniques, one after the other, and RACE.
-fn ladder() -> ([(&'static str, IndexConfig); 4], [(&'static str, IndexConfig); 4]) {
+/// RACE, and the techniques one after the other.
+type Ladder = [(&'static str, IndexConfig); 4];
+
+/// That of inserts, and that of searches.
+fn ladder() -> (Ladder, Ladder) {
     let shipped = ours();
     let base = Config { resize_entry: false, zero_wait: false, ..shipped };
     let scan = Config { table: TableKind::Off, bitmap: false, ..shipped };
