@@ -186,7 +186,7 @@ async fn resizes(index: &SepHash, splits: usize) -> Vec<Resize> {
 #[test]
 fn a_merge_takes_four_round_trips_and_a_split_five_at_most() {
     World::memory(1, 128 << 20, Delivery::Deferred).run(async |ctx: Ctx| {
-        let pool = ctx.pool(&PoolOptions { chunk_size: Some(64 << 10), ..PoolOptions::default() }).await;
+        let pool = ctx.pool(&PoolOptions { chunk_size: Some(1 << 20), ..PoolOptions::default() }).await;
         let member = ctx.join(&pool).await;
         stock_up(&member).await;
         let index = SepHash::create(&member.session, "budgets", &Config { ratio: 4, ..config() }).await.unwrap();
