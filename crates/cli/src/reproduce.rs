@@ -1,9 +1,12 @@
 //! `farindex reproduce`.
 
+mod beside;
 mod figures;
+mod lab;
 mod linear;
 mod missing;
 mod probing;
+mod sephash;
 
 use crate::bench::subject::Subject;
 use crate::bench::{FabricKind, Watch, make_pool, pool_size};
@@ -37,6 +40,12 @@ enum Paper {
     /// For tables 1, 3 and 4 READs are counted on tables in far memory, which no hardware changes. Table 2 and the figures are
     /// predicted on a simulated cluster with the figures of the paper's, in virtual time.
     LinearProbing(linear::Linear),
+    /// SepHash (PVLDB 17(5), 2024), beside RACE; exit code 1 if space, utilization or FPTables are worse
+    ///
+    /// Tables 2 and 3 and Figure 18 count memory. Table 1 and the other figures are predicted on a simulated cluster with the
+    /// figures of the paper's, in virtual time, with what each operation cost: that is what a ratio that is off rests on.
+    #[command(name = "sephash")]
+    SepHash(sephash::SepHash),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -44,6 +53,9 @@ enum Table {
     /// Round trips for each operation, block reads apart, from the smallest table on
     #[value(name = "3")]
     RoundTrips,
+    /// The same for RACE and SepHash as well, on a simulated cluster
+    #[value(name = "3-all")]
+    AllRoundTrips,
     /// Space: slots for each entry, utilization of buckets, cache of a client
     #[value(name = "4")]
     Space,
@@ -57,6 +69,9 @@ enum Figure {
     /// Keys that RACE as published loses while it grows, and as repaired
     #[value(name = "6")]
     Missing,
+    /// YCSB, beside RACE and SepHash
+    #[value(name = "12")]
+    Ycsb,
     /// Throughput over time while the table grows
     #[value(name = "16")]
     Course,
@@ -77,7 +92,7 @@ struct Shard {
     /// With --figure 16: write OUT.csv, OUT.svg and OUT.html
     #[arg(long, value_name = "OUT", requires = "figure")]
     out: Option<std::path::PathBuf>,
-    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for figure 16 100K]
+    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for table 3-all and figures 6, 12 and 16 100K]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
     /// Clients (coroutines): of the one thread that works, or for figures of all cores of the cluster
@@ -95,13 +110,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let shard = match &args.paper {
         Paper::Shard(shard) => shard,
         Paper::LinearProbing(linear) => return linear::run(linear),
+        Paper::SepHash(args) => return sephash::run(args),
     };
     let watch = Watch::new(None)?;
     match (shard.table, shard.figure) {
         (Some(Table::RoundTrips), _) => round_trips(shard, &watch),
+        (Some(Table::AllRoundTrips), _) => beside::round_trips(shard, &watch),
         (Some(Table::Space), _) => space(shard, &watch),
         (None, Some(Figure::Reads)) => figures::read_sizes(shard, &watch),
         (None, Some(Figure::Missing)) => missing::figure(shard, &watch),
+        (None, Some(Figure::Ycsb)) => beside::figure(shard, &watch),
         (None, Some(Figure::Course)) => figures::course(shard, &watch),
         (None, Some(Figure::Steps)) => figures::steps(shard, &watch),
         (None, None) => Err(Failure::usage("it takes --table or --figure")),

@@ -257,6 +257,52 @@ fn a_figure_is_reproduced() {
     is_self_contained(&dir.path("figure.html"));
 }
 
+/// Small as they are, what they compare is there.
+#[test]
+fn sephash_is_put_beside_its_paper() {
+    let told = |args: &[&str]| {
+        let ended = run(&[&["reproduce", "sephash", "--json", "-"], args].concat());
+        assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.err);
+        json(&ended)
+    };
+    let figure = told(&["--figure", "12", "--keys", "4K", "--clients", "1,8"]);
+    assert_eq!(figure["runs"].as_array().map(Vec::len), Some(2));
+    let one = &figure["runs"][0][0];
+    // Two round trips of 2 us.
+    assert!((2.0..2.5).contains(&one["round_trips"].as_f64().unwrap()), "{one}");
+    assert!((4000..5500).contains(&one["p50_ns"].as_u64().unwrap()), "{one}");
+    let figure = told(&["--figure", "14", "--keys", "2K", "--clients", "4"]);
+    assert_eq!(figure["mixes"].as_array().map(Vec::len), Some(6));
+    let figure = told(&["--figure", "19", "--keys", "4K", "--clients", "4"]);
+    let bytes = |i: usize| figure["searches"][i]["bytes_read"].as_f64().unwrap();
+    assert!(bytes(1) > 2.0 * bytes(2) && bytes(2) > 2.0 * bytes(3), "each step reads less");
+    let table = told(&["--table", "1", "--keys", "20K", "--clients", "8"]);
+    assert!(table["runs"][0]["merges"].as_u64().unwrap() > 50, "{table}");
+    assert!(table["runs"][0]["merge_seconds"].as_f64().unwrap() > 0.0);
+    let figure = told(&["--figure", "18", "--keys", "14K"]);
+    assert_eq!(figure["points"].as_array().map(Vec::len), Some(5));
+    let table = told(&["--table", "2", "--keys", "20K"]);
+    assert!(table["rows"][1]["ours"]["slots"].as_f64() > table["rows"][0]["ours"]["slots"].as_f64());
+    assert_eq!(told(&["--table", "3", "--keys", "60K"])["columns"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn shard_is_put_beside_race_and_sephash() {
+    let told = |args: &[&str]| {
+        let ended = run(&[&["reproduce", "shard", "--json", "-"], args].concat());
+        assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.err);
+        json(&ended)
+    };
+    let figure = told(&["--figure", "12", "--keys", "1K", "--clients", "6"]);
+    assert_eq!(figure["lines"].as_array().map(Vec::len), Some(10));
+    let table = told(&["--table", "3-all", "--keys", "2K"]);
+    let trips = |row: usize| table["rows"][row]["runs"][0]["round_trips"].as_f64().unwrap();
+    assert!(trips(0) < trips(1), "a search of SHARD takes fewer than RACE's");
+    let figure = told(&["--figure", "6", "--keys", "3K"]);
+    assert_eq!(figure["lines"].as_array().map(Vec::len), Some(5));
+    assert!(figure["lines"].as_array().unwrap().iter().all(|line| line["repaired"] == 0));
+}
+
 #[test]
 fn ctrl_c_ends_what_takes_long_with_what_was_done() {
     let dir = Dir::new();

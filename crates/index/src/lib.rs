@@ -19,6 +19,7 @@
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
 //! | [`audit`] | what a check of an index reports |
+//! | [`growth`] | what growing has cost a worker |
 
 pub mod audit;
 mod backoff;
@@ -27,6 +28,7 @@ pub mod coalesce;
 pub mod error;
 pub mod extendible;
 pub mod faults;
+pub mod growth;
 pub mod handle;
 pub mod hash;
 mod join;

@@ -456,13 +456,17 @@ impl Session {
     }
 
     /// Gives everything back: the whole stock, and what was retired as soon as the epoch allows. If somebody keeps the epoch
-    /// from moving on, it ends after a lease all the same.
+    /// from moving on, it ends a lease after it last moved.
     pub async fn drain(&self) -> Result<(), PoolError> {
-        let until = self.endpoint.now() + self.client.pool().lease();
+        let mut moved = (self.client.epoch(), self.endpoint.now());
         let mut pause = Duration::from_micros(2);
         loop {
             self.maintain().await?;
-            if self.retired.borrow().is_empty() || self.endpoint.now() >= until {
+            let (epoch, now) = (self.client.epoch(), self.endpoint.now());
+            if epoch != moved.0 {
+                moved = (epoch, now);
+            }
+            if self.retired.borrow().is_empty() || now.saturating_sub(moved.1) >= self.client.pool().lease() {
                 return self.flush().await;
             }
             self.endpoint.sleep(pause).await;

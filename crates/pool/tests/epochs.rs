@@ -5,12 +5,15 @@ mod common;
 use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
+use farindex_pool::audit::Audit;
 use farindex_pool::layout::{HOME, header, header_word};
-use farindex_pool::{Client, Pool, PoolError, Session, clients};
+use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, clients};
+use farindex_sim::{Config, Preset, Sim};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const BYTES: u64 = 1000;
 
@@ -484,4 +487,31 @@ fn damaged_client_slots_do_no_harm() {
     }
     rig.poke(geometry.client(1), &[u64::MAX << 8]);
     assert_eq!(rig.join().client.slot(), 1, "the generation wraps");
+}
+
+/// On a network so slow that the epoch takes longer than a lease to let go of what was retired.
+#[test]
+fn draining_lasts_as_long_as_the_epoch_moves() {
+    let lease = Duration::from_millis(1);
+    let model = Preset { read_ns: 300_000, ..Preset::shard() };
+    let config = Config { node_len: 4 << 20, model: Some(model), ..Config::default() };
+    let sim = Sim::new(1, config).expect("a world");
+    let (me, fabric) = (sim.harness(), sim.fabric());
+    let drained = sim.block_on(async move {
+        let endpoint = me.connect();
+        let pool = Pool::create(fabric, &endpoint, &PoolOptions { lease, ..PoolOptions::default() }).await?;
+        let client = Client::register(&pool, me.identity(), &endpoint).await?;
+        let session = client.session(endpoint.clone());
+        let span = session.span(OpKind::Other);
+        let block = session.alloc(&span, NODE, BYTES).await?;
+        session.pin(session.span(OpKind::Other))?.retire(block, BYTES);
+        let began = endpoint.now();
+        session.drain().await?;
+        let took = endpoint.now() - began;
+        let report = Audit::begin(&session, &span).await?.settle(&session, &span).await?;
+        Ok::<_, PoolError>((took, report.alone, report.lost))
+    });
+    let (took, alone, lost) = drained.expect("it ends").expect("sound");
+    assert!(took > lease, "{took:?}");
+    assert_eq!((alone, lost), (true, 0));
 }

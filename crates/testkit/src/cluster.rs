@@ -407,6 +407,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         true => Duration::from_millis(dice.pick(&[5, 40, 200, 1000, 1000, 1000]).unwrap_or(1000)),
         false => setup.lease,
     };
+    report.settings += &format!(", lease {lease:?}");
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
     let shared = Rc::new(Shared {
         workload,

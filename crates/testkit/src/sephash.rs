@@ -3,17 +3,28 @@
 use crate::{Setup, Subject};
 use farindex_index::SepHash;
 use farindex_index::sephash::{Config, TableKind};
-use farindex_sim::Dice;
+use farindex_sim::{Dice, Fate};
 
 /// Seeds that split again and again: more keys, and fewer of them hot.
 pub fn deepening() -> Setup {
     Setup { operations: (20, 80), crowd_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
 }
 
+/// Two clients that split segments all the time, one of which dies at this verb; what it had in flight is lost.
+pub fn splitting(verb: u64) -> Setup {
+    let (clients, coroutines, operations) = ((2, 2), (1, 1), (60, 120));
+    // All keys are hot: hardly any entry is superseded, and segments are split rather than cleaned.
+    let (hot_keys, crowd_keys, cold_keys) = ((100, 200), (0, 0), (0, 0));
+    let setup = Setup { clients, coroutines, operations, hot_keys, crowd_keys, cold_keys, ..Setup::default() };
+    Setup { dies_at: Some((verb, Fate::Lost)), tight: 0, overflowing: 0, ..setup }
+}
+
 /// SepHash with settings of the seed.
 #[derive(Debug, Clone, Default)]
 pub struct SepHashUnderTest {
     config: Config,
+    /// Are all segments as small as can be, so that every second merge splits?
+    smallest: bool,
 }
 
 impl SepHashUnderTest {
@@ -21,12 +32,20 @@ impl SepHashUnderTest {
     pub fn shipped() -> Self {
         SepHashUnderTest::default()
     }
+    /// As shipped, with the smallest segments.
+    pub fn smallest() -> Self {
+        let config = Config { cur_bytes: 64, ratio: 1, initial_depth: 0, ..Config::default() };
+        SepHashUnderTest { config, smallest: true }
+    }
 }
 
 impl Subject for SepHashUnderTest {
     type Index = SepHash;
 
     fn draw(&self, dice: &mut Dice) -> Self {
+        if self.smallest {
+            return self.clone();
+        }
         let config = Config {
             cur_bytes: dice.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
             ratio: dice.pick(&[1, 1, 1, 2, 8]).unwrap_or(1),
@@ -41,7 +60,7 @@ impl Subject for SepHashUnderTest {
             told: dice.pick(&[false, false, true]).unwrap_or_default(),
             ..self.config
         };
-        SepHashUnderTest { config }
+        SepHashUnderTest { config, ..*self }
     }
     fn config(&self) -> Config {
         self.config
@@ -58,19 +77,29 @@ impl Subject for SepHashUnderTest {
     }
 }
 
+/// Verbs of a client in [`splitting`], about.
+#[cfg(feature = "marks")]
+const VERBS: u64 = 600;
+
 /// What the released code does, and what its writers must not do: each planted in the shipped form.
 #[cfg(feature = "marks")]
 pub fn convictions() -> Vec<crate::convictions::Case> {
     use crate::convictions::{in_trial, verdict};
     use farindex_index::faults::Fault;
 
-    let with = |setup: Setup, name, planted, faults: &'static [Fault]| {
-        in_trial(name, planted, faults, move |seed| verdict(seed, &setup, &SepHashUnderTest::shipped()))
+    let case = |name, planted, faults: &'static [Fault]| {
+        in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
     };
-    let case = |name, planted, faults| with(Setup::default(), name, planted, faults);
     vec![
         case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
         case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
+        // Who reads such a segment waits until it makes sense; but who is to write it may die between the two.
+        in_trial(
+            "SepHash: the directory names a segment that is written later",
+            "Fault::EarlyDirectory",
+            &[Fault::EarlyDirectory],
+            |seed| verdict(seed, &splitting(1 + seed % VERBS), &SepHashUnderTest::smallest()),
+        ),
         case("SepHash: MainSegment is searched first", "Fault::MainFirst", &[Fault::MainFirst]),
         case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", &[Fault::UpdateInMain]),
     ]

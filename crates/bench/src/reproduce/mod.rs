@@ -8,4 +8,5 @@ pub mod cuckoo;
 pub mod linear;
 pub mod probing;
 pub mod reads;
+pub mod sephash;
 pub mod shard;

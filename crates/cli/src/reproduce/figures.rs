@@ -30,7 +30,8 @@ fn cluster(config: Config, coalesce: bool, plan: &Plan) -> Cluster {
     let node_len = pool_size(plan) / memory_nodes as u64 + ((plan.threads as u64) << 20);
     let node_len = node_len.next_multiple_of(4096);
     let config = IndexConfig::Shard(config);
-    Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, series: Some(FINE), history: None }
+    let (blind, series, history) = (false, Some(FINE), None);
+    Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history }
 }
 
 fn plan(workload: &str, keys: u64, args: &Shard) -> Result<Plan, Failure> {

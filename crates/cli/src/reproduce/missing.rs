@@ -37,8 +37,8 @@ fn missing(config: Config, plan: &Plan, watch: &Watch) -> Result<Option<u64>, Fa
     let (compute_nodes, memory_nodes) = (preset.compute_nodes, preset.memory_nodes);
     let node_len = (pool_size(plan) / memory_nodes as u64 + ((plan.threads as u64) << 22)).next_multiple_of(4096);
     let config = IndexConfig::Race(config);
-    let (coalesce, series, history) = (false, None, None);
-    let cluster = Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, series, history };
+    let (coalesce, blind, series, history) = (false, false, None, None);
+    let cluster = Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history };
     let simulation = watch.show(|control| subject::run(&cluster, plan, control))?;
     if watch.stopped() {
         return Ok(None);

@@ -1,5 +1,6 @@
 //! `farindex sim`.
 
+mod blind;
 pub(crate) mod subject;
 pub(crate) mod sweep;
 
@@ -137,6 +138,7 @@ impl Args {
             node_len: self.work.size.map_or(node_len, |size| size.next_multiple_of(4096)),
             config: self.settings.of(&self.index)?,
             coalesce: self.coalesce,
+            blind: false,
             series: None,
             history: self.history.as_ref().map(|_| self.history_ops),
         };

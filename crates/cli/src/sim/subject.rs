@@ -3,12 +3,14 @@
 //! Each compute node is one process: one client of the pool, whose lease a keeper renews, and one lock table if operations
 //! are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
+use super::blind::Blind;
 use crate::exit::{self, Failure};
 use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, Plain, PoolOptions};
 use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
+use farindex_index::growth::{Growth, Steps};
 use farindex_pool::{Client, Pool, PoolError, Session};
 use farindex_sim::{Config, Preset, Sim};
 use std::cell::{Cell, RefCell};
@@ -26,6 +28,8 @@ pub(crate) struct Cluster {
     pub(crate) node_len: u64,
     pub(crate) config: IndexConfig,
     pub(crate) coalesce: bool,
+    /// Do inserts not look whether the key is there? A kind whose upserts look all the same goes on to look.
+    pub(crate) blind: bool,
     /// Count what is completed in each span of this length.
     pub(crate) series: Option<Duration>,
     /// Record what the clients are told, up to so many operations.
@@ -38,7 +42,16 @@ pub(crate) struct Simulation {
     pub(crate) series: Series,
     /// How often a worker has read the root of a table, over the whole run.
     pub(crate) synchronizations: u64,
+    /// Of the whole run, where the kind counts them.
+    pub(crate) grown: Grown,
     pub(crate) recorded: Option<Recorded>,
+}
+
+/// What all workers together have merged and split.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Grown {
+    pub(crate) merges: Steps,
+    pub(crate) splits: Steps,
 }
 
 /// Operations completed in each span of virtual time, and when the table was seen to have grown.
@@ -86,6 +99,8 @@ struct Subject {
     processes: Vec<Process>,
     series: Option<Rc<RefCell<Series>>>,
     synchronizations: Rc<Cell<u64>>,
+    grown: Rc<Cell<Grown>>,
+    blind: bool,
 }
 
 const NAME: &str = "sim";
@@ -96,10 +111,11 @@ const KEEPER: Duration = Duration::from_millis(10);
 /// One worker's part.
 pub(crate) struct Hands {
     // Dropped before the session it lives in.
-    index: AnyIndex,
+    index: Blind<AnyIndex>,
     session: Rc<Session>,
     series: Option<Rc<RefCell<Series>>>,
     synchronizations: Rc<Cell<u64>>,
+    grown: Rc<Cell<Grown>>,
 }
 
 impl Simulated for Subject {
@@ -112,8 +128,9 @@ impl Simulated for Subject {
         if let Some(table) = &process.coalescer {
             index = index.coalesced(table);
         }
-        let synchronizations = Rc::clone(&self.synchronizations);
-        Ok(Hands { index, session, series: self.series.clone(), synchronizations })
+        let index = Blind::new(index, self.blind);
+        let (synchronizations, grown) = (Rc::clone(&self.synchronizations), Rc::clone(&self.grown));
+        Ok(Hands { index, session, series: self.series.clone(), synchronizations, grown })
     }
 }
 
@@ -125,9 +142,22 @@ fn synchronizations(index: &AnyIndex) -> u64 {
     }
 }
 
+/// What this handle has merged and split.
+fn grown(index: &AnyIndex, sum: &mut Grown) {
+    let mut add = |growth: &Growth| {
+        sum.merges += growth.merges();
+        sum.splits += growth.splits();
+    };
+    match index.plain() {
+        Plain::SepHash(index) => index.tables().iter().for_each(|table| add(table.growth())),
+        Plain::Race(index) => index.tables().iter().for_each(|table| add(table.growth())),
+        _ => {}
+    }
+}
+
 impl Worker for Hands {
-    type Index = AnyIndex;
-    fn index(&self) -> &AnyIndex {
+    type Index = Blind<AnyIndex>;
+    fn index(&self) -> &Blind<AnyIndex> {
         &self.index
     }
     fn endpoint(&self) -> Option<&Endpoint> {
@@ -146,7 +176,7 @@ impl Worker for Hands {
     fn between(&self) {
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        series.saw(now, self.index.resizes() + 1);
+        series.saw(now, self.index.inner().resizes() + 1);
         series.count(now);
     }
     async fn far_bytes(&self) -> Option<u64> {
@@ -155,7 +185,10 @@ impl Worker for Hands {
         Some(usage.iter().map(|node| node.used_bytes).sum())
     }
     async fn close(&self) -> Result<(), String> {
-        self.synchronizations.set(self.synchronizations.get() + synchronizations(&self.index));
+        self.synchronizations.set(self.synchronizations.get() + synchronizations(self.index.inner()));
+        let mut sum = self.grown.get();
+        grown(self.index.inner(), &mut sum);
+        self.grown.set(sum);
         self.session.flush().await.map_err(|error| error.to_string())
     }
 }
@@ -224,8 +257,14 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
     }
     let series = cluster.series.map(|width| Rc::new(RefCell::new(Series { width, ..Series::default() })));
     let synchronizations = Rc::new(Cell::new(0));
-    let subject =
-        Rc::new(Subject { processes, series: series.clone(), synchronizations: Rc::clone(&synchronizations) });
+    let grown = Rc::new(Cell::new(Grown::default()));
+    let subject = Rc::new(Subject {
+        processes,
+        series: series.clone(),
+        synchronizations: Rc::clone(&synchronizations),
+        grown: Rc::clone(&grown),
+        blind: cluster.blind,
+    });
     let recording = cluster.history.map(|most| Rc::new(Recording::new(Rc::clone(&subject), most)));
     let outcome = match &recording {
         Some(recording) => simulate(&sim, cluster.compute_nodes, recording, plan, control),
@@ -238,5 +277,6 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
     let recorded = recording.map(|recording| recording.finish()).transpose();
     let recorded = recorded.map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
     let series = series.map(|series| series.borrow().clone()).unwrap_or_default();
-    Ok(Simulation { outcome, series, synchronizations: synchronizations.get(), recorded })
+    let (synchronizations, grown) = (synchronizations.get(), grown.get());
+    Ok(Simulation { outcome, series, synchronizations, grown, recorded })
 }

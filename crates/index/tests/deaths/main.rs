@@ -9,9 +9,10 @@ mod kinds;
 mod linear;
 mod race;
 mod run;
+mod sephash;
 mod shard;
 
-use farindex_index::{Cuckoo, Linear, Race, Shard};
+use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard};
 use farindex_sim::Fate;
 use farindex_testkit::seeds_or;
 use kinds::{Kind, Mortal};
@@ -102,6 +103,11 @@ fn sweep_all<I: Mortal>() {
 #[test]
 fn a_death_at_every_verb_of_every_kind() {
     sweep_all::<Shard>();
+}
+
+#[test]
+fn a_death_at_every_verb_of_every_kind_in_sephash() {
+    sweep_all::<SepHash>();
 }
 
 #[test]

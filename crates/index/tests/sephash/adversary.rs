@@ -54,10 +54,11 @@ fn dies(verb: u64, fate: Fate) -> Setup {
     Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
 }
 
-/// Those of docs/bugs/047 to 049 and 080, which went wrong before.
+/// Those of docs/bugs/047 to 049, 080, 081 and 090, which went wrong before.
 #[test]
 fn survives_the_seeds_that_found_something() {
-    let cases = [(232, Setup::default()), (1911, Setup::deadly()), (2757, Setup::deadly()), (3147, Setup::default())];
+    let deadly = [1911, 2757, 4377, 6065, 8770, 12_199].map(|seed| (seed, Setup::deadly()));
+    let cases: Vec<_> = deadly.into_iter().chain([232, 3147].map(|seed| (seed, Setup::default()))).collect();
     let totals = run_cases(&cases, &SepHashUnderTest::shipped());
     totals.assert_sound();
 }

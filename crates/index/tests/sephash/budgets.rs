@@ -2,10 +2,10 @@
 
 use crate::common::{Ctx, Member, World};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Counters, Meter, OpKind};
+use farindex_fabric::{Counters, Meter, NodeId, OpKind};
 use farindex_index::sephash::Config;
 use farindex_index::{HashIndex, Insert, Remove, SepHash, Update, Upsert};
-use farindex_pool::PoolOptions;
+use farindex_pool::{PoolOptions, marks};
 
 /// The paper's sizes, and one segment: 113 writes make a generation.
 fn config() -> Config {
@@ -130,33 +130,88 @@ fn outcomes_that_are_true_cost_the_range_and_the_block() {
     });
 }
 
+/// A merge or a split, with what was told about it.
+struct Resize {
+    cost: Counters,
+    splits: bool,
+    /// It gives the entries the next four bits of their hashes.
+    renews: bool,
+    /// It has doubled the directory.
+    doubles: bool,
+}
+
+/// A block of every size that is used later: no merge takes a chunk from the pool.
+async fn stock_up(member: &Member) {
+    let session = &member.session;
+    let span = session.span(OpKind::Other);
+    for bytes in (64..=8192).step_by(64) {
+        let at = session.alloc(&span, NodeId::new(0), bytes).await.unwrap();
+        session.free(&span, at, bytes).await.unwrap();
+    }
+}
+
+/// Every resize until there have been so many splits, by appends of keys that nobody else has: nothing is dropped.
+async fn resizes(index: &SepHash, splits: usize) -> Vec<Resize> {
+    let endpoint = index.session().endpoint();
+    let chunks = || {
+        let directory = index.tables()[0].directory();
+        (0..8).filter(|chunk| directory.mirror().chunk(*chunk).is_some()).count()
+    };
+    let mut done: Vec<Resize> = Vec::new();
+    for next in 0.. {
+        if done.iter().filter(|resize| resize.splits).count() == splits {
+            break;
+        }
+        // The epoch is looked after in between, so that no resize has a heartbeat beside it.
+        index.session().maintain().await.unwrap();
+        assert!((0..9).filter(|_| index.session().maintenance_due()).count() <= 1);
+        let (meter, known) = (endpoint.meter(), chunks());
+        marks::take();
+        index.upsert(&key(next), b"12345678").await.unwrap();
+        let passed = marks::take();
+        let cost = *(endpoint.meter() - meter).of(OpKind::Maintenance);
+        let splits = passed.contains_key("split");
+        if splits || passed.contains_key("merge") {
+            let cost = Counters { batches: 0, ..cost.total };
+            let renews = passed.contains_key("split: headers read");
+            done.push(Resize { cost, splits, renews, doubles: chunks() > known });
+        }
+    }
+    done
+}
+
+/// Behind the probe that finds the segment full: {intent, lock, both segments}; [keys of entries that share both
+/// fingerprints;] what is new; what makes it seen. Every fourth split reads headers in between, and who is first to need a
+/// larger directory reads the root, writes zeros and links them.
 #[test]
 fn a_merge_takes_four_round_trips_and_a_split_five_at_most() {
-    World::memory(1, 64 << 20, Delivery::Deferred).run(async |ctx: Ctx| {
-        let pool = ctx.pool(&PoolOptions::default()).await;
+    World::memory(1, 128 << 20, Delivery::Deferred).run(async |ctx: Ctx| {
+        let pool = ctx.pool(&PoolOptions { chunk_size: Some(1 << 20), ..PoolOptions::default() }).await;
         let member = ctx.join(&pool).await;
-        // 113 entries and two of them: every third merge splits.
-        let index = SepHash::create(&member.session, "budgets", &Config { ratio: 2, ..config() }).await.unwrap();
-        let (mut merges, mut splits, mut next) = (0, 0, 0);
-        while splits < 6 {
-            let before = index.session().endpoint().meter();
-            let resizes = index.resizes();
-            index.upsert(&key(next), b"12345678").await.unwrap();
-            next += 1;
-            let cost = *(index.session().endpoint().meter() - before).of(OpKind::Maintenance);
-            if cost.cas < 2 {
+        stock_up(&member).await;
+        let index = SepHash::create(&member.session, "budgets", &Config { ratio: 4, ..config() }).await.unwrap();
+        let all = resizes(&index, 40).await;
+        for Resize { cost, splits, renews, doubles } in &all {
+            let looks = cost.block_round_trips;
+            assert!(looks <= 1 + u64::from(*renews) && (!renews || looks >= 1), "{cost:?}");
+            let directory = if *doubles { 3 } else { 0 };
+            assert_eq!(cost.round_trips, 1 + 3 + looks + directory, "{cost:?}");
+            assert!(cost.round_trips - 1 - directory <= if *renews { 5 } else { 4 }, "{cost:?}");
+            if *doubles {
                 continue;
             }
-            // One round trip finds that the segment is full; a new size class takes a chunk, and a deeper directory one more.
-            let split = index.resizes() > resizes;
-            splits += u64::from(split);
-            merges += u64::from(!split);
-            let flow = cost.round_trips - 1;
-            assert!(flow <= 5 + 2 * 8, "{cost:?}");
-            if !split {
-                assert!(flow >= 3, "{cost:?}");
-            }
+            // The probe's three, the CurSegment, and the MainSegment unless it is the first merge.
+            let reads = cost.reads - cost.block_reads;
+            assert!(reads == 5 || reads == 4 && std::ptr::eq(cost, &all[0].cost), "{cost:?}");
+            // Intent, MainSegment, CurSegMeta; a split: the other MainSegment, the CurSegment, its word, the emptied slots.
+            let writes = if *splits { 7 } else { 3 };
+            assert_eq!((cost.writes, cost.cas, cost.faa), (writes, 2, if *splits { 3 } else { 1 }), "{cost:?}");
         }
-        assert!(merges >= 6);
+        let count = |of: fn(&Resize) -> bool| all.iter().filter(|resize| of(resize)).count();
+        assert!(count(|resize| !resize.splits) >= 40);
+        assert!(count(|resize| resize.renews && !resize.doubles) >= 4);
+        assert!(count(|resize| resize.splits && !resize.renews && !resize.doubles) >= 10);
+        assert!(count(|resize| resize.doubles) >= 2);
+        assert!(count(|resize| resize.cost.block_round_trips == 0) > 0);
     });
 }

@@ -69,6 +69,7 @@ impl Op<'_> {
                 return Err(error.into());
             }
         };
+        let since = session.endpoint().now();
         let mut batch = span.batch();
         let what = [steps::SPLIT, seat.suffix, u64::from(depth), 0];
         cell.declare(&mut batch, &Intent { index: self.race.uid(), lock: lock_of(seat.at), what });
@@ -94,6 +95,7 @@ impl Op<'_> {
         match self.hold_still(&mut held).await {
             Ok(()) => {
                 self.close(&held, made, word_at, cell).await?;
+                self.table.growth().split(session.endpoint().now().saturating_sub(since));
                 self.backoff = Default::default();
                 Ok(())
             }

@@ -7,6 +7,7 @@ use super::segment::{Seat, Shape, State};
 use crate::IndexError;
 use crate::extendible::directory::Directory;
 use crate::extendible::layout::{Entry, Shape as DirectoryShape};
+use crate::growth::Growth;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError, Session};
 use std::cell::Cell;
@@ -22,6 +23,7 @@ pub struct Table {
     max_depth: u32,
     /// The deepest segment met.
     deepest: Cell<u32>,
+    growth: Growth,
 }
 
 impl Table {
@@ -60,7 +62,7 @@ impl Table {
         let directory = Directory::open(pin, root, seal, CACHE).await?;
         let shape = Shape { groups: config.groups };
         let deepest = Cell::new(config.initial_depth as u32);
-        Ok(Table { directory, seal, shape, max_depth: config.max_depth as u32, deepest })
+        Ok(Table { directory, seal, shape, max_depth: config.max_depth as u32, deepest, growth: Growth::default() })
     }
 
     /// Its directory.
@@ -78,6 +80,10 @@ impl Table {
     /// Depth at which a segment is not split any more.
     pub(super) fn max_depth(&self) -> u32 {
         self.max_depth
+    }
+    /// What this worker has split.
+    pub fn growth(&self) -> &Growth {
+        &self.growth
     }
     /// Its memory node.
     pub fn node(&self) -> NodeId {

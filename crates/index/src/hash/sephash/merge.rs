@@ -25,6 +25,7 @@ use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::extendible::Entry as Word;
 use crate::faults::{Fault, planted};
+use crate::join::try_join_all;
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, PoolError};
@@ -59,6 +60,8 @@ pub(super) struct Held<'p, 's> {
     pub control: Control,
     /// The words of the CurSegment's groups.
     pub groups: Vec<u64>,
+    /// When the lock was asked for.
+    pub since: Duration,
 }
 
 /// What a merge has come to.
@@ -101,6 +104,7 @@ impl Op<'_> {
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let free = Control::new(state.generation, state.depth, false);
         let control = Control::new(state.generation, state.depth, true);
+        let since = self.pin.session().endpoint().now();
         let mut batch = self.pin.span().batch();
         let what = [steps::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
         cell.declare(&mut batch, &Intent { index: index.uid, lock: lock_of(segment.at), what });
@@ -123,7 +127,8 @@ impl Op<'_> {
         drop(done);
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let cur: Vec<Item> = taken(geometry, &groups, state.generation).map(|(_, item)| item).collect();
-        let held = Held { index, table: self.table, pin: &self.pin, cell: Some(&cell), segment, control, groups };
+        let (table, pin) = (self.table, &self.pin);
+        let held = Held { index, table, pin, cell: Some(&cell), segment, control, groups, since };
         let merged = match cur.len() == geometry.slots {
             true => {
                 let main = main.map_or_else(Vec::new, |main| main_items(index, main.words(), state.len));
@@ -165,6 +170,10 @@ pub(super) fn main_items(index: &SepHash, words: &[u64], len: usize) -> Vec<Item
 impl Held<'_, '_> {
     pub(super) fn span(&self) -> &Span {
         self.pin.span()
+    }
+    /// How long this has taken.
+    fn took(&self) -> Duration {
+        self.span().endpoint().now().saturating_sub(self.since)
     }
 
     /// Releases the lock without having changed anything.
@@ -272,24 +281,23 @@ impl Held<'_, '_> {
         Ok(keys)
     }
 
-    /// Headers of these entries' blocks.
+    /// Headers of these entries' blocks, all in one round trip.
     pub(super) async fn headers(&self, ptrs: &[RemotePtr]) -> Result<Vec<Header>, IndexError> {
-        let mut headers = Vec::with_capacity(ptrs.len());
-        for part in ptrs.chunks(HEADERS_PER_BATCH) {
+        let parts = ptrs.chunks(HEADERS_PER_BATCH).map(async |part: &[RemotePtr]| {
             let mut batch = self.span().block_batch();
             let tickets: Vec<_> = part.iter().map(|ptr| batch.read(*ptr, HEADER_LEN)).collect();
             let mut done = batch.post().await?;
-            for (ptr, ticket) in part.iter().zip(tickets) {
-                let header = Header::decode(done.buf(ticket).words());
-                headers.push(header.ok_or_else(|| damaged(*ptr, "no block begins so"))?);
-            }
-        }
-        Ok(headers)
+            let decode = |(ptr, ticket): (&RemotePtr, _)| {
+                Header::decode(done.buf(ticket).words()).ok_or_else(|| damaged(*ptr, "no block begins so"))
+            };
+            part.iter().zip(tickets).map(decode).collect::<Result<Vec<_>, IndexError>>()
+        });
+        Ok(try_join_all(parts).await?.concat())
     }
 
     /// Takes the entries whose bit of this split is set out of sorted ones; gives all of them the depth information of the
     /// next round, if that begins with this split.
-    pub(super) async fn halve(&self, items: &mut Vec<Item>) -> Result<Vec<Item>, IndexError> {
+    async fn halve(&self, items: &mut Vec<Item>) -> Result<Vec<Item>, IndexError> {
         let depth = self.control.depth();
         let renews = (depth + 1).is_multiple_of(ROUND);
         let mut sides: Vec<bool> = items.iter().map(|item| item.entry.dep >> (depth % ROUND) & 1 == 1).collect();
@@ -350,6 +358,7 @@ impl Held<'_, '_> {
         mark!("merge");
         let next = Control::new(self.control.generation() + 1, self.control.depth(), false);
         self.publish(self.span().batch(), (main, kept.len()), None, !dropped.is_empty()).await?;
+        self.table.growth.merged(self.took());
         self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);
         Ok(Merged::Done)
@@ -406,56 +415,23 @@ impl Held<'_, '_> {
         if !upper_main.is_null() {
             batch.write(upper_main, main_segment::encode(endpoint, kind, &upper_table, &upper));
         }
-        batch.write(at, empty_segment(session, geometry, locked, upper_main, upper.len()));
+        let mut child_words = empty_segment(session, geometry, locked, upper_main, upper.len());
+        // Whoever finds the child in the directory finds the lower half as well, without having to make it.
+        if let Some(word) = child_words.words_mut().get_mut(META_LEN / 8 + geometry.fp2_word(0)) {
+            *word = main.to_bits();
+        }
+        batch.write(at, child_words);
         batch.post().await?;
         mark!("split");
         let mut batch = self.span().batch();
         batch.write_words(place, &[word.to_bits()]);
         // Entries of the child's may be dropped by merges of the child.
         self.publish(batch, (main, lower.len()), Some(at), true).await?;
+        self.table.growth.split(self.took());
         let next = Control::new(self.control.generation() + 1, depth, false);
         self.note(self.segment.suffix, next, main, lower.len(), Arc::new(table));
         self.note(child, Control::new(0, depth, false), upper_main, upper.len(), Arc::new(upper_table));
         self.table.directory.published(child, word);
-        self.retire(old, sizes);
-        Ok(Merged::Done)
-    }
-
-    /// Steps 3 and 4 of a split whose child is in the directory already, whole and locked, with the upper half.
-    pub(super) async fn finish(
-        &self,
-        old: (RemotePtr, usize),
-        main: Vec<Item>,
-        cur: Vec<Item>,
-        child: RemotePtr,
-    ) -> Result<Merged, IndexError> {
-        let Outcome { mut kept, dropped } = self.resolve(main, cur).await?;
-        self.halve(&mut kept).await?;
-        // It cannot be undone, so it is worth waiting for others to free something.
-        let endpoint = self.span().endpoint();
-        let until = endpoint.now() + self.pin.session().pool().lease();
-        let main = loop {
-            match self.room(kept.len()).await {
-                Ok(main) => break main,
-                Err(PoolError::Full { .. }) if endpoint.now() < until => {
-                    endpoint.sleep(Duration::from_millis(1)).await;
-                }
-                Err(error @ PoolError::Full { .. }) => {
-                    return Ok(Merged::Room(self.main_bytes(kept.len()), error.into()));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
-        let sizes = self.sizes(&dropped).await?;
-        let table = Arc::new(main_segment::table_of(self.index.config.table, &kept));
-        let mut batch = self.span().batch();
-        if !main.is_null() {
-            batch.write(main, main_segment::encode(self.span().endpoint(), self.index.config.table, &table, &kept));
-        }
-        batch.post().await?;
-        self.publish(self.span().batch(), (main, kept.len()), Some(child), true).await?;
-        let next = Control::new(self.control.generation() + 1, self.control.depth() + 1, false);
-        self.note(self.segment.suffix, next, main, kept.len(), table);
         self.retire(old, sizes);
         Ok(Merged::Done)
     }

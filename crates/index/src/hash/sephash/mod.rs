@@ -31,6 +31,7 @@ mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE};
 use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
+use crate::growth::Growth;
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, pool_index, seal};
@@ -43,7 +44,7 @@ use farindex_pool::{IndexInfo, Session};
 use layout::{Control, Geometry, META_LEN, Meta};
 use probe::{Op, Step, Stuck};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,6 +177,17 @@ pub struct Table {
     directory: Directory,
     views: Arc<Views>,
     node: NodeId,
+    growth: Growth,
+    predictions: Cell<Predictions>,
+}
+
+/// How well a worker has predicted where the entries of a fingerprint lie in a MainSegment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Predictions {
+    /// Ranges that were read first.
+    pub made: u64,
+    /// Those of them behind which more had to be read.
+    pub short: u64,
 }
 
 impl Table {
@@ -186,6 +198,18 @@ impl Table {
     /// What this compute node remembers of its segments.
     pub fn views(&self) -> &Views {
         &self.views
+    }
+    /// What this worker has merged and split.
+    pub fn growth(&self) -> &Growth {
+        &self.growth
+    }
+    /// How well it has predicted.
+    pub fn predictions(&self) -> Predictions {
+        self.predictions.get()
+    }
+    fn predicted(&self, short: bool) {
+        let Predictions { made, short: before } = self.predictions.get();
+        self.predictions.set(Predictions { made: made + 1, short: before + u64::from(short) });
     }
     /// Forgets everything that is cached.
     pub fn forget(&self) {
@@ -263,7 +287,7 @@ impl SepHash {
         for (root, node) in roots.into_iter().zip(nodes) {
             let directory = Directory::open(&pin, root, seal, bound / 4).await?;
             let views = session.client().share(root.to_bits() ^ seal, || Views::new(bound / 4 * 3));
-            tables.push(Table { directory, views, node });
+            tables.push(Table { directory, views, node, growth: Growth::default(), predictions: Cell::default() });
         }
         drop(pin);
         let geometry = Geometry::of(config.cur_bytes);

@@ -97,6 +97,8 @@ pub(super) struct Op<'a> {
     pub(super) hash: KeyHash,
     pub(super) key: &'a [u8],
     pub(super) backoff: Backoff,
+    /// Generation and count of the landing that was waited for last.
+    met: Option<(u64, usize)>,
     /// What was stuck when the pin before this one was let go.
     pub(super) stuck: Option<Stuck>,
     /// Why there was no room.
@@ -114,7 +116,7 @@ impl<'a> Op<'a> {
         key: &'a [u8],
         stuck: Option<Stuck>,
     ) -> Self {
-        Op { index, table, pin, hash, key, backoff: Backoff::default(), stuck, full: None, range: None }
+        Op { index, table, pin, hash, key, backoff: Backoff::default(), met: None, stuck, full: None, range: None }
     }
 
     pub(super) fn span(&self) -> &Span {
@@ -227,7 +229,11 @@ impl<'a> Op<'a> {
                 self.remember(segment, &state, None, Some(Arc::new(table)));
             }
             let items: Vec<Item> = main_segment::items(words.words(), brings.len()).collect();
-            if let Some(further) = self.further(&items, &brings, view.len) {
+            let further = self.further(&items, &brings, view.len);
+            if self.range.as_ref().is_none_or(|(generation, _)| *generation != view.generation) {
+                self.table.predicted(further.is_some());
+            }
+            if let Some(further) = further {
                 mark!("fptable: read further");
                 self.range = Some((state.generation, further));
                 return Ok(Step::Again);
@@ -333,6 +339,12 @@ impl<'a> Op<'a> {
         count: usize,
     ) -> Result<Step<T>, IndexError> {
         let epoch = self.pin.epoch();
+        // As long as others get on, none of them has to be waited for any longer than the first.
+        let progress = (generation, count);
+        if count != usize::MAX && self.met.replace(progress).is_some_and(|met| met != progress) {
+            mark!("window: others get on");
+            self.backoff = Backoff::default();
+        }
         let known = |stuck: &Stuck| (stuck.at, stuck.generation, stuck.count) == (segment.at, generation, count);
         if self.stuck.filter(known).is_some_and(|stuck| epoch >= stuck.ended()) && !control.locked() {
             self.stuck = None;

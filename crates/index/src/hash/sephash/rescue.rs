@@ -8,14 +8,15 @@
 //!   slots may have been emptied. Publish it.
 //! * It is full, and the directory has no word of the child: nothing that anyone relies on was changed: merge. If there is no
 //!   room for that, make CurSegMeta whole again.
-//! * It is full, and the directory names the child: a split had written everything but CurSegMeta. The child holds
-//!   the upper half. Merge what is there, keep the lower half, and publish as the split would have.
+//! * It is full, and the directory names the child: a split had written everything but CurSegMeta. The child holds the
+//!   upper half, and says where the lower one lies. Publish that, as the split would have. That takes no memory.
 //! * The control word has turned: release the child of the latest split, if that is locked under this lock, and then this.
 //!
 //! *A landing.* A slot that is taken and does not land holds up everyone who wants the next one. Once every operation has
 //! ended that was at work when that was seen, nobody is left to land it: under the lock, everyone may.
 
 use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, fp2_words};
+use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
 use super::probe::{Op, Segment, count_taken, damaged, taken};
@@ -49,6 +50,7 @@ impl Op<'_> {
         let geometry = self.index.geometry;
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let locked = Control(seen.0 | LOCKED);
+        let since = self.pin.session().endpoint().now();
         let mut batch = self.pin.span().batch();
         let what = [steps::LAND, segment.suffix, seen.generation(), 0];
         cell.declare(&mut batch, &Intent { index: self.index.uid, lock: lock_of(segment.at), what });
@@ -66,7 +68,7 @@ impl Op<'_> {
         drop(done);
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let (index, table, pin) = (self.index, self.table, &self.pin);
-        let held = Held { index, table, pin, cell: Some(&cell), segment, control: locked, groups };
+        let held = Held { index, table, pin, cell: Some(&cell), segment, control: locked, groups, since };
         match held.land(Meta::parse(cur.words())).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             Err(error) => {
@@ -159,7 +161,8 @@ impl Rescue<'_, '_> {
         let meta = Meta::parse(cur.words()).ok_or_else(|| damaged(segment.at, "too short"))?;
         let control = meta.control;
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
-        let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups };
+        let since = span.endpoint().now();
+        let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups, since };
         // The child of the latest split may be locked still, by that split or by somebody who came later.
         let born = crate::extendible::layout::width(segment.suffix).max(index.config.initial_depth);
         if control.depth() > born {
@@ -178,10 +181,17 @@ impl Rescue<'_, '_> {
             false => Word::NONE,
         };
         let child = (!word.is_none()).then(|| word.at());
-        let old = self.main_of(&meta).await?;
+        let old = self.with_len(meta.main()).await?;
         if meta.main_is_of(control.generation() + 1) {
             mark!("rescue: generation turned");
             return held.publish(span.batch(), old, child, true).await;
+        }
+        if let Some(child) = child {
+            mark!("rescue: split finished");
+            // Nothing has landed in the child: it is locked as long as this segment is.
+            let at = child.add(geometry.at(geometry.fp2_word(0)));
+            let lower = RemotePtr::from_bits(first_word(&span.read(at, 8).await?));
+            return held.publish(span.batch(), self.with_len(lower).await?, Some(child), true).await;
         }
         let slots: Vec<Item> = taken(geometry, &held.groups, control.generation()).map(|(_, item)| item).collect();
         // Second fingerprints are computed anew: whose landing is missing may have died.
@@ -195,29 +205,19 @@ impl Rescue<'_, '_> {
             _ => span.read(main, main_segment::bytes(index.config.table, len) as usize).await?,
         };
         let items = main_items(index, words.words(), len);
-        let merged = match child {
-            None => held.merge(old, items, cur.clone()).await,
-            Some(child) => {
-                mark!("rescue: split finished");
-                held.finish(old, items, cur.clone(), child).await
-            }
-        };
-        match merged {
-            Ok(Merged::Done) => Ok(()),
+        match held.merge(old, items, cur.clone()).await? {
+            Merged::Done => Ok(()),
             // The pool is full: whoever needs a slot begins again, or is told.
-            Ok(Merged::Room(..)) if child.is_none() => {
+            Merged::Room(..) => {
                 mark!("rescue: no room to merge");
                 held.restore(old, &cur).await
             }
-            Ok(Merged::Room(_, error)) => Err(error),
-            Err(error) => Err(error),
         }
     }
 
-    /// MainSegment of a locked segment, and its length. Whichever of the two a death has left, it is whole; but the length
-    /// beside it may be the other one's.
-    async fn main_of(&self, meta: &Meta) -> Result<(RemotePtr, usize), IndexError> {
-        let main = meta.main();
+    /// A MainSegment with its length. Whichever a death has left, it is whole; but the length beside a word that names it may
+    /// be another one's.
+    async fn with_len(&self, main: RemotePtr) -> Result<(RemotePtr, usize), IndexError> {
         if main.is_null() {
             return Ok((main, 0));
         }

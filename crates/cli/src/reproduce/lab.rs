@@ -1,0 +1,223 @@
+//! Runs of several kinds side by side on one simulated cluster, and what they cost it.
+
+use crate::bench::{Watch, pool_size};
+use crate::exit::{self, Failure};
+use crate::sim::subject::{self, Cluster, Grown};
+use farindex::IndexConfig;
+use farindex_bench::record::{Identity, KindRow};
+use farindex_bench::workload::{Distribution, ValueSize};
+use farindex_bench::{Plan, Row, Workload};
+use farindex_sim::Preset;
+use serde::Serialize;
+
+/// A cluster, and what all runs on it have in common.
+pub(super) struct Lab<'a> {
+    pub(super) preset: Preset,
+    /// Clients that run on one compute node; there are as many of those as it takes.
+    pub(super) per_node: usize,
+    pub(super) key_size: usize,
+    pub(super) value_size: usize,
+    pub(super) seed: u64,
+    pub(super) watch: &'a Watch,
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub(super) struct Trial {
+    pub(super) config: IndexConfig,
+    pub(super) workload: String,
+    pub(super) distribution: Option<Distribution>,
+    /// Keys that are loaded before, or, for `ycsb-load`, whose load is measured.
+    pub(super) keys: u64,
+    pub(super) ops: Option<u64>,
+    pub(super) clients: usize,
+    /// Do inserts look? See [`Cluster::blind`].
+    pub(super) blind: bool,
+    pub(super) coalesce: bool,
+}
+
+impl Trial {
+    /// Loads so many keys, and measures that.
+    pub(super) fn load(config: IndexConfig, keys: u64, clients: usize) -> Self {
+        // SepHash's paper inserts without looking; RACE cannot.
+        let blind = matches!(config, IndexConfig::SepHash(_));
+        let workload = "ycsb-load".to_owned();
+        Trial { config, workload, distribution: None, keys, ops: None, clients, blind, coalesce: false }
+    }
+    /// The same, and then so many operations of a workload, which are measured.
+    pub(super) fn then(self, workload: &str, ops: u64) -> Self {
+        Trial { workload: workload.to_owned(), ops: Some(ops), ..self }
+    }
+}
+
+/// What a run has come to. Costs are means for one operation, whatever clients do between operations included.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Measured {
+    pub(super) index: String,
+    pub(super) clients: usize,
+    pub(super) ops: u64,
+    /// Operations in a virtual second.
+    pub(super) ops_per_s: f64,
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+    pub(super) mean_ns: f64,
+    pub(super) round_trips: f64,
+    /// Those of them that only dereferenced key-value blocks.
+    pub(super) block_round_trips: f64,
+    pub(super) verbs: f64,
+    pub(super) cas: f64,
+    pub(super) bytes_read: f64,
+    pub(super) bytes_written: f64,
+    /// Shares of what the memory nodes' NICs can do: messages, bytes of the busier direction.
+    pub(super) messages_used: f64,
+    pub(super) bytes_used: f64,
+    /// Of the whole run, load included.
+    pub(super) merges: u64,
+    pub(super) splits: u64,
+    pub(super) merge_seconds: f64,
+    pub(super) split_seconds: f64,
+}
+
+impl Measured {
+    fn of(row: &Row, grown: Grown, lab: &Lab<'_>) -> Self {
+        let mut sum = KindRow::default();
+        for kind in row.kinds.values() {
+            let count = kind.count as f64 / row.ops.max(1) as f64;
+            sum.round_trips += kind.round_trips * count;
+            sum.block_round_trips += kind.block_round_trips * count;
+            sum.reads += kind.reads * count;
+            sum.writes += kind.writes * count;
+            sum.cas += kind.cas * count;
+            sum.faa += kind.faa * count;
+            sum.bytes_read += kind.bytes_read * count;
+            sum.bytes_written += kind.bytes_written * count;
+        }
+        let verbs = sum.reads + sum.writes + sum.cas + sum.faa;
+        let each = row.throughput_ops_per_s / lab.preset.memory_nodes as f64;
+        let seconds = |ps: u64| ps as f64 / 1e12;
+        let bytes = sum.bytes_read.max(sum.bytes_written) + verbs * lab.preset.header_bytes as f64;
+        Measured {
+            index: row.index.clone(),
+            clients: row.clients,
+            ops: row.ops,
+            ops_per_s: row.throughput_ops_per_s,
+            p50_ns: row.latency_ns.p50,
+            p99_ns: row.latency_ns.p99,
+            mean_ns: row.latency_ns.mean,
+            round_trips: sum.round_trips,
+            block_round_trips: sum.block_round_trips,
+            verbs,
+            cas: sum.cas,
+            bytes_read: sum.bytes_read,
+            bytes_written: sum.bytes_written,
+            messages_used: each * verbs * seconds(lab.preset.message_ps),
+            bytes_used: each * bytes * seconds(lab.preset.byte_ps),
+            merges: grown.merges.count,
+            splits: grown.splits.count,
+            merge_seconds: grown.merges.took.as_secs_f64(),
+            split_seconds: grown.splits.took.as_secs_f64(),
+        }
+    }
+
+    /// Share of the clients' time that went into merges and splits.
+    pub(super) fn resizing(&self) -> f64 {
+        let all = self.mean_ns * 1e-9 * self.ops as f64;
+        if all > 0.0 { (self.merge_seconds + self.split_seconds) / all } else { 0.0 }
+    }
+
+    pub(super) fn over(&self, other: &Measured) -> f64 {
+        self.ops_per_s / other.ops_per_s
+    }
+
+    /// What it costs, in one line.
+    pub(super) fn cost(&self) -> String {
+        format!(
+            "{:.2} round trips, {:.2} verbs ({:.2} CAS), {:.0} + {:.0} bytes read and written for each; {:.0} % of the memory NIC's \
+             messages, {:.0} % of its bytes",
+            self.round_trips,
+            self.verbs,
+            self.cas,
+            self.bytes_read,
+            self.bytes_written,
+            self.messages_used * 100.0,
+            self.bytes_used * 100.0
+        )
+    }
+}
+
+impl Lab<'_> {
+    /// Runs it; `None` once it was interrupted.
+    pub(super) fn run(&self, trial: &Trial) -> Result<Option<Measured>, Failure> {
+        let workload: Workload = trial.workload.parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
+        let (keys, clients) = (trial.keys, trial.clients);
+        let compute_nodes = clients.div_ceil(self.per_node).max(1);
+        let plan = Plan {
+            keys,
+            clients,
+            threads: clients,
+            ops: trial.ops,
+            distribution: trial.distribution,
+            key_size: self.key_size,
+            value_size: ValueSize::fixed(self.value_size),
+            seed: self.seed,
+            audit: false,
+            ..Plan::new(workload)
+        };
+        plan.check()?;
+        let memory_nodes = self.preset.memory_nodes;
+        // Every worker has chunks of its own of many sizes on each memory node; what is not used costs nothing.
+        let node_len = pool_size(&plan) * 2 / memory_nodes as u64 + ((clients as u64) << 22);
+        let cluster = Cluster {
+            preset: self.preset.clone(),
+            compute_nodes,
+            memory_nodes,
+            node_len: node_len.next_multiple_of(4096),
+            config: trial.config,
+            coalesce: trial.coalesce,
+            blind: trial.blind,
+            series: None,
+            history: None,
+        };
+        let simulation = self.watch.show(|control| subject::run(&cluster, &plan, control))?;
+        if self.watch.stopped() {
+            return Ok(None);
+        }
+        let outcome = &simulation.outcome;
+        let row = Row::new(Identity { index: trial.config.kind().to_owned(), fabric: "sim".to_owned() }, outcome);
+        match row.wrong_answers + row.errors {
+            0 => Ok(Some(Measured::of(&row, simulation.grown, self))),
+            _ => Err(Failure::new(exit::NO, format!("{}: {} {}", row.workload, outcome.wrong, outcome.errors))),
+        }
+    }
+
+    /// Runs all of them; `None` once it was interrupted.
+    pub(super) fn run_all(&self, trials: impl IntoIterator<Item = Trial>) -> Result<Option<Vec<Measured>>, Failure> {
+        let mut all = Vec::new();
+        for trial in trials {
+            match self.run(&trial)? {
+                Some(measured) => all.push(measured),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(all))
+    }
+}
+
+/// A line for each run, with a name.
+pub(super) fn table(runs: &[(String, &Measured)]) -> String {
+    let mut text = format!(
+        "  {:34} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8}\n",
+        "", "M ops/s", "p50 us", "p99 us", "trips", "verbs", "bytes"
+    );
+    for (name, run) in runs {
+        let (p50, p99) = (run.p50_ns as f64 / 1e3, run.p99_ns as f64 / 1e3);
+        let bytes = run.bytes_read + run.bytes_written;
+        text += &format!(
+            "  {name:34} {:>9.3} {p50:>9.2} {p99:>9.2} {:>7.2} {:>7.2} {bytes:>8.0}\n",
+            run.ops_per_s / 1e6,
+            run.round_trips,
+            run.verbs
+        );
+    }
+    text
+}

@@ -1,0 +1,56 @@
+//! An index whose inserts do not look: the papers' SepHash appends, whether the key is there or not, and calls that an insert.
+
+use farindex::{HashIndex, Insert, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Limits};
+
+/// An index, and whether its inserts are upserts.
+pub(crate) struct Blind<I> {
+    index: I,
+    blind: bool,
+}
+
+impl<I> Blind<I> {
+    pub(crate) fn new(index: I, blind: bool) -> Self {
+        Blind { index, blind }
+    }
+    pub(crate) fn inner(&self) -> &I {
+        &self.index
+    }
+}
+
+impl<I: HashIndex> HashIndex for Blind<I> {
+    fn limits(&self) -> Limits {
+        self.index.limits()
+    }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.index.get(key).await
+    }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.index.get_many(keys).await
+    }
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        if !self.blind {
+            return self.index.insert(key, value).await;
+        }
+        Ok(match self.index.upsert(key, value).await? {
+            // Who does not look believes that it was not there.
+            Upsert::Inserted | Upsert::Written => Insert::Inserted,
+            Upsert::Updated => Insert::Exists,
+        })
+    }
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        self.index.update(key, value).await
+    }
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.index.upsert(key, value).await
+    }
+    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.index.upsert_told(key, value).await
+    }
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        self.index.remove(key).await
+    }
+    fn cache_bytes(&self) -> u64 {
+        self.index.cache_bytes()
+    }
+}
