@@ -84,7 +84,8 @@ impl Mortal for Cuckoo {
                 all.push(Kind::On(op, Again));
             }
         }
-        all.extend(everywhere(&(12..52).collect::<Vec<_>>()));
+        // Under the lock before the displacement; in it, with the entry live, frozen, copied; under the lock behind it.
+        all.extend(everywhere(&[17, 33, 34, 35, 36, 48]));
         all
     }
 
@@ -144,7 +145,7 @@ impl Mortal for Cuckoo {
             Kind::Open => 4,
             Kind::Create => 190,
             Kind::Drop => 35,
-            Kind::Mend(_) => 30,
+            Kind::Mend(_) => 70,
             Kind::Register => 10,
             Kind::Tick => 12,
             Kind::Close => 20,
