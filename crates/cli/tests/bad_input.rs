@@ -64,7 +64,11 @@ fn arguments() {
         (vec!["pool", "stat", "memory:1GiB"], 2, "only `farindex bench`"),
         (vec!["pool", "stat", "shm:"], 2, "separated by commas"),
         (vec!["pool", "stat", ""], 2, "path of the pool is empty"),
-        (vec!["index", "create", pool, "x", "--kind", "btree"], 2, "possible values: shard, race, sephash, linear"),
+        (
+            vec!["index", "create", pool, "x", "--kind", "btree"],
+            2,
+            "possible values: shard, race, sephash, linear, cuckoo",
+        ),
         (vec!["index", "create", pool, "x", "--set", "threshold"], 2, "NAME=VALUE"),
         (
             vec!["index", "create", pool, "x", "--set", "treshold=1"],
@@ -332,7 +336,7 @@ fn scenarios() {
         ("workload = ", "TOML parse error"),
         ("keys = 10", "neither a workload nor a mix"),
         ("workload = \"ycsb-q\"", "no workload \"ycsb-q\""),
-        ("workload = \"ycsb-a\"\nindex = \"btree\"", "there are shard, race, sephash, linear, raw, dashmap"),
+        ("workload = \"ycsb-a\"\nindex = \"btree\"", "there are shard, race, sephash, linear, cuckoo, raw, dashmap"),
         ("workload = \"ycsb-a\"\n[expect]\nround_trips.gte = 1", "no kind of operation \"gte\""),
     ];
     for (content, part) in table {

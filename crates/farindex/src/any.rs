@@ -116,6 +116,8 @@ kinds! {
     SepHash => farindex_index::SepHash,
     /// [`farindex_index::linear`].
     Linear => farindex_index::Linear,
+    /// [`farindex_index::cuckoo`].
+    Cuckoo => farindex_index::Cuckoo,
 }
 
 impl Default for IndexConfig {

@@ -46,8 +46,8 @@ pub use any::{AnyIndex, IndexConfig, OpenOptions, Plain};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
 pub use farindex_index::{
-    Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, linear, race,
-    sephash, shard,
+    Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, cuckoo, linear,
+    race, sephash, shard,
 };
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;

@@ -41,6 +41,16 @@ pub enum Fault {
     LinearTorn,
     /// Linear: a region is moved without its empty slots being sealed, so that who does not know of the next table sees none.
     LinearUnsealed,
+    /// Cuckoo: a displacement takes the entry from where it was before it puts it where it goes.
+    CuckooEarlyClear,
+    /// Cuckoo: a record behind its head is believed without a look at the tags of its words.
+    CuckooTorn,
+    /// Cuckoo: nobody cares about slots that tell of a newer table than is known.
+    CuckooUnseen,
+    /// Cuckoo: the latest entry of a key is changed although an earlier one, which it was copied from, is still there.
+    CuckooCopyChanged,
+    /// Cuckoo: an insert takes no lock.
+    CuckooUnlocked,
 }
 
 farindex_pool::fault_switch!();

@@ -3,8 +3,8 @@
 //! Invariants: a kind's number and name never change, and no other kind ever has them; settings are stored with the index
 //! and are refused, not guessed, if they make no sense.
 
-use crate::{HashIndex, IndexAudit, IndexError, Value};
-use farindex_fabric::OpKind;
+use crate::{HashIndex, IndexAudit, IndexError, Value, handle};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
@@ -39,6 +39,8 @@ pub trait PoolIndex: HashIndex + Sized + 'static {
     const NAME: &'static str;
     /// Version of its format.
     const FORMAT: u32;
+    /// Bytes of the root that it has on each memory node.
+    const ROOT_LEN: u64;
 
     /// Makes an index and opens it.
     fn create(
@@ -61,10 +63,38 @@ pub trait PoolIndex: HashIndex + Sized + 'static {
 
     /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
     /// memory goes back once all operations that may still use it have ended.
-    fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>>;
+    fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>> {
+        async {
+            let span = session.span(OpKind::Other);
+            let index = Self::open(session, name).await?;
+            let info = catalog::begin_drop(session, &span, name).await?;
+            index.finish_drop(&span, &info).await
+        }
+    }
 
-    /// Finishes drops of this kind whose clients have died. Returns how many there were.
-    fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>>;
+    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
+    fn finish_drop(&self, span: &Span, info: &IndexInfo) -> impl Future<Output = Result<(), IndexError>>;
+
+    /// Finishes drops of this kind whose clients have died: nobody finds such an index any more, and its entry in the catalog
+    /// becomes free. Which of its memory went back already cannot be told; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns how
+    /// many there were.
+    fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>> {
+        async {
+            let span = session.span(OpKind::Maintenance);
+            let all = catalog::list(session.pool(), &span).await?;
+            let mut finished = 0;
+            for info in all.into_iter().filter(|info| info.dropping && info.kind == Self::KIND) {
+                handle::mark_all_dropped::<Self>(session, &info).await?;
+                catalog::end_drop(session, &span, &info).await?;
+                finished += 1;
+            }
+            Ok(finished)
+        }
+    }
+
+    /// Tells everybody that the index with this seal has been dropped, if this is a root of it.
+    fn mark_dropped(span: &Span, root: RemotePtr, seal: u64) -> impl Future<Output = Result<(), IndexError>>;
 
     /// Its number in the catalog, which no other index of the pool ever has.
     fn uid(&self) -> u64;
@@ -122,12 +152,13 @@ pub(crate) fn seal(session: &Session, uid: u64) -> u64 {
 
 /// [`PoolIndex`] for a type whose methods of its own have these names.
 macro_rules! pool_index {
-    ($index:ty, $config:ty, $kind:expr, $name:literal, $format:expr) => {
+    ($index:ty, $config:ty, $kind:expr, $name:literal, $format:expr, root: $root_len:expr, $mark_dropped:path) => {
         impl $crate::kind::PoolIndex for $index {
             type Config = $config;
             const KIND: u32 = $kind;
             const NAME: &'static str = $name;
             const FORMAT: u32 = $format;
+            const ROOT_LEN: u64 = $root_len as u64;
 
             async fn create(session: &Rc<Session>, name: &str, config: &$config) -> Result<Self, IndexError> {
                 <$index>::create(session, name, config).await
@@ -135,14 +166,18 @@ macro_rules! pool_index {
             async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
                 <$index>::open_info(session, info).await
             }
-            async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-                <$index>::drop_index(session, name).await
+            async fn finish_drop(&self, span: &farindex_fabric::Span, info: &IndexInfo) -> Result<(), IndexError> {
+                self.finish_drop(span, info).await
             }
-            async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-                <$index>::finish_drops(session).await
+            async fn mark_dropped(
+                span: &farindex_fabric::Span,
+                root: farindex_fabric::RemotePtr,
+                seal: u64,
+            ) -> Result<(), IndexError> {
+                $mark_dropped(span, root, seal).await
             }
             fn uid(&self) -> u64 {
-                self.uid()
+                self.uid
             }
             fn resizes(&self) -> u64 {
                 self.resizes()
@@ -184,11 +219,12 @@ const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 4] = [
+pub const KINDS: [Kind; 5] = [
     kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
     kind::<crate::Race>("extendible hash table with two choices and shared overflow buckets"),
     kind::<crate::SepHash>("extendible hash table that appends and merges; upserts are blind"),
     kind::<crate::Linear>("linear probing with a variable read size, records in the slots or out of band"),
+    kind::<crate::Cuckoo>("cuckoo hashing with three places for each key, and displacement"),
 ];
 
 /// Name of a kind of index, for people.

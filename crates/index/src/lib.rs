@@ -9,10 +9,12 @@
 //! | [`traits`] | [`HashIndex`], and outcomes named for what happened |
 //! | [`hash`] | unordered indexes |
 //! | [`kind`] | [`PoolIndex`]: how an index comes into a pool, is looked after, and goes; every kind there is |
+//! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
 //! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
+//! | [`slotted`] | tables of slots that are moved to larger ones region by region |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`faults`] | rules broken on purpose, for tests |
@@ -27,6 +29,7 @@ pub mod error;
 pub mod extendible;
 pub mod faults;
 pub mod growth;
+pub mod handle;
 pub mod hash;
 mod join;
 pub mod keyhash;
@@ -34,6 +37,7 @@ pub mod kind;
 mod many;
 pub mod marks;
 mod pace;
+pub mod slotted;
 pub mod traits;
 mod upkeep;
 pub mod value;
@@ -41,6 +45,7 @@ pub mod value;
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};
 pub use error::IndexError;
+pub use hash::cuckoo::{self, Cuckoo};
 pub use hash::linear::{self, Linear};
 pub use hash::race::{self, Race};
 pub use hash::sephash::{self, SepHash};

@@ -4,16 +4,18 @@
 //! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
+#[path = "common/adversary.rs"]
+mod common;
 #[path = "common/marks.rs"]
 mod marks;
 
 use farindex_index::coalesce;
 use farindex_index::shard::Variant;
-use farindex_sim::{Fate, ODDS};
+use farindex_sim::ODDS;
 use farindex_testkit::seeds::run_until;
 use farindex_testkit::shard::{ShardUnderTest, come_and_go};
 use farindex_testkit::subject::Coalescing;
-use farindex_testkit::{SeedReport, Setup, replay, run_cases, run_seeds, seeds_or};
+use farindex_testkit::{SeedReport, Setup, run_seeds, seeds_or};
 use std::collections::BTreeSet;
 
 /// Paths that 300 seeds pass many times.
@@ -122,19 +124,7 @@ fn survives_gets_of_many_keys() {
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
 #[test]
 fn survives_a_death_at_every_verb() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
-    let mut cases = Vec::new();
-    for seed in seeds_or(0..12) {
-        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64 + seed..=600).step_by(every) {
-                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
-            }
-        }
-    }
-    let totals = run_cases(&cases, &ShardUnderTest::repaired());
-    println!("{totals}");
-    totals.assert_sound();
+    common::survives_a_death_at_every_verb(&ShardUnderTest::repaired());
 }
 
 /// Seeds that once failed, as this workload draws them; a change to what it draws makes them seeds like any others.
@@ -165,7 +155,5 @@ fn the_published_removal_is_convicted() {
 #[test]
 #[ignore = "shows one seed: set FARINDEX_SEEDS and FARINDEX_LOG"]
 fn replays_one() {
-    for seed in seeds_or(0..1) {
-        assert!(replay(seed, &Setup::default(), &ShardUnderTest::repaired()).is_sound());
-    }
+    common::replays_one(&ShardUnderTest::repaired());
 }

@@ -13,6 +13,7 @@
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`linear`] | linear probing as a subject |
+//! | [`cuckoo`] | cuckoo hashing as a subject |
 //! | [`shard`] | SHARD as a subject |
 //! | [`race`] | RACE as a subject, and its faults |
 //! | [`sephash`] | SepHash as a subject |
@@ -23,6 +24,7 @@
 mod cluster;
 #[cfg(feature = "marks")]
 pub mod convictions;
+pub mod cuckoo;
 #[cfg(feature = "marks")]
 mod damage;
 pub mod linear;

@@ -1,5 +1,6 @@
 //! Every kind of index that can be put on trial by its name.
 
+use crate::cuckoo::CuckooUnderTest;
 use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
 use crate::sephash::SepHashUnderTest;
@@ -54,6 +55,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(Trial::new("published", false, Setup::default(), RaceUnderTest::published()));
     trials.extend(shipped(SepHashUnderTest::shipped()));
     trials.extend(shipped(LinearUnderTest::default()));
+    trials.extend(shipped(CuckooUnderTest::default()));
     trials
 }
 

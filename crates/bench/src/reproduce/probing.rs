@@ -1,8 +1,8 @@
 //! Lookups in tables of 8-byte slots on a simulated cluster: Table 2 and Figures 7, 9, 12 and 13 of T. Wang et al., ADMS 2020.
 //!
 //! A table is filled beforehand and lies in the memory of a simulated node; every lookup READs it there, begins at a present
-//! key's home, ends at the first empty slot, and finds all its records, as in the paper. Beside it run READs as parallel cuckoo
-//! hashing would post them (three of four slots each, at once), without the hashing: that is a bound, not a table.
+//! key's home, ends at the first empty slot, and finds all its records, as in the paper. The cuckoo tables beside it are
+//! [`cuckoo`](super::cuckoo)'s.
 
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
 use farindex_index::keyhash::KeyHash;
@@ -91,8 +91,6 @@ pub enum How {
     Slots(u64),
     /// As the model says, and beside clusters that this client has seen as section 3.4 says.
     Tracking,
-    /// Three READs of four slots at drawn places, all at once: what parallel cuckoo hashing posts.
-    Cuckoo,
 }
 
 /// One run.
@@ -125,12 +123,39 @@ pub struct Rates {
     pub latency_ns: [u64; 5],
 }
 
+/// What lookups came to, while they were measured.
 #[derive(Debug, Default)]
-struct Count {
-    lookups: u64,
-    matches: u64,
-    reads: u64,
-    latency: Vec<u64>,
+pub(super) struct Count {
+    pub(super) lookups: u64,
+    pub(super) matches: u64,
+    pub(super) reads: u64,
+    pub(super) latency: Vec<u64>,
+}
+
+impl Count {
+    /// Those of another one as well.
+    pub(super) fn add(&mut self, other: Count) {
+        self.lookups += other.lookups;
+        self.matches += other.matches;
+        self.reads += other.reads;
+        self.latency.extend(other.latency);
+    }
+
+    /// All that was counted in this time.
+    pub(super) fn rates(mut self, span: Duration) -> Rates {
+        self.latency.sort_unstable();
+        let seconds = span.as_secs_f64();
+        let at = |share: f64| {
+            let index = (self.latency.len() as f64 * share) as usize;
+            self.latency.get(index.min(self.latency.len().saturating_sub(1))).copied().unwrap_or_default()
+        };
+        Rates {
+            lookups: self.lookups as f64 / seconds,
+            matches: self.matches as f64 / seconds,
+            reads: self.reads as f64 / (self.lookups as f64).max(1.0),
+            latency_ns: [0.1, 0.25, 0.5, 0.75, 0.9].map(at),
+        }
+    }
 }
 
 /// What a client knows of the model.
@@ -183,25 +208,12 @@ impl Prober<'_> {
         Ok((matches, reads))
     }
 
-    async fn cuckoo(&self, dice: &mut Dice) -> Result<(u64, u64), FabricError> {
-        let mut batch = self.span.batch();
-        for _ in 0..3 {
-            let at = dice.below(self.table.slots.len() as u64 / 4) * 4;
-            batch.read(RemotePtr::new(NodeId::new(0), at * WIDTH), 4 * WIDTH as usize);
-        }
-        batch.post().await?;
-        Ok((1, 3))
-    }
-
     async fn work(self, endpoint: Endpoint, measured: Range<Duration>, mut dice: Dice) -> Result<Count, FabricError> {
         let mut count = Count::default();
         loop {
             let key = self.table.records[dice.below(self.table.records.len() as u64) as usize];
             let began = endpoint.now();
-            let (matches, reads) = match self.how {
-                How::Cuckoo => self.cuckoo(&mut dice).await?,
-                _ => self.look_up(key).await?,
-            };
+            let (matches, reads) = self.look_up(key).await?;
             debug_assert!(matches > 0, "a record is lost");
             let now = endpoint.now();
             if measured.contains(&now) {
@@ -269,24 +281,9 @@ pub fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
     debug_assert!(ended.is_done(), "{ended}");
     let mut total = Count::default();
     for count in counts {
-        let count = count.take().unwrap_or_else(|| Ok(Count::default()))?;
-        total.lookups += count.lookups;
-        total.matches += count.matches;
-        total.reads += count.reads;
-        total.latency.extend(count.latency);
+        total.add(count.take().unwrap_or_else(|| Ok(Count::default()))?);
     }
-    total.latency.sort_unstable();
-    let seconds = span.as_secs_f64();
-    let at = |share: f64| {
-        let index = (total.latency.len() as f64 * share) as usize;
-        total.latency.get(index.min(total.latency.len().saturating_sub(1))).copied().unwrap_or_default()
-    };
-    Ok(Rates {
-        lookups: total.lookups as f64 / seconds,
-        matches: total.matches as f64 / seconds,
-        reads: total.reads as f64 / (total.lookups as f64).max(1.0),
-        latency_ns: [0.1, 0.25, 0.5, 0.75, 0.9].map(at),
-    })
+    Ok(total.rates(span))
 }
 
 /// Slots that the model says for lookups that return all matches: within the bandwidth, or whatever it takes.

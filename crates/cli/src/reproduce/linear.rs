@@ -33,6 +33,9 @@ enum Table {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Figure {
+    /// Cuckoo tables: throughput by load, and what it takes to fill them
+    #[value(name = "6")]
+    Cuckoo,
     /// Throughput by load
     #[value(name = "7")]
     Throughput,
@@ -79,6 +82,7 @@ pub(crate) fn run(args: &Linear) -> Result<u8, Failure> {
     match (args.table, args.figure) {
         (Some(Table::Requests), _) => requests(args),
         (Some(Table::Assumed), _) => probing::assumed_loads(args),
+        (None, Some(Figure::Cuckoo)) => probing::cuckoo(args),
         (None, Some(Figure::Throughput)) => probing::throughput(args),
         (None, Some(Figure::Latency)) => probing::latency(args),
         (None, Some(Figure::Clusters)) => probing::clusters(args),

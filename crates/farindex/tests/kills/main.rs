@@ -7,7 +7,7 @@
 
 mod frozen;
 
-use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, race, shard};
+use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, cuckoo, race, shard};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,11 @@ fn small_shard() -> IndexConfig {
 /// RACE that is split hundreds of times.
 fn small_race() -> IndexConfig {
     IndexConfig::Race(race::Config { initial_depth: 1, groups: 1, ..race::Config::default() })
+}
+
+/// A cuckoo table that is displaced and moved from nothing.
+fn small_cuckoo() -> IndexConfig {
+    IndexConfig::Cuckoo(cuckoo::Config { slots: 64, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() })
 }
 
 /// A pool with an index.
@@ -195,6 +200,12 @@ fn a_killed_process_harms_nobody() {
 fn a_killed_process_harms_nobody_in_race() {
     let file = file("kills-race");
     kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_race());
+}
+
+#[test]
+fn a_killed_process_harms_nobody_in_cuckoo() {
+    let file = file("kills-cuckoo");
+    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_cuckoo());
 }
 
 /// The same with the pool behind a memory node, whose loop goes on while its clients die with verbs in flight.

@@ -1,5 +1,6 @@
 //! Unordered indexes.
 
+pub mod cuckoo;
 pub mod linear;
 pub mod race;
 pub mod sephash;

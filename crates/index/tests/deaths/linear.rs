@@ -105,15 +105,15 @@ impl Mortal for Linear {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Mend(_) => &["linear rescue: region claimed"],
+            Kind::Mend(_) => &["table rescue: region claimed"],
             Kind::On(Op::Get, Half) => &["linear lookup: on to the next table"],
             Kind::On(Op::Get, _) => &[],
             Kind::On(_, Moves | MovesBlocks) => &["linear move"],
-            Kind::On(Op::Insert, Cleans) => &["linear move", "linear grow: settled"],
+            Kind::On(Op::Insert, Cleans) => &["linear move", "table grow: settled"],
             Kind::On(_, Cleans) => &["linear move"],
             Kind::On(_, Half) => &["linear lookup: on to the next table", "linear move"],
             Kind::On(_, Again) => &["linear replace: inline again"],
-            Kind::On(_, Resizes) => &["linear grow", "linear move", "linear grow: settled"],
+            Kind::On(_, Resizes) => &["table grow", "linear move", "table grow: settled"],
             _ => &[],
         }
     }

@@ -4,6 +4,7 @@
 //! `FARINDEX_EVERY=1` leaves no verb out, and no fate; `FARINDEX_SEEDS=0..20` adds runs in which the adversary is at work and
 //! the survivor is there from the beginning.
 
+mod cuckoo;
 mod kinds;
 mod linear;
 mod race;
@@ -11,7 +12,7 @@ mod run;
 mod sephash;
 mod shard;
 
-use farindex_index::{Linear, Race, SepHash, Shard};
+use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard};
 use farindex_sim::Fate;
 use farindex_testkit::seeds_or;
 use kinds::{Kind, Mortal};
@@ -112,6 +113,11 @@ fn a_death_at_every_verb_of_every_kind_in_sephash() {
 #[test]
 fn a_death_at_every_verb_of_every_kind_in_linear() {
     sweep_all::<Linear>();
+}
+
+#[test]
+fn a_death_at_every_verb_of_every_kind_in_cuckoo() {
+    sweep_all::<Cuckoo>();
 }
 
 #[test]

@@ -3,18 +3,18 @@
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test linear adversary` runs more of them;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
-use crate::marks;
-use farindex_sim::{Fate, ODDS};
+use crate::{common, marks};
+use farindex_sim::ODDS;
 use farindex_testkit::linear::LinearUnderTest;
 use farindex_testkit::shard::come_and_go;
-use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
+use farindex_testkit::{Setup, run_seeds, seeds_or};
 
 /// Paths that some of 300 seeds pass.
 const COMMON: &[&str] = &[
-    "linear grow",
-    "linear grow: lost",
-    "linear grow: settled",
-    "linear inline: overtaken",
+    "table grow",
+    "table grow: lost",
+    "table grow: settled",
+    "slot inline: overtaken",
     "linear lookup: behind",
     "linear lookup: on to the next table",
     "linear lookup: sealed an end",
@@ -28,9 +28,9 @@ const COMMON: &[&str] = &[
 
 /// The same where clients die.
 const COMMON_WITH_DEATHS: &[&str] = &[
-    "linear rescue: region claimed",
+    "table rescue: region claimed",
     "linear rescue: reserved slot found",
-    "linear rescue: resize given up",
+    "table rescue: resize given up",
     "takeover: client evicted",
     "takeover: held by somebody alive",
 ];
@@ -40,10 +40,10 @@ fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
-    let mut all = marks::of(&["src/hash/linear"]);
+    let mut all = marks::of(&["src/hash/linear", "src/slotted"]);
     // `room` has the scene for the first. The others take somebody's death, or many lookups at once.
     assert!(all.remove("linear put: no room yet"));
-    all.retain(|mark| !mark.starts_with("linear rescue: ") && !mark.starts_with("linear many: "));
+    all.retain(|mark| !mark.contains(" rescue: ") && !mark.starts_with("linear many: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
@@ -53,7 +53,7 @@ fn survives_deaths() {
     let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
-    let mut all = marks::of(&["src/hash/linear", "../pool/src"]);
+    let mut all = marks::of(&["src/hash/linear", "src/slotted", "../pool/src"]);
     assert!(all.remove("linear put: no room yet"));
     all.retain(|mark| !mark.starts_with("linear many: "));
     marks::assert_passed(&totals, &all, COMMON_WITH_DEATHS);
@@ -74,27 +74,11 @@ fn survives_tearing() {
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
 #[test]
 fn survives_a_death_at_every_verb() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
-    let mut cases = Vec::new();
-    for seed in seeds_or(0..12) {
-        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64 + seed..=600).step_by(every) {
-                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
-            }
-        }
-    }
-    let totals = run_cases(&cases, &LinearUnderTest::default());
-    println!("{totals}");
-    totals.assert_sound();
+    common::survives_a_death_at_every_verb(&LinearUnderTest::default());
 }
 
 #[test]
 #[ignore = "shows one seed: set FARINDEX_SEEDS and FARINDEX_LOG"]
 fn replays_one() {
-    for seed in seeds_or(0..1) {
-        let deadly = std::env::var_os("FARINDEX_DEADLY").is_some();
-        let setup = if deadly { Setup::deadly() } else { Setup::default() };
-        assert!(replay(seed, &setup, &LinearUnderTest::default()).is_sound());
-    }
+    common::replays_one(&LinearUnderTest::default());
 }

@@ -4,6 +4,8 @@ mod adversary;
 #[path = "../common/alone.rs"]
 mod alone;
 mod budgets;
+#[path = "../common/adversary.rs"]
+mod common;
 mod convictions;
 #[path = "../common/ground.rs"]
 mod ground;

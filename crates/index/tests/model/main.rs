@@ -9,7 +9,7 @@ mod suite;
 
 use common::World;
 use farindex_fabric::memory::Delivery;
-use farindex_index::{Coalesced, Linear, Shard, linear, shard};
+use farindex_index::{Coalesced, Cuckoo, Linear, Shard, cuckoo, linear, shard};
 use suite::{Scale, Smallest, suite};
 
 impl Smallest for Shard {
@@ -62,6 +62,12 @@ impl Smallest for Linear {
     }
 }
 
+impl Smallest for Cuckoo {
+    fn smallest() -> cuckoo::Config {
+        cuckoo::Config { slots: 1, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() }
+    }
+}
+
 #[test]
 fn linear_in_memory() {
     let world = World::memory(1, 160 << 20, Delivery::Immediate);
@@ -96,4 +102,40 @@ fn linear_in_the_simulator() {
 fn coalesced_linear_in_memory() {
     let world = World::memory(1, 48 << 20, Delivery::Deferred);
     world.run(|ctx| suite::<Coalesced<Linear>>(ctx, Scale { coroutines: 12, seed: 6, ..SCALE }));
+}
+
+#[test]
+fn cuckoo_in_memory() {
+    let world = World::memory(1, 160 << 20, Delivery::Immediate);
+    world.run(|ctx| suite::<Cuckoo>(ctx, Scale { longest: true, ..SCALE }));
+}
+
+#[test]
+fn cuckoo_in_memory_interleaved() {
+    let world = World::memory(1, 48 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<Cuckoo>(ctx, Scale { coroutines: 24, seed: 2, ..SCALE }));
+}
+
+#[test]
+fn cuckoo_on_three_nodes() {
+    let world = World::memory(3, 32 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<Cuckoo>(ctx, Scale { seed: 3, ..SCALE }));
+}
+
+#[test]
+fn cuckoo_in_a_mapped_file() {
+    let world = World::shm(48 << 20);
+    world.run(|ctx| suite::<Cuckoo>(ctx, Scale { seed: 4, ..SCALE }));
+}
+
+#[test]
+fn cuckoo_in_the_simulator() {
+    let world = World::calm(5, 48 << 20);
+    world.run(|ctx| suite::<Cuckoo>(ctx, Scale { random: 1000, coroutines: 24, seed: 5, ..SCALE }));
+}
+
+#[test]
+fn coalesced_cuckoo_in_memory() {
+    let world = World::memory(1, 48 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<Coalesced<Cuckoo>>(ctx, Scale { coroutines: 12, seed: 6, ..SCALE }));
 }

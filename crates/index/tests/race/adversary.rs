@@ -3,11 +3,10 @@
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test race adversary` runs more of them;
 //! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out.
 
-use crate::marks;
+use crate::{common, marks};
 use farindex_index::race::Variant;
-use farindex_sim::Fate;
 use farindex_testkit::race::{RaceUnderTest, crowded, scenes::Scene};
-use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
+use farindex_testkit::{Setup, run_seeds, seeds_or};
 use std::collections::BTreeSet;
 
 /// Paths that some of 300 seeds pass.
@@ -85,26 +84,11 @@ fn survives_deaths() {
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
 #[test]
 fn survives_a_death_at_every_verb() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
-    let mut cases = Vec::new();
-    for seed in seeds_or(0..12) {
-        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64 + seed..=600).step_by(every) {
-                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
-            }
-        }
-    }
-    let totals = run_cases(&cases, &RaceUnderTest::repaired());
-    println!("{totals}");
-    totals.assert_sound();
+    common::survives_a_death_at_every_verb(&RaceUnderTest::repaired());
 }
 
 #[test]
 #[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, and FARINDEX_DEADLY for one with deaths"]
 fn replays_one() {
-    let setup = if std::env::var_os("FARINDEX_DEADLY").is_some() { Setup::deadly() } else { Setup::default() };
-    for seed in seeds_or(0..1) {
-        assert!(replay(seed, &setup, &RaceUnderTest::repaired()).is_sound());
-    }
+    common::replays_one(&RaceUnderTest::repaired());
 }

@@ -4,24 +4,19 @@
 //! was there when its head word was read. One that is not found was absent at some moment of the lookup, unless the walk met
 //! slots that were sealed or moved: then it goes on in the next table (docs/protocols/linear.md has the argument).
 
-use super::Linear;
-use super::geometry::{Segment, signature};
-use super::slot::{EMPTY, SEALED, Slot, gather, whole};
-use super::table::Table;
+use super::{Linear, Table};
 use crate::backoff::Backoff;
 use crate::block::{self, Decoded, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
+use crate::slotted::geometry::{Segment, signature};
+use crate::slotted::record::{Along, Behind};
+use crate::slotted::slot::{EMPTY, SEALED, Slot, gather, whole};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
-
-/// Words behind a head: those of the usual width need no allocation.
-pub(super) type Behind = SmallVec<[u64; 3]>;
-/// A block that is written in an operation's first batch.
-pub(super) type Along = Option<(RemotePtr, Buf)>;
 
 /// How often in a row a record may come torn, or a sealed slot be met without a next table, before memory is called damaged.
 const PATIENCE: u32 = 1000;
@@ -190,8 +185,8 @@ impl<'a> Op<'a> {
     /// The key's home, and how many slots to READ from there.
     pub(super) fn first_window(&self, segment: &Segment) -> (u64, u64) {
         let home = segment.home(self.hash);
-        let cluster = self.table.clusters.borrow().next(segment.generation, home);
-        let read = self.table.sizes.slots(self.table.load(segment), cluster);
+        let cluster = self.table.own.clusters.borrow().next(segment.generation, home);
+        let read = self.table.own.sizes.slots(self.table.load(segment), cluster);
         (home, read.min(segment.slots() - home))
     }
 
@@ -199,7 +194,7 @@ impl<'a> Op<'a> {
     pub(super) fn saw_end(&self, segment: &Segment, index: u64) {
         let home = segment.home(self.hash);
         if index > home {
-            self.table.clusters.borrow_mut().saw(segment.generation, home, index);
+            self.table.own.clusters.borrow_mut().saw(segment.generation, home, index);
         }
     }
 
@@ -209,7 +204,7 @@ impl<'a> Op<'a> {
         while walked < segment.slots() {
             let at = segment.after(home, walked);
             let left = (segment.slots() - at).min(segment.slots() - walked);
-            let next = || self.table.sizes.slots(self.table.load(segment), None).min(left);
+            let next = || self.table.own.sizes.slots(self.table.load(segment), None).min(left);
             let count = if walked == 0 { first } else { next() };
             let Some(mut slots) = self.read_slots(segment, at, count, along).await? else { return Ok(Walk::Restart) };
             match self.scan(segment, at, count, &mut slots, &mut moved).await? {
@@ -344,7 +339,7 @@ impl<'a> Op<'a> {
                         candidates.push(Candidate { index: at + i, head, ptr, units });
                     }
                 }
-                Slot::Unknown => {
+                Slot::Vacant { .. } | Slot::Unknown => {
                     let what = format!("a slot holds {head:#018x}");
                     return Err(PoolError::Corrupt { at: segment.slot(at + i), what }.into());
                 }

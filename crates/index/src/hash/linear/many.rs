@@ -4,12 +4,12 @@
 //! looked up independently of each other.
 
 use super::Linear;
-use super::geometry::Segment;
 use super::lookup::{Candidate, Looked, Op, Purpose, Scan};
 use crate::block::UNIT;
 use crate::keyhash::KeyHash;
 use crate::many::{self, Known, TOGETHER, Wanted};
 use crate::marks::mark;
+use crate::slotted::geometry::Segment;
 use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Buf, OpKind, Ticket};
 

@@ -5,9 +5,8 @@
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slot`] | head words, and records behind them | 4.1 |
-//! | [`geometry`] | segments, homes, the root | 4.1 |
-//! | [`table`] | a worker's copy of the root; growth | |
+//! | [`slotted`](crate::slotted) | slots, segments, the root: what cuckoo hashing has as well | 4.1 |
+//! | `table` | growth | |
 //! | `lookup` | search | Algorithms 1 and 2 |
 //! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
@@ -17,31 +16,31 @@
 //! | `walk` | every entry, for dumps and checks | |
 
 pub mod clusters;
-pub mod geometry;
 mod lookup;
 mod many;
 mod migrate;
 mod read_size;
-pub mod slot;
-pub mod table;
+mod table;
 mod walk;
 mod write;
 
 use crate::backoff::Backoff;
-use crate::block::{self, MAX_KEY, MAX_VALUE};
+use crate::block::{MAX_KEY, MAX_VALUE};
+use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::slotted::record::{Along, Record};
+use crate::slotted::{geometry, slot};
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{Calibration, IndexInfo, Session, catalog};
+use farindex_pool::{Calibration, IndexInfo, Session};
 use farindex_readsize::Network;
-use lookup::{Along, Looked, Op, Purpose};
+use lookup::{Looked, Op, Purpose};
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
-use table::Table;
-use write::Record;
+pub use table::{Reading, Table};
 
 /// This kind's number in the catalog.
 pub const KIND: u32 = 4;
@@ -102,7 +101,7 @@ impl Config {
         Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s)
     }
     /// What the fabric does, for the model.
-    async fn network_of(&self, span: &farindex_fabric::Span) -> Result<Network, IndexError> {
+    async fn network_of(&self, span: &Span) -> Result<Network, IndexError> {
         if let Some(network) = self.network() {
             return Ok(network);
         }
@@ -186,12 +185,10 @@ impl Settings for Config {
 
 /// A linear-probing index, as one worker thread uses it.
 pub struct Linear {
-    session: Rc<Session>,
-    uid: u64,
-    config: Config,
-    /// One table for each memory node: a key's hash tells which.
-    tables: Vec<Table>,
+    handle: Handle<Config, Table>,
 }
+
+has_handle!(Linear, Handle<Config, Table>);
 
 /// What a write does with a key that is present, and with one that is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,37 +214,17 @@ enum Wrote {
 impl Linear {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        config.check()?;
-        expect_new(session, name).await?;
-        let span = session.span(OpKind::Other);
-        let uid = catalog::new_uid(&span).await?;
-        let nodes = session.pool().nodes();
-        let list_len = nodes.len() as u64 * 8;
-        let mut made = Vec::new();
-        let making = async {
-            let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
-            made.push((list, list_len));
-            for node in nodes {
-                let root = Table::create(session, &span, node, seal(session, uid), config).await?;
-                made.push((root, geometry::ROOT_LEN as u64));
-            }
-            let words: Vec<_> = made[1..].iter().map(|(root, _)| root.to_bits()).collect();
-            span.write(list, session.endpoint().buf_from_words(&words)).await?;
-            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?)
+        let make = async |span: &Span, node, seal| {
+            Table::create(session, span, node, seal, (config.regions(), config.width)).await
         };
-        match making.await {
-            Ok(info) => Self::open_info(session, &info).await,
-            Err(error) => {
-                // Nobody has seen it: everything goes back.
-                for (i, (ptr, len)) in made.into_iter().enumerate() {
-                    if i > 0 {
-                        Table::free_segments(session, &span, ptr, config.width).await?;
-                    }
-                    session.free(&span, ptr, len).await?;
-                }
-                Err(error)
+        let undo = async |span: &Span, roots: &[RemotePtr], _| {
+            for root in roots {
+                Table::free_segments(session, span, *root, config.width).await?;
+                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
             }
-        }
+            Ok(())
+        };
+        handle::create(session, name, config, make, undo).await
     }
 
     /// Opens an index that was found in the catalog.
@@ -255,58 +232,19 @@ impl Linear {
         let config = expect_kind::<Self>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
         let network = config.network_of(pin.span()).await?;
-        let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
         let mut tables = Vec::new();
-        for root in list.words() {
-            let root = RemotePtr::from_bits(*root);
-            tables.push(Table::open(&pin, root, seal(session, info.uid), &config, network).await?);
+        for root in handle::roots(session, pin.span(), info).await? {
+            tables.push(
+                Table::open(&pin, root, seal(session, info.uid), config.pacing(), config.reading(network)).await?,
+            );
         }
         drop(pin);
-        Ok(Linear { session: Rc::clone(session), uid: info.uid, config, tables })
+        Ok(Linear { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
     }
 
-    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
-    /// memory goes back once all operations that may still use it have ended.
-    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        let span = session.span(OpKind::Other);
-        let index = Self::open(session, name).await?;
-        let info = catalog::begin_drop(session, &span, name).await?;
-        index.finish_drop(&span, &info).await
-    }
-
-    /// Its number in the catalog, which no other index of the pool ever has.
-    pub fn uid(&self) -> u64 {
-        self.uid
-    }
     /// How often the table that has been moved most has been moved, as far as this worker knows.
     pub fn resizes(&self) -> u64 {
         self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
-    }
-    /// The session that it works in.
-    pub fn session(&self) -> &Rc<Session> {
-        &self.session
-    }
-    /// Its settings.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-    /// Its tables, one for each memory node.
-    pub fn tables(&self) -> &[Table] {
-        &self.tables
-    }
-
-    fn table(&self, hash: KeyHash) -> &Table {
-        &self.tables[hash.part(self.tables.len())]
-    }
-
-    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        if key.len() > MAX_KEY {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
-        }
-        if value.len() > MAX_VALUE {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
-        }
-        Ok(())
     }
 
     /// Between operations: growth and reclamation. Whoever inserts moves two regions of a table that is being moved, whoever
@@ -322,10 +260,7 @@ impl Linear {
                 table.advance(&pin, self.uid).await?;
             }
         }
-        if self.session.maintenance_due() {
-            self.session.maintain().await?;
-        }
-        Ok(())
+        self.reclaim().await
     }
 
     async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
@@ -333,16 +268,7 @@ impl Linear {
         let hash = KeyHash::of(key);
         let table = self.table(hash);
         let span = self.session.span(kind);
-        let block = match key.len() + value.len() <= slot::TINY {
-            true => None,
-            false => {
-                let len = block::block_len(key.len(), value.len());
-                let ptr = self.session.alloc(&span, table.root().node(), len as u64).await?;
-                Some((ptr, len))
-            }
-        };
-        let record = Record { value, block };
-        let mut along = block.map(|(ptr, _)| (ptr, block::encode(self.session.endpoint(), hash, key, value)));
+        let (record, mut along) = Record::new(&self.session, &span, table.root().node(), (hash, key, value)).await?;
         let (mut span, mut backoff) = (Some(span), Backoff::default());
         let wrote = loop {
             let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
@@ -359,16 +285,12 @@ impl Linear {
         if let Ok(Wrote::Inserted(generation)) = wrote {
             table.note(1, generation, 1);
         }
-        if let Some((ptr, len)) = block {
-            match &wrote {
-                Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
-                // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
-                Err(IndexError::Fabric(_)) => {}
-                // The block was written, but nothing points to it.
-                Ok(Wrote::Exists | Wrote::Absent | Wrote::Full | Wrote::NoRoom) | Err(_) => {
-                    self.session.discard(ptr, len as u64)
-                }
-            }
+        match &wrote {
+            Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
+            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+            Err(IndexError::Fabric(_)) => {}
+            // The block was written, but nothing points to it.
+            _ => record.discard(&self.session),
         }
         self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
         wrote
@@ -378,7 +300,7 @@ impl Linear {
     async fn write_once(
         &self,
         table: &Table,
-        span: farindex_fabric::Span,
+        span: Span,
         mode: Mode,
         hash: KeyHash,
         key: &[u8],
@@ -405,7 +327,7 @@ impl Linear {
     }
 }
 
-pool_index!(Linear, Config, KIND, "linear", FORMAT);
+pool_index!(Linear, Config, KIND, "linear", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
 
 impl HashIndex for Linear {
     fn limits(&self) -> Limits {

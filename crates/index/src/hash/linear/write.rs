@@ -1,26 +1,18 @@
 //! Inserting, changing, removing: one CAS of a head word each.
 //!
-//! A record that fits the head word is in it. Every other one is in a block when its head is CASed in; if it fits the words
-//! behind the head, and those are nobody's, whoever put it in moves it there: WRITE of the words, and CAS of the head from
-//! *heap* to *inline*, in one batch. So nobody ever waits for the writer of a slot, and a writer that dies leaves an entry.
+//! How a record gets into its slot, [`record`](crate::slotted::record) says.
 
-use super::geometry::{REGION, Segment, signature};
-use super::lookup::{Along, Behind, Gap, Hit, Looked, Op, Purpose};
-use super::migrate::{Mover, Region};
-use super::slot::{self, DEAD, EMPTY, Slot, Stamp, frozen};
+use super::lookup::{Gap, Hit, Looked, Op, Purpose};
+use super::migrate::Mover;
 use super::{Mode, Wrote};
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
+use crate::slotted::geometry::{REGION, Segment};
+use crate::slotted::mover::{Moves, Region};
+use crate::slotted::record::{Along, Record};
+use crate::slotted::slot::{DEAD, EMPTY, Slot, frozen};
 use crate::traits::Remove;
-use farindex_fabric::RemotePtr;
-
-/// What is to be put in.
-pub(super) struct Record<'a> {
-    pub(super) value: &'a [u8],
-    /// Its block and the block's length, unless it fits a head word.
-    pub(super) block: Option<(RemotePtr, usize)>,
-}
 
 /// What became of an attempt to insert.
 enum Put {
@@ -62,40 +54,20 @@ impl Op<'_> {
         }
     }
 
-    /// Does the record go behind its head, which replaces `old`?
-    fn goes_inline(&self, segment: &Segment, record: &Record<'_>, old: Slot) -> bool {
-        record.block.is_some()
-            && self.key.len() + record.value.len() <= slot::capacity(segment.width)
-            && old.yields_its_words(self.pin.epoch())
-    }
-
-    /// The head for a record in place of `old`.
-    fn head(&self, record: &Record<'_>, old: Slot, inline: bool) -> u64 {
-        let stamp = match old {
-            _ if inline => Stamp::CLAIMED,
-            // Whoever has claimed the words, or has not read them to the end, may still be there.
-            Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } => stamp,
-            _ => Stamp::of_pin(self.pin.epoch()),
-        };
-        match record.block {
-            Some((ptr, len)) => slot::heap(ptr, len, signature(self.hash), stamp),
-            None => slot::tiny(self.key, record.value, stamp).unwrap_or(DEAD),
-        }
-    }
-
     /// Puts an absent key into the first empty slot.
     async fn put(&mut self, gap: &Gap, record: &Record<'_>) -> Result<Put, IndexError> {
         if !self.has_room(gap).await? {
             return Ok(Put::NoRoom);
         }
-        let inline = self.goes_inline(&gap.segment, record, Slot::Empty);
-        let head = self.head(record, Slot::Empty, inline);
+        let epoch = self.pin.epoch();
+        let inline = record.goes_inline(gap.segment.width, Slot::Empty, epoch);
+        let head = record.head(Slot::Empty, inline, epoch);
         if self.span().cas(gap.segment.slot(gap.index), EMPTY, head).await? != EMPTY {
             mark!("linear put: CAS lost");
             return Ok(Put::Again);
         }
         if inline {
-            self.settle_inline(&gap.segment, gap.index, head, &gap.behind, record).await?;
+            record.settle_inline(&self.pin, gap.segment.slot(gap.index), head, &gap.behind).await?;
         }
         Ok(Put::Done)
     }
@@ -114,15 +86,15 @@ impl Op<'_> {
 
     /// Replaces the entry of a present key.
     async fn replace(&mut self, hit: &Hit, record: &Record<'_>) -> Result<bool, IndexError> {
-        let old = Slot::decode(hit.head);
-        let inline = self.goes_inline(&hit.segment, record, old);
-        let head = self.head(record, old, inline);
+        let (old, epoch) = (Slot::decode(hit.head), self.pin.epoch());
+        let inline = record.goes_inline(hit.segment.width, old, epoch);
+        let head = record.head(old, inline, epoch);
         if !self.swap(hit, head).await? {
             return Ok(false);
         }
         if inline {
             mark!("linear replace: inline again");
-            self.settle_inline(&hit.segment, hit.index, head, &hit.behind, record).await?;
+            record.settle_inline(&self.pin, hit.segment.slot(hit.index), head, &hit.behind).await?;
         }
         Ok(true)
     }
@@ -136,29 +108,6 @@ impl Op<'_> {
             self.pin.retire(ptr, len);
         }
         Ok(done)
-    }
-
-    /// Moves a record from its block to the words behind its head. If somebody was faster with the next change, it stays.
-    async fn settle_inline(
-        &self,
-        segment: &Segment,
-        index: u64,
-        head: u64,
-        behind: &Behind,
-        record: &Record<'_>,
-    ) -> Result<(), IndexError> {
-        let tag = slot::unused_tag(behind);
-        let at = segment.slot(index);
-        let mut batch = self.span().batch();
-        batch.write_words(at.add(8), &slot::words(tag, self.key, record.value));
-        let inline = slot::inline(tag, self.key.len(), record.value.len(), signature(self.hash));
-        let swapped = batch.cas(at, head, inline);
-        if batch.post().await?.old(swapped) != head {
-            mark!("linear inline: overtaken");
-        } else if let Some((ptr, len)) = record.block {
-            self.pin.retire(ptr, len as u64);
-        }
-        Ok(())
     }
 
     /// Takes the key out. Its slot stays in use until the table is moved.

@@ -27,16 +27,18 @@ pub mod table;
 mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE};
-use crate::extendible::layout::MAX_DEPTH;
+use crate::extendible::Directory;
+use crate::extendible::layout::{self, MAX_DEPTH};
 use crate::faults::{Fault, planted};
+use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::kind::{Settings, expect_kind, pool_index, seal};
 use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{IndexInfo, Session, catalog};
+use farindex_pool::{IndexInfo, Session};
 use insert::Put;
 use lookup::{Aim, Hit, Looked, Op};
 use serde::{Deserialize, Serialize};
@@ -116,116 +118,46 @@ impl Settings for Config {
 
 /// A RACE index, as one worker thread uses it.
 pub struct Race {
-    session: Rc<Session>,
-    uid: u64,
-    config: Config,
-    /// One table for each memory node: a key's hash tells which.
-    tables: Vec<Table>,
+    handle: Handle<Config, Table>,
 }
+
+has_handle!(Race, Handle<Config, Table>);
 
 impl Race {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        config.check()?;
-        expect_new(session, name).await?;
-        let span = session.span(OpKind::Other);
-        let uid = catalog::new_uid(&span).await?;
-        let nodes = session.pool().nodes();
-        let list_len = nodes.len() as u64 * 8;
-        let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
-        let mut roots = Vec::new();
-        let made = async {
-            for node in nodes {
-                roots.push(Table::create(session, &span, node, seal(session, uid), config).await?);
+        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, config).await;
+        let undo = async |span: &Span, roots: &[RemotePtr], seal| {
+            for root in roots {
+                let pin = session.pin(session.span(OpKind::Other))?;
+                let table = Table::open(&pin, *root, seal, config).await?;
+                drop(pin);
+                table.free(session, span).await?;
             }
-            let words: Vec<_> = roots.iter().map(|root: &RemotePtr| root.to_bits()).collect();
-            span.write(list, session.endpoint().buf_from_words(&words)).await?;
-            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?)
+            Ok(())
         };
-        match made.await {
-            Ok(info) => Self::open_info(session, &info).await,
-            Err(error) => {
-                // Nobody has seen it: everything goes back.
-                for root in roots {
-                    let pin = session.pin(session.span(OpKind::Other))?;
-                    let table = Table::open(&pin, root, seal(session, uid), config).await?;
-                    drop(pin);
-                    table.free(session, &span).await?;
-                }
-                session.free(&span, list, list_len).await?;
-                Err(error)
-            }
-        }
+        handle::create(session, name, config, make, undo).await
     }
 
     /// Opens an index that was found in the catalog.
     pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
         let config = expect_kind::<Self>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
-        let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
         let mut tables = Vec::new();
-        for root in list.words() {
-            let root = RemotePtr::from_bits(*root);
+        for root in handle::roots(session, pin.span(), info).await? {
             tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
-        Ok(Race { session: Rc::clone(session), uid: info.uid, config, tables })
+        Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
     }
 
-    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
-    /// memory goes back once all operations that may still use it have ended.
-    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        let span = session.span(OpKind::Other);
-        let index = Self::open(session, name).await?;
-        let info = catalog::begin_drop(session, &span, name).await?;
-        index.finish_drop(&span, &info).await
-    }
-
-    /// Its number in the catalog, which no other index of the pool ever has.
-    pub fn uid(&self) -> u64 {
-        self.uid
-    }
     /// How many bits the deepest segment has more than at the beginning, as far as this worker knows.
     pub fn resizes(&self) -> u64 {
         let deepest = self.tables.iter().map(|table| u64::from(table.deepest())).max().unwrap_or(0);
         deepest.saturating_sub(self.config.initial_depth)
     }
-    /// The session that it works in.
-    pub fn session(&self) -> &Rc<Session> {
-        &self.session
-    }
-    /// Its settings.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-    /// Its tables, one for each memory node.
-    pub fn tables(&self) -> &[Table] {
-        &self.tables
-    }
-
-    fn table(&self, hash: KeyHash) -> &Table {
-        &self.tables[hash.part(self.tables.len())]
-    }
     fn published(&self) -> bool {
         self.config.variant == Variant::Published
-    }
-
-    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        if key.len() > MAX_KEY {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
-        }
-        if value.len() > MAX_VALUE {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
-        }
-        Ok(())
-    }
-
-    /// Between operations: reclamation, which no operation should pay for under its pin.
-    async fn after(&self) -> Result<(), IndexError> {
-        if self.session.maintenance_due() {
-            self.session.maintain().await?;
-        }
-        Ok(())
     }
 
     /// Writes a block, looks for the key, and does what `mode` says.
@@ -237,7 +169,7 @@ impl Race {
         let ptr = self.session.alloc(&span, table.node(), block::block_len(key.len(), value.len()) as u64).await?;
         let buf = block::encode(self.session.endpoint(), hash, key, value);
         let wrote = self.write_block(table, span, mode, hash, key, (ptr, buf)).await;
-        self.after().await?;
+        self.reclaim().await?;
         wrote
     }
 
@@ -284,7 +216,7 @@ impl Race {
     }
 }
 
-pool_index!(Race, Config, KIND, "race", FORMAT);
+pool_index!(Race, Config, KIND, "race", FORMAT, root: layout::ROOT_LEN, Directory::mark_dropped);
 
 impl Op<'_> {
     async fn write(
@@ -395,7 +327,7 @@ impl HashIndex for Race {
                 }
             }
         };
-        self.after().await?;
+        self.reclaim().await?;
         Ok(removed)
     }
 

@@ -13,15 +13,12 @@ use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header};
 use crate::extendible::Entry as Word;
 use crate::extendible::directory::Directory;
-use crate::extendible::layout::ROOT_LEN;
-use crate::kind::seal;
 use crate::upkeep::{bear, find_twins, outlast, read_blocks};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog};
+use farindex_pool::{IndexInfo, Pin, PoolError, Vigil};
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 /// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of directories.
 const FIGURES: [&str; 6] = ["segments", "slots", "main_entries", "overflow_entries", "depth", "directory_bytes"];
@@ -326,38 +323,7 @@ impl Race {
             }
             table.free(session, span).await?;
         }
-        session.free(span, info.root, self.tables.len() as u64 * 8).await?;
-        catalog::end_drop(session, span, info).await?;
-        Ok(())
-    }
-
-    /// Finishes drops whose clients have died: nobody finds such an index any more, and its entry in the catalog becomes
-    /// free. Which of its memory went back already cannot be told; the rest is left to
-    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns how
-    /// many there were.
-    pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-        let span = session.span(OpKind::Maintenance);
-        let all = catalog::list(session.pool(), &span).await?;
-        let mut finished = 0;
-        for info in all.into_iter().filter(|info| info.dropping && info.kind == super::KIND) {
-            {
-                // Under the pin, a root that is not marked yet cannot be freed.
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
-                let nodes = session.pool().nodes();
-                let list = pin.span().read(info.root, nodes.len() * 8).await?;
-                for (root, node) in list.words().iter().zip(nodes) {
-                    let root = RemotePtr::from_bits(*root);
-                    // What lies there may be another's by now.
-                    let inside = session.pool().geometry(node).chunk_of(root.add(ROOT_LEN as u64)).is_some();
-                    if root.node() == node && inside {
-                        Directory::mark_dropped(pin.span(), root, seal(session, info.uid)).await?;
-                    }
-                }
-            }
-            catalog::end_drop(session, &span, &info).await?;
-            finished += 1;
-        }
-        Ok(finished)
+        self.forget(span, info).await
     }
 }
 

@@ -32,18 +32,19 @@ mod walk;
 use crate::block::{self, MAX_KEY, MAX_VALUE};
 use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
 use crate::growth::Growth;
+use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::kind::{Settings, expect_kind, pool_index, seal};
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{IndexInfo, Session, catalog};
+use farindex_pool::{IndexInfo, Session};
 use layout::{Control, Geometry, META_LEN, Meta};
 use probe::{Op, Step, Stuck};
 use serde::{Deserialize, Serialize};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,13 +220,11 @@ impl Table {
 
 /// A SepHash index, as one worker thread uses it.
 pub struct SepHash {
-    session: Rc<Session>,
-    uid: u64,
-    config: Config,
+    handle: Handle<Config, Table>,
     geometry: Geometry,
-    /// One for each memory node: a key's hash tells which.
-    tables: Vec<Table>,
 }
+
+has_handle!(SepHash, Handle<Config, Table>);
 
 /// What was allocated for an index that nobody has seen.
 type Made = Vec<(RemotePtr, u64)>;
@@ -233,35 +232,20 @@ type Made = Vec<(RemotePtr, u64)>;
 impl SepHash {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        config.check()?;
-        expect_new(session, name).await?;
-        let span = session.span(OpKind::Other);
-        let uid = catalog::new_uid(&span).await?;
-        let mut made = Made::new();
-        let list = async {
-            let nodes = session.pool().nodes();
-            let list_len = nodes.len() as u64 * 8;
-            let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
-            made.push((list, list_len));
-            let mut roots = Vec::new();
-            for node in nodes {
-                roots.push(
-                    Self::create_on(session, &span, node, seal(session, uid), config, &mut made).await?.to_bits(),
-                );
-            }
-            span.write(list, session.endpoint().buf_from_words(&roots)).await?;
-            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?)
+        let made = RefCell::new(Made::new());
+        let make = async |span: &Span, node, seal| {
+            let mut here = Made::new();
+            let root = Self::create_on(session, span, node, seal, config, &mut here).await;
+            made.borrow_mut().extend(here);
+            root
         };
-        match list.await {
-            Ok(info) => Self::open_info(session, &info).await,
-            Err(error) => {
-                // Nobody has seen it: everything goes back.
-                for (ptr, bytes) in made {
-                    session.free(&span, ptr, bytes).await?;
-                }
-                Err(error)
+        let undo = async |span: &Span, _: &[RemotePtr], _| {
+            for (ptr, bytes) in made.take() {
+                session.free(span, ptr, bytes).await?;
             }
-        }
+            Ok(())
+        };
+        handle::create(session, name, config, make, undo).await
     }
 
     async fn create_on(
@@ -295,69 +279,30 @@ impl SepHash {
         let config = expect_kind::<Self>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
         let nodes = session.pool().nodes();
-        let list = pin.span().read(info.root, nodes.len() * 8).await?;
+        let roots = handle::roots(session, pin.span(), info).await?;
         let seal = seal(session, info.uid);
         // A quarter for the directory: its words are 8 bytes for each segment, FPTables about 80.
         let bound = config.cache_mib << 20;
         let mut tables = Vec::new();
-        for (root, node) in list.words().iter().zip(nodes) {
-            let root = RemotePtr::from_bits(*root);
+        for (root, node) in roots.into_iter().zip(nodes) {
             let directory = Directory::open(&pin, root, seal, bound / 4).await?;
             let views = session.client().share(root.to_bits() ^ seal, || Views::new(bound / 4 * 3));
             tables.push(Table { directory, views, node, growth: Growth::default(), predictions: Cell::default() });
         }
         drop(pin);
         let geometry = Geometry::of(config.cur_bytes);
-        Ok(SepHash { session: Rc::clone(session), uid: info.uid, config, geometry, tables })
+        let handle = Handle { session: Rc::clone(session), uid: info.uid, config, tables };
+        Ok(SepHash { handle, geometry })
     }
 
-    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
-    /// memory goes back once all operations that may still use it have ended.
-    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        let span = session.span(OpKind::Other);
-        let index = Self::open(session, name).await?;
-        let info = catalog::begin_drop(session, &span, name).await?;
-        index.finish_drop(&span, &info).await
-    }
-
-    /// Its number in the catalog, which no other index of the pool ever has.
-    pub fn uid(&self) -> u64 {
-        self.uid
-    }
     /// How often the deepest segment that this compute node knows has been split.
     pub fn resizes(&self) -> u64 {
         let deepest = self.tables.iter().map(|table| table.directory.mirror().depth()).max().unwrap_or(0);
         u64::from(deepest.saturating_sub(self.config.initial_depth))
     }
-    /// The session that it works in.
-    pub fn session(&self) -> &Rc<Session> {
-        &self.session
-    }
-    /// Its settings.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-    /// Its tables, one for each memory node.
-    pub fn tables(&self) -> &[Table] {
-        &self.tables
-    }
     /// Entries at which a MainSegment is split.
     fn main_cap(&self) -> usize {
         (self.config.ratio as usize).saturating_mul(self.geometry.slots)
-    }
-
-    fn table(&self, hash: KeyHash) -> &Table {
-        &self.tables[hash.part(self.tables.len())]
-    }
-
-    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        if key.len() > MAX_KEY {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
-        }
-        if value.len() > MAX_VALUE {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
-        }
-        Ok(())
     }
 
     /// One operation under one pin after the other, until it has an outcome: what has to wait for an epoch, or for memory,
@@ -532,4 +477,4 @@ impl HashIndex for SepHash {
     }
 }
 
-pool_index!(SepHash, Config, KIND, "sephash", FORMAT);
+pool_index!(SepHash, Config, KIND, "sephash", FORMAT, root: crate::extendible::layout::ROOT_LEN, Directory::mark_dropped);

@@ -17,11 +17,10 @@ use crate::extendible::Directory;
 use crate::extendible::directory::holds;
 use crate::kind::seal;
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, OpKind, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil, catalog, intent};
+use farindex_pool::{IndexInfo, Pin, PoolError, Vigil, intent};
 use std::collections::{BTreeMap, HashSet};
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Blocks that are read in one batch.
@@ -424,9 +423,7 @@ impl SepHash {
             }
             table.directory.free(session, span).await?;
         }
-        session.free(span, info.root, self.tables.len() as u64 * 8).await?;
-        catalog::end_drop(session, span, info).await?;
-        Ok(())
+        self.forget(span, info).await
     }
 
     async fn dropped_segments(&self, table: &Table, span: &Span) -> Result<Vec<Segment>, IndexError> {
@@ -462,35 +459,6 @@ impl SepHash {
         }
         session.free(span, segment.at, self.geometry.bytes() as u64).await?;
         Ok(())
-    }
-
-    /// Finishes drops whose clients have died: nobody finds such an index any more, and its entry in the catalog becomes
-    /// free. Which of its memory went back already cannot be told; the rest is left to
-    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns how
-    /// many there were.
-    pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-        let span = session.span(OpKind::Maintenance);
-        let all = catalog::list(session.pool(), &span).await?;
-        let mut finished = 0;
-        for info in all.into_iter().filter(|info| info.dropping && info.kind == super::KIND) {
-            {
-                // Under the pin, a root that is not marked yet cannot be freed.
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
-                let nodes = session.pool().nodes();
-                let list = pin.span().read(info.root, nodes.len() * 8).await?;
-                for (root, node) in list.words().iter().zip(nodes) {
-                    let root = RemotePtr::from_bits(*root);
-                    let end = root.add(crate::extendible::layout::ROOT_LEN as u64);
-                    // What lies there may be another's by now.
-                    if root.node() == node && session.pool().geometry(node).chunk_of(end).is_some() {
-                        Directory::mark_dropped(pin.span(), root, seal(session, info.uid)).await?;
-                    }
-                }
-            }
-            catalog::end_drop(session, &span, &info).await?;
-            finished += 1;
-        }
-        Ok(finished)
     }
 }
 

@@ -38,14 +38,15 @@ mod walk;
 
 use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
 use crate::faults::{Fault, planted};
+use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{PoolIndex, Settings, expect_kind, expect_new, pool_index, seal};
+use crate::kind::{Settings, expect_kind, pool_index, seal};
 use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{IndexInfo, Session, catalog};
+use farindex_pool::{IndexInfo, Session};
 use insert::Put;
 use lookup::{Hit, Looked, Op};
 use serde::{Deserialize, Serialize};
@@ -133,106 +134,40 @@ impl Settings for Config {
 
 /// A SHARD index, as one worker thread uses it.
 pub struct Shard {
-    session: Rc<Session>,
-    uid: u64,
-    config: Config,
-    /// One table for each memory node: a key's hash tells which.
-    tables: Vec<Table>,
+    handle: Handle<Config, Table>,
 }
+
+has_handle!(Shard, Handle<Config, Table>);
 
 impl Shard {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        config.check()?;
-        expect_new(session, name).await?;
-        let span = session.span(OpKind::Other);
-        let uid = catalog::new_uid(&span).await?;
-        let nodes = session.pool().nodes();
-        let list_len = nodes.len() as u64 * 8;
-        let mut roots = Vec::new();
-        let made = async {
-            let list = session.alloc(&span, farindex_pool::layout::HOME, list_len).await?;
-            roots.push((list, list_len));
-            for node in nodes {
-                let root = Table::create(session, &span, node, seal(session, uid), config).await?;
-                roots.push((root, geometry::ROOT_LEN as u64));
+        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, config).await;
+        let undo = async |span: &Span, roots: &[RemotePtr], _| {
+            for root in roots {
+                Self::free_segments(session, span, *root).await?;
+                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
             }
-            let words: Vec<_> = roots[1..].iter().map(|(root, _)| root.to_bits()).collect();
-            span.write(list, session.endpoint().buf_from_words(&words)).await?;
-            let info = catalog::add(session, &span, name, uid, (KIND, FORMAT), list, &config.encode()).await?;
-            Ok::<_, IndexError>(info)
+            Ok(())
         };
-        match made.await {
-            Ok(info) => Self::open_info(session, &info).await,
-            Err(error) => {
-                // Nobody has seen it: everything goes back.
-                for (i, (ptr, len)) in roots.into_iter().enumerate() {
-                    if i > 0 {
-                        Self::free_segments(session, &span, ptr).await?;
-                    }
-                    session.free(&span, ptr, len).await?;
-                }
-                Err(error)
-            }
-        }
+        handle::create(session, name, config, make, undo).await
     }
 
     /// Opens an index that was found in the catalog.
     pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
         let config = expect_kind::<Self>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
-        let list = pin.span().read(info.root, session.pool().nodes().len() * 8).await?;
         let mut tables = Vec::new();
-        for root in list.words() {
-            let root = RemotePtr::from_bits(*root);
+        for root in handle::roots(session, pin.span(), info).await? {
             tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
-        Ok(Shard { session: Rc::clone(session), uid: info.uid, config, tables })
+        Ok(Shard { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
     }
 
-    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
-    /// memory goes back once all operations that may still use it have ended.
-    pub async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        let span = session.span(OpKind::Other);
-        let index = Self::open(session, name).await?;
-        let info = catalog::begin_drop(session, &span, name).await?;
-        index.finish_drop(&span, &info).await
-    }
-
-    /// Its number in the catalog, which no other index of the pool ever has.
-    pub fn uid(&self) -> u64 {
-        self.uid
-    }
     /// How often the table that has grown most has been resized, as far as this worker knows.
     pub fn resizes(&self) -> u64 {
         self.tables.iter().map(|table| table.geometry().version).max().unwrap_or(0)
-    }
-    /// The session that it works in.
-    pub fn session(&self) -> &Rc<Session> {
-        &self.session
-    }
-    /// Its settings.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-    /// Its tables, one for each memory node.
-    pub fn tables(&self) -> &[Table] {
-        &self.tables
-    }
-
-    fn table(&self, hash: KeyHash) -> &Table {
-        &self.tables[hash.part(self.tables.len())]
-    }
-
-    fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        if key.len() > MAX_KEY {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
-        }
-        if value.len() > MAX_VALUE {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
-        }
-        Ok(())
     }
 
     /// Between operations: growth and reclamation, which no operation should pay for under its pin.
@@ -241,10 +176,7 @@ impl Shard {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
             table.grow(&pin, self.uid).await?;
         }
-        if self.session.maintenance_due() {
-            self.session.maintain().await?;
-        }
-        Ok(())
+        self.reclaim().await
     }
 
     /// Writes a block, looks for the key, and does what `mode` says.
@@ -315,7 +247,7 @@ impl Shard {
     }
 }
 
-pool_index!(Shard, Config, KIND, "shard", FORMAT);
+pool_index!(Shard, Config, KIND, "shard", FORMAT, root: geometry::ROOT_LEN, Table::mark_abandoned);
 
 impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.

@@ -11,10 +11,11 @@
 //! tiny      0  f  1     key   value stamp 0     bytes      key and value lie in the head word
 //!           63 62 61-59 58-56 55-48     47-40 39-32 31-24 23-0
 //! inline    0  f  2     0     signature tag   key   value 0    key and value lie in the words behind
-//! dead      0  0  3     0                                  was an entry, and is none any more
+//! dead      0  0  3     0                                  was an entry, and is none any more: linear probing
 //! sealed    0  0  4     0                                  was empty; the next table goes on here
 //! moved     0  0  5     0                                  was an entry; it is in the next table
 //! reserved  0  0  6     0     source slot                  an entry that is being moved here
+//! vacant    0  0  7     0           stamp 0                was an entry; free for another: cuckoo hashing
 //! empty     0
 //! further words   | tag 8 | 7 bytes of the record |
 //! ```
@@ -107,8 +108,13 @@ pub enum Slot {
         /// Since when the words behind are nobody's.
         stamp: Stamp,
     },
-    /// Removed.
+    /// Removed, and not to be used again.
     Dead,
+    /// Removed or displaced; another entry may come here.
+    Vacant {
+        /// Since when the words behind are nobody's.
+        stamp: Stamp,
+    },
     /// Was empty when its region was moved.
     Sealed,
     /// In the next table.
@@ -144,6 +150,7 @@ impl Slot {
                 signature: byte(48),
             },
             6 if head & FROZEN == 0 => Slot::Reserved(head & POINTER),
+            7 if head & !(7 << 50) == 7 << KIND => Slot::Vacant { stamp: stamp3(50) },
             _ if head == DEAD => Slot::Dead,
             _ if head == SEALED => Slot::Sealed,
             _ if head == MOVED => Slot::Moved,
@@ -156,8 +163,22 @@ impl Slot {
     pub fn yields_its_words(self, epoch: u64) -> bool {
         match self {
             Slot::Empty => true,
-            Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } => stamp.graced(epoch),
+            Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } | Slot::Vacant { stamp } => stamp.graced(epoch),
             _ => false,
+        }
+    }
+
+    /// Is this an entry, frozen or not?
+    pub fn is_entry(self) -> bool {
+        matches!(self, Slot::Tiny { .. } | Slot::Inline { .. } | Slot::Heap { .. })
+    }
+
+    /// The stamp of whatever replaces this by an operation that is pinned at `epoch`: whoever has claimed the words, or has not
+    /// read them to the end, may still be there.
+    pub fn stamp_after(self, epoch: u64) -> Stamp {
+        match self {
+            Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } | Slot::Vacant { stamp } => stamp,
+            _ => Stamp::of_pin(epoch),
         }
     }
 }
@@ -197,6 +218,11 @@ pub fn restamped(head: u64, stamp: Stamp) -> u64 {
 /// Head of an entry whose key and value lie in the words behind.
 pub fn inline(tag: u8, key: usize, value: usize, signature: u8) -> u64 {
     2 << KIND | u64::from(signature) << 48 | u64::from(tag) << 40 | (key as u64) << 32 | (value as u64) << 24
+}
+
+/// Head of a slot that is free for another entry.
+pub const fn vacant(stamp: Stamp) -> u64 {
+    7 << KIND | stamp.0 << 50
 }
 
 /// Head of a slot that an entry of slot `source` of the table before is being moved to.
@@ -263,9 +289,10 @@ mod tests {
         assert_eq!(Slot::decode(head), Slot::Inline { tag: 200, key: 20, value: 85, signature: 0xCD });
         assert_eq!(Slot::decode(reserved(77)), Slot::Reserved(77));
         assert_eq!(
-            [DEAD, SEALED, MOVED, EMPTY, 1, 7 << KIND].map(Slot::decode),
+            [DEAD, SEALED, MOVED, EMPTY, 1, 7 << KIND | 1].map(Slot::decode),
             [Slot::Dead, Slot::Sealed, Slot::Moved, Slot::Empty, Slot::Unknown, Slot::Unknown]
         );
+        assert_eq!(Slot::decode(vacant(stamp)), Slot::Vacant { stamp });
     }
 
     #[test]

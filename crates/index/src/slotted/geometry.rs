@@ -9,12 +9,13 @@
 //! ```text
 //! root  word 0   | 63-32 generation | 31 dropped | 30 growing | 24-8 resizer: client slot + 1, or zero | 0 |
 //!       word 1   entries, counted by FAA
-//!       word 2,3 slots that are not empty any more, in segments of even and of odd generations, counted by FAA
+//!       word 2,3 slots in use, in segments of even and of odd generations, counted by FAA
 //!       word 4   seal: a hash of the pool's and the index's identity
 //!       word 8,9   | generation 16 | segment 48 |, | generation 16 | regions 48 | of the segment of an even generation
 //!       word 10,11 the same of an odd one
 //! segment  regions x 64 slots | one word for each region: 0 not moved, 1 being moved (locked), 2 moved | room
-//!       room: keys that may still be put straight into it while the one before is moved here, counted down by FAA
+//!       room: keys that may still be put straight into it while the one before is moved here, counted down by FAA; it is
+//!       linear probing's
 //! ```
 
 use crate::keyhash::{HASH_BITS, KeyHash};
@@ -158,7 +159,7 @@ impl Segment {
 }
 
 /// A key's place: its hash, most significant bit last, as a fraction of 1.
-fn place(hash: KeyHash) -> u64 {
+pub(crate) fn place(hash: KeyHash) -> u64 {
     hash.bits().reverse_bits()
 }
 

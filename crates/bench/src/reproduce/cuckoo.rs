@@ -1,0 +1,186 @@
+//! A cuckoo index on a simulated cluster: what it takes to fill it, and lookups in it, for Figures 6, 7 and 9 of T. Wang et al., ADMS
+//! 2020.
+//!
+//! Records of 6 bytes lie in slots of 8, the narrowest that there are. The table is filled by one client's inserts, key by key, until it is
+//! as full as wanted or has to grow; then every client of the preset looks up keys that are drawn from those that are present.
+
+use super::probing::{Count, Rates};
+use farindex_fabric::{Endpoint, OpKind};
+use farindex_index::cuckoo::{Config, Lookup};
+use farindex_index::{Cuckoo, HashIndex, IndexError, PoolIndex};
+use farindex_pool::{Client, Pool, PoolOptions, Session};
+use farindex_sim::{Config as SimConfig, Dice, Preset, Sim};
+use serde::Serialize;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+const NAME: &str = "cuckoo";
+/// Bytes of a slot.
+const WIDTH: u64 = 8;
+/// A table is as full as the threshold allows, or displacement.
+const THRESHOLD: f64 = 0.98;
+
+/// A table that has been filled.
+pub struct Table {
+    sim: Sim,
+    pool: Pool,
+    preset: Preset,
+    /// Slots.
+    pub slots: u64,
+    /// Keys that are present.
+    pub entries: u64,
+    /// It has to grow: this is as full as it becomes.
+    pub full: bool,
+    /// What inserts took.
+    pub costs: Vec<Cost>,
+}
+
+/// What an insert takes, between this load and the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cost {
+    /// Share of slots in use at the end.
+    pub load: f64,
+    /// Round trips of an insert, with displacements.
+    pub round_trips: f64,
+    /// Verbs.
+    pub verbs: f64,
+}
+
+fn key(i: u64) -> [u8; 4] {
+    (i as u32).to_le_bytes()
+}
+
+async fn join(pool: &Pool, me: &farindex_sim::Client, endpoint: Endpoint) -> Result<Rc<Session>, IndexError> {
+    let client = Client::register(pool, me.identity(), &endpoint).await?;
+    Ok(Rc::new(client.session(endpoint)))
+}
+
+/// Round trips and verbs of everything that a client has done.
+fn spent(endpoint: &Endpoint) -> (u64, u64) {
+    let meter = endpoint.meter();
+    let each = OpKind::ALL.iter().map(|kind| &meter.of(*kind).total);
+    each.fold((0, 0), |(trips, verbs), of| (trips + of.round_trips, verbs + of.reads + of.writes + of.cas + of.faa))
+}
+
+/// What was inserted, whether the table has to grow, and the costs.
+type Filling = (u64, bool, Vec<Cost>);
+
+async fn insert_all(session: Rc<Session>, config: Config, load: f64) -> Result<Filling, IndexError> {
+    let index = Cuckoo::create(&session, NAME, &config).await?;
+    let wanted = (config.slots as f64 * load) as u64;
+    let step = (config.slots / 20).max(1);
+    let (mut costs, mut before, mut since) = (Vec::new(), spent(session.endpoint()), 0);
+    for i in 0..wanted {
+        index.insert(&key(i), b"v.").await?;
+        let geometry = index.tables().first().map(|table| table.geometry());
+        let grows = geometry.is_some_and(|geometry| geometry.next.is_some() || geometry.current.generation > 0);
+        if grows {
+            return Ok((i, true, costs));
+        }
+        if (i + 1) % step == 0 || i + 1 == wanted {
+            let now = spent(session.endpoint());
+            let inserts = (i + 1 - since) as f64;
+            costs.push(Cost {
+                load: (i + 1) as f64 / config.slots as f64,
+                round_trips: (now.0 - before.0) as f64 / inserts,
+                verbs: (now.1 - before.1) as f64 / inserts,
+            });
+            (before, since) = (now, i + 1);
+        }
+    }
+    Ok((wanted, false, costs))
+}
+
+/// What ended a simulation that should have come to a result.
+fn cut_short(what: impl std::fmt::Display) -> IndexError {
+    IndexError::BadConfig(format!("the simulation ended early: {what}"))
+}
+
+impl Table {
+    /// Fills a table to this load, or until it has to grow.
+    pub fn fill(
+        preset: &Preset,
+        slots: u64,
+        associativity: u64,
+        lookup: Lookup,
+        load: f64,
+    ) -> Result<Table, IndexError> {
+        let node_len = (slots * WIDTH * 4).next_multiple_of(1 << 20) + (32 << 20);
+        let unbounded = SimConfig { max_steps: u64::MAX, max_time: Duration::MAX, ..SimConfig::default() };
+        let sim = Sim::new(1, SimConfig { nodes: 1, node_len, model: Some(preset.clone()), ..unbounded })?;
+        let clients = preset.compute_nodes * preset.clients_per_node;
+        let (fabric, harness) = (sim.fabric(), sim.harness());
+        let options = PoolOptions { client_slots: clients as u64 + 2, ..PoolOptions::default() };
+        let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
+        let pool = made.map_err(cut_short)??;
+        let config = Config { slots, width: WIDTH as usize, associativity, lookup, threshold: THRESHOLD, alpha: 100.0 };
+        let (filled, harness) = (pool.clone(), sim.harness());
+        let filling = sim.block_on(async move {
+            let session = join(&filled, &harness, harness.connect()).await?;
+            insert_all(session, config, load).await
+        });
+        let (entries, full, costs) = filling.map_err(cut_short)??;
+        Ok(Table { sim, pool, preset: preset.clone(), slots, entries, full, costs })
+    }
+
+    /// Share of slots in use.
+    pub fn load(&self) -> f64 {
+        self.entries as f64 / self.slots as f64
+    }
+
+    /// Every client looks up keys that are present, so many at the same time, for as much virtual time as is measured and as much
+    /// before.
+    pub fn rates(&self, outstanding: usize, span: Duration) -> Result<Rates, IndexError> {
+        let mut workers = Vec::new();
+        for number in 0..self.preset.compute_nodes * self.preset.clients_per_node {
+            let client = self.sim.client_on(number % self.preset.compute_nodes);
+            let (pool, me, endpoint) = (self.pool.clone(), client.clone(), client.connect());
+            let opened = self.sim.block_on(async move {
+                let session = join(&pool, &me, endpoint).await?;
+                Cuckoo::open(&session, NAME).await
+            });
+            workers.push((number, client, Rc::new(opened.map_err(cut_short)??)));
+        }
+        let from = self.sim.harness().connect().now() + span;
+        let measured = from..from + span;
+        let mut counts = Vec::new();
+        for (number, client, index) in &workers {
+            for coroutine in 0..outstanding {
+                let dice = Dice::new(1, (1 << 20 | *number as u64) << 8 | coroutine as u64);
+                let work = work(Rc::clone(index), self.entries, measured.clone(), dice);
+                counts.push(self.sim.spawn(client, work));
+            }
+        }
+        let ended = self.sim.run();
+        if !ended.is_done() {
+            return Err(cut_short(ended));
+        }
+        let mut total = Count::default();
+        for count in counts {
+            total.add(count.take().unwrap_or_else(|| Ok(Count::default()))?);
+        }
+        Ok(total.rates(span))
+    }
+}
+
+async fn work(index: Rc<Cuckoo>, entries: u64, measured: Range<Duration>, mut dice: Dice) -> Result<Count, IndexError> {
+    let mut count = Count::default();
+    let endpoint = index.session().endpoint();
+    loop {
+        let began = endpoint.now();
+        let reads = endpoint.meter().of(OpKind::Get).total.reads;
+        let found = index.get(&key(dice.below(entries.max(1)))).await?;
+        let now = endpoint.now();
+        if measured.contains(&now) {
+            count.lookups += 1;
+            count.matches += u64::from(found.is_some());
+            // Of all that this client has under way: on the whole, those of its lookups.
+            count.reads += endpoint.meter().of(OpKind::Get).total.reads - reads;
+            count.latency.push((now - began).as_nanos() as u64);
+        }
+        if now >= measured.end {
+            return Ok(count);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Moving a region of a table to the next table, and putting right what the dead have left of a region.
+//!
+//! An entry keeps its place and its number within the bucket, and a bucket of the next table is nobody else's until everything of
+//! the bucket before has been marked as moved: so what is moved always finds its slot, and is just written there.
+//!
+//! Whoever has claimed a region finds in it entries that are frozen, because they were being moved, or displaced. Which, the
+//! key's later places tell: what is there as well was displaced, and only has to be taken from here.
+
+use super::lookup::Op;
+use super::places::{Spots, first_slots, place_of};
+use super::{Cuckoo, Table};
+use crate::IndexError;
+use crate::keyhash::KeyHash;
+use crate::marks::mark;
+use crate::slotted::geometry::{REGION, Segment, signature};
+use crate::slotted::mover::{self, Entry, Form, Moves, corrupt, release, steps};
+use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
+use crate::slotted::walk::{Met, entries_of, read_region};
+use farindex_fabric::{Buf, Span};
+use farindex_pool::{Claim, IntentCell, Pin, Taken};
+
+/// Somebody who moves regions, under a pin.
+pub(super) struct Mover<'a> {
+    pub(super) cuckoo: &'a Cuckoo,
+    pub(super) table: &'a Table,
+    pub(super) pin: &'a Pin<'a>,
+}
+
+impl Moves for Mover<'_> {
+    fn pin(&self) -> &Pin<'_> {
+        self.pin
+    }
+    fn index(&self) -> u64 {
+        self.cuckoo.uid
+    }
+
+    async fn move_under_lock(
+        &self,
+        from: Segment,
+        to: Segment,
+        region: u64,
+        cell: &IntentCell<'_>,
+        seen: Buf,
+    ) -> Result<(), IndexError> {
+        mark!("cuckoo move");
+        let still = mover::freeze(self.span(), &from, region, seen).await?;
+        let entries = mover::entries(self.pin, &from, region, still).await?;
+        self.copy(&from, &to, &entries).await?;
+        mover::finish(self.pin, &from, region, cell, &entries).await?;
+        self.table.note(0, to.generation, entries.len() as i64);
+        Ok(())
+    }
+
+    async fn look_after(&self, from: Segment, _: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+        self.put_right(from, region).await
+    }
+}
+
+impl Mover<'_> {
+    fn span(&self) -> &Span {
+        self.pin.span()
+    }
+
+    /// Writes frozen entries to where they go in the next table.
+    async fn copy(&self, from: &Segment, to: &Segment, entries: &[Entry]) -> Result<(), IndexError> {
+        let associativity = self.table.own.associativity;
+        let mut batch = self.span().batch();
+        for Entry { source, hash, form, .. } in entries {
+            let Some(place) = place_of(*hash, from, associativity, *source) else {
+                return Err(corrupt(from.slot(*source), "an entry lies where none of its key's places is"));
+            };
+            let at = to.slot(first_slots(*hash, to, associativity)[place] + source % associativity);
+            match form {
+                Form::Head(head) => drop(batch.write_words(at, &[*head])),
+                Form::Inline { key, value } => {
+                    // Nobody has written there in this table but who moved this very entry, and that was the same.
+                    let tag = 1;
+                    let mut words = vec![slot::inline(tag, key.len(), value.len(), signature(*hash))];
+                    words.extend(slot::words(tag, key, value));
+                    batch.write_words(at, &words);
+                }
+            }
+        }
+        batch.post().await?;
+        Ok(())
+    }
+
+    /// Claims a region's lock if its holder has died, and finishes or undoes what it was at. If it is alive, says what to know it
+    /// by.
+    pub(super) async fn put_right(&self, segment: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+        let what = [steps::RESCUE, region, segment.generation, 0];
+        let lock = segment.lock(region);
+        match self.pin.session().claim(self.span(), lock, None, self.cuckoo.uid, what).await? {
+            Claim::Free | Claim::Unsteady => Ok(None),
+            Claim::Busy { names, .. } => Ok(Some(names)),
+            Claim::Taken(Taken { cell: Some(cell), .. }) => {
+                mark!("table rescue: region claimed");
+                match self.finish_or_undo(segment, region, &cell).await {
+                    Err(error @ IndexError::Fabric(_)) => Err(error),
+                    Err(error) => {
+                        release(self.span(), &segment, region, &cell).await?;
+                        Err(error)
+                    }
+                    Ok(()) => Ok(None),
+                }
+            }
+            Claim::Taken(_) => Ok(None),
+        }
+    }
+
+    async fn finish_or_undo(&self, segment: Segment, region: u64, cell: &IntentCell<'_>) -> Result<(), IndexError> {
+        // Under the lock: whoever has begun to move the region knew of the next table, and the root still names it.
+        let geometry = self.table.sync(self.span(), self.pin.epoch()).await?;
+        let next = geometry.next.filter(|_| geometry.current.generation == segment.generation);
+        let slots = read_region(self.span(), &segment, region).await?;
+        let (met, wrong) = entries_of(self.span(), &segment, region, slots).await?;
+        if let Some(what) = wrong.into_iter().next() {
+            return Err(corrupt(segment.slot(region * REGION), &what));
+        }
+        for entry in met.into_iter().filter(|entry| frozen(entry.head)) {
+            let head = match self.was_displaced(&segment, &entry).await? {
+                true => {
+                    mark!("cuckoo rescue: displaced");
+                    vacant(Slot::decode(entry.head).stamp_after(self.pin.epoch()))
+                }
+                false if next.is_some() => continue,
+                false => {
+                    mark!("cuckoo rescue: thawed");
+                    entry.head & !FROZEN
+                }
+            };
+            self.span().cas(entry.at, entry.head, head).await?;
+        }
+        match next {
+            Some(next) => {
+                let seen = read_region(self.span(), &segment, region).await?;
+                self.move_under_lock(segment, next, region, cell, seen).await
+            }
+            None => release(self.span(), &segment, region, cell).await,
+        }
+    }
+
+    /// Is a frozen entry at a later place of its key as well?
+    async fn was_displaced(&self, segment: &Segment, entry: &Met) -> Result<bool, IndexError> {
+        let hash = KeyHash::of(&entry.key);
+        let slot = (entry.at.offset() - segment.start.offset()) / segment.width as u64;
+        let Some(place) = place_of(hash, segment, self.table.own.associativity, slot) else {
+            return Err(corrupt(entry.at, "an entry lies where none of its key's places is"));
+        };
+        let mut op = Op::new(self.cuckoo, self.table, self.pin, hash, &entry.key);
+        op.counted = true;
+        loop {
+            let later: Spots = op.spots().into_iter().filter(|spot| spot.place > place).collect();
+            if later.is_empty() {
+                return Ok(false);
+            }
+            if let Some(found) = op.find_in(&later, later.len()).await? {
+                return Ok(found.is_some());
+            }
+        }
+    }
+}

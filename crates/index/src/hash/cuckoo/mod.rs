@@ -1,0 +1,400 @@
+//! Cuckoo hashing with three places for each key, in a table that clients change and grow.
+//!
+//! What T. Wang et al. (ADMS 2020, sections 2.2 and 4.5) compare linear probing with, after Pilaf, MemC3 and FaRM: their tables
+//! are only looked up. docs/protocols/cuckoo.md has the protocol, its linearization points, and the numbered deviations; this is
+//! the map:
+//!
+//! | Module | What it holds | Paper |
+//! |---|---|---|
+//! | [`slotted`](crate::slotted) | slots, segments, the root: what linear probing has as well | 4.1 |
+//! | [`places`] | where a key may lie | 2.2 |
+//! | `table` | buckets | 2.2 |
+//! | `lookup` | search | Algorithm 3 |
+//! | `many` | many lookups at once | Algorithm 1 |
+//! | `write` | insert, update, remove | |
+//! | `displace` | making room | 2.2 |
+//! | `migrate` | moving a region to the next table; what the dead leave | |
+//! | `walk` | every entry, for dumps and checks | |
+
+mod displace;
+mod lookup;
+mod many;
+mod migrate;
+pub mod places;
+mod table;
+mod walk;
+mod write;
+
+pub use table::{Buckets, Table};
+
+use crate::backoff::Backoff;
+use crate::block::{MAX_KEY, MAX_VALUE};
+use crate::handle::{self, Handle, has_handle};
+use crate::keyhash::KeyHash;
+use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::marks::mark;
+use crate::slotted::geometry::{self, REGION};
+use crate::slotted::mover::{Moves, Region};
+use crate::slotted::record::{Along, Record};
+use crate::slotted::slot;
+use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::{IndexError, Value};
+use displace::{Displacer, Room};
+use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::layout::CONFIG_LEN;
+use farindex_pool::{IndexInfo, Pin, Session};
+use lookup::Op;
+use migrate::Mover;
+use places::MAX_ASSOCIATIVITY;
+use serde::{Deserialize, Serialize};
+use std::rc::Rc;
+
+/// This kind's number in the catalog.
+pub const KIND: u32 = 5;
+/// Version of its format.
+pub const FORMAT: u32 = 1;
+
+/// How a lookup READs a key's places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lookup {
+    /// All in one batch.
+    #[default]
+    Parallel,
+    /// One after the other, until the key is found.
+    Sequential,
+}
+
+/// Settings of a cuckoo index.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Slots of a new table on each memory node; rounded up to whole regions.
+    pub slots: u64,
+    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together always fit in the slot; of 8-byte words behind the
+    /// first each takes 7 bytes more. Whatever is longer lies out of band.
+    pub width: usize,
+    /// Slots of a bucket: 1, 2 or 4.
+    pub associativity: u64,
+    /// How lookups READ.
+    pub lookup: Lookup,
+    /// Share of slots in use at which a table is moved to a larger one.
+    pub threshold: f64,
+    /// How rarely workers look at the root, as in SHARD's section 3.4.
+    pub alpha: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { slots: 1024, width: 32, associativity: 4, lookup: Lookup::Parallel, threshold: 0.8, alpha: 0.1 }
+    }
+}
+
+impl Config {
+    fn regions(&self) -> u64 {
+        self.slots.div_ceil(REGION).max(1)
+    }
+}
+
+impl Settings for Config {
+    fn check(&self) -> Result<(), IndexError> {
+        let bad = |what: String| Err(IndexError::BadConfig(what));
+        if self.regions() > geometry::MAX_REGIONS {
+            return bad(format!("{} slots: a table has at most {}", self.slots, geometry::MAX_REGIONS * REGION));
+        }
+        if !(8..=slot::MAX_WIDTH).contains(&self.width) || !self.width.is_multiple_of(8) {
+            let (width, most) = (self.width, slot::MAX_WIDTH);
+            return bad(format!("slots of {width} bytes: it takes a multiple of 8 from 8 to {most}"));
+        }
+        if ![1, 2, MAX_ASSOCIATIVITY as u64].contains(&self.associativity) {
+            return bad(format!("buckets of {} slots: they have 1, 2 or {MAX_ASSOCIATIVITY}", self.associativity));
+        }
+        if !(0.05..=0.98).contains(&self.threshold) {
+            return bad(format!("a load threshold of {}: it takes 0.05 to 0.98", self.threshold));
+        }
+        if !(0.0..=100.0).contains(&self.alpha) {
+            return bad(format!("alpha {}: it takes 0 to 100", self.alpha));
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> [u8; CONFIG_LEN] {
+        let sequential = u64::from(self.lookup == Lookup::Sequential);
+        let small = (self.width as u64 / 8) | (self.associativity << 8) | (sequential << 16);
+        let words = [self.slots, self.threshold.to_bits(), self.alpha.to_bits(), small];
+        let mut bytes = [0; CONFIG_LEN];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
+        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
+        let config = Config {
+            slots: word(0),
+            threshold: f64::from_bits(word(1)),
+            alpha: f64::from_bits(word(2)),
+            width: (word(3) & 0xFF) as usize * 8,
+            associativity: word(3) >> 8 & 0xFF,
+            lookup: if word(3) >> 16 & 1 == 1 { Lookup::Sequential } else { Lookup::Parallel },
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A cuckoo index, as one worker thread uses it.
+pub struct Cuckoo {
+    handle: Handle<Config, Table>,
+}
+
+has_handle!(Cuckoo, Handle<Config, Table>);
+
+/// What a write does with a key that is present, and with one that is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Insert,
+    Update,
+    Upsert,
+}
+
+/// What a write did.
+enum Wrote {
+    /// Into the segment of this generation.
+    Inserted(u64),
+    Updated,
+    Exists,
+    Absent,
+    /// Nothing: all slots of the key's places are in use.
+    Full,
+}
+
+impl Cuckoo {
+    /// Makes an index and opens it.
+    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
+        let shape = (config.regions(), config.width);
+        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, shape).await;
+        let undo = async |span: &Span, roots: &[RemotePtr], _| {
+            for root in roots {
+                Table::free_segments(session, span, *root, config.width).await?;
+                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
+            }
+            Ok(())
+        };
+        handle::create(session, name, config, make, undo).await
+    }
+
+    /// Opens an index that was found in the catalog.
+    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+        let config = expect_kind::<Self>(info)?;
+        let pin = session.pin(session.span(OpKind::Other))?;
+        let mut tables = Vec::new();
+        for root in handle::roots(session, pin.span(), info).await? {
+            tables.push(Table::open(&pin, root, seal(session, info.uid), config.pacing(), config.buckets()).await?);
+        }
+        drop(pin);
+        Ok(Cuckoo { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
+    }
+
+    /// How often the table that has been moved most has been moved, as far as this worker knows.
+    pub fn resizes(&self) -> u64 {
+        self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
+    }
+
+    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> Mover<'a> {
+        Mover { cuckoo: self, table, pin }
+    }
+
+    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
+    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
+    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+        table.advance_by(&self.mover(table, pin)).await
+    }
+
+    /// Displaces entries until there is a free slot at one of the key's places, if there is none; `false` if that takes a larger
+    /// table.
+    pub async fn displace(&self, key: &[u8]) -> Result<bool, IndexError> {
+        let hash = KeyHash::of(key);
+        let (table, pin) = (self.table(hash), self.session.pin(self.session.span(OpKind::Maintenance))?);
+        if !table.is_checked(pin.epoch()) {
+            table.sync(pin.span(), pin.epoch()).await?;
+        }
+        Ok(Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await? != Room::None)
+    }
+
+    /// Between operations: growth and reclamation. Whoever inserts moves two regions of a table that is being moved, whoever
+    /// changes something else one.
+    async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
+        if inserted && table.crowded() {
+            let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+            table.grow(&pin, self.uid, false).await?;
+        }
+        for _ in 0..1 + usize::from(inserted) {
+            if table.geometry().state.growing() {
+                let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+                self.advance(table, &pin).await?;
+            }
+        }
+        self.reclaim().await
+    }
+
+    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, value)?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let span = self.session.span(kind);
+        let (record, mut along) = Record::new(&self.session, &span, table.root().node(), (hash, key, value)).await?;
+        let (mut span, mut backoff) = (Some(span), Backoff::default());
+        let wrote = loop {
+            let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
+            match self.write_once(table, span, mode, &record, &mut along).await {
+                Ok(Wrote::Full) => {}
+                wrote => break wrote,
+            }
+            if let Err(error) = self.make_room(table, hash, &mut backoff).await {
+                break Err(error);
+            }
+        };
+        if let Ok(Wrote::Inserted(generation)) = wrote {
+            table.note(1, generation, 1);
+        }
+        match &wrote {
+            Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
+            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
+            Err(IndexError::Fabric(_)) => {}
+            // The block was written, but nothing points to it.
+            _ => record.discard(&self.session),
+        }
+        self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
+        wrote
+    }
+
+    async fn write_once(
+        &self,
+        table: &Table,
+        span: Span,
+        mode: Mode,
+        record: &Record<'_>,
+        along: &mut Along,
+    ) -> Result<Wrote, IndexError> {
+        let pin = self.session.pin(span)?;
+        Op::new(self, table, &pin, record.hash, record.key).write(mode, record, along).await
+    }
+
+    /// All slots of the key's places are in use: moves the regions that they lie in, if the table is being moved, or else
+    /// entries to later places of theirs; if that leads nowhere, to a larger table.
+    async fn make_room(&self, table: &Table, hash: KeyHash, backoff: &mut Backoff) -> Result<(), IndexError> {
+        let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
+        if !table.is_checked(pin.epoch()) {
+            table.sync(pin.span(), pin.epoch()).await?;
+        }
+        let mut moved = true;
+        if let Some(next) = table.geometry().next {
+            let from = table.geometry().current;
+            for first in places::first_slots(hash, &from, table.own.associativity) {
+                mark!("cuckoo put: moves what is in the way");
+                let done = self.mover(table, &pin).move_region(from, next, first / REGION).await?;
+                moved &= done == Region::Done;
+            }
+        }
+        let room = match moved {
+            true => Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await?,
+            false => Room::Changed,
+        };
+        match room {
+            Room::Made => return Ok(()),
+            Room::None if !table.geometry().state.growing() => table.grow(&pin, self.uid, true).await?,
+            Room::None | Room::Changed => {}
+        }
+        if let Some((lock, names)) = self.advance(table, &pin).await? {
+            backoff.bear(&self.session, pin.span(), lock, names).await?;
+        }
+        drop(pin);
+        backoff.wait(&self.session).await;
+        Ok(())
+    }
+}
+
+pool_index!(Cuckoo, Config, KIND, "cuckoo", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
+
+impl HashIndex for Cuckoo {
+    fn limits(&self) -> Limits {
+        Limits { key: MAX_KEY, value: MAX_VALUE }
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        Ok(Op::new(self, self.table(hash), &pin, hash, key).find().await?.map(|hit| hit.value))
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.look_up_many(keys).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
+            Wrote::Exists => Ok(Insert::Exists),
+            _ => Ok(Insert::Inserted),
+        }
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        match self.write(OpKind::Update, Mode::Update, key, value).await? {
+            Wrote::Absent => Ok(Update::Absent),
+            _ => Ok(Update::Updated),
+        }
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
+            Wrote::Updated => Ok(Upsert::Updated),
+            _ => Ok(Upsert::Inserted),
+        }
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        let table = self.table(hash);
+        let (removed, generation) = {
+            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
+            Op::new(self, table, &pin, hash, key).remove().await?
+        };
+        if removed == Remove::Removed {
+            table.note(-1, generation, -1);
+        }
+        self.after(table, false).await?;
+        Ok(removed)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        (self.tables.len() * size_of::<Table>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_back() {
+        let config =
+            Config { slots: 77, width: 128, associativity: 1, lookup: Lookup::Sequential, ..Config::default() };
+        assert_eq!(Config::decode(&config.encode()), Ok(config));
+        for bad in [
+            Config { width: 12, ..config },
+            Config { width: 136, ..config },
+            Config { associativity: 3, ..config },
+            Config { associativity: 8, ..config },
+            Config { threshold: 1.0, ..config },
+            Config { alpha: f64::NAN, ..config },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+            // Widths are kept in words: one that is no multiple of 8 cannot come back as such.
+            assert!(!bad.width.is_multiple_of(8) || Config::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+    }
+}

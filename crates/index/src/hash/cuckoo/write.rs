@@ -1,0 +1,231 @@
+//! Inserting, changing, removing.
+//!
+//! Changing and removing is one CAS of a head word. An insert holds the lock of the region in which the key's first place lies:
+//! so of two inserts of one key the second one READs what the first one has put in. How a record gets into its slot,
+//! [`record`](crate::slotted::record) says.
+
+use super::lookup::{Free, Hit, Op, Scope, Seen};
+use super::places::Spots;
+use super::{Mode, Wrote};
+use crate::IndexError;
+use crate::faults::{Fault, planted};
+use crate::marks::mark;
+use crate::slotted::geometry::{DONE, LOCKED, Segment};
+use crate::slotted::mover::{release, steps};
+use crate::slotted::record::{Along, Record};
+use crate::slotted::slot::{Slot, vacant};
+use crate::slotted::table::clear;
+use crate::traits::Remove;
+use farindex_fabric::Buf;
+use farindex_pool::{Intent, IntentCell};
+
+/// What became of an attempt to insert.
+enum Put {
+    /// Into the segment of this generation.
+    Done(u64),
+    Exists,
+    /// Look again.
+    Again,
+    /// All slots of the key's places are in use.
+    Full,
+}
+
+impl Op<'_> {
+    /// Looks for the key, and does what `mode` says.
+    pub(super) async fn write(
+        &mut self,
+        mode: Mode,
+        record: &Record<'_>,
+        along: &mut Along,
+    ) -> Result<Wrote, IndexError> {
+        loop {
+            if mode != Mode::Insert {
+                match self.find_to_change(along).await? {
+                    Some(hit) if self.replace(&hit, record).await? => return Ok(Wrote::Updated),
+                    None if mode == Mode::Update && self.find().await?.is_none() => return Ok(Wrote::Absent),
+                    None if mode == Mode::Upsert => {}
+                    _ => continue,
+                }
+            }
+            match self.put(record, along).await? {
+                Put::Done(generation) => return Ok(Wrote::Inserted(generation)),
+                Put::Exists if mode == Mode::Insert => return Ok(Wrote::Exists),
+                Put::Full => return Ok(Wrote::Full),
+                Put::Exists | Put::Again => {}
+            }
+        }
+    }
+
+    /// The table whose region lock is the key's: the oldest one, behind the one of generation `moved`, in which the region of its
+    /// first place has been moved.
+    fn lock_of(spots: &Spots, moved: Option<u64>) -> Option<(Segment, u64)> {
+        let mut firsts = spots.iter().filter(|spot| spot.place == 0 && Some(spot.segment.generation) > moved);
+        firsts.next().map(|spot| (spot.segment, spot.region()))
+    }
+
+    /// Puts the key in if it is absent.
+    async fn put(&mut self, record: &Record<'_>, along: &mut Along) -> Result<Put, IndexError> {
+        self.know_table().await?;
+        let mut moved = None;
+        loop {
+            let spots = self.spots();
+            let Some((segment, region)) = Self::lock_of(&spots, moved) else {
+                self.again()?;
+                self.table.sync(self.span(), self.pin.epoch()).await?;
+                continue;
+            };
+            let lock = segment.lock(region);
+            let cell = self.pin.session().intent_cell(lock.at.node()).await?;
+            let mut batch = self.span().batch();
+            if let Some((ptr, buf)) = along.take() {
+                batch.write(ptr, buf);
+            }
+            let what = [steps::PUT, region, segment.generation, 0];
+            cell.declare(&mut batch, &Intent { index: self.cuckoo.uid(), lock, what });
+            let taken = match planted(Fault::CuckooUnlocked) {
+                true => None,
+                false => Some(batch.cas(lock.at, 0, LOCKED)),
+            };
+            let len = self.table.own.bucket_bytes();
+            let tickets: Vec<_> = spots.iter().map(|spot| batch.read(spot.at(), len)).collect();
+            let mut done = batch.post().await?;
+            let held = taken.map_or(0, |taken| done.old(taken));
+            let bufs = tickets.into_iter().map(|ticket| done.buf(ticket)).collect();
+            drop(done);
+            match held {
+                0 => {}
+                DONE => {
+                    mark!("cuckoo put: the next table's lock");
+                    clear(self.span(), &cell).await?;
+                    moved = Some(segment.generation);
+                    continue;
+                }
+                _ => {
+                    mark!("cuckoo put: lock lost");
+                    clear(self.span(), &cell).await?;
+                    drop(cell);
+                    self.await_region(segment, region).await?;
+                    continue;
+                }
+            }
+            return match self.put_under_lock(record, &spots, bufs, (&segment, region), &cell).await {
+                // Only a failed verb leaves it open what holds (N7).
+                Err(error @ IndexError::Fabric(_)) => Err(error),
+                Err(error) => {
+                    release(self.span(), &segment, region, &cell).await?;
+                    Err(error)
+                }
+                Ok(put) => Ok(put),
+            };
+        }
+    }
+
+    /// Learns of the root if it is time, before anything is changed.
+    async fn know_table(&mut self) -> Result<(), IndexError> {
+        let mut batch = self.pin.span().batch();
+        if !std::mem::replace(&mut self.counted, true)
+            && let Some(sync) = self.table.count_operation(&mut batch, self.pin.epoch())
+        {
+            let mut done = batch.post().await?;
+            self.table.finish_sync(&sync, &mut done)?;
+        }
+        if !self.table.is_checked(self.pin.epoch()) {
+            self.table.sync(self.span(), self.pin.epoch()).await?;
+        }
+        Ok(())
+    }
+
+    /// Under the lock, which it releases unless it fails.
+    async fn put_under_lock(
+        &mut self,
+        record: &Record<'_>,
+        spots: &Spots,
+        mut bufs: Vec<Buf>,
+        (segment, region): (&Segment, u64),
+        cell: &IntentCell<'_>,
+    ) -> Result<Put, IndexError> {
+        let mut seen = self.sift(spots, &mut bufs, Scope::Room)?;
+        self.verify(&mut seen, Scope::Room).await?;
+        let free = match seen.hits.is_empty() {
+            false => Err(Put::Exists),
+            true if !self.makes_sense(&seen).await? => Err(Put::Again),
+            true => self.choose(record, seen),
+        };
+        let free = match free {
+            Ok(free) => free,
+            Err(put) => {
+                release(self.span(), segment, region, cell).await?;
+                return Ok(put);
+            }
+        };
+        let (old, epoch) = (Slot::decode(free.head), self.pin.epoch());
+        let inline = record.goes_inline(segment.width, old, epoch);
+        let head = record.head(old, inline, epoch);
+        let at = free.spot.segment.slot(free.index);
+        let mut batch = self.span().batch();
+        let put = batch.cas(at, free.head, head);
+        batch.cas(segment.lock(region).at, LOCKED, 0);
+        cell.clear(&mut batch);
+        if batch.post().await?.old(put) != free.head {
+            mark!("cuckoo put: CAS lost");
+            return Ok(Put::Again);
+        }
+        if inline {
+            record.settle_inline(self.pin, at, head, &free.behind).await?;
+        }
+        Ok(Put::Done(free.spot.segment.generation))
+    }
+
+    /// The first free slot that the record may go behind the head of, or else the first one.
+    fn choose(&self, record: &Record<'_>, seen: Seen) -> Result<Free, Put> {
+        let epoch = self.pin.epoch();
+        let suits = |free: &Free| record.goes_inline(free.spot.segment.width, Slot::decode(free.head), epoch);
+        let mut free = seen.free;
+        if free.is_empty() {
+            return Err(Put::Full);
+        }
+        Ok(free.swap_remove(free.iter().position(suits).unwrap_or_default()))
+    }
+
+    /// Replaces the entry of a present key.
+    async fn replace(&mut self, hit: &Hit, record: &Record<'_>) -> Result<bool, IndexError> {
+        let (old, epoch) = (Slot::decode(hit.head), self.pin.epoch());
+        let inline = record.goes_inline(hit.spot.segment.width, old, epoch);
+        let head = record.head(old, inline, epoch);
+        if !self.swap(hit, head).await? {
+            return Ok(false);
+        }
+        if inline {
+            mark!("cuckoo replace: inline again");
+            record.settle_inline(self.pin, hit.spot.segment.slot(hit.index), head, &hit.behind).await?;
+        }
+        Ok(true)
+    }
+
+    /// CASes the head of a present key; on success its block is retired.
+    async fn swap(&mut self, hit: &Hit, head: u64) -> Result<bool, IndexError> {
+        let done = self.span().cas(hit.spot.segment.slot(hit.index), hit.head, head).await? == hit.head;
+        if !done {
+            mark!("cuckoo replace: CAS lost");
+        } else if let Some((ptr, len)) = hit.block {
+            self.pin.retire(ptr, len);
+        }
+        Ok(done)
+    }
+
+    /// Takes the key out, of the segment of this generation.
+    pub(super) async fn remove(&mut self) -> Result<(Remove, u64), IndexError> {
+        loop {
+            let Some(hit) = self.find_to_change(&mut None).await? else {
+                match self.find().await? {
+                    None => return Ok((Remove::Absent, 0)),
+                    Some(_) => continue,
+                }
+            };
+            let head = vacant(Slot::decode(hit.head).stamp_after(self.pin.epoch()));
+            if self.swap(&hit, head).await? {
+                return Ok((Remove::Removed, hit.spot.segment.generation));
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Moving a region of a table to the next table: what every kind does alike.
+//!
+//! Invariants: a region's slots that are frozen are changed by the holder of the region's lock alone; who holds it has an intent
+//! that names it. What is copied is read from slots that stand still, so whoever takes over from a dead mover copies the same.
+//!
+//! 1. *Freeze*, by CAS: free slots are sealed, entries frozen. READ again, until nothing changes any more.
+//! 2. *Copy*: as the kind does it.
+//! 3. *Release*: frozen entries are marked as moved; the region is marked as done.
+
+use super::geometry::{DONE, LOCKED, REGION, Segment};
+use super::slot::{self, FROZEN, MOVED, SEALED, Slot, Stamp, frozen, gather};
+use super::table::clear;
+use crate::IndexError;
+use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
+use crate::faults::{Fault, planted};
+use crate::keyhash::KeyHash;
+use crate::marks::mark;
+use farindex_fabric::{Buf, RemotePtr, Span};
+use farindex_pool::{Claim, Intent, IntentCell, Pin, PoolError, Taken};
+use std::future::Future;
+
+/// What an intent's first word says.
+pub(crate) mod steps {
+    /// Making the next table: then the generation, and the regions it will have.
+    pub(crate) const GROW: u64 = 1;
+    /// Moving a region: then its number and the generation.
+    pub(crate) const MOVE: u64 = 2;
+    /// Finishing what a dead client has left.
+    pub(crate) const RESCUE: u64 = 3;
+    /// Putting a key in: then the region and the generation.
+    pub(crate) const PUT: u64 = 4;
+    /// Displacing an entry: then its slot and the generation, and the address that it goes to.
+    pub(crate) const DISPLACE: u64 = 5;
+}
+
+/// How a region is doing after an attempt to move it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// It has been moved.
+    Done,
+    /// Somebody else is moving it.
+    Busy,
+}
+
+/// An entry on its way.
+pub(crate) struct Entry {
+    /// Its slot.
+    pub(crate) source: u64,
+    pub(crate) hash: KeyHash,
+    pub(crate) form: Form,
+    /// The block that it leaves behind.
+    pub(crate) leaves: Option<(RemotePtr, u64)>,
+}
+
+/// What of an entry is copied.
+pub(crate) enum Form {
+    /// The same key and value in the head, or the same block.
+    Head(u64),
+    /// Behind the head.
+    Inline { key: Vec<u8>, value: Vec<u8> },
+}
+
+pub(crate) fn corrupt(at: RemotePtr, what: &str) -> IndexError {
+    PoolError::Corrupt { at, what: what.to_owned() }.into()
+}
+
+/// Somebody who moves regions, under a pin.
+pub(crate) trait Moves {
+    /// The pin.
+    fn pin(&self) -> &Pin<'_>;
+    /// The uid of the index, which goes into intents.
+    fn index(&self) -> u64;
+    /// Moves a region, of which `seen` has been read, under its lock.
+    fn move_under_lock(
+        &self,
+        from: Segment,
+        to: Segment,
+        region: u64,
+        cell: &IntentCell<'_>,
+        seen: Buf,
+    ) -> impl Future<Output = Result<(), IndexError>>;
+
+    /// Moves a region, unless that was done or somebody is at it.
+    async fn move_region(&self, from: Segment, to: Segment, region: u64) -> Result<Region, IndexError> {
+        let (lock, span) = (from.lock(region), self.pin().span());
+        let cell = self.pin().session().intent_cell(lock.at.node()).await?;
+        let mut batch = span.batch();
+        let what = [steps::MOVE, region, from.generation, 0];
+        cell.declare(&mut batch, &Intent { index: self.index(), lock, what });
+        let taken = batch.cas(lock.at, 0, LOCKED);
+        let read = batch.read(from.slot(region * REGION), REGION as usize * from.width);
+        let mut done = batch.post().await?;
+        match done.old(taken) {
+            0 => {
+                let seen = done.buf(read);
+                drop(done);
+                self.move_locked(from, to, region, &cell, seen).await.map(|()| Region::Done)
+            }
+            other => {
+                clear(span, &cell).await?;
+                Ok(if other == DONE { Region::Done } else { Region::Busy })
+            }
+        }
+    }
+
+    /// Claims a region's lock if its holder has died, and moves the region. If it is alive, says what to know it by.
+    async fn look_after(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+        let what = [steps::RESCUE, region, from.generation, 0];
+        let (lock, span) = (from.lock(region), self.pin().span());
+        match self.pin().session().claim(span, lock, None, self.index(), what).await? {
+            Claim::Free | Claim::Unsteady => Ok(None),
+            Claim::Busy { names, .. } => Ok(Some(names)),
+            Claim::Taken(Taken { cell: Some(cell), .. }) => {
+                mark!("table rescue: region claimed");
+                let seen = span.read(from.slot(region * REGION), REGION as usize * from.width).await?;
+                self.move_locked(from, to, region, &cell, seen).await.map(|()| None)
+            }
+            Claim::Taken(_) => Ok(None),
+        }
+    }
+
+    /// Under the lock. It is not left held because something was wrong; only a failed verb leaves it open what holds (N7).
+    async fn move_locked(
+        &self,
+        from: Segment,
+        to: Segment,
+        region: u64,
+        cell: &IntentCell<'_>,
+        seen: Buf,
+    ) -> Result<(), IndexError> {
+        match self.move_under_lock(from, to, region, cell, seen).await {
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            Err(error) => {
+                release(self.pin().span(), &from, region, cell).await?;
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Lets go of a region that is not done.
+pub(crate) async fn release(
+    span: &Span,
+    segment: &Segment,
+    region: u64,
+    cell: &IntentCell<'_>,
+) -> Result<(), IndexError> {
+    let mut batch = span.batch();
+    batch.cas(segment.lock(region).at, LOCKED, 0);
+    cell.clear(&mut batch);
+    batch.post().await?;
+    Ok(())
+}
+
+/// Marks entries as moved, and their region as done; the blocks that they leave behind are retired.
+pub(crate) async fn finish(
+    pin: &Pin<'_>,
+    from: &Segment,
+    region: u64,
+    cell: &IntentCell<'_>,
+    entries: &[Entry],
+) -> Result<(), IndexError> {
+    let mut batch = pin.span().batch();
+    for entry in entries {
+        batch.write_words(from.slot(entry.source), &[MOVED]);
+    }
+    batch.cas(from.lock(region).at, LOCKED, DONE);
+    cell.clear(&mut batch);
+    batch.post().await?;
+    for (ptr, len) in entries.iter().filter_map(|entry| entry.leaves) {
+        pin.retire(ptr, len);
+    }
+    Ok(())
+}
+
+/// Makes every slot of the region stand still; returns what they hold then.
+pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: Buf) -> Result<Buf, IndexError> {
+    let first = region * REGION;
+    loop {
+        let mut batch = span.batch();
+        for (index, slot) in (first..).zip(seen.words().chunks_exact(from.width / 8)) {
+            let head = slot.first().copied().unwrap_or_default();
+            match Slot::decode(head) {
+                Slot::Empty if planted(Fault::LinearUnsealed) => {}
+                Slot::Empty | Slot::Vacant { .. } => drop(batch.cas(from.slot(index), head, SEALED)),
+                Slot::Tiny { .. } | Slot::Inline { .. } | Slot::Heap { .. } if !frozen(head) => {
+                    batch.cas(from.slot(index), head, head | FROZEN);
+                }
+                Slot::Unknown | Slot::Reserved(_) => {
+                    return Err(corrupt(from.slot(index), &format!("a slot of a whole table holds {head:#018x}")));
+                }
+                _ => {}
+            }
+        }
+        if batch.is_empty() {
+            return Ok(seen);
+        }
+        let again = batch.read(from.slot(first), REGION as usize * from.width);
+        seen = batch.post().await?.buf(again);
+    }
+}
+
+/// The frozen entries, and what becomes of them. A record that fits behind a head goes there.
+pub(crate) async fn entries(
+    pin: &Pin<'_>,
+    from: &Segment,
+    region: u64,
+    mut still: Buf,
+) -> Result<Vec<Entry>, IndexError> {
+    let step = from.width / 8;
+    let stamp = Stamp::of_pin(pin.epoch());
+    let fits = slot::capacity(from.width);
+    let (mut entries, mut blocks) = (Vec::new(), Vec::new());
+    let mut batch = pin.span().block_batch();
+    for (i, source) in (region * REGION..(region + 1) * REGION).enumerate() {
+        let first = i * step;
+        let head = still.words().get(first).copied().unwrap_or_default();
+        match Slot::decode(head) {
+            Slot::Tiny { key, .. } => {
+                let key = still.bytes().get(first * 8..first * 8 + key).unwrap_or_default();
+                let form = Form::Head(slot::restamped(head, stamp));
+                entries.push(Entry { source, hash: KeyHash::of(key), form, leaves: None });
+            }
+            Slot::Inline { tag, key, value, .. } => {
+                let words = still.words_mut().get_mut(first + 1..first + step).unwrap_or_default();
+                if !slot::whole(tag, key + value, words) {
+                    return Err(corrupt(from.slot(source), "a record's words do not belong together"));
+                }
+                let bytes = still.bytes_mut().get_mut((first + 1) * 8..(first + step) * 8).unwrap_or_default();
+                gather(bytes, key + value);
+                let (key, rest) = bytes.split_at_checked(key).unwrap_or_default();
+                let value = rest.get(..value).unwrap_or_default();
+                let form = Form::Inline { key: key.to_vec(), value: value.to_vec() };
+                entries.push(Entry { source, hash: KeyHash::of(key), form, leaves: None });
+            }
+            Slot::Heap { ptr, units, .. } => {
+                let len = units as usize * UNIT;
+                // Only a block that may be short enough is worth more than its header.
+                let whole = len < block::block_len(fits, 0) + UNIT && fits > 0;
+                blocks.push((source, head, ptr, batch.read(ptr, if whole { len } else { HEADER_LEN })));
+            }
+            _ => {}
+        }
+    }
+    let mut done = batch.post().await?;
+    for (source, head, ptr, ticket) in blocks {
+        let buf = done.buf(ticket);
+        let header = Header::decode(buf.words());
+        let header = header.ok_or_else(|| corrupt(ptr, "a block's header makes no sense"))?;
+        let entry = match block::decode(&buf) {
+            Decoded::Sound(_, key, value) if header.key_len + header.value_len <= fits => {
+                let part = |range: std::ops::Range<usize>| buf.bytes().get(range).unwrap_or_default().to_vec();
+                let form = Form::Inline { key: part(key), value: part(value) };
+                let leaves = Some((ptr, header.block_len() as u64));
+                Entry { source, hash: header.hash, form, leaves }
+            }
+            _ => {
+                let form = Form::Head(slot::restamped(head, stamp));
+                Entry { source, hash: header.hash, form, leaves: None }
+            }
+        };
+        entries.push(entry);
+    }
+    Ok(entries)
+}

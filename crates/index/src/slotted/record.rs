@@ -1,0 +1,92 @@
+//! Putting a record into a slot: one CAS of a head word.
+//!
+//! A record that fits the head word is in it. Every other one is in a block when its head is CASed in; if it fits the words
+//! behind the head, and those are nobody's, whoever put it in moves it there: WRITE of the words, and CAS of the head from
+//! *heap* to *inline*, in one batch. So nobody ever waits for the writer of a slot, and a writer that dies leaves an entry.
+
+use super::geometry::signature;
+use super::slot::{self, DEAD, Slot, Stamp};
+use crate::IndexError;
+use crate::block;
+use crate::keyhash::KeyHash;
+use crate::marks::mark;
+use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
+use farindex_pool::{Pin, Session};
+use smallvec::SmallVec;
+
+/// Words behind a head: those of the usual width need no allocation.
+pub(crate) type Behind = SmallVec<[u64; 3]>;
+/// A block that is written in an operation's first batch.
+pub(crate) type Along = Option<(RemotePtr, Buf)>;
+
+/// What is to be put in.
+pub(crate) struct Record<'a> {
+    pub(crate) hash: KeyHash,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    /// Its block and the block's length, unless it fits a head word.
+    pub(crate) block: Option<(RemotePtr, usize)>,
+}
+
+impl<'a> Record<'a> {
+    /// With a block of its own on this node, if it needs one, which is yet to be written.
+    pub(crate) async fn new(
+        session: &Session,
+        span: &Span,
+        node: NodeId,
+        (hash, key, value): (KeyHash, &'a [u8], &'a [u8]),
+    ) -> Result<(Self, Along), IndexError> {
+        if key.len() + value.len() <= slot::TINY {
+            return Ok((Record { hash, key, value, block: None }, None));
+        }
+        let len = block::block_len(key.len(), value.len());
+        let ptr = session.alloc(span, node, len as u64).await?;
+        let along = Some((ptr, block::encode(session.endpoint(), hash, key, value)));
+        Ok((Record { hash, key, value, block: Some((ptr, len)) }, along))
+    }
+
+    /// Its block was perhaps written, but nothing points to it.
+    pub(crate) fn discard(&self, session: &Session) {
+        if let Some((ptr, len)) = self.block {
+            session.discard(ptr, len as u64);
+        }
+    }
+
+    /// Does it go behind the head that replaces `old`, in a slot of `width` bytes?
+    pub(crate) fn goes_inline(&self, width: usize, old: Slot, epoch: u64) -> bool {
+        self.block.is_some()
+            && self.key.len() + self.value.len() <= slot::capacity(width)
+            && old.yields_its_words(epoch)
+    }
+
+    /// The head for it in place of `old`, by an operation that is pinned at `epoch`.
+    pub(crate) fn head(&self, old: Slot, inline: bool, epoch: u64) -> u64 {
+        let stamp = if inline { Stamp::CLAIMED } else { old.stamp_after(epoch) };
+        match self.block {
+            Some((ptr, len)) => slot::heap(ptr, len, signature(self.hash), stamp),
+            None => slot::tiny(self.key, self.value, stamp).unwrap_or(DEAD),
+        }
+    }
+
+    /// Moves it from its block to the words behind its head, which are claimed. If somebody was faster with the next change, it
+    /// stays.
+    pub(crate) async fn settle_inline(
+        &self,
+        pin: &Pin<'_>,
+        at: RemotePtr,
+        head: u64,
+        behind: &[u64],
+    ) -> Result<(), IndexError> {
+        let tag = slot::unused_tag(behind);
+        let mut batch = pin.span().batch();
+        batch.write_words(at.add(8), &slot::words(tag, self.key, self.value));
+        let inline = slot::inline(tag, self.key.len(), self.value.len(), signature(self.hash));
+        let swapped = batch.cas(at, head, inline);
+        if batch.post().await?.old(swapped) != head {
+            mark!("slot inline: overtaken");
+        } else if let Some((ptr, len)) = self.block {
+            pin.retire(ptr, len as u64);
+        }
+        Ok(())
+    }
+}

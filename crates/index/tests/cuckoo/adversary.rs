@@ -1,0 +1,91 @@
+//! Cuckoo hashing under the adversary: many seeds, every history checked, every index audited.
+//!
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test cuckoo adversary` runs more of them;
+//! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
+
+use crate::{common, marks};
+use farindex_sim::ODDS;
+use farindex_testkit::cuckoo::{CuckooUnderTest, packed};
+use farindex_testkit::shard::come_and_go;
+use farindex_testkit::{Setup, run_seeds, seeds_or};
+
+/// Paths that some of 300 seeds pass.
+const COMMON: &[&str] = &[
+    "cuckoo change: waits for a move",
+    "cuckoo displace",
+    "cuckoo lookup: a newer table",
+    "cuckoo move",
+    "cuckoo put: lock lost",
+    "cuckoo put: the next table's lock",
+    "cuckoo replace: CAS lost",
+    "cuckoo replace: inline again",
+    "slot inline: overtaken",
+    "table grow",
+    "table grow: settled",
+];
+
+/// The same where clients die.
+const COMMON_WITH_DEATHS: &[&str] =
+    &["table rescue: region claimed", "takeover: client evicted", "takeover: held by somebody alive"];
+
+#[test]
+fn survives_the_adversary() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::default(), &CuckooUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted"]);
+    // It takes somebody's death, or many lookups at once.
+    all.retain(|mark| !mark.contains(" rescue: ") && !mark.starts_with("cuckoo many: "));
+    marks::assert_passed(&totals, &all, COMMON);
+}
+
+/// Tables that are filled up, so that displacements meet each other.
+#[test]
+fn survives_displacements() {
+    let totals = run_seeds(seeds_or(0..200), &packed(), &CuckooUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
+#[test]
+fn survives_deaths() {
+    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &CuckooUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
+    all.retain(|mark| !mark.starts_with("cuckoo many: "));
+    marks::assert_passed(&totals, &all, COMMON_WITH_DEATHS);
+}
+
+/// The same where tables are filled up.
+#[test]
+fn survives_deaths_among_displacements() {
+    let totals = run_seeds(seeds_or(0..200), &packed().with_deaths(), &CuckooUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+}
+
+/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many keys at
+/// once.
+#[test]
+fn survives_tearing() {
+    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..come_and_go() };
+    let totals = run_seeds(seeds_or(0..300), &setup, &CuckooUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+    let common = ["cuckoo lookup: torn record", "cuckoo many: alone"];
+    marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
+}
+
+/// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
+#[test]
+fn survives_a_death_at_every_verb() {
+    common::survives_a_death_at_every_verb(&CuckooUnderTest::default());
+}
+
+#[test]
+#[ignore = "shows one seed: set FARINDEX_SEEDS and FARINDEX_LOG"]
+fn replays_one() {
+    common::replays_one(&CuckooUnderTest::default());
+}

@@ -1,0 +1,14 @@
+//! Cuckoo hashing: what it costs, what the adversary finds, which faults are convicted.
+
+mod adversary;
+#[path = "../common/alone.rs"]
+mod alone;
+mod budgets;
+#[path = "../common/adversary.rs"]
+mod common;
+mod convictions;
+#[path = "../common/ground.rs"]
+mod ground;
+mod load;
+#[path = "../common/marks.rs"]
+mod marks;

@@ -1,0 +1,109 @@
+//! Cuckoo hashing on trial: small tables with full buckets, displaced and moved all the time.
+
+use crate::Subject;
+use farindex_index::Cuckoo;
+use farindex_index::cuckoo::{Config, Lookup};
+use farindex_sim::Dice;
+
+/// Cuckoo hashing with settings of the seed.
+#[derive(Debug, Clone, Default)]
+pub struct CuckooUnderTest {
+    config: Config,
+}
+
+impl Subject for CuckooUnderTest {
+    type Index = Cuckoo;
+
+    fn draw(&self, dice: &mut Dice) -> Self {
+        let config = Config {
+            slots: dice.pick(&[1, 1, 1, 128, 512]).unwrap_or(1),
+            width: dice.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
+            associativity: dice.pick(&[1, 1, 2, 4]).unwrap_or(4),
+            lookup: dice.pick(&[Lookup::Parallel, Lookup::Sequential]).unwrap_or_default(),
+            threshold: dice.pick(&[0.05, 0.1, 0.3, 0.75, 0.98, 0.98]).unwrap_or(0.8),
+            alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
+        };
+        CuckooUnderTest { config }
+    }
+    fn config(&self) -> Config {
+        self.config
+    }
+    /// The counts are hints that steer growth: wrong ones must do no harm.
+    fn shake(&self, index: &Cuckoo, dice: &mut Dice) {
+        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
+        let segment = table.geometry().current;
+        if segment.regions < 32 && dice.chance(farindex_sim::ODDS / 4) {
+            let wanted = (self.config.threshold * segment.slots() as f64) as i64 + 2;
+            let short = wanted.saturating_sub_unsigned(table.used(segment.generation)).max(0);
+            table.note(0, segment.generation, short);
+        }
+    }
+    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+        dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
+    }
+}
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+#[cfg(feature = "marks")]
+mod faults {
+    use super::CuckooUnderTest;
+    use crate::convictions::Case;
+    use crate::shard::come_and_go;
+    use crate::{Setup, run_seed};
+    use farindex_index::faults::{Fault, plant};
+    use farindex_sim::ODDS;
+
+    /// A rule broken, as the histories of others show it.
+    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> Case {
+        Case::new(name, how, move |seed, guilty| {
+            plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+            let report = run_seed(seed, &setup, &CuckooUnderTest::default());
+            plant(&[]);
+            let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
+            lines.find(|line| line.contains("not linearizable")).map(str::to_owned)
+        })
+    }
+
+    /// All of cuckoo hashing's.
+    pub fn cases() -> Vec<Case> {
+        vec![
+            planted(
+                "cuckoo: a displacement clears the source before the target is visible",
+                "Fault::CuckooEarlyClear",
+                super::packed(),
+                Fault::CuckooEarlyClear,
+            ),
+            planted(
+                "cuckoo: a torn record behind its head is believed",
+                "Fault::CuckooTorn",
+                Setup { tearing: ODDS, ..come_and_go() },
+                Fault::CuckooTorn,
+            ),
+            planted(
+                "cuckoo: a worker's copy of the root misses the growth",
+                "Fault::CuckooUnseen",
+                Setup::default(),
+                Fault::CuckooUnseen,
+            ),
+            planted(
+                "cuckoo: a copy is changed before its source is gone",
+                "Fault::CuckooCopyChanged",
+                Setup::default(),
+                Fault::CuckooCopyChanged,
+            ),
+            planted(
+                "cuckoo: two inserts of one key take two slots",
+                "Fault::CuckooUnlocked",
+                come_and_go(),
+                Fault::CuckooUnlocked,
+            ),
+        ]
+    }
+}
+
+/// Tables that are filled up.
+pub fn packed() -> crate::Setup {
+    crate::Setup { crowd_keys: (30, 60), hot_keys: (4, 10), ..crate::Setup::default() }
+}
