@@ -297,7 +297,10 @@ fn shard_is_put_beside_race_and_sephash() {
     assert_eq!(figure["lines"].as_array().map(Vec::len), Some(10));
     let table = told(&["--table", "3-all", "--keys", "2K"]);
     let trips = |row: usize| table["rows"][row]["runs"][0]["round_trips"].as_f64().unwrap();
-    assert!(trips(0) <= trips(1) && trips(1) < trips(2), "so few keys are in SepHash's CurSegments, which takes one more");
+    assert!(
+        trips(0) <= trips(1) && trips(1) < trips(2),
+        "so few keys are in SepHash's CurSegments, which takes one more"
+    );
     let figure = told(&["--figure", "6", "--keys", "3K"]);
     assert_eq!(figure["lines"].as_array().map(Vec::len), Some(5));
     assert!(figure["lines"].as_array().unwrap().iter().all(|line| line["repaired"] == 0));
