@@ -30,6 +30,8 @@ pub(super) struct Trial {
     /// Keys that are loaded before, or, for `ycsb-load`, whose load is measured.
     pub(super) keys: u64,
     pub(super) ops: Option<u64>,
+    /// Operations between load and measurement.
+    pub(super) warmup: u64,
     pub(super) clients: usize,
     /// Do inserts look? See [`Cluster::blind`].
     pub(super) blind: bool,
@@ -42,7 +44,7 @@ impl Trial {
         // SepHash's paper inserts without looking; RACE cannot.
         let blind = matches!(config, IndexConfig::SepHash(_));
         let workload = "ycsb-load".to_owned();
-        Trial { config, workload, distribution: None, keys, ops: None, clients, blind, coalesce: false }
+        Trial { config, workload, distribution: None, keys, ops: None, warmup: 0, clients, blind, coalesce: false }
     }
     /// The same, and then so many operations of a workload, which are measured.
     pub(super) fn then(self, workload: &str, ops: u64) -> Self {
@@ -156,6 +158,7 @@ impl Lab<'_> {
             clients,
             threads: clients,
             ops: trial.ops,
+            warmup: trial.warmup,
             distribution: trial.distribution,
             key_size: self.key_size,
             value_size: ValueSize::fixed(self.value_size),
