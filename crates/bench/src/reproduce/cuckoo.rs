@@ -160,7 +160,15 @@ impl Table {
         for count in counts {
             total.add(count.take().unwrap_or_else(|| Ok(Count::default()))?);
         }
-        Ok(total.rates(span))
+        // READs are counted by client, whatever it has under way, and from the beginning.
+        let (mut lookups, mut reads) = (0, 0);
+        for (_, _, index) in &workers {
+            let meter = index.session().endpoint().meter();
+            let of = meter.of(OpKind::Get);
+            lookups += of.ops;
+            reads += of.total.reads;
+        }
+        Ok(Rates { reads: reads as f64 / (lookups as f64).max(1.0), ..total.rates(span) })
     }
 }
 
@@ -169,14 +177,11 @@ async fn work(index: Rc<Cuckoo>, entries: u64, measured: Range<Duration>, mut di
     let endpoint = index.session().endpoint();
     loop {
         let began = endpoint.now();
-        let reads = endpoint.meter().of(OpKind::Get).total.reads;
         let found = index.get(&key(dice.below(entries.max(1)))).await?;
         let now = endpoint.now();
         if measured.contains(&now) {
             count.lookups += 1;
             count.matches += u64::from(found.is_some());
-            // Of all that this client has under way: on the whole, those of its lookups.
-            count.reads += endpoint.meter().of(OpKind::Get).total.reads - reads;
             count.latency.push((now - began).as_nanos() as u64);
         }
         if now >= measured.end {
