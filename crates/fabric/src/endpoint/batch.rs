@@ -1,0 +1,287 @@
+//! A batch of verbs: in the making, in flight, and completed.
+//!
+//! Invariants: a batch that is refused (misaligned, too long) posts none of its verbs, and one without verbs costs
+//! nothing; what is counted is what was posted; waiting for a batch is a round trip, unless it was in flight together with
+//! one that the operation has already waited for; its chain and its buffers go back to the endpoint however it ends.
+
+use super::{Endpoint, MAX_READ_LEN, Span};
+use crate::flights::Ending;
+use crate::meter::Class;
+use crate::{Buf, Chain, FabricError, RemotePtr, Verb, VerbKind};
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Names a verb of a batch, to fetch its result by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(usize);
+
+/// A batch in the making: one doorbell, one round trip.
+#[must_use = "nothing is posted until `post` or `post_detached`"]
+pub struct Batch<'s> {
+    span: &'s Span,
+    chain: Chain,
+    class: Class,
+    fence: bool,
+    failure: Option<FabricError>,
+}
+
+impl<'s> Batch<'s> {
+    pub(super) fn new(span: &'s Span, class: Class) -> Self {
+        Batch { span, chain: span.endpoint.chain(), class, fence: false, failure: None }
+    }
+    pub(super) fn push(&mut self, ptr: RemotePtr, kind: VerbKind) -> Ticket {
+        let verb = Verb { ptr, fence: std::mem::take(&mut self.fence), kind };
+        if !ptr.offset().is_multiple_of(8) && !verb.is_empty() {
+            self.failure.get_or_insert(FabricError::Misaligned { ptr, len: verb.len() });
+        }
+        self.chain.push(verb);
+        Ticket(self.chain.len() - 1)
+    }
+    /// READ of `len` bytes, a multiple of 8, at most [`MAX_READ_LEN`].
+    pub fn read(&mut self, ptr: RemotePtr, len: usize) -> Ticket {
+        if !len.is_multiple_of(8) {
+            self.failure.get_or_insert(FabricError::Misaligned { ptr, len });
+        }
+        if len > MAX_READ_LEN {
+            self.failure.get_or_insert(FabricError::TooLong { ptr, len });
+        }
+        let buf = self.span.endpoint.buf(if self.failure.is_none() { len } else { 0 });
+        self.push(ptr, VerbKind::Read(buf))
+    }
+    /// WRITE of a buffer.
+    pub fn write(&mut self, ptr: RemotePtr, buf: Buf) -> Ticket {
+        self.push(ptr, VerbKind::Write(buf))
+    }
+    /// WRITE of a few words.
+    pub fn write_words(&mut self, ptr: RemotePtr, words: &[u64]) -> Ticket {
+        let buf = self.span.endpoint.buf_from_words(words);
+        self.write(ptr, buf)
+    }
+    /// Compare-and-swap.
+    pub fn cas(&mut self, ptr: RemotePtr, expect: u64, new: u64) -> Ticket {
+        self.push(ptr, VerbKind::Cas { expect, new, old: 0 })
+    }
+    /// Fetch-and-add, wrapping.
+    pub fn faa(&mut self, ptr: RemotePtr, add: u64) -> Ticket {
+        self.push(ptr, VerbKind::Faa { add, old: 0 })
+    }
+    /// The next verb waits for every READ and atomic before it (N3 otherwise).
+    pub fn fence(&mut self) {
+        self.fence = true;
+    }
+    /// Verbs so far.
+    pub fn len(&self) -> usize {
+        self.chain.len()
+    }
+    /// No verbs yet?
+    pub fn is_empty(&self) -> bool {
+        self.chain.is_empty()
+    }
+
+    /// Counts what is about to be posted. What is refused beforehand, and a batch without verbs, costs nothing.
+    fn count(&self) -> bool {
+        if self.failure.is_some() || self.chain.is_empty() {
+            return false;
+        }
+        let mut cost = self.span.cost.borrow_mut();
+        cost.batches += 1;
+        for verb in &self.chain {
+            match &verb.kind {
+                VerbKind::Read(buf) => {
+                    cost.reads += 1;
+                    cost.block_reads += u64::from(self.class == Class::Block);
+                    cost.bytes_read += buf.len() as u64;
+                }
+                VerbKind::Write(buf) => {
+                    cost.writes += 1;
+                    cost.bytes_written += buf.len() as u64;
+                }
+                VerbKind::Cas { .. } | VerbKind::MaskedCas { .. } => cost.cas += 1,
+                VerbKind::Faa { .. } => cost.faa += 1,
+                VerbKind::Call { .. } | VerbKind::Revoke(_) => cost.calls += 1,
+            }
+        }
+        true
+    }
+
+    fn launch(self) -> (State, &'s Span, Class) {
+        let Batch { span, chain, class, failure, .. } = self;
+        let state = match failure {
+            Some(error) => {
+                // Nothing was posted, so waiting for it is no round trip.
+                span.endpoint.recycle(chain);
+                State::Ready(Some((Chain::new(), Err(error))))
+            }
+            None if chain.is_empty() => State::Ready(Some((chain, Ok(())))),
+            None => match span.endpoint.launch(chain) {
+                Ok(done) => State::Fresh(Some(done)),
+                Err(id) => State::Flying(id),
+            },
+        };
+        (state, span, class)
+    }
+
+    /// Posts the batch now. Await the completion, or the results are lost (the verbs still run).
+    pub fn post(self) -> Completion<'s> {
+        self.count();
+        let posted_after = self.span.waits.get();
+        let (state, span, class) = self.launch();
+        Completion { state, span, class, posted_after }
+    }
+
+    /// Posts the batch now, and waits for nothing; `held` is dropped when the batch has ended, and never if it fails,
+    /// or if the endpoint is gone by then. So what `held` protects stays protected as long as a verb of the batch may land, and the operation that
+    /// posts it can answer before. Counted as [`detached`](crate::meter::Counters::detached).
+    pub fn post_holding(self, held: Box<dyn Any>) {
+        if self.count() {
+            self.span.cost.borrow_mut().detached += 1;
+        }
+        let (state, span, _) = self.launch();
+        match state {
+            State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
+            State::Fresh(None) | State::Ready(None) => {}
+            State::Flying(id) => {
+                let ended = span.endpoint.inner.flights.borrow_mut().hold(id, held);
+                drop(ended);
+            }
+        }
+    }
+
+    /// Posts the batch now, and waits for nothing: N5 applies to when it lands, and an error goes unseen.
+    pub fn post_detached(self) {
+        if self.count() {
+            self.span.cost.borrow_mut().detached += 1;
+        }
+        let (state, span, _) = self.launch();
+        match state {
+            State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
+            State::Fresh(None) | State::Ready(None) => {}
+            State::Flying(id) => {
+                let unused = span.endpoint.inner.flights.borrow_mut().forget(id);
+                debug_assert!(unused.is_none(), "nobody can wait for it yet");
+                span.endpoint.inner.transport.borrow_mut().detached(id);
+            }
+        }
+    }
+}
+
+enum State {
+    /// It completed when it was posted, and was not polled yet.
+    Fresh(Option<Ending>),
+    Ready(Option<Ending>),
+    Flying(u64),
+}
+
+/// A batch that has been posted. Awaiting it is a round trip.
+#[must_use = "a batch that nobody waits for is posted with `post_detached`"]
+pub struct Completion<'s> {
+    state: State,
+    span: &'s Span,
+    class: Class,
+    posted_after: u32,
+}
+
+impl<'s> Future for Completion<'s> {
+    type Output = Result<Done, FabricError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Flying(id) = self.state {
+            let (polled, unused) = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
+            drop(unused);
+            let Poll::Ready(ending) = polled else {
+                return Poll::Pending;
+            };
+            self.state = State::Ready(ending);
+        }
+        if let State::Fresh(ending) = &mut self.state {
+            let ending = ending.take();
+            self.state = State::Ready(ending);
+            if self.span.endpoint.inner.makes_way() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        let State::Ready(done) = &mut self.state else {
+            return Poll::Pending;
+        };
+        let Some((chain, result)) = done.take() else {
+            debug_assert!(false, "a completion was polled after it was done");
+            return Poll::Pending;
+        };
+        if self.posted_after == self.span.waits.get() && !chain.is_empty() {
+            self.span.waits.set(self.posted_after + 1);
+            let mut cost = self.span.cost.borrow_mut();
+            cost.round_trips += 1;
+            cost.block_round_trips += u64::from(self.class == Class::Block);
+        }
+        match result {
+            Ok(()) => Poll::Ready(Ok(Done { chain, endpoint: self.span.endpoint.clone() })),
+            Err(error) => {
+                self.span.endpoint.recycle(chain);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl Drop for Completion<'_> {
+    fn drop(&mut self) {
+        match &self.state {
+            State::Fresh(None) | State::Ready(None) => {}
+            State::Fresh(Some(_)) | State::Ready(Some(_)) => self.span.cost.borrow_mut().abandoned += 1,
+            State::Flying(id) => {
+                self.span.cost.borrow_mut().abandoned += 1;
+                let unused = self.span.endpoint.inner.flights.borrow_mut().forget(*id);
+                drop(unused);
+            }
+        }
+    }
+}
+
+/// A completed batch.
+pub struct Done {
+    chain: Chain,
+    endpoint: Endpoint,
+}
+
+impl Done {
+    fn kind(&mut self, ticket: Ticket) -> Option<&mut VerbKind> {
+        self.chain.get_mut(ticket.0).map(|verb| &mut verb.kind)
+    }
+    /// What a READ fetched. Each can be taken once; a second time, or for another verb, it is an empty buffer.
+    pub fn buf(&mut self, ticket: Ticket) -> Buf {
+        let empty = self.endpoint.inner.buffers.hollow();
+        match self.kind(ticket) {
+            Some(VerbKind::Read(buf)) => std::mem::replace(buf, empty),
+            other => {
+                debug_assert!(other.is_none(), "not the ticket of a READ");
+                empty
+            }
+        }
+    }
+    /// The word before a CAS or FAA.
+    pub fn old(&mut self, ticket: Ticket) -> u64 {
+        match self.kind(ticket) {
+            Some(VerbKind::Cas { old, .. } | VerbKind::Faa { old, .. } | VerbKind::MaskedCas { old, .. }) => *old,
+            _ => {
+                debug_assert!(false, "not the ticket of an atomic");
+                0
+            }
+        }
+    }
+    /// What the memory node's CPU answered.
+    pub fn reply(&mut self, ticket: Ticket) -> Vec<u8> {
+        match self.kind(ticket) {
+            Some(VerbKind::Call { reply, .. }) => reply.take().unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.endpoint.recycle(std::mem::take(&mut self.chain));
+    }
+}
