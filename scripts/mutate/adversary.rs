@@ -1,37 +1,55 @@
-//! SHARD under the adversary, until the first seed that fails: `adversary PLAIN DEADLY STEP` runs that many seeds without
-//! and with deaths, and then lets a client die at every STEP-th verb (0: at none).
-use farindex_sim::Fate;
+//! SHARD under the adversary, case by case: `adversary survey` runs all cases, and prints those that pass each mutant;
+//! `adversary CASE...` runs these, until the first that fails.
+use farindex_fabric::switch;
+use farindex_sim::{Fate, ODDS};
 use farindex_testkit::shard::ShardUnderTest;
 use farindex_testkit::{Setup, run_seed};
+use std::collections::BTreeMap;
 
-fn judge(seed: u64, setup: &Setup) {
-    let report = run_seed(seed, setup, &ShardUnderTest::repaired());
-    if !report.is_sound() {
-        println!("{} {}", report.seed, report.failures[0].lines().next().unwrap_or(""));
-        std::process::exit(1);
+/// So many cases are kept for each mutant.
+const KEPT: usize = 1000;
+
+/// Those without deaths, with deaths, of gets of many keys, and with a death at a certain verb take turns.
+fn cases() -> Vec<(u64, Setup)> {
+    let mut cases = Vec::new();
+    for round in 0..1200 {
+        cases.push((round, Setup::default()));
+        cases.extend((0..3).map(|i| (round * 3 + i, Setup::deadly())));
+        if round % 2 == 0 {
+            let fate = [Fate::Lost, Fate::Landed, Fate::Prefix][round as usize / 2 % 3];
+            let setup = Setup { dies_at: Some((1 + round / 2, fate)), tight: 0, ..Setup::deadly() };
+            cases.push((round % 12, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
+        }
+        if round % 10 == 0 {
+            cases.push((round, Setup { many: ODDS * 2 / 3, ..Setup::default() }));
+        }
     }
+    cases
 }
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
-    let [plain, deadly, step] = numbers[..] else { panic!("adversary PLAIN DEADLY STEP") };
-    for seed in 0..plain.max(deadly) {
-        if seed < plain {
-            judge(seed, &Setup::default());
+    let (cases, access) = (cases(), ShardUnderTest::repaired());
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    if asked == ["survey"] {
+        let mut passed: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (case, (seed, setup)) in cases.iter().enumerate() {
+            assert!(run_seed(*seed, setup, &access).is_sound(), "case {case} fails without a mutant");
+            for mutant in switch::take_reached() {
+                passed.entry(mutant).or_default().push(case);
+            }
         }
-        if seed < deadly {
-            judge(seed, &Setup::deadly());
+        for (mutant, mut cases) in passed {
+            cases.truncate(KEPT);
+            println!("{mutant} {}", cases.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
         }
-    }
-    if step == 0 {
         return;
     }
-    for seed in 0..12 {
-        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64 + seed..=600).step_by(step as usize) {
-                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                judge(seed, &Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup });
-            }
+    for case in asked.iter().filter_map(|case| case.parse::<usize>().ok()) {
+        let (seed, setup) = &cases[case];
+        let report = run_seed(*seed, setup, &access);
+        if !report.is_sound() {
+            println!("{case} {} {}", report.seed, report.failures[0].lines().next().unwrap_or(""));
+            std::process::exit(1);
         }
     }
 }

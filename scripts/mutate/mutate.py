@@ -49,23 +49,25 @@ SUBJECTS = {
                   ('rules', 'rules', ['-q'], {})],
     },
     'shard': {
-        'files': [SHARD + name + '.rs' for name in (
-            'split insert lookup bucket slot rescue thaw level3 mod wait').split()] + ['crates/pool/src/takeover.rs'] + [
-            SHARD + name + '.rs' for name in 'geometry table walk'.split()],
+        'files': [SHARD + name + '.rs' for name in 'rescue thaw mod geometry table walk split insert lookup many bucket slot level3'.split()] + [
+            'crates/index/src/backoff.rs', 'crates/index/src/handle.rs', 'crates/pool/src/takeover.rs'],
         'crate': 'crates/fabric', 'switch': 'farindex_fabric::switch',
         'check': [['-p', 'farindex-index', '-p', 'farindex-pool']],
         'build': [['build', '-p', 'farindex-testkit', '--features', 'marks', '--example', 'adversary'],
                   ['test', '-p', 'farindex-index', '--no-run', '--lib', '--test', 'budgets', '--test', 'growth',
-                   '--test', 'model'],
+                   '--test', 'model', '--test', 'convictions'],
                   ['test', '-p', 'farindex-pool', '--no-run', '--test', 'takeover', '--test', 'deaths']],
+        # Of the adversary's cases those that pass the mutant: so many of them.
         'stages': [('unit tests', 'farindex_index', ['-q', 'shard'], {}),
-                   ('40 + 50 seeds', 'adversary', ['40', '50', '0'], {}),
                    ('budgets', 'budgets', ['-q'], {}),
-                   ('takeover', 'takeover', ['-q'], {}),
-                   ('deaths', 'deaths', ['-q'], {})],
-        'again': [('growth', 'growth', ['-q'], {}),
-                  ('model', 'model', ['-q'], {}),
-                  ('300 + 400 seeds, every 97th verb', 'adversary', ['300', '400', '97'], {})],
+                   ('80 cases', 'adversary', range(80), {}),
+                   ('takeover', 'takeover', ['-q'], {})],
+        'again': [('model', 'model', ['-q', 'shard'], {}),
+                  ('errors', 'model', ['-q', 'errors'], {}),
+                  ('growth', 'growth', ['-q'], {}),
+                  ('damage', 'convictions', ['-q'], {'FARINDEX_FAULT': 'Fault::NoChecksum'}),
+                  ('500 more cases', 'adversary', range(80, 580), {}),
+                  ('deaths', 'deaths', ['-q'], {})],
     },
 }
 
@@ -169,23 +171,35 @@ def build(subject):
 
 
 def execute(binaries, stage, environment, cpu):
-    """How a stage ended: 'passed', 'failed', or 'timeout'; and the processor seconds it took."""
+    """How a stage ended: 'passed', 'failed', or 'timeout'; the processor seconds it took; and what it printed."""
     _, target, arguments, own = stage
-    if target not in binaries:
-        return 'passed', 0
     binary, crate = binaries[target]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         # Processor time is what limits: the machine may have other work to do.
         done = subprocess.run(
-            [binary, *arguments], cwd=crate, capture_output=True, timeout=120,
+            [binary, *arguments], cwd=crate, capture_output=True, timeout=5 * cpu + 60,
             env={**os.environ, 'RUST_BACKTRACE': '0', 'RAYON_NUM_THREADS': '1', **own, **environment},
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu)))
         how = 'passed' if done.returncode == 0 else 'timeout' if done.returncode in (-9, -24) else 'failed'
+        said = done.stdout.decode(errors='replace')
     except subprocess.TimeoutExpired:
-        how = 'timeout'
+        how, said = 'timeout', ''
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return how, after.ru_utime - before.ru_utime
+    return how, after.ru_utime - before.ru_utime, said
+
+
+def survey(subject, binaries):
+    """The adversary's cases that pass each mutant, and the processor seconds of one of them."""
+    known = subject.load('survey')
+    if not known:
+        how, seconds, said = execute(binaries, ('survey', 'adversary', ['survey'], {}), {}, 3600)
+        if how != 'passed':
+            sys.exit(f'a case of the adversary {how} without any mutant')
+        cases = {line.split()[0]: line.split()[1:] for line in said.splitlines()}
+        known = {'seconds': seconds / 5520, 'cases': cases}
+        subject.save('survey', known)
+    return known
 
 
 def reached(subject, binaries, stage):
@@ -194,19 +208,32 @@ def reached(subject, binaries, stage):
     if stage[0] not in known:
         path = subject.dir / 'passed.txt'
         path.unlink(missing_ok=True)
-        how, seconds = execute(binaries, stage, {'MUTANTS_REACHED': str(path)}, 600)
+        how, seconds, _ = execute(binaries, stage, {'MUTANTS_REACHED': str(path)}, 600)
         if how != 'passed':
             sys.exit(f'{stage[0]} {how} without any mutant')
         passed = sorted(map(int, path.read_text().split())) if path.exists() else []
         known[stage[0]] = {'seconds': seconds, 'mutants': passed}
         subject.save('reached', known)
+        print(stage[0], round(seconds, 1), 's', len(passed), 'mutants')
     return known[stage[0]]
+
+
+def attempt(subject, binaries, stage, number):
+    """How a stage ends with a mutant on, or None if it does not pass it."""
+    if isinstance(stage[2], range):
+        known = survey(subject, binaries)
+        cases = known['cases'].get(number, [])[stage[2].start:stage[2].stop]
+        stage, usual = (*stage[:2], cases, stage[3]), known['seconds'] * len(cases)
+        passes = bool(cases)
+    else:
+        known = reached(subject, binaries, stage)
+        usual, passes = known['seconds'], int(number) in known['mutants']
+    return execute(binaries, stage, {'MUTANT': number}, int(4 * usual) + 3)[0] if passes else None
 
 
 def run(subject, files, only, again, seconds):
     binaries, results = subject.load('binaries'), subject.load('results', {})
     stages = subject.again if again else subject.stages
-    cover = {stage[0]: reached(subject, binaries, stage) for stage in stages}
     until = time.monotonic() + seconds
     for mutant in subject.load('mutants'):
         number, old = str(mutant['id']), results.get(str(mutant['id']))
@@ -219,12 +246,9 @@ def run(subject, files, only, again, seconds):
             break
         how, by, seen = 'missed', '', bool(old and old['reached'])
         for stage in stages:
-            baseline = cover[stage[0]]
-            if mutant['id'] not in baseline['mutants']:
-                continue
-            seen = True
-            ended, _ = execute(binaries, stage, {'MUTANT': number}, int(4 * baseline['seconds']) + 3)
-            if ended != 'passed':
+            ended = attempt(subject, binaries, stage, number)
+            seen = seen or ended is not None
+            if ended in ('failed', 'timeout'):
                 how, by = ('timeout' if ended == 'timeout' else 'caught'), stage[0]
                 break
         results[number] = {'how': how, 'by': by, 'again': again, 'reached': seen}

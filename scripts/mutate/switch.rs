@@ -29,6 +29,11 @@ fn reach(number: u32) {
     }
 }
 
+/// The mutants that were passed since the last call.
+pub fn take_reached() -> Vec<u32> {
+    (0..REACHED.len()).filter(|i| REACHED[*i].swap(false, Relaxed)).map(|i| i as u32).collect()
+}
+
 #[inline]
 pub fn on(number: u32) -> bool {
     let mut chosen = CHOSEN.load(Relaxed);
