@@ -28,13 +28,13 @@ WORK = pathlib.Path(os.environ.get('MUTATE_WORK', ROOT / 'target' / 'mutate'))
 TARGET = pathlib.Path(os.environ.get('MUTATE_TARGET', WORK / 'target'))
 SHARD = 'crates/index/src/hash/shard/'
 
-# A stage: (name, the target that is run, its arguments, its environment).
+# A stage: (name, the target that is run as CRATE/TARGET, its arguments, its environment).
 CHECK_STAGES = [
-    ('unit', 'farindex_check', ['-q'], {}),
-    ('format', 'format', ['-q'], {'PROPTEST_CASES': '64'}),
-    ('brute', 'brute', ['-q'], {'FARINDEX_CHECK_HISTORIES': '1000'}),
-    ('explain', 'explain', ['-q'], {}),
-    ('rules', 'rules', ['-q'], {}),
+    ('unit', 'check/farindex_check', ['-q'], {}),
+    ('format', 'check/format', ['-q'], {'PROPTEST_CASES': '64'}),
+    ('brute', 'check/brute', ['-q'], {'FARINDEX_CHECK_HISTORIES': '1000'}),
+    ('explain', 'check/explain', ['-q'], {}),
+    ('rules', 'check/rules', ['-q'], {}),
 ]
 SUBJECTS = {
     'check': {
@@ -44,9 +44,9 @@ SUBJECTS = {
         'check': [['-p', 'farindex-check', '--all-targets']],
         'build': [['test', '-p', 'farindex-check', '--no-run', '--lib', '--tests']],
         'stages': CHECK_STAGES,
-        'again': [('brute, 8000 histories', 'brute', ['-q'], {'FARINDEX_CHECK_HISTORIES': '8000'}),
-                  ('format, 1000 cases', 'format', ['-q'], {'PROPTEST_CASES': '1000'}),
-                  ('rules', 'rules', ['-q'], {})],
+        'again': [('brute, 8000 histories', 'check/brute', ['-q'], {'FARINDEX_CHECK_HISTORIES': '8000'}),
+                  ('format, 1000 cases', 'check/format', ['-q'], {'PROPTEST_CASES': '1000'}),
+                  ('rules', 'check/rules', ['-q'], {})],
     },
     'shard': {
         'files': [SHARD + name + '.rs' for name in 'rescue thaw mod geometry table walk split insert lookup many bucket slot level3'.split()] + [
@@ -55,19 +55,20 @@ SUBJECTS = {
         'check': [['-p', 'farindex-index', '-p', 'farindex-pool']],
         'build': [['build', '-p', 'farindex-testkit', '--features', 'marks', '--example', 'adversary'],
                   ['test', '-p', 'farindex-index', '--no-run', '--lib', '--test', 'budgets', '--test', 'growth',
-                   '--test', 'model', '--test', 'convictions'],
+                   '--test', 'model', '--test', 'convictions', '--test', 'deaths'],
                   ['test', '-p', 'farindex-pool', '--no-run', '--test', 'takeover', '--test', 'deaths']],
         # Of the adversary's cases those that pass the mutant: so many of them.
-        'stages': [('unit tests', 'farindex_index', ['-q', 'shard'], {}),
-                   ('budgets', 'budgets', ['-q'], {}),
-                   ('80 cases', 'adversary', range(80), {}),
-                   ('takeover', 'takeover', ['-q'], {})],
-        'again': [('model', 'model', ['-q', 'shard'], {}),
-                  ('errors', 'model', ['-q', 'errors'], {}),
-                  ('growth', 'growth', ['-q'], {}),
-                  ('damage', 'convictions', ['-q'], {'FARINDEX_FAULT': 'Fault::NoChecksum'}),
-                  ('500 more cases', 'adversary', range(80, 580), {}),
-                  ('deaths', 'deaths', ['-q'], {})],
+        'stages': [('unit tests', 'index/farindex_index', ['-q', 'shard'], {}),
+                   ('budgets', 'index/budgets', ['-q'], {}),
+                   ('80 cases', 'testkit/adversary', range(80), {}),
+                   ('takeover', 'pool/takeover', ['-q'], {})],
+        'again': [('deaths in SHARD', 'index/deaths', ['-q', '--exact', 'a_death_at_every_verb_of_every_kind'],
+                   {'FARINDEX_EVERY': '29'}),
+                  ('200 more cases', 'testkit/adversary', range(80, 280), {}),
+                  ('model', 'index/model', ['-q', 'shard_faults', 'shard_on_three_nodes', 'errors'], {}),
+                  ('damage', 'index/convictions', ['-q'], {'FARINDEX_FAULT': 'Fault::NoChecksum'}),
+                  ('growth', 'index/growth', ['-q'], {}),
+                  ('deaths in the pool', 'pool/deaths', ['-q'], {})],
     },
 }
 
@@ -165,7 +166,7 @@ def build(subject):
         for message in messages:
             if message.get('reason') == 'compiler-artifact' and message.get('executable'):
                 crate = re.search(r'(crates/\w+)', message['manifest_path'].split(str(subject.tree))[-1]).group(1)
-                binaries[message['target']['name']] = [message['executable'], str(subject.tree / crate)]
+                binaries[f"{crate.split('/')[1]}/{message['target']['name']}"] = [message['executable'], str(subject.tree / crate)]
     subject.save('binaries', binaries)
     print(f'{len(mutants)} mutants, {len(unviable)} of them unviable')
 
@@ -193,7 +194,7 @@ def survey(subject, binaries):
     """The adversary's cases that pass each mutant, and the processor seconds of one of them."""
     known = subject.load('survey')
     if not known:
-        how, seconds, said = execute(binaries, ('survey', 'adversary', ['survey'], {}), {}, 3600)
+        how, seconds, said = execute(binaries, ('survey', 'testkit/adversary', ['survey'], {}), {}, 3600)
         if how != 'passed':
             sys.exit(f'a case of the adversary {how} without any mutant')
         cases = {line.split()[0]: line.split()[1:] for line in said.splitlines()}
