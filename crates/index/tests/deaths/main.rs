@@ -7,6 +7,7 @@
 mod cuckoo;
 mod kinds;
 mod linear;
+mod meetings;
 mod race;
 mod run;
 mod sephash;

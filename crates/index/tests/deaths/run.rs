@@ -30,10 +30,10 @@ pub(crate) struct Ran {
 }
 
 /// What all in a run share.
-struct Shared<I: Mortal> {
+pub(crate) struct Shared<I: Mortal> {
     kind: Kind<I::Place>,
-    stage: Rc<Stage>,
-    recorder: Recorder,
+    pub(crate) stage: Rc<Stage>,
+    pub(crate) recorder: Recorder,
     stamps: Rc<Stamps>,
     /// The survivor, while its lease is to be kept.
     kept: Rc<RefCell<Option<Arc<Client>>>>,
@@ -63,7 +63,7 @@ impl Drop for Over {
     }
 }
 
-async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<(Arc<Client>, Rc<Session>), IndexError> {
+pub(crate) async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<(Arc<Client>, Rc<Session>), IndexError> {
     let endpoint = me.connect();
     let client = Client::register(pool, me.identity(), &endpoint).await?;
     let session = Rc::new(client.session(endpoint));
@@ -77,13 +77,41 @@ async fn fill<I: Mortal>(index: &I) -> Result<(), IndexError> {
     Ok(())
 }
 
-async fn make<I: Mortal>(session: &Rc<Session>, name: &str, initial_bits: u64) -> Result<I, IndexError> {
+pub(crate) async fn make<I: Mortal>(session: &Rc<Session>, name: &str, initial_bits: u64) -> Result<I, IndexError> {
     I::create(session, name, &I::config(initial_bits)).await
 }
 
 impl<I: Mortal> Shared<I> {
+    pub(crate) fn new(kind: Kind<I::Place>) -> Self {
+        Shared {
+            kind,
+            stage: Rc::new(I::stage(kind)),
+            recorder: Recorder::new(),
+            stamps: Rc::new(Stamps::new()),
+            kept: Rc::default(),
+            over: Rc::default(),
+        }
+    }
+
+    /// Makes a pool in this world, and the index ready in it.
+    pub(crate) fn begin(&self, sim: &Sim, lease: Duration) -> Pool {
+        let (harness, fabric) = (sim.harness(), sim.fabric());
+        let options = PoolOptions { client_slots: 6, lease, chunk_size: Some(16 << 10) };
+        let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
+        let pool = made.expect("done").expect("a pool");
+        sim.block_on(self.clone().prepare(pool.clone(), sim.harness())).expect("done").expect("prepared");
+        pool
+    }
+
+    /// What they were told is linearizable. To be asked when nobody records any more.
+    pub(crate) fn judge(self, context: &str) {
+        let history = self.recorder.finish().expect("no log is open");
+        let report = check(&history, &Limits::default());
+        assert_eq!(report.verdict, Verdict::Ok, "{context}: {report}");
+    }
+
     /// An operation, with what it was told in the history.
-    async fn run(
+    pub(crate) async fn run(
         &self,
         log: &mut ClientLog,
         (session, index): (&Session, &I),
@@ -381,7 +409,7 @@ async fn reach_all<I: Mortal>(session: &Rc<Session>, audit: &mut Audit) -> Resul
 }
 
 /// The account of the pool: nothing is wrong, nothing is lost. Returns the bytes that are reachable.
-async fn account<I: Mortal>(session: &Rc<Session>) -> Result<u64, IndexError> {
+pub(crate) async fn account<I: Mortal>(session: &Rc<Session>) -> Result<u64, IndexError> {
     let span = session.span(OpKind::Maintenance);
     let mut audit = Audit::begin(session, &span).await?;
     assert_eq!(reach_all::<I>(session, &mut audit).await?, [""; 0]);
@@ -410,19 +438,8 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
         ..SimConfig::default()
     };
     let sim = Sim::new(seed, config).expect("a world");
-    let shared = Shared::<I> {
-        kind,
-        stage: Rc::new(I::stage(kind)),
-        recorder: Recorder::new(),
-        stamps: Rc::new(Stamps::new()),
-        kept: Rc::default(),
-        over: Rc::default(),
-    };
-    let (harness, fabric) = (sim.harness(), sim.fabric());
-    let options = PoolOptions { client_slots: 6, lease: LEASE, chunk_size: Some(16 << 10) };
-    let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
-    let pool = made.expect("done").expect("a pool");
-    sim.block_on(shared.clone().prepare(pool.clone(), sim.harness())).expect("done").expect("prepared");
+    let shared = Shared::<I>::new(kind);
+    let pool = shared.begin(&sim, LEASE);
     if let Kind::Mend(at) = kind {
         let first = sim.client();
         let arm = move |me: &farindex_sim::Client| me.die_at(me.verbs() + at, Fate::Prefix);
@@ -471,9 +488,7 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
     let (live_bytes, drops) = looked.unwrap_or_else(|error| panic!("{context}: {error}"));
     let died = dying.is_dead();
     drop(sim);
-    let history = shared.recorder.finish().expect("no log is open");
-    let report = check(&history, &Limits::default());
-    assert_eq!(report.verdict, Verdict::Ok, "{context}: {report}");
+    shared.judge(&context);
     let verbs = ended.get().saturating_sub(begun.get());
     Some(Ran { died, verbs, live_bytes, drops, marks: passed })
 }

@@ -1,6 +1,7 @@
 //! Where clients die in SHARD.
 
 use crate::kinds::{Kind, MANY, Mortal, Stage, everywhere, keys_at};
+use crate::meetings::{Act, Does, meet_everywhere};
 use farindex_fabric::OpKind;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::shard::Config;
@@ -64,6 +65,45 @@ fn is_present(kind: Kind<Place>) -> bool {
         Kind::On(Op::Upsert, place) => matches!(place, Otherwise | Moves | MovesAll | Twice | Renews),
         Kind::On(_, place) => place != Otherwise,
         _ => true,
+    }
+}
+
+/// Whoever the first one meets.
+fn meetings(place: Place) -> Vec<(Kind<Place>, [Does; 2])> {
+    let mut all = Vec::new();
+    for present in [false, true] {
+        let kind = Kind::On(if present { Op::Update } else { Op::Insert }, place);
+        let Stage { initial_bits, keys, key, .. } = Shard::stage(kind);
+        // One more that belongs to all the places of the key.
+        let mask = (1 << (initial_bits + 1)) - 1;
+        let same = |name: &String| {
+            let choices = |name: &str| Places::of(KeyHash::of(name.as_bytes())).choices.map(|choice| choice & mask);
+            choices(name) == choices(&key) && *name != key && !keys.contains(name)
+        };
+        let other = keys_at(0xF, 0xF).find(same).unwrap_or_default();
+        let on = |op| Act::On(op, key.clone());
+        let seconds = [
+            vec![Act::On(Op::Insert, other.clone())],
+            vec![on(Op::Remove), on(Op::Insert)],
+            vec![on(Op::Insert), on(Op::Update)],
+            vec![Act::Grow, on(Op::Get)],
+        ];
+        for op in [Op::Get, Op::Insert, Op::Update, Op::Remove] {
+            all.extend(seconds.iter().map(|second| (kind, [vec![on(op)], second.clone()])));
+        }
+    }
+    all
+}
+
+#[test]
+fn two_clients_meet_behind_any_batch() {
+    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok());
+    for place in [Moves, MovesAll, Twice, Renews, Second, Third, Chained, Recycles] {
+        let (mut runs, begun) = (0, std::time::Instant::now());
+        for (kind, does) in meetings(place) {
+            runs += meet_everywhere::<Shard>(kind, &does, every);
+        }
+        println!("{place:?}: {runs} meetings, {:?}", begun.elapsed());
     }
 }
 

@@ -1,0 +1,158 @@
+//! Two clients meet: the first one is stopped behind any of its batches while the second one works; and the second one may be
+//! stopped as well while the first one goes on. Nobody dies: what they are told is linearizable, they leave nothing that somebody
+//! would have to put right, and they lose no memory.
+
+use crate::kinds::{Kind, Mortal};
+use crate::run::{Shared, account, join, make};
+use farindex_index::IndexError;
+use farindex_pool::{Client, Pool, Session};
+use farindex_sim::{Config as SimConfig, Sim, Swarm};
+use farindex_testkit::workload::Op;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_secs(10);
+/// Half of what a batch takes in a calm world.
+const STEP: Duration = Duration::from_nanos(500);
+/// Longer than an operation takes that nobody holds up. Whoever is held up gives up waiting meanwhile, and looks after others.
+const WHILE: Duration = Duration::from_millis(6);
+
+/// What somebody does.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    /// An operation on one key.
+    On(Op, String),
+    /// Lets the table grow.
+    Grow,
+}
+
+/// One after the other.
+pub(crate) type Does = Vec<Act>;
+
+/// Somebody who is about to begin.
+struct Ready<I> {
+    client: Arc<Client>,
+    session: Rc<Session>,
+    index: I,
+}
+
+async fn ready<I: Mortal>(pool: Pool, me: farindex_sim::Client) -> Result<Ready<I>, IndexError> {
+    let (client, session) = join(&pool, &me).await?;
+    let index = I::open(&session, "old").await?;
+    // It takes a stock of memory, so that its first write does not have to.
+    make::<I>(&session, &format!("of {}", me.id()), 1).await?.upsert(b"key", b"value").await?;
+    Ok(Ready { client, session, index })
+}
+
+async fn work<I: Mortal>(
+    shared: Shared<I>,
+    number: u64,
+    ready: Ready<I>,
+    does: Does,
+    done: Rc<Cell<bool>>,
+) -> Ready<I> {
+    let mut log = shared.recorder.client(number);
+    for (i, act) in does.iter().enumerate() {
+        let told = match act {
+            Act::On(op, key) => {
+                shared.run(&mut log, (&ready.session, &ready.index), *op, key, &format!("{number} {i}")).await
+            }
+            Act::Grow => ready.index.enlarge(&ready.session).await,
+        };
+        told.unwrap_or_else(|error| panic!("{act:?}: {error}"));
+    }
+    done.set(true);
+    ready
+}
+
+async fn leave<I>(ready: Ready<I>, me: farindex_sim::Client) -> Result<(), IndexError> {
+    let Ready { client, session, index } = ready;
+    session.endpoint().settle().await;
+    drop((index, session));
+    Ok(client.close(&me.connect()).await?)
+}
+
+/// Everything that is there is where it belongs, and each key is asked for once more.
+async fn look<I: Mortal>(shared: Shared<I>, pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> {
+    let (_client, session) = join(&pool, &me).await?;
+    account::<I>(&session).await?;
+    let index = I::open(&session, "old").await?;
+    let mut log = shared.recorder.client(3);
+    for key in shared.stage.keys.iter().chain([&shared.stage.key]) {
+        shared.run(&mut log, (&session, &index), Op::Get, key, "").await?;
+    }
+    Ok(())
+}
+
+/// Where they are stopped: after so many steps of their own; the second one perhaps not at all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stops {
+    pub(crate) first: u32,
+    pub(crate) second: Option<u32>,
+}
+
+/// Runs one meeting; tells which of them had ended before it was to be stopped.
+pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], stops: Stops) -> [bool; 2] {
+    let context = format!("{kind:?}, {does:?}, {stops:?}");
+    let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
+    let sim = Sim::new(0, config).expect("a world");
+    let shared = Shared::<I>::new(kind);
+    let pool = shared.begin(&sim, LEASE);
+    let clients = [sim.client(), sim.client()];
+    let both = clients.each_ref().map(|me| sim.spawn(me, ready::<I>(pool.clone(), me.clone())));
+    sim.run().assert_done();
+    let [first, second] = both.map(|ready| ready.take().expect("done").expect("ready"));
+    let done = [Rc::new(Cell::new(false)), Rc::new(Cell::new(false))];
+    let start = |i: usize, ready| {
+        let work = work::<I>(shared.clone(), i as u64 + 1, ready, does[i].clone(), Rc::clone(&done[i]));
+        sim.spawn(&clients[i], work)
+    };
+    let first = start(0, first);
+    let _ = sim.run_for(STEP * stops.first);
+    let first_ended = done[0].get();
+    clients[0].freeze(WHILE * 100);
+    let second = start(1, second);
+    let _ = sim.run_for(stops.second.map_or(WHILE, |steps| STEP * steps));
+    let second_ended = done[1].get();
+    if stops.second.is_some() {
+        clients[1].freeze(WHILE * 100);
+        clients[0].thaw();
+        let _ = sim.run_for(WHILE);
+        clients[1].thaw();
+    }
+    clients[0].thaw();
+    let outcome = sim.run();
+    assert!(outcome.is_done(), "{context}: {outcome}");
+    let all = [first, second].map(|work| work.take().expect("done"));
+    let left: Vec<_> = all.into_iter().zip(&clients).map(|(all, me)| sim.spawn(me, leave(all, me.clone()))).collect();
+    sim.run().assert_done();
+    left.into_iter().for_each(|left| left.take().expect("done").expect("left"));
+    let looked = sim.block_on(look(shared.clone(), pool, sim.harness())).expect("done");
+    looked.unwrap_or_else(|error| panic!("{context}: {error}"));
+    drop(sim);
+    shared.judge(&context);
+    [first_ended, second_ended]
+}
+
+/// All meetings of these two: the first one stopped everywhere; the second one not at all, or at every `every`-th step.
+pub(crate) fn meet_everywhere<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], every: Option<usize>) -> u64 {
+    let mut runs = 0;
+    for first in 0.. {
+        runs += 1;
+        let [ended, _] = meet::<I>(kind, does, Stops { first, second: None });
+        if ended {
+            break;
+        }
+        let Some(every) = every else { continue };
+        for second in (1 + first % every as u32..).step_by(every) {
+            runs += 1;
+            let [_, ended] = meet::<I>(kind, does, Stops { first, second: Some(second) });
+            if ended || second > 200 {
+                break;
+            }
+        }
+    }
+    runs
+}
