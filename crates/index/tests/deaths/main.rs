@@ -10,6 +10,7 @@ mod linear;
 mod meetings;
 mod race;
 mod run;
+mod scenes;
 mod sephash;
 mod shard;
 

@@ -14,8 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(10);
-/// Half of what a batch takes in a calm world.
-const STEP: Duration = Duration::from_nanos(500);
+/// What a batch takes in a calm world, there and back.
+const STEP: Duration = Duration::from_micros(2);
+/// It has taken effect, and the client has not heard of that.
+const HALF: Duration = Duration::from_micros(1);
 /// Longer than an operation takes that nobody holds up. Whoever is held up gives up waiting meanwhile, and looks after others.
 const WHILE: Duration = Duration::from_millis(6);
 
@@ -86,7 +88,7 @@ async fn look<I: Mortal>(shared: Shared<I>, pool: Pool, me: farindex_sim::Client
     Ok(())
 }
 
-/// Where they are stopped: after so many steps of their own; the second one perhaps not at all.
+/// Where they are stopped: in the batch behind so many of their own; the second one perhaps not at all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stops {
     pub(crate) first: u32,
@@ -110,11 +112,11 @@ pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], stops: Sto
         sim.spawn(&clients[i], work)
     };
     let first = start(0, first);
-    let _ = sim.run_for(STEP * stops.first);
+    let _ = sim.run_for(STEP * stops.first + HALF);
     let first_ended = done[0].get();
     clients[0].freeze(WHILE * 100);
     let second = start(1, second);
-    let _ = sim.run_for(stops.second.map_or(WHILE, |steps| STEP * steps));
+    let _ = sim.run_for(stops.second.map_or(WHILE, |steps| STEP * steps + HALF));
     let second_ended = done[1].get();
     if stops.second.is_some() {
         clients[1].freeze(WHILE * 100);
@@ -146,10 +148,10 @@ pub(crate) fn meet_everywhere<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2],
             break;
         }
         let Some(every) = every else { continue };
-        for second in (1 + first % every as u32..).step_by(every) {
+        for second in (first % every as u32..).step_by(every) {
             runs += 1;
             let [_, ended] = meet::<I>(kind, does, Stops { first, second: Some(second) });
-            if ended || second > 200 {
+            if ended {
                 break;
             }
         }

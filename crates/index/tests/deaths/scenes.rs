@@ -1,0 +1,206 @@
+//! What no seed brings about, set up by hand: slots that stand still although nobody splits, and locks of the living where
+//! somebody puts right what the dead have left.
+
+use crate::kinds::{Mortal, keys_at};
+use crate::run::{join, make};
+use farindex_fabric::{OpKind, RemotePtr};
+use farindex_index::shard::bucket::{LOCK_SLOT, Level};
+use farindex_index::shard::slot::{META, Slot, freeze};
+use farindex_index::{HashIndex, IndexAudit, IndexError, PoolIndex, Shard};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Client, Intent, IntentCell, Lock, Pool, PoolOptions, Session, intent};
+use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_millis(50);
+
+fn world() -> (Sim, Pool) {
+    let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
+    let sim = Sim::new(0, config).expect("a world");
+    let (harness, fabric) = (sim.harness(), sim.fabric());
+    let options = PoolOptions { client_slots: 6, lease: LEASE, chunk_size: Some(16 << 10) };
+    let pool = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
+    let pool = pool.expect("done").expect("a pool");
+    (sim, pool)
+}
+
+/// Runs what one client does, while nothing else is done but what was spawned before.
+fn run<T: 'static>(
+    sim: &Sim,
+    me: &farindex_sim::Client,
+    body: impl Future<Output = Result<T, IndexError>> + 'static,
+) -> T {
+    let done = Rc::new(Cell::new(false));
+    let told = Rc::clone(&done);
+    let result = sim.spawn(me, async move {
+        let result = body.await;
+        told.set(true);
+        result
+    });
+    while !done.get() {
+        assert!(sim.run_for(LEASE).is_done());
+    }
+    result.take().expect("done").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Keeps a client's lease for good.
+fn keep(sim: &Sim, me: &farindex_sim::Client, client: &Arc<Client>) {
+    let (client, endpoint) = (Arc::clone(client), me.connect());
+    sim.spawn(me, async move {
+        while client.tick(&endpoint).await.is_ok() {
+            endpoint.sleep(LEASE / 10).await;
+        }
+    });
+}
+
+async fn word(session: &Session, at: RemotePtr) -> Result<u64, IndexError> {
+    Ok(session.span(OpKind::Other).read(at, 8).await?.words()[0])
+}
+
+async fn audited(index: &Shard) -> Result<IndexAudit, IndexError> {
+    index.audit(&mut Audit::default(), true).await
+}
+
+/// Who has lost the lock of a bucket after freezing slots by mistake dies before it can undo that. A walk does; and it leaves
+/// alone what belongs to a split that is due.
+#[test]
+fn what_stands_still_for_no_split_is_made_live_by_a_walk() {
+    let (sim, pool) = world();
+    let me = sim.client();
+    run(&sim, &me.clone(), async move {
+        let (_client, session) = join(&pool, &me).await?;
+        let span = session.span(OpKind::Other);
+        for (level, keys, still) in [(Level::One, 40u32, [3, 0, 40]), (Level::Two, 70, [1, 0, 6])] {
+            let index: Shard = make(&session, &format!("{level:?}"), 0).await?;
+            index.swell(-(1 << 20));
+            for key in 0..keys {
+                index.insert(&key.to_le_bytes(), &key.to_be_bytes()).await?;
+            }
+            let at = index.tables()[0].geometry().bucket(level, 0);
+            for slot in still {
+                let at = at.add(slot * 8);
+                let old = word(&session, at).await?;
+                let new = match Slot::decode(old) {
+                    Slot::Live(_) => freeze(old),
+                    Slot::Fresh(of, stamp) => Slot::Barrier(of, stamp).over(old),
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(span.cas(at, old, new).await?, old);
+            }
+            let problems = audited(&index).await?.problems;
+            assert_eq!(problems.len(), still.len(), "{problems:?}");
+            assert_eq!(index.mend().await?, 1);
+            assert_eq!((audited(&index).await?.problems, index.mend().await?), (vec![], 0));
+            assert_eq!(word(&session, at.add(LOCK_SLOT as u64 * 8)).await? & META, 0);
+            assert_eq!(intent::intents(&session, &span, at.node()).await?.len(), 0);
+            for key in 0..keys {
+                assert_eq!(index.get(&key.to_le_bytes()).await?.as_deref(), Some(&key.to_be_bytes()[..]));
+            }
+            // It can be filled.
+            assert_eq!(index.insert(b"one more", b"").await?, farindex_index::Insert::Inserted);
+            assert_eq!(audited(&index).await?.problems, [""; 0]);
+        }
+        Ok(())
+    });
+}
+
+/// Declares a step at a bucket, and takes its lock.
+async fn take<'s>(session: &'s Session, index: u64, at: RemotePtr) -> Result<IntentCell<'s>, IndexError> {
+    let cell = session.intent_cell(at.node()).await?;
+    let span = session.span(OpKind::Other);
+    let old = word(session, at).await?;
+    let mut batch = span.batch();
+    cell.declare(&mut batch, &Intent { index, lock: Lock { at, mask: META }, what: [2, 0, 0, 1] });
+    let won = batch.cas(at, old, old | META);
+    assert_eq!((batch.post().await?.old(won), old & META), (old, 0));
+    Ok(cell)
+}
+
+async fn release(session: &Session, cell: &IntentCell<'_>, at: RemotePtr) -> Result<(), IndexError> {
+    let span = session.span(OpKind::Other);
+    let mut batch = span.batch();
+    batch.faa(at, META);
+    cell.clear(&mut batch);
+    batch.post().await?;
+    Ok(())
+}
+
+/// Keys of either half of a table that has been split once.
+fn keys_of(half: u64) -> impl Iterator<Item = String> {
+    keys_at(half, 1).take(5)
+}
+
+/// Is each of these keys there?
+async fn get_all(session: Rc<Session>, half: u64) -> Result<Vec<Result<bool, IndexError>>, IndexError> {
+    let index = Shard::open(&session, "old").await?;
+    let mut told = Vec::new();
+    for key in keys_of(half) {
+        told.push(index.get(key.as_bytes()).await.map(|value| value.is_some()));
+    }
+    Ok(told)
+}
+
+/// Who takes a bucket over looks at the one that its latest split has made. Somebody alive may hold that one for a while, and
+/// releases it; or for two leases: then it is told who that is, as everybody who waits.
+#[test]
+fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
+    for patient in [true, false] {
+        let (sim, pool) = world();
+        let [maker, dying, living, heir] = [(); 4].map(|()| sim.client());
+        let (made, at) = {
+            let (pool, me) = (pool.clone(), maker.clone());
+            run(&sim, &maker, async move {
+                let (client, session) = join(&pool, &me).await?;
+                let index: Shard = make(&session, "old", 0).await?;
+                for key in keys_of(0).chain(keys_of(1)) {
+                    index.insert(key.as_bytes(), b"first").await?;
+                }
+                index.enlarge(&session).await?;
+                // The bucket is split by whoever comes first.
+                index.get(b"any key").await?;
+                let geometry = index.tables()[0].geometry();
+                let at = [0, 1].map(|bucket| geometry.bucket(Level::One, bucket));
+                let uid = index.uid();
+                drop((index, session));
+                client.close(&me.connect()).await?;
+                Ok((uid, at))
+            })
+        };
+        let [old, new] = at;
+        let joined = |me: &farindex_sim::Client| {
+            let (pool, me_too) = (pool.clone(), me.clone());
+            let (client, session) = run(&sim, me, async move { join(&pool, &me_too).await });
+            keep(&sim, me, &client);
+            session
+        };
+        let (theirs, others, mine) = (joined(&dying), joined(&living), joined(&heir));
+        run(&sim, &dying, async move {
+            std::mem::forget(take(&theirs, made, old).await?);
+            Ok(())
+        });
+        dying.kill(Fate::Landed);
+        let holds = async move {
+            let cell = take(&others, made, new).await?;
+            others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 10 }).await;
+            release(&others, &cell, new).await
+        };
+        let held = sim.spawn(&living, holds);
+        let told = run(&sim, &heir, get_all(mine, 0));
+        if patient {
+            assert_eq!(told, vec![Ok(true); 5]);
+            assert_eq!(held.take(), Some(Ok(())));
+            continue;
+        }
+        assert!(matches!(told[0], Err(IndexError::Locked { at, .. }) if at == new), "{told:?}");
+        // What it holds itself by now is the next one's.
+        heir.kill(Fate::Landed);
+        let last = sim.client();
+        assert_eq!(run(&sim, &last, get_all(joined(&last), 0)), vec![Ok(true); 5]);
+        assert_eq!(run(&sim, &last, get_all(joined(&last), 1)), vec![Ok(true); 5]);
+        assert_eq!(held.take(), Some(Ok(())));
+    }
+}
