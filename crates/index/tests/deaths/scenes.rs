@@ -134,14 +134,17 @@ fn keys_of(half: u64) -> impl Iterator<Item = String> {
     keys_at(half, 1).take(5)
 }
 
-/// Is each of these keys there?
-async fn get_all(session: Rc<Session>, half: u64) -> Result<Vec<Result<bool, IndexError>>, IndexError> {
+/// Is a new key put there, and the others found?
+async fn fill(session: Rc<Session>, half: u64, new: usize) -> Result<Result<(), IndexError>, IndexError> {
     let index = Shard::open(&session, "old").await?;
-    let mut told = Vec::new();
-    for key in keys_of(half) {
-        told.push(index.get(key.as_bytes()).await.map(|value| value.is_some()));
+    let new = keys_at(half, 1).nth(5 + new).unwrap_or_default();
+    if let Err(error) = index.insert(new.as_bytes(), b"new").await {
+        return Ok(Err(error));
     }
-    Ok(told)
+    for key in keys_of(half).chain([new]) {
+        assert!(index.get(key.as_bytes()).await?.is_some());
+    }
+    Ok(Ok(()))
 }
 
 /// Who takes a bucket over looks at the one that its latest split has made. Somebody alive may hold that one for a while, and
@@ -185,22 +188,23 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
         dying.kill(Fate::Landed);
         let holds = async move {
             let cell = take(&others, made, new).await?;
-            others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 10 }).await;
+            others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 6 }).await;
             release(&others, &cell, new).await
         };
         let held = sim.spawn(&living, holds);
-        let told = run(&sim, &heir, get_all(mine, 0));
+        let told = run(&sim, &heir, fill(mine, 0, 0));
         if patient {
-            assert_eq!(told, vec![Ok(true); 5]);
+            assert_eq!(told, Ok(()));
             assert_eq!(held.take(), Some(Ok(())));
             continue;
         }
-        assert!(matches!(told[0], Err(IndexError::Locked { at, .. }) if at == new), "{told:?}");
+        assert!(matches!(told, Err(IndexError::Locked { at, waited_ms: 100, .. }) if at == new), "{told:?}");
         // What it holds itself by now is the next one's.
         heir.kill(Fate::Landed);
         let last = sim.client();
-        assert_eq!(run(&sim, &last, get_all(joined(&last), 0)), vec![Ok(true); 5]);
-        assert_eq!(run(&sim, &last, get_all(joined(&last), 1)), vec![Ok(true); 5]);
+        let session = joined(&last);
+        assert_eq!(run(&sim, &last, fill(Rc::clone(&session), 0, 1)), Ok(()));
+        assert_eq!(run(&sim, &last, fill(session, 1, 2)), Ok(()));
         assert_eq!(held.take(), Some(Ok(())));
     }
 }
