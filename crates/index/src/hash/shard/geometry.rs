@@ -282,13 +282,65 @@ mod tests {
                 {
                     assert!(ends.insert(at.offset(), len).is_none());
                     let level = if len == 64 { Level::Two } else { Level::One };
-                    assert_eq!(g.locate(at.add(len - 8)), Some((level, bucket)));
+                    for at in [at, at.add(len - 8)] {
+                        assert_eq!(g.locate(at), Some((level, bucket)));
+                    }
                 }
             }
             let mut end = 1 << 20;
             for (start, len) in ends {
                 assert_eq!(start, end, "a gap or an overlap");
                 end = start + len;
+            }
+            let node = g.segments()[0].node();
+            assert_eq!([(1 << 20) - 8, end].map(|at| g.locate(RemotePtr::new(node, at))), [None, None]);
+            assert_eq!(g.locate(RemotePtr::new(NodeId::new(1), 1 << 20)), None);
+        }
+    }
+
+    #[test]
+    fn a_root_that_no_table_has() {
+        let words = |bits: u64, version: u64| {
+            let mut words = vec![0; ROOT_LEN / 8];
+            (words[0], words[2]) = (version, bits);
+            words[8..=8 + version as usize].fill(RemotePtr::new(NodeId::new(0), 64).to_bits());
+            words
+        };
+        for (bits, version, sound) in [
+            (MAX_INITIAL_BITS, MAX_BUCKET_BITS - MAX_INITIAL_BITS, true),
+            (MAX_INITIAL_BITS, MAX_BUCKET_BITS - MAX_INITIAL_BITS + 1, false),
+            (MAX_INITIAL_BITS + 1, 0, false),
+            (0, MAX_SEGMENTS as u64 - 1, true),
+            (0, MAX_SEGMENTS as u64, false),
+            (60, 10, false),
+        ] {
+            assert_eq!(Geometry::parse(&words(bits, version)).is_some(), sound, "{bits} bits, version {version}");
+        }
+        let mut missing = words(4, 3);
+        missing[10] = 0;
+        assert_eq!(Geometry::parse(&missing), None);
+        assert_eq!(Geometry::parse(&words(4, 3)[..11]), None);
+    }
+
+    /// A pointer for each segment, and little else: O(log segments) of what the table takes.
+    #[test]
+    fn a_copy_takes_a_pointer_for_each_segment() {
+        let bytes = [3, 40].map(|version| geometry(0, version).cache_bytes());
+        assert_eq!(bytes[1] - bytes[0], 37 * 8);
+        assert!((4 * 8 + 1..200).contains(&bytes[0]), "{}", bytes[0]);
+    }
+
+    #[test]
+    fn sides_are_told_between_renewals() {
+        let g = geometry(2, 9);
+        assert_eq!([0, 4, 8].map(|version| g.side(0, version)), [None; 3], "there from the beginning, or renewed");
+        assert_eq!(g.side(0b1_0110, 3), Some((2, 1)));
+        assert_eq!(g.side(0b0_1110, 3), Some((2, 0)));
+        assert_eq!(g.side(0b100_0000, 5), Some((0, 1)));
+        for hash in [0x1234_5678, 0x9876_5432] {
+            for version in [1, 2, 3, 5, 6, 7, 9] {
+                let (bit, value) = g.side(g.home(hash, version), version).expect("told");
+                assert_eq!(g.sid(hash, version) >> bit & 1, value);
             }
         }
     }

@@ -1,9 +1,12 @@
 //! Rules that whole workloads hardly ever need, one by one; each is also broken, and then shows.
 
 use super::bucket::{Health, Level, Snapshot, fresh_word, version_bit};
+use super::geometry::MAX_INITIAL_BITS;
 use super::slot::{META, Slot, Stamp, freeze};
 use super::split::hold_still;
+use super::{Config, Variant};
 use crate::faults::{Fault, plant};
+use crate::kind::Settings;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr};
 
 const BUCKET: RemotePtr = RemotePtr::new(NodeId::new(0), 4096);
@@ -11,6 +14,22 @@ const BUCKET: RemotePtr = RemotePtr::new(NodeId::new(0), 4096);
 fn endpoint() -> Endpoint {
     let fabric = MemoryFabric::new(1, 1 << 16).expect("memory");
     fabric.connect(&fabric.new_identity()).expect("a connection")
+}
+
+#[test]
+fn settings_come_back() {
+    for variant in [Variant::Repaired, Variant::Published] {
+        let config = Config { initial_bits: MAX_INITIAL_BITS, threshold: 1.0, alpha: 0.0, variant };
+        assert_eq!(Config::decode(&config.encode()), Ok(config));
+        for bad in [
+            Config { initial_bits: MAX_INITIAL_BITS + 1, ..config },
+            Config { threshold: 0.04, ..config },
+            Config { threshold: f64::NAN, ..config },
+            Config { alpha: 100.5, ..config },
+        ] {
+            assert!(bad.check().is_err() && Config::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+    }
 }
 
 /// A level-1 bucket of this version, all fresh.
