@@ -4,6 +4,7 @@
 mod common;
 mod errors;
 mod race;
+mod shard_audit;
 mod shard_faults;
 mod suite;
 
