@@ -88,16 +88,10 @@ async fn look<I: Mortal>(shared: Shared<I>, pool: Pool, me: farindex_sim::Client
     Ok(())
 }
 
-/// Where they are stopped: in the batch behind so many of their own; the second one perhaps not at all.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stops {
-    pub(crate) first: u32,
-    pub(crate) second: Option<u32>,
-}
-
-/// Runs one meeting; tells which of them had ended before it was to be stopped.
-pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], stops: Stops) -> [bool; 2] {
-    let context = format!("{kind:?}, {does:?}, {stops:?}");
+/// Runs one meeting: they take turns, the first one first, each for so many batches; then the next one for as long as it takes, and
+/// then both. Had the one whose turn was last ended before?
+pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], turns: &[u32]) -> bool {
+    let context = format!("{kind:?}, {does:?}, turns {turns:?}");
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let shared = Shared::<I>::new(kind);
@@ -105,56 +99,56 @@ pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], stops: Sto
     let clients = [sim.client(), sim.client()];
     let both = clients.each_ref().map(|me| sim.spawn(me, ready::<I>(pool.clone(), me.clone())));
     sim.run().assert_done();
-    let [first, second] = both.map(|ready| ready.take().expect("done").expect("ready"));
     let done = [Rc::new(Cell::new(false)), Rc::new(Cell::new(false))];
-    let start = |i: usize, ready| {
+    let mut works = Vec::new();
+    for (i, ready) in both.iter().enumerate() {
+        clients[i].freeze(WHILE * 1000);
+        let ready = ready.take().expect("done").expect("ready");
         let work = work::<I>(shared.clone(), i as u64 + 1, ready, does[i].clone(), Rc::clone(&done[i]));
-        sim.spawn(&clients[i], work)
-    };
-    let first = start(0, first);
-    let _ = sim.run_for(STEP * stops.first + HALF);
-    let first_ended = done[0].get();
-    clients[0].freeze(WHILE * 100);
-    let second = start(1, second);
-    let _ = sim.run_for(stops.second.map_or(WHILE, |steps| STEP * steps + HALF));
-    let second_ended = done[1].get();
-    if stops.second.is_some() {
-        clients[1].freeze(WHILE * 100);
-        clients[0].thaw();
-        let _ = sim.run_for(WHILE);
-        clients[1].thaw();
+        works.push(sim.spawn(&clients[i], work));
     }
-    clients[0].thaw();
+    let mut ended = false;
+    for turn in 0..=turns.len() {
+        let me = &clients[turn % 2];
+        me.thaw();
+        // Each stops while a batch is on its way back.
+        let begins = if turn < 2 { HALF } else { Duration::ZERO };
+        let _ = sim.run_for(turns.get(turn).map_or(WHILE, |batches| STEP * *batches + begins));
+        ended = if turn < turns.len() { done[turn % 2].get() } else { ended };
+        me.freeze(WHILE * 1000);
+    }
+    clients.iter().for_each(farindex_sim::Client::thaw);
     let outcome = sim.run();
     assert!(outcome.is_done(), "{context}: {outcome}");
-    let all = [first, second].map(|work| work.take().expect("done"));
-    let left: Vec<_> = all.into_iter().zip(&clients).map(|(all, me)| sim.spawn(me, leave(all, me.clone()))).collect();
+    let all = works.into_iter().map(|work| work.take().expect("done"));
+    let left: Vec<_> = all.zip(&clients).map(|(all, me)| sim.spawn(me, leave(all, me.clone()))).collect();
     sim.run().assert_done();
     left.into_iter().for_each(|left| left.take().expect("done").expect("left"));
     let looked = sim.block_on(look(shared.clone(), pool, sim.harness())).expect("done");
     looked.unwrap_or_else(|error| panic!("{context}: {error}"));
     drop(sim);
     shared.judge(&context);
-    [first_ended, second_ended]
+    ended
 }
 
-/// All meetings of these two: the first one stopped everywhere; the second one not at all, or at every `every`-th step.
-pub(crate) fn meet_everywhere<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], every: Option<usize>) -> u64 {
-    let mut runs = 0;
-    for first in 0.. {
-        runs += 1;
-        let [ended, _] = meet::<I>(kind, does, Stops { first, second: None });
-        if ended {
-            break;
-        }
-        let Some(every) = every else { continue };
-        for second in (first % every as u32..).step_by(every) {
+/// All meetings of these two with up to so many turns that are cut short; how many there were.
+pub(crate) fn meet_everywhere<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], depth: usize) -> u64 {
+    fn deeper<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], turns: &mut Vec<u32>, depth: usize) -> u64 {
+        let mut runs = 0;
+        // Who has begun gets further in its turn.
+        for batches in u32::from(turns.len() > 1).. {
+            turns.push(batches);
+            let ended = meet::<I>(kind, does, turns);
             runs += 1;
-            let [_, ended] = meet::<I>(kind, does, Stops { first, second: Some(second) });
+            if !ended && turns.len() < depth {
+                runs += deeper::<I>(kind, does, turns, depth);
+            }
+            turns.pop();
             if ended {
                 break;
             }
         }
+        runs
     }
-    runs
+    deeper::<I>(kind, does, &mut Vec::new(), depth)
 }

@@ -1,7 +1,7 @@
 //! Where clients die in SHARD.
 
 use crate::kinds::{Kind, MANY, Mortal, Stage, everywhere, keys_at};
-use crate::meetings::{Act, Does, meet_everywhere};
+use crate::meetings::{Act, meet_everywhere};
 use farindex_fabric::OpKind;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::shard::Config;
@@ -68,42 +68,52 @@ fn is_present(kind: Kind<Place>) -> bool {
     }
 }
 
-/// Whoever the first one meets.
-fn meetings(place: Place) -> Vec<(Kind<Place>, [Does; 2])> {
-    let mut all = Vec::new();
-    for present in [false, true] {
-        let kind = Kind::On(if present { Op::Update } else { Op::Insert }, place);
-        let Stage { initial_bits, keys, key, .. } = Shard::stage(kind);
-        // One more that belongs to all the places of the key.
-        let mask = (1 << (initial_bits + 1)) - 1;
-        let same = |name: &String| {
-            let choices = |name: &str| Places::of(KeyHash::of(name.as_bytes())).choices.map(|choice| choice & mask);
-            choices(name) == choices(&key) && *name != key && !keys.contains(name)
-        };
-        let other = keys_at(0xF, 0xF).find(same).unwrap_or_default();
-        let on = |op| Act::On(op, key.clone());
-        let seconds = [
-            vec![Act::On(Op::Insert, other.clone())],
-            vec![on(Op::Remove), on(Op::Insert)],
-            vec![on(Op::Insert), on(Op::Update)],
-            vec![Act::Grow, on(Op::Get)],
-        ];
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Remove] {
-            all.extend(seconds.iter().map(|second| (kind, [vec![on(op)], second.clone()])));
-        }
-    }
-    all
+/// Further keys that belong to all the places of the first one.
+fn beside(stage: &Stage) -> impl Iterator<Item = String> {
+    let mask = (1 << (stage.initial_bits + 1)) - 1;
+    let choices = move |name: &str| Places::of(KeyHash::of(name.as_bytes())).choices.map(|choice| choice & mask);
+    let of_key = choices(&stage.key);
+    keys_at(0xF, 0xF)
+        .filter(move |name| choices(name) == of_key)
+        .filter(|name| *name != stage.key && !stage.keys.contains(name))
 }
 
+/// Each operation on a key, and what it may meet: others on that key, an insert beside it, growth.
 #[test]
 fn two_clients_meet_behind_any_batch() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok());
+    let deep = std::env::var("FARINDEX_EVERY").is_ok();
     for place in [Moves, MovesAll, Twice, Renews, Second, Third, Chained, Recycles] {
         let mut runs = 0;
-        for (kind, does) in meetings(place) {
-            runs += meet_everywhere::<Shard>(kind, &does, every);
+        for (op, present) in [(Op::Get, true), (Op::Insert, false), (Op::Update, true), (Op::Remove, true)] {
+            let kind = Kind::On(if present { Op::Update } else { Op::Insert }, place);
+            let stage = Shard::stage(kind);
+            let other = beside(&stage).next().unwrap_or_default();
+            let on = |op| Act::On(op, stage.key.clone());
+            for second in [
+                vec![Act::On(Op::Insert, other)],
+                vec![on(Op::Remove), on(Op::Insert)],
+                vec![on(Op::Insert), on(Op::Update)],
+                vec![Act::Grow, on(Op::Get)],
+            ] {
+                let depth = if deep && place != MovesAll { 2 } else { 1 };
+                runs += meet_everywhere::<Shard>(kind, &[vec![on(op)], second], depth);
+            }
         }
         println!("{place:?}: {runs} meetings");
+    }
+}
+
+/// A split meets two inserts into the slots that it holds up, and two updates of what it moves.
+#[test]
+fn a_split_meets_inserts_and_updates_at_any_moment() {
+    for (place, depth) in [(Moves, 3), (Twice, 2), (Renews, 3)] {
+        let kind = Kind::On(Op::Update, place);
+        let stage = Shard::stage(kind);
+        let others: Vec<_> = beside(&stage).take(2).map(|name| Act::On(Op::Insert, name)).collect();
+        let on = |op| Act::On(op, stage.key.clone());
+        let runs = [others, vec![on(Op::Update), on(Op::Update)]]
+            .map(|second| meet_everywhere::<Shard>(kind, &[vec![on(Op::Get)], second], depth));
+        println!("{place:?}: {runs:?} meetings");
     }
 }
 
