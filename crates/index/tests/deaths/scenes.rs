@@ -188,10 +188,15 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
         dying.kill(Fate::Landed);
         let holds = async move {
             let cell = take(&others, made, new).await?;
-            others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 6 }).await;
+            others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 9 }).await;
             release(&others, &cell, new).await
         };
         let held = sim.spawn(&living, holds);
+        if !patient {
+            // As everybody is told who waits for it.
+            let told = run(&sim, &heir, fill(Rc::clone(&mine), 1, 3));
+            assert!(matches!(told, Err(IndexError::Locked { at, .. }) if at == new), "{told:?}");
+        }
         let told = run(&sim, &heir, fill(mine, 0, 0));
         if patient {
             assert_eq!(told, Ok(()));
