@@ -5,7 +5,7 @@ use crate::kinds::{Mortal, keys_at};
 use crate::run::{join, make};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::{LOCK_SLOT, Level};
-use farindex_index::shard::slot::{META, Slot, freeze};
+use farindex_index::shard::slot::{META, Slot, Stamp, freeze};
 use farindex_index::{HashIndex, IndexAudit, IndexError, PoolIndex, Shard};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Intent, IntentCell, Lock, Pool, PoolOptions, Session, intent};
@@ -211,5 +211,48 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
         assert_eq!(run(&sim, &last, fill(Rc::clone(&session), 0, 1)), Ok(()));
         assert_eq!(run(&sim, &last, fill(session, 1, 2)), Ok(()));
         assert_eq!(held.take(), Some(Ok(())));
+    }
+}
+
+/// A recycling gives a stamp to all dead slots that it may use; what its death leaves of it counts as recycled, so that the next one
+/// comes later. What died after it keeps its own stamp.
+#[test]
+fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
+    let stamp = Stamp::of_pin;
+    for (level, recycled, becomes) in [
+        (Level::One, stamp(9), [stamp(9), stamp(7), stamp(30)]),
+        (Level::One, Stamp::NEVER, [stamp(6), stamp(7), stamp(30)]),
+        (Level::Two, stamp(9), [stamp(6), stamp(7), stamp(30)]),
+    ] {
+        let (sim, pool) = world();
+        let [dying, heir] = [(); 2].map(|()| sim.client());
+        let (theirs, me) = (pool.clone(), dying.clone());
+        let at = run(&sim, &dying, async move {
+            let (_client, session) = join(&theirs, &me).await?;
+            let index: Shard = make(&session, "old", 0).await?;
+            let at = index.tables()[0].geometry().bucket(level, 0);
+            let span = session.span(OpKind::Other);
+            let mut batch = span.batch();
+            let slots =
+                [Slot::Fresh(0, recycled), Slot::Dead(0, stamp(6)), Slot::Dead(0, stamp(7)), Slot::Dead(0, stamp(30))];
+            for (i, slot) in slots.into_iter().enumerate() {
+                batch.write_words(at.add(32 + i as u64 * 8), &[slot.encode()]);
+            }
+            batch.post().await?;
+            std::mem::forget(take(&session, index.uid(), at).await?);
+            Ok(at)
+        });
+        dying.kill(Fate::Landed);
+        let me = heir.clone();
+        let left = run(&sim, &heir, async move {
+            let (client, session) = join(&pool, &me).await?;
+            client.outlive(session.endpoint()).await?;
+            let index = Shard::open(&session, "old").await?;
+            assert!(index.mend().await? > 0);
+            let words = session.span(OpKind::Other).read(at, level.bytes()).await?;
+            assert_eq!(words.words()[LOCK_SLOT] & META, 0);
+            Ok([5, 6, 7].map(|i| Slot::decode(words.words()[i])))
+        });
+        assert_eq!(left, becomes.map(|stamp| Slot::Dead(0, stamp)), "{level:?}, {recycled:?}");
     }
 }

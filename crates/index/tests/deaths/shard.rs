@@ -22,6 +22,8 @@ pub(crate) enum Place {
     Moves,
     /// The same, with entries in levels 2 and 3.
     MovesAll,
+    /// All entries of the three levels move, and the new bucket has no room for those of level 3.
+    MovesThird,
     /// The bucket is two versions behind.
     Twice,
     /// Moving it renews the sids.
@@ -38,7 +40,7 @@ pub(crate) enum Place {
     Recycles,
 }
 
-use Place::{Chained, Moves, MovesAll, Otherwise, Plain, Recycles, Renews, Resizes, Second, Third, Twice};
+use Place::{Chained, Moves, MovesAll, MovesThird, Otherwise, Plain, Recycles, Renews, Resizes, Second, Third, Twice};
 
 /// Do both its choices in level 2 end in these bits?
 fn chooses(name: &str, bits: u64, mask: u64) -> bool {
@@ -62,7 +64,7 @@ fn place_of(kind: Kind<Place>) -> Place {
 fn is_present(kind: Kind<Place>) -> bool {
     match kind {
         Kind::On(Op::Insert, place) => place == Otherwise,
-        Kind::On(Op::Upsert, place) => matches!(place, Otherwise | Moves | MovesAll | Twice | Renews),
+        Kind::On(Op::Upsert, place) => matches!(place, Otherwise | Moves | MovesAll | MovesThird | Twice | Renews),
         Kind::On(_, place) => place != Otherwise,
         _ => true,
     }
@@ -128,21 +130,24 @@ impl Mortal for Shard {
         let (initial_bits, others, tight) = match place {
             Plain | Otherwise | Resizes | Twice => (0, 20, 0),
             Moves | Renews => (0, 30, 0),
-            MovesAll => (0, 82, 0),
+            MovesAll | MovesThird => (0, 82, 0),
             Second | Recycles => (2, 64, 0),
             Third => (2, 64, 8),
             Chained => (2, 64, 9),
         };
         let mask = (1 << initial_bits) - 1;
         // It belongs to the side that moves, in every split; in level 2 too, where that is moved.
-        let suits = |name: &String| if place == MovesAll { chooses(name, 1, 1) } else { is_tight(name) };
+        let suits =
+            |name: &String| if matches!(place, MovesAll | MovesThird) { chooses(name, 1, 1) } else { is_tight(name) };
         let key = keys_at(0xF, 0xF).find(suits).unwrap_or_default();
-        let others = keys_at(0xF, mask).filter(|name| !is_tight(name) && *name != key).take(others);
+        let others = keys_at(0xF, if place == MovesThird { 0xF } else { mask })
+            .filter(|name| !is_tight(name) && *name != key)
+            .take(others);
         let mut keys: Vec<_> = others.collect();
         keys.extend(keys_at(0xF, mask).filter(|name| is_tight(name) && *name != key).take(tight));
         if is_present(kind) {
             // In level 2, where all levels are full.
-            keys.insert(if place == MovesAll { 66 } else { keys.len() }, key.clone());
+            keys.insert(if matches!(place, MovesAll | MovesThird) { 66 } else { keys.len() }, key.clone());
         }
         Stage {
             initial_bits,
@@ -150,7 +155,7 @@ impl Mortal for Shard {
             key,
             removed: if place == Recycles { 20 } else { 0 },
             grows: match place {
-                Moves | MovesAll | Twice => 1,
+                Moves | MovesAll | MovesThird | Twice => 1,
                 Renews => 4,
                 _ => 0,
             },
@@ -168,6 +173,7 @@ impl Mortal for Shard {
             Kind::On(_, Moves) => &["split: level 1"],
             Kind::On(Op::Insert, MovesAll) => &["split: level 1", "level 3: entry moved"],
             Kind::On(_, MovesAll) => &["split: level 1", "split: level 2", "level 3: entry moved"],
+            Kind::On(_, MovesThird) => &["split: level 1", "level 3: entry moved to level 3"],
             Kind::On(_, Twice) => &["split: several versions"],
             Kind::On(_, Renews) => &["split: sids renewed"],
             Kind::On(_, Resizes) => &["grow"],
@@ -187,7 +193,7 @@ impl Mortal for Shard {
             Kind::On(op, Plain | Otherwise) if op == Op::Get || op == Op::Remove => 2,
             Kind::On(_, Plain | Otherwise) => 12,
             Kind::On(_, Moves) => fetches + 39,
-            Kind::On(_, MovesAll) => fetches + 60,
+            Kind::On(_, MovesAll | MovesThird) => fetches + 60,
             Kind::On(_, Twice) => fetches + 60,
             Kind::On(_, Renews) => fetches + 22,
             Kind::On(Op::Insert | Op::Upsert, Second | Third | Chained | Resizes) => 25,
@@ -210,7 +216,7 @@ impl Mortal for Shard {
         for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
             all.extend(everyplace.map(|place| Kind::On(op, place)));
             if matches!(op, Op::Insert | Op::Upsert) {
-                all.extend([Resizes, Recycles].map(|place| Kind::On(op, place)));
+                all.extend([Resizes, Recycles, MovesThird].map(|place| Kind::On(op, place)));
             }
         }
         all.extend(everywhere(&[20, 30, 45]));
