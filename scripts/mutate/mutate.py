@@ -2,8 +2,9 @@
 """Mutation testing of SHARD and of the checker: docs/mutation.md says how and what came out.
 
     mutate.py build SUBJECT              generate all mutants, leave out what does not compile, build the tests
-    mutate.py run SUBJECT [--files A,B] [--mutants N,M] [--again] [--seconds N]
-                                         run them, file by file; --again: those that were missed, with more tests
+    mutate.py run SUBJECT [--files A,B] [--mutants N,M] [--again [--stages A,B]] [--seconds N]
+                                         run them, file by file; --again: those that were missed, with more tests, or
+                                         with these of them however often they were missed
     mutate.py table SUBJECT              counts, and a row for each mutant that was missed
 
 SUBJECT is `shard` or `check`. Everything is under target/mutate; what was run is kept there, and not run twice.
@@ -62,12 +63,14 @@ SUBJECTS = {
                    ('budgets', 'index/budgets', ['-q'], {}),
                    ('80 cases', 'testkit/adversary', range(80), {}),
                    ('takeover', 'pool/takeover', ['-q'], {})],
-        'again': [('deaths in SHARD', 'index/deaths', ['-q', '--exact', 'a_death_at_every_verb_of_every_kind'],
+        'again': [('scenes', 'index/deaths', ['-q', 'scenes'], {}),
+                  ('model', 'index/model', ['-q', 'shard_audit', 'shard_faults', 'shard_on_three_nodes', 'errors'], {}),
+                  ('growth', 'index/growth', ['-q'], {}),
+                  ('damage', 'index/convictions', ['-q'], {'FARINDEX_FAULT': 'Fault::NoChecksum'}),
+                  ('deaths in SHARD', 'index/deaths', ['-q', '--exact', 'a_death_at_every_verb_of_every_kind'],
                    {'FARINDEX_EVERY': '29'}),
                   ('200 more cases', 'testkit/adversary', range(80, 280), {}),
-                  ('model', 'index/model', ['-q', 'shard_faults', 'shard_on_three_nodes', 'errors'], {}),
-                  ('damage', 'index/convictions', ['-q'], {'FARINDEX_FAULT': 'Fault::NoChecksum'}),
-                  ('growth', 'index/growth', ['-q'], {}),
+                  ('meetings', 'index/deaths', ['-q', 'meet'], {}),
                   ('deaths in the pool', 'pool/deaths', ['-q'], {})],
     },
 }
@@ -232,15 +235,17 @@ def attempt(subject, binaries, stage, number):
     return execute(binaries, stage, {'MUTANT': number}, int(4 * usual) + 3)[0] if passes else None
 
 
-def run(subject, files, only, again, seconds):
+def run(subject, files, only, again, names, seconds):
     binaries, results = subject.load('binaries'), subject.load('results', {})
     stages = subject.again if again else subject.stages
+    stages = [stage for stage in stages if not names or stage[0] in names]
     until = time.monotonic() + seconds
     for mutant in subject.load('mutants'):
         number, old = str(mutant['id']), results.get(str(mutant['id']))
         wanted = not mutant['unviable'] and (not files or pathlib.Path(mutant['file']).stem in files) and (
             not only or number in only)
-        due = old is None if not again else old is not None and old['how'] == 'missed' and not old.get('again')
+        due = old is None if not again else old is not None and old['how'] == 'missed' and (
+            names or not old.get('again'))
         if not wanted or not due:
             continue
         if time.monotonic() > until:
@@ -252,7 +257,8 @@ def run(subject, files, only, again, seconds):
             if ended in ('failed', 'timeout'):
                 how, by = ('timeout' if ended == 'timeout' else 'caught'), stage[0]
                 break
-        results[number] = {'how': how, 'by': by, 'again': again, 'reached': seen}
+        tried = sorted({*(old or {}).get('tried', []), *(stage[0] for stage in stages)})
+        results[number] = {'how': how, 'by': by, 'again': again, 'reached': seen, 'tried': tried}
         subject.save('results', results)
     print(len(results), dict(collections.Counter(result['how'] for result in results.values())))
 
@@ -290,13 +296,14 @@ def main():
     parser.add_argument('--files', type=lambda names: names.split(','), default=[], help='only these, without .rs')
     parser.add_argument('--mutants', type=lambda names: names.split(','), default=[], help='only these, by their numbers')
     parser.add_argument('--again', action='store_true', help='those that were missed, with more tests')
+    parser.add_argument('--stages', type=lambda names: names.split(','), default=[], help='with --again: only these')
     parser.add_argument('--seconds', type=float, default=float('inf'), help='begin no mutant after so long')
     options = parser.parse_args()
     subject = Subject(options.subject)
     if options.command == 'build':
         build(subject)
     elif options.command == 'run':
-        run(subject, options.files, options.mutants, options.again, options.seconds)
+        run(subject, options.files, options.mutants, options.again, options.stages, options.seconds)
     else:
         table(subject)
 
