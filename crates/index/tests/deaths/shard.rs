@@ -105,20 +105,6 @@ fn two_clients_meet_behind_any_batch() {
     }
 }
 
-/// A split meets two inserts into the slots that it holds up, and two updates of what it moves.
-#[test]
-fn a_split_meets_inserts_and_updates_at_any_moment() {
-    for (place, depth) in [(Moves, 3), (Twice, 2), (Renews, 3)] {
-        let kind = Kind::On(Op::Update, place);
-        let stage = Shard::stage(kind);
-        let others: Vec<_> = beside(&stage).take(2).map(|name| Act::On(Op::Insert, name)).collect();
-        let on = |op| Act::On(op, stage.key.clone());
-        let runs = [others, vec![on(Op::Update), on(Op::Update)]]
-            .map(|second| meet_everywhere::<Shard>(kind, &[vec![on(Op::Get)], second], depth));
-        println!("{place:?}: {runs:?} meetings");
-    }
-}
-
 impl Mortal for Shard {
     type Place = Place;
     const MENDED: Place = MovesAll;
