@@ -97,7 +97,7 @@ fn replays_one() {
     }
 }
 
-/// Those of docs/bugs/091, which went wrong before: the regions that displacements had to pass were held by the dead.
+/// Those of docs/bugs/091 and 092, which went wrong before: the dead held regions that displacements, or a repair, came to.
 #[test]
 fn survives_the_seeds_that_found_something() {
     let deadly = [4575, 6280, 6529, 8714, 12_489].map(|seed| (seed, Setup::deadly()));
