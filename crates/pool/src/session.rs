@@ -4,21 +4,27 @@
 //! session frees it once no operation that could have seen it is left (see [`epoch`](crate::epoch)); blocks are taken from
 //! the session's stock without a verb whenever it has some.
 
+mod limbo;
+
+pub(crate) use limbo::Limbo;
+use limbo::Retired;
+
 use crate::alloc::chunks::{Chunks, Counters, Hints};
 use crate::alloc::{self, Stock, classes};
 use crate::client::Client;
-use crate::epoch::{OldestPin, Pins, graced, tag};
+use crate::epoch::{OldestPin, Pins, tag};
 use crate::pool::zero;
 use crate::{Pool, PoolError};
-use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After how many retired objects a session looks whether the epoch has moved.
+/// After how many retired objects, or bytes of them, a session looks whether the epoch has moved.
 const TICK_EVERY: usize = 128;
+const TICK_BYTES: u64 = 512 << 10;
 
 /// What an allocation does in a full pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,36 +35,18 @@ enum Patience {
     Try,
 }
 
-/// Something unlinked that waits for the epoch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Retired {
-    tag: u64,
-    ptr: RemotePtr,
-    bytes: u64,
-}
-
-/// What is unlinked, and blocks that are free already but in nobody's stock.
-#[derive(Default)]
-pub(crate) struct Limbo {
-    retired: VecDeque<Retired>,
-    free: Vec<(RemotePtr, usize)>,
-}
-
-impl Limbo {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.retired.is_empty() && self.free.is_empty()
-    }
-}
-
 /// One worker thread's hands in a pool.
 pub struct Session {
     client: Arc<Client>,
     endpoint: Endpoint,
     pins: Rc<Pins>,
-    stocks: Vec<RefCell<(Stock, Hints)>>,
+    stocks: Vec<RefCell<Stock>>,
+    hints: Vec<Hints>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which the next look at the epoch is due.
     tick_at: Cell<usize>,
+    /// Bytes that were retired since the last look.
+    retired_bytes: Cell<u64>,
     /// Has the stock grown well beyond what a session keeps?
     hoards: Cell<bool>,
     /// Operations until the next look at the epoch that somebody waits for; zero if nobody does.
@@ -68,13 +56,16 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(client: Arc<Client>, endpoint: Endpoint, oldest: Arc<OldestPin>) -> Self {
         let stocks = client.pool().nodes().map(|_| RefCell::default()).collect();
+        let hints = client.pool().nodes().map(|_| Hints::default()).collect();
         Session {
             client,
             endpoint,
             pins: Rc::new(Pins::new(oldest)),
             stocks,
+            hints,
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
+            retired_bytes: Cell::new(0),
             hoards: Cell::new(false),
             wanted: Cell::new(0),
         }
@@ -111,8 +102,11 @@ impl Session {
     fn chunks(&self, node: NodeId) -> Chunks<'_> {
         Chunks { pool: self.pool(), node, owner: self.client.slot() as u16 }
     }
-    fn stock(&self, node: NodeId) -> Result<&RefCell<(Stock, Hints)>, PoolError> {
-        self.stocks.get(node.index()).ok_or(PoolError::Fabric(farindex_fabric::FabricError::NoSuchNode(node)))
+    fn stock(&self, node: NodeId) -> Result<&RefCell<Stock>, PoolError> {
+        self.stocks.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
+    }
+    fn hints(&self, node: NodeId) -> Result<&Hints, PoolError> {
+        self.hints.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
     }
     fn class(&self, node: NodeId, bytes: u64) -> Option<usize> {
         classes::of(bytes, self.pool().geometry(node).chunk_size)
@@ -133,7 +127,8 @@ impl Session {
     /// Puts a free block into the stock; returns how many of its class are there now.
     fn stow(&self, ptr: RemotePtr, class: usize) -> usize {
         let Ok(stock) = self.stock(ptr.node()) else { return 0 };
-        let free = &mut stock.borrow_mut().0.free[class];
+        let mut stock = stock.borrow_mut();
+        let free = &mut stock.free[class];
         free.push(ptr);
         if free.len() > 2 * alloc::keep(class) {
             self.hoards.set(true);
@@ -164,7 +159,7 @@ impl Session {
         };
         let stock = self.stock(node)?;
         loop {
-            if let Some(ptr) = stock.borrow_mut().0.take(class) {
+            if let Some(ptr) = stock.borrow_mut().take(class) {
                 return Ok(ptr);
             }
             self.refill(span, node, class, patience).await?;
@@ -190,15 +185,21 @@ impl Session {
         zero: bool,
     ) -> Result<(RemotePtr, bool), PoolError> {
         let chunks = self.chunks(node);
-        self.stock(node)?;
         let geometry = chunks.geometry();
         if geometry.chunks_for(bytes) > geometry.chunks {
             return Err(chunks.full(bytes));
         }
-        if let Some(found) = chunks.take_span(span, bytes, zero, false).await? {
+        if !zero {
+            self.free_graced();
+            if let Some(ptr) = self.stock(node)?.borrow_mut().take_span(geometry.chunks_for(bytes)) {
+                return Ok((ptr, false));
+            }
+        }
+        let hints = self.hints(node)?;
+        if let Some(found) = chunks.take_span(span, hints, bytes, zero, false).await? {
             return Ok(found);
         }
-        self.squeeze(span, node, patience, None, async |chunks| chunks.take_span(span, bytes, false, true).await)
+        self.squeeze(span, node, patience, None, async |chunks| chunks.take_span(span, hints, bytes, false, true).await)
             .await?
             .ok_or_else(|| chunks.full(bytes))
     }
@@ -207,7 +208,7 @@ impl Session {
     async fn refill(&self, span: &Span, node: NodeId, class: usize, patience: Patience) -> Result<(), PoolError> {
         self.free_graced();
         let stock = self.stock(node)?;
-        let ready = || stock.borrow().0.has(class);
+        let ready = || stock.borrow().has(class);
         if ready() || self.refill_once(span, node, class, false).await? {
             return Ok(());
         }
@@ -226,12 +227,12 @@ impl Session {
         if enough && self.claim_returned(span, &chunks, class, &counters).await? {
             return Ok(true);
         }
-        if let Some(run) = chunks.take_chunk(span, class, &counters, thorough).await? {
-            let replaced = stock.borrow_mut().0.runs[class].replace(run);
+        if let Some(run) = chunks.take_chunk(span, class, &counters, self.hints(node)?, thorough).await? {
+            let replaced = stock.borrow_mut().runs[class].replace(run);
             if let Some(run) = replaced {
                 // Another coroutine of this session filled the stock at the same time.
                 let step = classes::bytes(class);
-                stock.borrow_mut().0.free[class].extend((0..run.left).map(|i| run.next.add(i * step)));
+                stock.borrow_mut().free[class].extend((0..run.left).map(|i| run.next.add(i * step)));
             }
             return Ok(true);
         }
@@ -246,14 +247,10 @@ impl Session {
         class: usize,
         counters: &Counters,
     ) -> Result<bool, PoolError> {
-        let cell = self.stock(chunks.node)?;
         let mut found = Stock::default();
-        let mut hints = std::mem::take(&mut cell.borrow_mut().1);
-        let any = chunks.claim_returned(span, class, counters, &mut hints, &mut found).await;
-        let mut stock = cell.borrow_mut();
-        stock.1 = hints;
+        let any = chunks.claim_returned(span, class, counters, self.hints(chunks.node)?, &mut found).await;
         // Blocks of another class may be among them: see `Chunks::claim`.
-        for (free, found) in stock.0.free.iter_mut().zip(&mut found.free) {
+        for (free, found) in self.stock(chunks.node)?.borrow_mut().free.iter_mut().zip(&mut found.free) {
             free.append(found);
         }
         any
@@ -279,7 +276,7 @@ impl Session {
                 self.free_spans().await?;
             }
             let chunks = self.chunks(node);
-            let ready = class.is_some_and(|class| self.stock(node).is_ok_and(|stock| stock.borrow().0.has(class)));
+            let ready = class.is_some_and(|class| self.stock(node).is_ok_and(|stock| stock.borrow().has(class)));
             if !ready {
                 self.give_back_all().await?;
                 chunks.recycle(span).await?;
@@ -294,185 +291,6 @@ impl Session {
             pause = (pause * 2).min(Duration::from_millis(5));
         }
     }
-
-    /// Frees an object that was never linked anywhere, or that no operation can see any more.
-    pub async fn free(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
-        let Some(class) = self.object(ptr, bytes)? else {
-            return self.chunks(ptr.node()).free_span(span, ptr, bytes).await;
-        };
-        // Who only ever frees must not hoard, even if it never calls `maintain`.
-        if self.stow(ptr, class) > 4 * alloc::keep(class) {
-            self.give_back_surplus().await?;
-        }
-        Ok(())
-    }
-
-    /// Frees what [`alloc_zeroed`](Self::alloc_zeroed) gave, with the size that was asked for: whole chunks, even where a
-    /// block would do for so few bytes.
-    pub async fn free_zeroed(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
-        self.stock(ptr.node())?;
-        self.chunks(ptr.node()).free_span(span, ptr, bytes).await
-    }
-
-    /// Frees a block at once and without a verb, if it is one; a span waits in limbo like anything retired. Where no such
-    /// object can lie, nothing happens.
-    pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
-        match self.object(ptr, bytes) {
-            Ok(Some(class)) => drop(self.stow(ptr, class)),
-            Ok(None) => self.retired.borrow_mut().push_front(Retired { tag: 0, ptr, bytes }),
-            Err(_) => {}
-        }
-    }
-
-    /// Frees an object once nobody can see it who began before the epoch passed `tag`.
-    fn retire(&self, tag: u64, ptr: RemotePtr, bytes: u64) {
-        if self.object(ptr, bytes).is_ok() {
-            self.retired.borrow_mut().push_back(Retired { tag, ptr, bytes });
-        }
-    }
-
-    /// Moves blocks whose time has come from limbo to the stock. Spans stay for [`maintain`](Self::maintain).
-    fn free_graced(&self) {
-        let epoch = self.client.epoch();
-        let mut retired = self.retired.borrow_mut();
-        let mut spans = Vec::new();
-        while let Some(front) = retired.front().copied().filter(|front| graced(front.tag, epoch)) {
-            retired.pop_front();
-            match self.class(front.ptr.node(), front.bytes) {
-                Some(class) => drop(self.stow(front.ptr, class)),
-                None => spans.push(front),
-            }
-        }
-        for span in spans {
-            retired.push_front(Retired { tag: 0, ..span });
-        }
-        // Never later than it was: every refill comes by here, and must not put maintenance off for ever.
-        self.tick_at.set(self.tick_at.get().min(retired.len() + TICK_EVERY));
-    }
-
-    /// Frees the spans whose time has come: [`free_graced`](Self::free_graced) has put them in front.
-    async fn free_spans(&self) -> Result<(), PoolError> {
-        let span = self.endpoint.span(OpKind::Maintenance);
-        loop {
-            let next = {
-                let mut retired = self.retired.borrow_mut();
-                let front = retired.front().copied().filter(|front| graced(front.tag, self.client.epoch()));
-                let front = front.filter(|front| self.class(front.ptr.node(), front.bytes).is_none());
-                if front.is_some() {
-                    retired.pop_front();
-                }
-                front
-            };
-            let Some(next) = next else { return Ok(()) };
-            self.chunks(next.ptr.node()).free_span(&span, next.ptr, next.bytes).await?;
-        }
-    }
-
-    /// Gives back what the stock holds beyond what a session keeps.
-    async fn give_back_surplus(&self) -> Result<(), PoolError> {
-        self.hoards.set(false);
-        for node in self.pool().nodes() {
-            let mut surplus = Vec::new();
-            for (class, free) in self.stock(node)?.borrow_mut().0.free.iter_mut().enumerate() {
-                let keep = alloc::keep(class);
-                if free.len() > keep {
-                    surplus.extend(free.drain(keep / 2..).map(|ptr| (ptr, class)));
-                }
-            }
-            self.give_back(node, surplus).await?;
-        }
-        Ok(())
-    }
-
-    /// Gives the whole stock back, runs included.
-    async fn give_back_all(&self) -> Result<(), PoolError> {
-        self.hoards.set(false);
-        for node in self.pool().nodes() {
-            let all = self.stock(node)?.borrow_mut().0.drain();
-            self.give_back(node, all).await?;
-        }
-        Ok(())
-    }
-
-    async fn give_back(&self, node: NodeId, blocks: Vec<(RemotePtr, usize)>) -> Result<(), PoolError> {
-        if blocks.is_empty() {
-            return Ok(());
-        }
-        let span = self.endpoint.span(OpKind::Maintenance);
-        self.chunks(node).give_back(&span, &blocks).await
-    }
-
-    /// Something waits for the epoch to move on that is not retired memory: slots of an index, say. The session looks at
-    /// the epoch within as many operations.
-    pub fn want_epoch(&self, within: u32) {
-        let within = within.clamp(1, TICK_EVERY as u32);
-        let wanted = self.wanted.get();
-        self.wanted.set(if wanted == 0 { within } else { wanted.min(within) });
-    }
-
-    /// Is [`maintain`](Self::maintain) due? To be asked once after each operation; costs nothing.
-    pub fn maintenance_due(&self) -> bool {
-        let wanted = self.wanted.get();
-        self.wanted.set(wanted.saturating_sub(1));
-        wanted == 1 || self.retired.borrow().len() >= self.tick_at.get() || self.hoards.get()
-    }
-
-    /// Moves reclamation on: looks at the epoch, frees what it allows, gives back what this session has too much of.
-    /// Counted as [`OpKind::Maintenance`].
-    pub async fn maintain(&self) -> Result<(), PoolError> {
-        self.tick_at.set(self.retired.borrow().len() + TICK_EVERY);
-        self.client.tick(&self.endpoint).await?;
-        self.adopt_orphans();
-        self.free_graced();
-        self.free_spans().await?;
-        self.give_back_surplus().await
-    }
-
-    /// Takes over what closed sessions of this client left.
-    pub(crate) fn adopt_orphans(&self) {
-        let limbo = std::mem::take(&mut *self.client.orphans());
-        if !limbo.retired.is_empty() {
-            // Oldest first again, or what is freed already would wait behind what is not.
-            let mut retired = self.retired.borrow_mut();
-            retired.extend(limbo.retired);
-            retired.make_contiguous().sort_by_key(|retired| retired.tag);
-        }
-        for (ptr, class) in limbo.free {
-            self.stow(ptr, class);
-        }
-    }
-
-    /// Neither stock nor limbo?
-    pub(crate) fn holds_nothing(&self) -> bool {
-        let empty = |stock: &RefCell<(Stock, Hints)>| (0..classes::CLASSES).all(|class| !stock.borrow().0.has(class));
-        self.retired.borrow().is_empty() && self.stocks.iter().all(empty)
-    }
-
-    /// Gives the whole stock back to the pool, and frees what the epoch allows.
-    pub async fn flush(&self) -> Result<(), PoolError> {
-        self.free_graced();
-        self.free_spans().await?;
-        self.give_back_all().await
-    }
-
-    /// Gives everything back: the whole stock, and what was retired as soon as the epoch allows. If somebody keeps the epoch
-    /// from moving on, it ends a lease after it last moved.
-    pub async fn drain(&self) -> Result<(), PoolError> {
-        let mut moved = (self.client.epoch(), self.endpoint.now());
-        let mut pause = Duration::from_micros(2);
-        loop {
-            self.maintain().await?;
-            let (epoch, now) = (self.client.epoch(), self.endpoint.now());
-            if epoch != moved.0 {
-                moved = (epoch, now);
-            }
-            if self.retired.borrow().is_empty() || now.saturating_sub(moved.1) >= self.client.pool().lease() {
-                return self.flush().await;
-            }
-            self.endpoint.sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(5));
-        }
-    }
 }
 
 impl Drop for Session {
@@ -480,8 +298,11 @@ impl Drop for Session {
         self.pins.close();
         let mut orphans = self.client.orphans();
         orphans.retired.append(self.retired.get_mut());
-        for stock in &mut self.stocks {
-            orphans.free.append(&mut stock.get_mut().0.drain());
+        for (node, stock) in self.client.pool().nodes().zip(&mut self.stocks) {
+            let (stock, chunk_size) = (stock.get_mut(), self.client.pool().geometry(node).chunk_size);
+            orphans.free.append(&mut stock.drain());
+            let spans = stock.spans.drain(..);
+            orphans.retired.extend(spans.map(|(ptr, chunks)| Retired { tag: 0, ptr, bytes: chunks * chunk_size }));
         }
     }
 }

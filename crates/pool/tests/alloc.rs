@@ -468,13 +468,26 @@ fn what_allocation_costs() {
     // Counters; descriptors; the claim of four words with the state behind them, and the counter.
     let claim = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, 64).await.expect("returned"));
     assert_eq!(verbs(&claim), [3, 4, 0, 4, 1]);
-    // A span: counters; three descriptors; the cursor. Freed: its head; three descriptors and the counter.
+    // A span: counters; three descriptors; the cursor. Freed: a look at its head. From stock: nothing.
     let span = cost(&session, &member, async |span| {
         ptr = session.alloc(span, NODE, 3 * CHUNK).await.expect("fits");
     });
     assert_eq!(verbs(&span), [3, 1, 0, 4, 0]);
     let freed = cost(&session, &member, async |span| session.free(span, ptr, 3 * CHUNK).await.expect("freed"));
-    assert_eq!(verbs(&freed), [2, 1, 0, 3, 1]);
+    assert_eq!(verbs(&freed), [1, 1, 0, 0, 0]);
+    let again = cost(&session, &member, async |span| {
+        assert_eq!(session.alloc(span, NODE, 2 * CHUNK + 1).await, Ok(ptr));
+    });
+    assert_eq!(verbs(&again), [0; 5]);
+    member.free(&session, ptr, 3 * CHUNK);
+    let twice = member.run(session.free(&session.span(OpKind::Other), ptr, 3 * CHUNK));
+    assert!(matches!(twice, Err(PoolError::Corrupt { .. })), "{twice:?}");
+    // Given back: its head; three descriptors and the counter.
+    let before = member.endpoint.meter();
+    member.run(session.flush()).expect("flushed");
+    let flushed = (member.endpoint.meter() - before).of(OpKind::Maintenance).total;
+    let blocks = [1, 0, 0, 0, 5];
+    assert_eq!(verbs(&flushed), [2 + blocks[0], 1, 0, 3, 1 + blocks[4]]);
     // A heartbeat: two round trips.
     let before = member.endpoint.meter();
     member.tick();

@@ -8,6 +8,7 @@ use crate::layout::{
 };
 use crate::{Pool, PoolError};
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -16,10 +17,11 @@ const GIVEN_BACK_TWICE: &str = "a block was given back twice";
 /// Descriptors fetched by one READ.
 const SCAN: u64 = 64;
 
-/// Where the scans of one session go on.
+/// Where the scans of one session go on: for blocks that were given back, and for free chunks.
 #[derive(Default)]
 pub(crate) struct Hints {
-    pub(crate) scan: u64,
+    blocks: Cell<u64>,
+    chunks: Cell<u64>,
 }
 
 /// The chunks of one node, as seen by one client.
@@ -87,7 +89,7 @@ impl Chunks<'_> {
         span: &Span,
         class: usize,
         counters: &Counters,
-        hints: &mut Hints,
+        hints: &Hints,
         stock: &mut Stock,
     ) -> Result<bool, PoolError> {
         let cursor = counters.cursor;
@@ -95,15 +97,15 @@ impl Chunks<'_> {
         let enough = super::keep(class) as u64 / 2;
         let mut looked = 0;
         while looked < cursor {
-            let first = hints.scan % cursor;
+            let first = hints.blocks.get() % cursor;
             let count = SCAN.min(cursor - first).min(cursor - looked);
             let found = self.descriptors(span, first, count).await?;
             let mut wanted = Vec::new();
             let mut blocks = 0;
-            hints.scan = first + count;
+            hints.blocks.set(first + count);
             for (chunk, descriptor) in (first..).zip(&found) {
                 if blocks >= enough {
-                    hints.scan = chunk;
+                    hints.blocks.set(chunk);
                     break;
                 }
                 let used = ChunkUse::from_bits(descriptor.state);
@@ -304,36 +306,42 @@ impl Chunks<'_> {
         Ok(!lost)
     }
 
-    /// Takes `count` contiguous chunks below the cursor that were freed.
+    /// Takes `count` contiguous chunks below the cursor that were freed: goes once around, from where the last search ended.
     async fn reuse(
         &self,
         span: &Span,
         counters: &Counters,
+        hints: &Hints,
         count: u64,
         used: ChunkUse,
     ) -> Result<Option<u64>, PoolError> {
         let cursor = counters.cursor;
-        let mut run = 0;
+        let from = hints.chunks.get().checked_rem(cursor).unwrap_or(0);
         let mut unused = 0;
-        let mut first = 0;
-        while first < cursor {
-            let step = SCAN.min(cursor - first);
-            for (i, descriptor) in self.descriptors(span, first, step).await?.iter().enumerate() {
-                // A free chunk has an empty bitmap; one that has not is damaged, and handing it out would hand out its
-                // blocks twice.
-                let free = descriptor.state == 0 && descriptor.free.iter().all(|word| *word == 0);
-                run = if free { run + 1 } else { 0 };
-                unused += u64::from(free);
-                if run == count {
-                    let start = first + i as u64 + 1 - count;
-                    if self.claim_run(span, start, count, used).await? {
-                        span.faa(self.word(header::FREE_CHUNKS), count.wrapping_neg()).await?;
-                        return Ok(Some(start));
+        // A run that lies across the place where this search begins is found behind the turn.
+        for part in [from..cursor, 0..(from + count - 1).min(cursor)] {
+            let mut run = 0;
+            let mut first = part.start;
+            while first < part.end {
+                let step = SCAN.min(part.end - first);
+                for (i, descriptor) in self.descriptors(span, first, step).await?.iter().enumerate() {
+                    // A free chunk has an empty bitmap; one that has not is damaged, and handing it out would hand out its
+                    // blocks twice.
+                    let free = descriptor.state == 0 && descriptor.free.iter().all(|word| *word == 0);
+                    run = if free { run + 1 } else { 0 };
+                    unused += u64::from(free);
+                    if run == count {
+                        let end = first + i as u64 + 1;
+                        if self.claim_run(span, end - count, count, used).await? {
+                            hints.chunks.set(end);
+                            span.faa(self.word(header::FREE_CHUNKS), count.wrapping_neg()).await?;
+                            return Ok(Some(end - count));
+                        }
+                        run = 0;
                     }
-                    run = 0;
                 }
+                first += step;
             }
-            first += step;
         }
         // The whole node was looked through in vain: the counter had better tell the truth, or everyone looks again.
         if unused == 0 && counters.free_chunks > 0 {
@@ -423,12 +431,13 @@ impl Chunks<'_> {
         span: &Span,
         class: usize,
         counters: &Counters,
+        hints: &Hints,
         thorough: bool,
     ) -> Result<Option<Run>, PoolError> {
         let used = ChunkUse::Blocks { class, owner: self.owner };
         let mut chunk = None;
         if counters.free_chunks > 0 || thorough {
-            chunk = self.reuse(span, counters, 1, used).await?;
+            chunk = self.reuse(span, counters, hints, 1, used).await?;
         }
         if chunk.is_none() {
             chunk = self.extend(span, counters.cursor, 1, used).await?.map(|(chunk, _)| chunk);
@@ -445,6 +454,7 @@ impl Chunks<'_> {
     pub(crate) async fn take_span(
         &self,
         span: &Span,
+        hints: &Hints,
         bytes: u64,
         fresh_first: bool,
         thorough: bool,
@@ -457,7 +467,7 @@ impl Chunks<'_> {
         let reuse = thorough || counters.free_chunks >= count;
         let mut found = None;
         if !fresh_first && reuse {
-            found = self.reuse(span, &counters, count, used).await?.map(|chunk| (chunk, false));
+            found = self.reuse(span, &counters, hints, count, used).await?.map(|chunk| (chunk, false));
         }
         if found.is_none() {
             let zeroed = self.pool.superblock(self.node).zeroed != 0;
@@ -465,7 +475,7 @@ impl Chunks<'_> {
                 self.extend(span, counters.cursor, count, used).await?.map(|(chunk, fresh)| (chunk, fresh && zeroed));
         }
         if found.is_none() && fresh_first && reuse {
-            found = self.reuse(span, &counters, count, used).await?.map(|chunk| (chunk, false));
+            found = self.reuse(span, &counters, hints, count, used).await?.map(|chunk| (chunk, false));
         }
         Ok(found.map(|(chunk, zero)| (geometry.chunk(self.node, chunk), zero)))
     }
@@ -476,14 +486,8 @@ impl Chunks<'_> {
     /// costs nobody else his chunks.
     pub(crate) async fn free_span(&self, span: &Span, start: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let geometry = self.geometry();
-        let corrupt = || PoolError::Corrupt { at: start, what: "a span that is no span was freed".to_owned() };
-        let count = geometry.chunks_for(bytes);
-        let first = geometry.span_start(start, count).ok_or_else(corrupt)?;
-        let head = first_word(&span.read(geometry.descriptor(self.node, first), 8).await?);
-        let ChunkUse::Span { chunks, owner } = ChunkUse::from_bits(head) else { return Err(corrupt()) };
-        if u64::from(chunks) != count {
-            return Err(corrupt());
-        }
+        let (first, count, head) = self.check_span(span, start, bytes).await?;
+        let ChunkUse::Span { owner, .. } = ChunkUse::from_bits(head) else { return Err(no_span(start)) };
         let tail = ChunkUse::SpanTail { owner }.to_bits();
         // Back to front: as long as the head stands, the span stands.
         let mut left = count;
@@ -500,11 +504,32 @@ impl Chunks<'_> {
             }
             let mut done = batch.post().await?;
             if tickets.into_iter().any(|(held, ticket)| done.old(ticket) != held) {
-                return Err(corrupt());
+                return Err(no_span(start));
             }
         }
         Ok(())
     }
+
+    /// Does the span of an object of `bytes` bytes begin there? Its first chunk, how many it has, and the state of the first.
+    pub(crate) async fn check_span(
+        &self,
+        span: &Span,
+        start: RemotePtr,
+        bytes: u64,
+    ) -> Result<(u64, u64, u64), PoolError> {
+        let geometry = self.geometry();
+        let count = geometry.chunks_for(bytes);
+        let first = geometry.span_start(start, count).ok_or_else(|| no_span(start))?;
+        let head = first_word(&span.read(geometry.descriptor(self.node, first), 8).await?);
+        match ChunkUse::from_bits(head) {
+            ChunkUse::Span { chunks, .. } if u64::from(chunks) == count => Ok((first, count, head)),
+            _ => Err(no_span(start)),
+        }
+    }
+}
+
+fn no_span(at: RemotePtr) -> PoolError {
+    PoolError::Corrupt { at, what: "a span that is no span was freed".to_owned() }
 }
 
 type Bitmap = [u64; BITMAP_WORDS];

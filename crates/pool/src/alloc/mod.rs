@@ -4,6 +4,8 @@
 //! holds one large object. A session takes blocks from its own stock without any verb, and fills the stock
 //! from the pool: blocks that others gave back, chunks that were freed, and last the chunks that nobody used yet.
 //!
+//! A session keeps a few spans that it has freed, too.
+//!
 //! Invariants: a block is in exactly one place: reachable from an index, in a session's stock, in its limbo (unlinked,
 //! waiting for the epoch), or free in its chunk's bitmap. A chunk below the cursor whose descriptor says `Free` belongs to
 //! nobody. Exhaustion is an error that leaves everything as it was.
@@ -18,6 +20,10 @@ use farindex_fabric::RemotePtr;
 /// Blocks of one class that a stock keeps at most; what is above goes back to the pool, down to half.
 const KEEP_BYTES: u64 = 32 << 10;
 const KEEP_BLOCKS: usize = 16;
+
+/// Bytes of spans that a stock keeps at most. An index whose segments are spans retires one for each that it allocates; to take
+/// one from the pool costs a look through its chunks.
+const KEEP_SPAN_BYTES: u64 = 512 << 10;
 
 /// How many blocks of a class a stock may keep.
 pub(crate) fn keep(class: usize) -> usize {
@@ -35,11 +41,13 @@ pub(crate) struct Run {
 pub(crate) struct Stock {
     pub(crate) free: [Vec<RemotePtr>; CLASSES],
     pub(crate) runs: [Option<Run>; CLASSES],
+    /// Spans, and how many chunks each has.
+    pub(crate) spans: Vec<(RemotePtr, u64)>,
 }
 
 impl Default for Stock {
     fn default() -> Self {
-        Stock { free: std::array::from_fn(|_| Vec::new()), runs: [None; CLASSES] }
+        Stock { free: std::array::from_fn(|_| Vec::new()), runs: [None; CLASSES], spans: Vec::new() }
     }
 }
 
@@ -59,12 +67,38 @@ impl Stock {
         Some(ptr)
     }
 
-    /// Is there one?
+    /// A span of so many chunks, if there is one.
+    pub(crate) fn take_span(&mut self, chunks: u64) -> Option<RemotePtr> {
+        let at = self.spans.iter().rposition(|(_, have)| *have == chunks)?;
+        Some(self.spans.swap_remove(at).0)
+    }
+
+    /// May it keep so many chunks more?
+    pub(crate) fn has_room_for_span(&self, chunks: u64, chunk_size: u64) -> bool {
+        let kept = self.spans.iter().map(|(_, have)| have).sum::<u64>();
+        kept.saturating_add(chunks).saturating_mul(chunk_size) <= KEEP_SPAN_BYTES
+    }
+
+    /// Keeps a span; `false` if it is there already.
+    pub(crate) fn stow_span(&mut self, ptr: RemotePtr, chunks: u64) -> bool {
+        let new = self.spans.iter().all(|(have, _)| *have != ptr);
+        if new {
+            self.spans.push((ptr, chunks));
+        }
+        new
+    }
+
+    /// Is there a block of this class?
     pub(crate) fn has(&self, class: usize) -> bool {
         self.free.get(class).is_some_and(|free| !free.is_empty()) || self.runs.get(class).is_some_and(Option::is_some)
     }
 
-    /// Empties the stock: every block in it.
+    /// Nothing at all?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spans.is_empty() && (0..CLASSES).all(|class| !self.has(class))
+    }
+
+    /// Every block in it; spans stay.
     pub(crate) fn drain(&mut self) -> Vec<(RemotePtr, usize)> {
         let mut all = Vec::new();
         for class in 0..CLASSES {
