@@ -301,9 +301,30 @@ fn shard_is_put_beside_race_and_sephash() {
         trips(0) <= trips(1) && trips(1) < trips(2),
         "so few keys are in SepHash's CurSegments, which takes one more"
     );
-    let figure = told(&["--figure", "6", "--keys", "3K"]);
-    assert_eq!(figure["lines"].as_array().map(Vec::len), Some(5));
-    assert!(figure["lines"].as_array().unwrap().iter().all(|line| line["repaired"] == 0));
+    let figure = told(&["--figure", "6", "--keys", "10K"]);
+    let lines = figure["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 5);
+    assert!(lines.iter().all(|line| line["repaired"] == 0), "{figure}");
+    assert!(lines.iter().any(|line| line["published"].as_u64() > Some(0)), "{figure}");
+}
+
+#[test]
+fn linear_probing_is_put_beside_its_paper() {
+    let told = |args: &[&str]| {
+        let small = ["--slots", "64K", "--sim-slots", "64K", "--lookups", "20K", "--tables", "1"];
+        let ended = run(&[&["reproduce", "linear-probing", "--json", "-"], args, &small].concat());
+        assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.err);
+        json(&ended)
+    };
+    let table = told(&["--table", "4"]);
+    let heap = table["lines"][1]["counted"][1].as_f64().unwrap();
+    assert!((1.0..1.05).contains(&heap), "one READ of the heap, and one in fifty for another's signature: {heap}");
+    told(&["--table", "3"]);
+    told(&["--figure", "13"]);
+    let figure = told(&["--figure", "11"]);
+    let rate = |line: usize, what: &str| figure["lines"][line][what]["lookups"].as_f64().unwrap();
+    // 8, 32 and 128 bytes, inline and out of band each.
+    assert!(rate(0, "variable") > rate(1, "variable") && rate(4, "variable") < rate(5, "variable"), "{figure}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! A cuckoo index on a simulated cluster: what it takes to fill it, and lookups in it, for Figures 6, 7 and 9 of T. Wang et al., ADMS
-//! 2020.
+//! A cuckoo index on a simulated cluster: what it takes to fill it, and lookups in it, for Figures 6, 7, 9 and 11 of T. Wang et al.,
+//! ADMS 2020.
 //!
-//! Records of 6 bytes lie in slots of 8, the narrowest that there are. The table is filled by one client's inserts, key by key, until it is
+//! Mostly, records of 6 bytes lie in slots of 8, the narrowest that there are. The table is filled by one client's inserts, key by key, until it is
 //! as full as wanted or has to grow; then every client of the preset looks up keys that are drawn from those that are present.
 
 use super::probing::{Count, Rates};
@@ -16,10 +16,32 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const NAME: &str = "cuckoo";
-/// Bytes of a slot.
-const WIDTH: u64 = 8;
+/// Bytes of a key.
+const KEY: usize = 4;
 /// A table is as full as the threshold allows, or displacement.
 const THRESHOLD: f64 = 0.98;
+
+/// What is inserted, and into what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Records {
+    /// Bytes of a slot.
+    pub width: usize,
+    /// Bytes of a value.
+    pub value: usize,
+}
+
+impl Records {
+    /// As many bytes as fit a slot of 8.
+    pub const SMALLEST: Records = Records { width: 8, value: 2 };
+    /// In slots of so many bytes, which they fill: a word of a wider one says what it holds.
+    pub fn inline(width: usize) -> Records {
+        if width == 8 { Records::SMALLEST } else { Records { width, value: width.saturating_sub(8 + KEY) } }
+    }
+    /// Out of band, behind slots of 8: key and value have so many bytes, but at least as many as do not fit.
+    pub fn heap(bytes: usize) -> Records {
+        Records { width: 8, value: bytes.saturating_sub(KEY).max(3) }
+    }
+}
 
 /// A table that has been filled.
 pub struct Table {
@@ -47,7 +69,7 @@ pub struct Cost {
     pub verbs: f64,
 }
 
-fn key(i: u64) -> [u8; 4] {
+fn key(i: u64) -> [u8; KEY] {
     (i as u32).to_le_bytes()
 }
 
@@ -66,13 +88,14 @@ fn spent(endpoint: &Endpoint) -> (u64, u64) {
 /// What was inserted, whether the table has to grow, and the costs.
 type Filling = (u64, bool, Vec<Cost>);
 
-async fn insert_all(session: Rc<Session>, config: Config, load: f64) -> Result<Filling, IndexError> {
+async fn insert_all(session: Rc<Session>, config: Config, value: usize, load: f64) -> Result<Filling, IndexError> {
+    let value = vec![b'v'; value];
     let index = Cuckoo::create(&session, NAME, &config).await?;
     let wanted = (config.slots as f64 * load) as u64;
     let step = (config.slots / 20).max(1);
     let (mut costs, mut before, mut since) = (Vec::new(), spent(session.endpoint()), 0);
     for i in 0..wanted {
-        index.insert(&key(i), b"v.").await?;
+        index.insert(&key(i), &value).await?;
         let geometry = index.tables().first().map(|table| table.geometry());
         let grows = geometry.is_some_and(|geometry| geometry.next.is_some() || geometry.current.generation > 0);
         if grows {
@@ -104,9 +127,11 @@ impl Table {
         slots: u64,
         associativity: u64,
         lookup: Lookup,
+        records: Records,
         load: f64,
     ) -> Result<Table, IndexError> {
-        let node_len = (slots * WIDTH * 4).next_multiple_of(1 << 20) + (32 << 20);
+        let Records { width, value } = records;
+        let node_len = (slots * (width + value + 64) as u64 * 4).next_multiple_of(1 << 20) + (32 << 20);
         let unbounded = SimConfig { max_steps: u64::MAX, max_time: Duration::MAX, ..SimConfig::default() };
         let sim = Sim::new(1, SimConfig { nodes: 1, node_len, model: Some(preset.clone()), ..unbounded })?;
         let clients = preset.compute_nodes * preset.clients_per_node;
@@ -114,11 +139,11 @@ impl Table {
         let options = PoolOptions { client_slots: clients as u64 + 2, ..PoolOptions::default() };
         let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
         let pool = made.map_err(cut_short)??;
-        let config = Config { slots, width: WIDTH as usize, associativity, lookup, threshold: THRESHOLD, alpha: 100.0 };
+        let config = Config { slots, width, associativity, lookup, threshold: THRESHOLD, alpha: 100.0 };
         let (filled, harness) = (pool.clone(), sim.harness());
         let filling = sim.block_on(async move {
             let session = join(&filled, &harness, harness.connect()).await?;
-            insert_all(session, config, load).await
+            insert_all(session, config, value, load).await
         });
         let (entries, full, costs) = filling.map_err(cut_short)??;
         Ok(Table { sim, pool, preset: preset.clone(), slots, entries, full, costs })

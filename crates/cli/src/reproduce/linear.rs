@@ -42,6 +42,9 @@ enum Figure {
     /// Latency by load
     #[value(name = "9")]
     Latency,
+    /// Records of several sizes in the slots, and out of band
+    #[value(name = "11")]
+    Storage,
     /// Matching records of skewed keys, with clusters tracked and without
     #[value(name = "12")]
     Clusters,
@@ -59,7 +62,7 @@ pub(crate) struct Linear {
     /// Which figure
     #[arg(long, value_enum)]
     figure: Option<Figure>,
-    /// Slots of the tables on the simulated cluster (an eighth of that for figure 12)
+    /// Slots of the tables on the simulated cluster (an eighth of that for figures 11 and 12)
     #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
     pub(super) sim_slots: u64,
     /// Slots of the tables that are counted on
@@ -85,6 +88,7 @@ pub(crate) fn run(args: &Linear) -> Result<u8, Failure> {
         (None, Some(Figure::Cuckoo)) => probing::cuckoo(args),
         (None, Some(Figure::Throughput)) => probing::throughput(args),
         (None, Some(Figure::Latency)) => probing::latency(args),
+        (None, Some(Figure::Storage)) => probing::storage(args),
         (None, Some(Figure::Clusters)) => probing::clusters(args),
         (None, Some(Figure::Beside)) => probing::beside(args),
         (None, None) => Err(Failure::usage("it takes --table or --figure")),
@@ -123,7 +127,7 @@ impl Bare {
         ((u128::from(self.hash(key).bits().reverse_bits()) * u128::from(self.slots)) >> 64) as u64
     }
     fn signature(&self, key: u64) -> u8 {
-        self.hash(key).bits() as u8
+        (self.hash(key).bits() >> 56) as u8
     }
 
     fn build(slots: u64, load: f64, salt: u64) -> Result<Bare, Failure> {

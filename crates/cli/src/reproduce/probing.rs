@@ -1,10 +1,12 @@
-//! Table 2 and Figures 6, 7, 9, 12 and 13 of linear probing, on a simulated cluster.
+//! Table 2 and Figures 6, 7, 9, 11, 12 and 13 of linear probing, on a simulated cluster.
 
 use super::linear::Linear;
 use crate::bench::Watch;
 use crate::exit::{self, Failure};
-use farindex_bench::reproduce::cuckoo::Table;
-use farindex_bench::reproduce::probing::{Filled, How, OUTSTANDING, Rates, Trial, beside_a_cluster, model_read, rates};
+use farindex_bench::reproduce::cuckoo::{Records, Table};
+use farindex_bench::reproduce::probing::{
+    Filled, How, OUTSTANDING, Rates, Storage, Trial, beside_a_cluster, model_read, rates, reads_of,
+};
 use farindex_index::cuckoo::Lookup;
 use farindex_sim::Preset;
 use serde_json::json;
@@ -43,7 +45,10 @@ impl<'a> Bench<'a> {
         Filled::unique(self.args.sim_slots as usize, load, 1)
     }
     fn run(&self, table: &Filled, how: How, outstanding: usize, span: Duration) -> Result<Rates, Failure> {
-        let trial = Trial { preset: &self.preset, table, how, outstanding, span, seed: 1 };
+        let storage = Storage::Inline(8);
+        self.rates(Trial { preset: &self.preset, table, storage, how, outstanding, span, seed: 1 })
+    }
+    fn rates(&self, trial: Trial<'_>) -> Result<Rates, Failure> {
         if self.watch.stopped() {
             return Err(Failure::new(exit::INTERRUPTED, "interrupted".to_owned()));
         }
@@ -51,10 +56,13 @@ impl<'a> Bench<'a> {
     }
     /// A cuckoo index that is filled to this load, or as far as it goes.
     fn cuckoo(&self, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Failure> {
+        self.cuckoo_of(Records::SMALLEST, associativity, lookup, load)
+    }
+    fn cuckoo_of(&self, records: Records, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Failure> {
         if self.watch.stopped() {
             return Err(Failure::new(exit::INTERRUPTED, "interrupted".to_owned()));
         }
-        let table = Table::fill(&self.preset, CUCKOO_SLOTS, associativity, lookup, load);
+        let table = Table::fill(&self.preset, CUCKOO_SLOTS, associativity, lookup, records, load);
         Ok(table.map_err(farindex::Error::from)?)
     }
     fn about(&self) -> String {
@@ -275,6 +283,60 @@ pub(super) fn clusters(args: &Linear) -> Result<u8, Failure> {
     args.json.give(&json!({ "figure": 12, "source": SOURCE, "lines": lines, "least": least }), || text)?;
     // A hundredth is chance.
     Ok(if least > 0.99 { exit::OK } else { exit::NO })
+}
+
+/// Load and bytes of the records of Figure 11, and what the paper says of its best algorithm, in millions of lookups a second.
+const STORED: (f64, [u64; 3]) = (0.65, [8, 32, 128]);
+const PAPER_11: &str = "the paper's variable reads: 36 M/s inline and 23 M/s out of band with 8 bytes, 8 and 19 with 128; out of band from 32 bytes on";
+
+/// Figure 11: records in the slots and out of band.
+pub(super) fn storage(args: &Linear) -> Result<u8, Failure> {
+    let bench = Bench::new(args)?;
+    let (load, sizes) = STORED;
+    let slots = (args.sim_slots / 8).max(1024) as usize;
+    let table = Filled::unique(slots, load, 1);
+    let mut text = format!(
+        "Linear probing, Figure 11: tables of {slots} slots, 65 % full, {} clients of a simulated ConnectX-5, {OUTSTANDING} lookups of\n\
+         each under way: million lookups a virtual second, and READs of a lookup\n\
+         record          fixed          variable       cuckoo\n",
+        bench.preset.clients_per_node
+    );
+    let (mut lines, mut crossing) = (Vec::new(), None);
+    for bytes in sizes {
+        let mut best = Vec::new();
+        for (name, storage) in [("inline", Storage::Inline(bytes)), ("heap", Storage::Heap(bytes))] {
+            let (fixed, variable) = reads_of(load, storage.width());
+            let run = |slots| {
+                let (preset, how, span) = (&bench.preset, How::Slots(slots), SPAN);
+                bench.rates(Trial { preset, table: &table, storage, how, outstanding: OUTSTANDING, span, seed: 1 })
+            };
+            let (fixed, variable) = (run(fixed)?, run(variable)?);
+            let records = match storage {
+                Storage::Inline(width) => Records::inline(width as usize),
+                Storage::Heap(bytes) => Records::heap(bytes as usize),
+            };
+            let cuckoo = bench.cuckoo_of(records, 4, Lookup::Parallel, load)?.rates(OUTSTANDING, SPAN);
+            let cuckoo = cuckoo.map_err(farindex::Error::from)?;
+            let cell = |rates: &Rates| format!("{:>5.1} ({:.2})", rates.lookups / 1e6, rates.reads);
+            let cells = [&fixed, &variable, &cuckoo].map(cell);
+            let _ = writeln!(text, "{bytes:>4} B {name:<7}  {}   {}   {}", cells[0], cells[1], cells[2]);
+            best.push(variable.lookups);
+            lines.push(json!({ "record_bytes": bytes, "storage": name, "fixed": fixed, "variable": variable, "cuckoo": cuckoo }));
+        }
+        if best[1] > best[0] && crossing.is_none() {
+            crossing = Some(bytes);
+        }
+    }
+    let at = crossing.map_or("never".to_owned(), |bytes| format!("from {bytes} bytes on"));
+    let _ = writeln!(
+        text,
+        "\nout of band is ahead {at} (variable reads)\n{PAPER_11}\n\
+         cuckoo: a cuckoo index of 65536 slots, 4 in a bucket, filled by inserts; a wide slot has a word of its own beside the record\n\
+         paper: {SOURCE}, Figure 11 and section 5.7"
+    );
+    let result = json!({ "figure": 11, "source": SOURCE, "load": load, "lines": lines, "crossing_bytes": crossing });
+    args.json.give(&result, || text)?;
+    Ok(exit::OK)
 }
 
 /// Figure 13: what is read beside a cluster of ten.
