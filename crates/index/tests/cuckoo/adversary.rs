@@ -54,8 +54,9 @@ fn survives_deaths() {
     println!("{totals}");
     totals.assert_sound();
     let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
-    // No lock of this kind covers another.
-    assert!(all.remove("takeover: covered lock claimed"));
+    // No lock of this kind covers another. `held` has the scene for the others, which take a death between two verbs.
+    let apart = ["takeover: covered lock claimed", "cuckoo rescue: thawed", "cuckoo rescue: displaced"];
+    assert!(apart.iter().all(|mark| all.remove(*mark)));
     all.retain(|mark| !mark.starts_with("cuckoo many: "));
     marks::assert_passed(&totals, &all, COMMON_WITH_DEATHS);
 }

@@ -6,7 +6,7 @@ use farindex_index::cuckoo::Config;
 use farindex_index::cuckoo::places::first_slots;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::slotted::geometry::{LOCKED, REGION, Segment};
-use farindex_index::{Cuckoo, HashIndex, IndexError, Insert, PoolIndex};
+use farindex_index::{Cuckoo, HashIndex, IndexError, Insert, PoolIndex, Update};
 use farindex_pool::{Client, Intent, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
 use std::rc::Rc;
@@ -50,6 +50,16 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<Rc<Session>, Ind
     Ok(Rc::new(client.session(endpoint)))
 }
 
+/// Makes a table with these keys.
+async fn make(session: &Rc<Session>, keys: impl FnOnce(&Segment) -> Vec<String>) -> Result<Cuckoo, IndexError> {
+    let config = Config { slots: 2 * REGION, width: 8, associativity: 1, threshold: 0.98, ..Config::default() };
+    let index = Cuckoo::create(session, "held", &config).await?;
+    for key in keys(&index.tables()[0].geometry().current) {
+        assert_eq!(index.insert(key.as_bytes(), b"").await?, Insert::Inserted);
+    }
+    Ok(index)
+}
+
 /// Makes a table with these keys, and dies with the lock.
 async fn die(
     pool: Pool,
@@ -57,12 +67,8 @@ async fn die(
     keys: impl FnOnce(&Segment) -> Vec<String>,
 ) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
-    let config = Config { slots: 2 * REGION, width: 8, associativity: 1, threshold: 0.98, ..Config::default() };
-    let index = Cuckoo::create(&session, "held", &config).await?;
+    let index = make(&session, keys).await?;
     let table = index.tables()[0].geometry().current;
-    for key in keys(&table) {
-        assert_eq!(index.insert(key.as_bytes(), b"").await?, Insert::Inserted);
-    }
     let lock = table.lock(HELD);
     let cell = session.intent_cell(lock.at.node()).await?;
     let span = session.span(OpKind::Other);
@@ -88,16 +94,45 @@ async fn insert(pool: Pool, me: farindex_sim::Client, key: impl FnOnce(&Segment)
     Ok(verbs)
 }
 
-fn after_a_death(
-    keys: impl FnOnce(&Segment) -> Vec<String> + 'static,
-    key: impl FnOnce(&Segment) -> String + 'static,
-) -> (u64, marks::Marks) {
+/// Inserts the key that is beset, and dies at this verb of it.
+async fn die_displacing(pool: Pool, me: farindex_sim::Client, verb: u64) -> Result<(), IndexError> {
+    let session = join(&pool, &me).await?;
+    let index = make(&session, |table| beset(table).1).await?;
+    let key = beset(&index.tables()[0].geometry().current).0;
+    me.die_at(me.verbs() + verb, Fate::Landed);
+    assert_eq!(index.insert(key.as_bytes(), b"").await?, Insert::Inserted);
+    me.die_at(u64::MAX, Fate::Lost);
+    Ok(())
+}
+
+/// Changes the entry that was to be displaced, and inserts the key for which it was.
+async fn change(pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> {
+    let session = join(&pool, &me).await?;
+    let index = Cuckoo::open(&session, "held").await?;
+    let (key, others) = beset(&index.tables()[0].geometry().current);
+    let displaced = others[3].as_bytes();
+    assert_eq!(index.update(displaced, b"x").await?, Update::Updated);
+    index.insert(key.as_bytes(), b"").await?;
+    assert_eq!(index.get(displaced).await?.as_deref(), Some(&b"x"[..]));
+    index.mend().await?;
+    assert_sound(&session, &index).await;
+    Ok(())
+}
+
+fn world() -> (Sim, Pool) {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let options = PoolOptions { chunk_size: Some(16 << 10), lease: LEASE, ..PoolOptions::default() };
     let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
-    let pool = made.expect("done").expect("a pool");
+    (sim, made.expect("done").expect("a pool"))
+}
+
+fn after_a_death(
+    keys: impl FnOnce(&Segment) -> Vec<String> + 'static,
+    key: impl FnOnce(&Segment) -> String + 'static,
+) -> (u64, marks::Marks) {
+    let (sim, pool) = world();
     let (dying, living) = (sim.client(), sim.client());
     sim.spawn(&dying, die(pool.clone(), dying.clone(), keys));
     sim.run().assert_done();
@@ -127,4 +162,27 @@ fn who_waits_long_only_reads() {
     println!("{verbs} verbs, {marks:?}");
     assert!(marks.contains_key("table rescue: region claimed"), "{marks:?}");
     assert!(marks["cuckoo put: lock lost"] <= 14, "{marks:?}");
+}
+
+/// A displacement dies at each of its verbs: what it has frozen is made live again, or taken out where it was, by who would change it.
+#[test]
+fn what_was_being_displaced_is_put_right() {
+    let mut passed = marks::Marks::new();
+    for verb in 1.. {
+        let (sim, pool) = world();
+        let (dying, living) = (sim.client(), sim.client());
+        sim.spawn(&dying, die_displacing(pool.clone(), dying.clone(), verb));
+        sim.run().assert_done();
+        if !dying.is_dead() {
+            break;
+        }
+        marks::take();
+        let changed = sim.spawn(&living, change(pool, living.clone()));
+        sim.run().assert_done();
+        changed.take().expect("it is alive").expect("it was changed");
+        passed.extend(marks::take());
+    }
+    for mark in ["cuckoo rescue: thawed", "cuckoo rescue: displaced"] {
+        assert!(passed.contains_key(mark), "{mark}: {passed:?}");
+    }
 }
