@@ -7,6 +7,7 @@
 use super::probing::{Count, Rates};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::cuckoo::{Config, Lookup};
+use farindex_index::slotted::slot::PER_WORD;
 use farindex_index::{Cuckoo, HashIndex, IndexError, PoolIndex};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
 use farindex_sim::{Config as SimConfig, Dice, Preset, Sim};
@@ -33,9 +34,12 @@ pub struct Records {
 impl Records {
     /// As many bytes as fit a slot of 8.
     pub const SMALLEST: Records = Records { width: 8, value: 2 };
-    /// In slots of so many bytes, which they fill: a word of a wider one says what it holds.
+    /// In slots of so many bytes, which they fill: of a wider one, the first word says what it holds, and each other one has 7 bytes.
     pub fn inline(width: usize) -> Records {
-        if width == 8 { Records::SMALLEST } else { Records { width, value: width.saturating_sub(8 + KEY) } }
+        match (width / 8).saturating_sub(1) * PER_WORD {
+            0 => Records::SMALLEST,
+            room => Records { width, value: room - KEY },
+        }
     }
     /// Out of band, behind slots of 8: key and value have so many bytes, but at least as many as do not fit.
     pub fn heap(bytes: usize) -> Records {

@@ -7,6 +7,7 @@
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::linear::clusters::Clusters;
+use farindex_index::slotted::geometry;
 use farindex_readsize::{Network, Probes, best_read, read_beside_cluster};
 use farindex_sim::{Config, Dice, Preset, Sim};
 use serde::Serialize;
@@ -40,7 +41,7 @@ fn home(key: u64, slots: usize) -> usize {
 
 /// What a slot has of a key whose record lies elsewhere; zero is an empty slot's.
 fn signature(key: u64) -> u8 {
-    ((KeyHash::of(&key.to_le_bytes()).bits() >> 56) as u8).max(1)
+    geometry::signature(KeyHash::of(&key.to_le_bytes())).max(1)
 }
 
 /// Where records of so many bytes lie; each begins with its key.

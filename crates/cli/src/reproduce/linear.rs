@@ -12,6 +12,7 @@ use farindex_bench::reproduce::linear::{
 use farindex_bench::size::parse_count;
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::keyhash::KeyHash;
+use farindex_index::slotted::geometry::signature;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -127,7 +128,7 @@ impl Bare {
         ((u128::from(self.hash(key).bits().reverse_bits()) * u128::from(self.slots)) >> 64) as u64
     }
     fn signature(&self, key: u64) -> u8 {
-        (self.hash(key).bits() >> 56) as u8
+        signature(self.hash(key))
     }
 
     fn build(slots: u64, load: f64, salt: u64) -> Result<Bare, Failure> {

@@ -1,4 +1,4 @@
-//! Cuckoo hashing: what it costs, what the adversary finds, which faults are convicted.
+//! Cuckoo hashing: what it costs, what the adversary finds, which faults are convicted, and what a dead client holds up.
 
 mod adversary;
 #[path = "../common/alone.rs"]
@@ -9,6 +9,7 @@ mod common;
 mod convictions;
 #[path = "../common/ground.rs"]
 mod ground;
+mod held;
 mod load;
 #[path = "../common/marks.rs"]
 mod marks;

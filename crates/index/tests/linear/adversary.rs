@@ -54,7 +54,8 @@ fn survives_deaths() {
     println!("{totals}");
     totals.assert_sound();
     let mut all = marks::of(&["src/hash/linear", "src/slotted", "../pool/src"]);
-    assert!(all.remove("linear put: no room yet"));
+    // The second is of kinds in which a lock covers others.
+    assert!(all.remove("linear put: no room yet") && all.remove("takeover: covered lock claimed"));
     all.retain(|mark| !mark.starts_with("linear many: "));
     marks::assert_passed(&totals, &all, COMMON_WITH_DEATHS);
 }

@@ -29,8 +29,20 @@ pub(super) enum Room {
     Made,
     /// Somebody else has changed what is on the way.
     Changed,
+    /// Somebody else holds this region of the table, which an entry on the way would leave.
+    Held(Segment, u64),
     /// Every way is long, or there is none.
     None,
+}
+
+/// What became of an attempt to move one entry.
+enum Moved {
+    /// Its slot is free.
+    Freed(At),
+    /// It, or the slot that it was to go to, is not what it was.
+    Changed,
+    /// Somebody else holds the region that it lies in.
+    Held,
 }
 
 /// A bucket that a search has come to.
@@ -184,18 +196,21 @@ impl Displacer<'_> {
     async fn shift(&self, nodes: &[Node], mut node: usize, mut free: At) -> Result<Room, IndexError> {
         while let Some((before, index)) = nodes[node].from {
             let Some(at) = self.slots(&nodes[before]).find(|at| at.index == index) else { return Ok(Room::Changed) };
-            let Some(freed) = self.move_one(&at, &free).await? else {
-                mark!("cuckoo displace: changed meanwhile");
-                return Ok(Room::Changed);
+            free = match self.move_one(&at, &free).await? {
+                Moved::Freed(freed) => freed,
+                Moved::Changed => {
+                    mark!("cuckoo displace: changed meanwhile");
+                    return Ok(Room::Changed);
+                }
+                Moved::Held => return Ok(Room::Held(at.segment, at.index / REGION)),
             };
-            free = freed;
             node = before;
         }
         Ok(Room::Made)
     }
 
-    /// Moves one entry to a free slot of a later place of its key; returns its slot, which is free now.
-    async fn move_one(&self, from: &At, to: &At) -> Result<Option<At>, IndexError> {
+    /// Moves one entry to a free slot of a later place of its key.
+    async fn move_one(&self, from: &At, to: &At) -> Result<Moved, IndexError> {
         let (session, epoch) = (self.pin.session(), self.pin.epoch());
         let region = from.index / REGION;
         let lock = from.segment.lock(region);
@@ -225,10 +240,11 @@ impl Displacer<'_> {
         let what = [steps::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
         cell.declare(&mut batch, &Intent { index: self.cuckoo.uid, lock, what });
         let taken = batch.cas(lock.at, 0, LOCKED);
-        if batch.post().await?.old(taken) != 0 {
+        let held = batch.post().await?.old(taken);
+        if held != 0 {
             clear(self.span(), &cell).await?;
             discard();
-            return Ok(None);
+            return Ok(if held == LOCKED { Moved::Held } else { Moved::Changed });
         }
         mark!("cuckoo displace");
         let still = from.head | FROZEN;
@@ -237,12 +253,12 @@ impl Displacer<'_> {
             self.span().cas(from.ptr(), from.head, left).await?;
             self.span().cas(to.ptr(), to.head, copy).await?;
             release(self.span(), &from.segment, region, &cell).await?;
-            return Ok(Some(At { head: left, ..from.clone() }));
+            return Ok(Moved::Freed(At { head: left, ..from.clone() }));
         }
         if self.span().cas(from.ptr(), from.head, still).await? != from.head {
             release(self.span(), &from.segment, region, &cell).await?;
             discard();
-            return Ok(None);
+            return Ok(Moved::Changed);
         }
         let put = self.span().cas(to.ptr(), to.head, copy).await? == to.head;
         let mut batch = self.span().batch();
@@ -253,12 +269,12 @@ impl Displacer<'_> {
         if !put {
             mark!("cuckoo displace: undone");
             discard();
-            return Ok(None);
+            return Ok(Moved::Changed);
         }
         if let Some(record) = record.filter(|_| goes_inline) {
             record.settle_inline(self.pin, to.ptr(), copy, &to.behind).await?;
         }
-        Ok(Some(At { head: left, ..from.clone() }))
+        Ok(Moved::Freed(At { head: left, ..from.clone() }))
     }
 }
 

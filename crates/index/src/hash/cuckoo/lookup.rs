@@ -14,7 +14,7 @@ use crate::block::{self, Decoded, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use crate::slotted::geometry::{Segment, signature};
+use crate::slotted::geometry::signature;
 use crate::slotted::record::{Along, Behind};
 use crate::slotted::slot::{Slot, frozen, gather, whole};
 use farindex_fabric::{Buf, RemotePtr, Span};
@@ -208,22 +208,8 @@ impl<'a> Op<'a> {
             self.backoff.wait(self.pin.session()).await;
             return Ok(());
         }
-        self.await_region(spot.segment, spot.region()).await
-    }
-
-    /// Somebody holds a region of a table: waits, and looks after who it is.
-    pub(super) async fn await_region(&mut self, segment: Segment, region: u64) -> Result<(), IndexError> {
-        if !self.backoff.wait(self.pin.session()).await {
-            return Ok(());
-        }
         let mover = self.cuckoo.mover(self.table, self.pin);
-        match Box::pin(mover.put_right(segment, region)).await? {
-            Some(names) => {
-                let lock = segment.lock(region).at;
-                self.backoff.bear(self.pin.session(), self.span(), lock, names).await
-            }
-            None => Ok(()),
-        }
+        mover.await_region(&mut self.backoff, spot.segment, spot.region()).await
     }
 
     /// READs buckets, in this order; `None` if the table has moved on, and they may be anything.

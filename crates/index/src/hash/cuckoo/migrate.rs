@@ -10,9 +10,10 @@ use super::lookup::Op;
 use super::places::{Spots, first_slots, place_of};
 use super::{Cuckoo, Table};
 use crate::IndexError;
+use crate::backoff::Backoff;
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use crate::slotted::geometry::{REGION, Segment, signature};
+use crate::slotted::geometry::{LOCKED, REGION, Segment, signature};
 use crate::slotted::mover::{self, Entry, Form, Moves, corrupt, release, steps};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{Met, entries_of, read_region};
@@ -105,6 +106,42 @@ impl Mover<'_> {
                 }
             }
             Claim::Taken(_) => Ok(None),
+        }
+    }
+
+    /// Somebody holds a region of a table: waits, and looks after who it is.
+    pub(super) async fn await_region(
+        &self,
+        backoff: &mut Backoff,
+        segment: Segment,
+        region: u64,
+    ) -> Result<(), IndexError> {
+        if !backoff.wait(self.pin.session()).await {
+            return Ok(());
+        }
+        match Box::pin(self.put_right(segment, region)).await? {
+            Some(names) => backoff.bear(self.pin.session(), self.span(), segment.lock(region).at, names).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for who wants the lock: after a while that one tries again only when the lock is free. An intent of somebody alive
+    /// that names it keeps everyone from telling that its holder has died.
+    pub(super) async fn await_lock(
+        &self,
+        backoff: &mut Backoff,
+        segment: Segment,
+        region: u64,
+    ) -> Result<(), IndexError> {
+        loop {
+            self.await_region(backoff, segment, region).await?;
+            if !backoff.is_long() {
+                return Ok(());
+            }
+            let word = self.span().read(segment.lock(region).at, 8).await?;
+            if word.words().first() != Some(&LOCKED) {
+                return Ok(());
+            }
         }
     }
 

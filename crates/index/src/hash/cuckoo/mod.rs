@@ -289,21 +289,27 @@ impl Cuckoo {
         if !table.is_checked(pin.epoch()) {
             table.sync(pin.span(), pin.epoch()).await?;
         }
-        let mut moved = true;
+        let mut held = None;
         if let Some(next) = table.geometry().next {
             let from = table.geometry().current;
             for first in places::first_slots(hash, &from, table.own.associativity) {
                 mark!("cuckoo put: moves what is in the way");
-                let done = self.mover(table, &pin).move_region(from, next, first / REGION).await?;
-                moved &= done == Region::Done;
+                let region = first / REGION;
+                if self.mover(table, &pin).move_region(from, next, region).await? == Region::Busy {
+                    held = Some(Room::Held(from, region));
+                }
             }
         }
-        let room = match moved {
-            true => Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await?,
-            false => Room::Changed,
+        let room = match held {
+            Some(held) => held,
+            None => Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await?,
         };
         match room {
             Room::Made => return Ok(()),
+            Room::Held(segment, region) => {
+                mark!("cuckoo put: waits for a region in the way");
+                return self.mover(table, &pin).await_lock(backoff, segment, region).await;
+            }
             Room::None if !table.geometry().state.growing() => table.grow(&pin, self.uid, true).await?,
             Room::None | Room::Changed => {}
         }

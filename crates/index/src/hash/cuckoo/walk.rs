@@ -176,13 +176,16 @@ impl Cuckoo {
 
     async fn mend_regions(&self, table: &Table, segment: &Segment, first: u64) -> Result<u64, IndexError> {
         let session = &self.session;
-        let (mut vigil, mut mended) = (Vigil::default(), 0);
+        let (mut vigil, mut mended, mut last) = (Vigil::default(), 0, None);
         while let Some(pin) = table.pin_step(session, segment, OpKind::Maintenance).await? {
             let count = LOCKS.min(segment.regions - first);
             let locks = pin.span().read(segment.lock(first).at, count as usize * 8).await?;
             let Some(region) = (first..).zip(locks.words()).find(|(_, word)| **word == LOCKED).map(|(i, _)| i) else {
                 break;
             };
+            if last.replace(region) != Some(region) {
+                vigil = Vigil::default();
+            }
             let busy = self.mover(table, &pin).put_right(*segment, region).await?;
             drop(pin);
             mended += u64::from(busy.is_none());

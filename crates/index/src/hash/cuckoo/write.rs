@@ -104,7 +104,8 @@ impl Op<'_> {
                     mark!("cuckoo put: lock lost");
                     clear(self.span(), &cell).await?;
                     drop(cell);
-                    self.await_region(segment, region).await?;
+                    let mover = self.cuckoo.mover(self.table, self.pin);
+                    mover.await_lock(&mut self.backoff, segment, region).await?;
                     continue;
                 }
             }
