@@ -444,7 +444,8 @@ fn verbs(cost: &Counters) -> [u64; 5] {
 
 #[test]
 fn what_allocation_costs() {
-    let rig = Rig::new(60);
+    // A span of three chunks is a small part of it.
+    let rig = Rig::new(1000);
     let member = rig.join();
     let session = member.session();
     let mut ptr = RemotePtr::NULL;
@@ -488,6 +489,13 @@ fn what_allocation_costs() {
     let flushed = (member.endpoint.meter() - before).of(OpKind::Maintenance).total;
     let blocks = [1, 0, 0, 0, 5];
     assert_eq!(verbs(&flushed), [2 + blocks[0], 1, 0, 3, 1 + blocks[4]]);
+    // In a small pool nobody keeps spans.
+    let small = Rig::new(60);
+    let other = small.join();
+    let theirs = other.session();
+    let kept = other.run(theirs.alloc(&theirs.span(OpKind::Other), NODE, 3 * CHUNK)).expect("fits");
+    let freed = cost(&theirs, &other, async |span| theirs.free(span, kept, 3 * CHUNK).await.expect("freed"));
+    assert_eq!(verbs(&freed), [2, 1, 0, 3, 1]);
     // A heartbeat: two round trips.
     let before = member.endpoint.meter();
     member.tick();

@@ -9,16 +9,10 @@ mod ucx;
 
 use common::World;
 use farindex_fabric::Fabric;
-use farindex_index::{Coalesced, Shard, shard};
+use farindex_index::{Coalesced, Cuckoo, Linear, Race, SepHash, Shard};
 use farindex_ucx::Poll;
 use std::sync::Arc;
-use suite::{Scale, Smallest, suite};
-
-impl Smallest for Shard {
-    fn smallest() -> shard::Config {
-        shard::Config { initial_bits: 0, ..shard::Config::default() }
-    }
-}
+use suite::{Scale, suite};
 
 const SCALE: Scale = Scale { random: 600, resizes: 3, coroutines: 6, longest: false, seed: 21 };
 
@@ -42,11 +36,28 @@ fn as_ucx_picks() {
 }
 
 #[test]
+fn every_other_kind() {
+    if ucx::have_ucx() {
+        let (one, whole) = world(1, 64 << 20);
+        one.run(|ctx| suite::<Race>(ctx, Scale { seed: 24, ..SCALE }));
+        ucx::check_transports(&whole.0.fabric);
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite::<SepHash>(ctx, Scale { seed: 25, ..SCALE }));
+        let (two, _) = world(2, 64 << 20);
+        two.run(|ctx| suite::<Linear>(ctx, Scale { seed: 26, ..SCALE }));
+        let (two, _) = world(2, 64 << 20);
+        two.run(|ctx| suite::<Cuckoo>(ctx, Scale { seed: 27, ..SCALE }));
+    }
+}
+
+#[test]
 fn over_tcp() {
     ucx::again_over("tcp", "as_ucx_picks");
+    ucx::again_over("tcp", "every_other_kind");
 }
 
 #[test]
 fn over_shared_memory() {
     ucx::again_over("shm", "as_ucx_picks");
+    ucx::again_over("shm", "every_other_kind");
 }

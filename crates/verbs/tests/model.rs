@@ -10,16 +10,10 @@ mod suite;
 
 use common::World;
 use farindex_fabric::Fabric;
-use farindex_index::{Coalesced, Shard, shard};
+use farindex_index::{Coalesced, Cuckoo, Linear, Race, SepHash, Shard};
 use roce::{Local, device_or_skip};
 use std::sync::Arc;
-use suite::{Scale, Smallest, suite};
-
-impl Smallest for Shard {
-    fn smallest() -> shard::Config {
-        shard::Config { initial_bits: 0, ..shard::Config::default() }
-    }
-}
+use suite::{Scale, suite};
 
 /// Emulation takes its time.
 const SCALE: Scale = Scale { random: 300, resizes: 2, coroutines: 6, longest: false, seed: 11 };
@@ -53,5 +47,19 @@ fn coalesced_shard_on_verbs() {
     if device_or_skip() {
         let (world, _) = world(1, 48 << 20);
         world.run(|ctx| suite::<Coalesced<Shard>>(ctx, Scale { coroutines: 12, seed: 13, ..SCALE }));
+    }
+}
+
+#[test]
+fn every_other_kind_on_verbs() {
+    if device_or_skip() {
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite::<Race>(ctx, Scale { seed: 14, ..SCALE }));
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite::<SepHash>(ctx, Scale { seed: 15, ..SCALE }));
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite::<Linear>(ctx, Scale { seed: 16, ..SCALE }));
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite::<Cuckoo>(ctx, Scale { seed: 17, ..SCALE }));
     }
 }

@@ -10,14 +10,8 @@ mod suite;
 
 use common::World;
 use farindex_fabric::memory::Delivery;
-use farindex_index::{Coalesced, Cuckoo, Linear, Shard, cuckoo, linear, shard};
-use suite::{Scale, Smallest, suite};
-
-impl Smallest for Shard {
-    fn smallest() -> shard::Config {
-        shard::Config { initial_bits: 0, ..shard::Config::default() }
-    }
-}
+use farindex_index::{Coalesced, Cuckoo, Linear, Shard};
+use suite::{Scale, suite};
 
 const SCALE: Scale = Scale { random: 3000, resizes: 6, coroutines: 6, longest: false, seed: 1 };
 
@@ -55,18 +49,6 @@ fn shard_in_the_simulator() {
 fn coalesced_shard_in_memory() {
     let world = World::memory(1, 48 << 20, Delivery::Deferred);
     world.run(|ctx| suite::<Coalesced<Shard>>(ctx, Scale { coroutines: 12, seed: 6, ..SCALE }));
-}
-
-impl Smallest for Linear {
-    fn smallest() -> linear::Config {
-        linear::Config { slots: 1, ..linear::Config::default() }
-    }
-}
-
-impl Smallest for Cuckoo {
-    fn smallest() -> cuckoo::Config {
-        cuckoo::Config { slots: 1, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() }
-    }
 }
 
 #[test]

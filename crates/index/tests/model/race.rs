@@ -1,18 +1,12 @@
 //! RACE in the suite, and what is its own: the limit of its depth, old copies of the directory, duplicates and lost keys as published.
 
 use crate::common::{World, join_all};
-use crate::suite::{Scale, Smallest, suite};
+use crate::suite::{Scale, suite};
 use farindex_fabric::memory::Delivery;
 use farindex_index::race::{Config, Variant};
 use farindex_index::{Coalesced, HashIndex, IndexError, Insert, PoolIndex, Race};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
-
-impl Smallest for Race {
-    fn smallest() -> Config {
-        Config { initial_depth: 1, groups: 1, ..Config::default() }
-    }
-}
 
 const SCALE: Scale = Scale { random: 3000, resizes: 9, coroutines: 6, longest: false, seed: 11 };
 

@@ -6,7 +6,10 @@
 
 use crate::common::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::keyhash::KeyHash;
-use farindex_index::{Coalesced, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Coalesced, Cuckoo, HashIndex, IndexAudit, IndexError, Insert, Linear, PoolIndex, Race, Remove, SepHash, Shard,
+    Update, Upsert, Value, cuckoo, linear, race, sephash, shard,
+};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};
 use std::collections::BTreeMap;
@@ -16,6 +19,36 @@ use std::sync::Arc;
 /// A kind that goes through the suite, with the settings that make it grow, split and overflow soonest.
 pub(crate) trait Smallest: PoolIndex {
     fn smallest() -> Self::Config;
+}
+
+impl Smallest for Shard {
+    fn smallest() -> shard::Config {
+        shard::Config { initial_bits: 0, ..shard::Config::default() }
+    }
+}
+
+impl Smallest for Race {
+    fn smallest() -> race::Config {
+        race::Config { initial_depth: 1, groups: 1, ..race::Config::default() }
+    }
+}
+
+impl Smallest for SepHash {
+    fn smallest() -> sephash::Config {
+        sephash::Config { cur_bytes: 128, ratio: 2, initial_depth: 0, ..sephash::Config::default() }
+    }
+}
+
+impl Smallest for Linear {
+    fn smallest() -> linear::Config {
+        linear::Config { slots: 1, ..linear::Config::default() }
+    }
+}
+
+impl Smallest for Cuckoo {
+    fn smallest() -> cuckoo::Config {
+        cuckoo::Config { slots: 1, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() }
+    }
 }
 
 /// An index on trial: a kind alone, or behind a lock table.

@@ -1,16 +1,9 @@
 //! The model-based suite on SepHash.
 
 use crate::common::World;
-use crate::suite::{Scale, Smallest, suite};
+use crate::suite::{Scale, suite};
 use farindex_fabric::memory::Delivery;
-use farindex_index::sephash::Config;
 use farindex_index::{Coalesced, SepHash};
-
-impl Smallest for SepHash {
-    fn smallest() -> Config {
-        Config { cur_bytes: 128, ratio: 2, initial_depth: 0, ..Config::default() }
-    }
-}
 
 const SCALE: Scale = Scale { random: 3000, resizes: 6, coroutines: 6, longest: false, seed: 1 };
 

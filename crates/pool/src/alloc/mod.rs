@@ -24,6 +24,8 @@ const KEEP_BLOCKS: usize = 16;
 /// Bytes of spans that a stock keeps at most. An index whose segments are spans retires one for each that it allocates; to take
 /// one from the pool costs a look through its chunks.
 const KEEP_SPAN_BYTES: u64 = 512 << 10;
+/// At most such a part of a node: what one session keeps, others do without.
+const KEEP_SPAN_SHARE: u64 = 256;
 
 /// How many blocks of a class a stock may keep.
 pub(crate) fn keep(class: usize) -> usize {
@@ -73,19 +75,16 @@ impl Stock {
         Some(self.spans.swap_remove(at).0)
     }
 
-    /// May it keep so many chunks more?
-    pub(crate) fn has_room_for_span(&self, chunks: u64, chunk_size: u64) -> bool {
+    /// May it keep so many chunks more, of a node that has this geometry?
+    pub(crate) fn has_room_for_span(&self, chunks: u64, geometry: &Geometry) -> bool {
         let kept = self.spans.iter().map(|(_, have)| have).sum::<u64>();
-        kept.saturating_add(chunks).saturating_mul(chunk_size) <= KEEP_SPAN_BYTES
+        let most = (KEEP_SPAN_BYTES / geometry.chunk_size.max(1)).min(geometry.chunks / KEEP_SPAN_SHARE);
+        kept.saturating_add(chunks) <= most
     }
 
-    /// Keeps a span; `false` if it is there already.
-    pub(crate) fn stow_span(&mut self, ptr: RemotePtr, chunks: u64) -> bool {
-        let new = self.spans.iter().all(|(have, _)| *have != ptr);
-        if new {
-            self.spans.push((ptr, chunks));
-        }
-        new
+    /// Is this span in it?
+    pub(crate) fn has_span(&self, ptr: RemotePtr) -> bool {
+        self.spans.iter().any(|(have, _)| *have == ptr)
     }
 
     /// Is there a block of this class?

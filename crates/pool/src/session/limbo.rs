@@ -67,16 +67,18 @@ impl Session {
     /// already: its address came out of damaged memory.
     async fn free_span(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let chunks = self.chunks(ptr.node());
-        let (count, size) = (chunks.geometry().chunks_for(bytes), chunks.geometry().chunk_size);
+        let geometry = chunks.geometry();
+        let count = geometry.chunks_for(bytes);
         let stock = self.stock(ptr.node())?;
-        if !stock.borrow().has_room_for_span(count, size) {
+        if stock.borrow().has_span(ptr) {
+            return Err(PoolError::Corrupt { at: ptr, what: "a span was freed twice".to_owned() });
+        }
+        if !stock.borrow().has_room_for_span(count, &geometry) {
             return chunks.free_span(span, ptr, bytes).await;
         }
         chunks.check_span(span, ptr, bytes).await?;
-        match stock.borrow_mut().stow_span(ptr, count) {
-            true => Ok(()),
-            false => Err(PoolError::Corrupt { at: ptr, what: "a span was freed twice".to_owned() }),
-        }
+        stock.borrow_mut().spans.push((ptr, count));
+        Ok(())
     }
 
     /// Frees an object once nobody can see it who began before the epoch passed `tag`.
