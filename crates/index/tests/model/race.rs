@@ -1,7 +1,7 @@
 //! RACE in the suite, and what is its own: the limit of its depth, old copies of the directory, duplicates and lost keys as published.
 
 use crate::common::{World, join_all};
-use crate::suite::{Scale, suite};
+use crate::suite::{Scale, Smallest, suite};
 use farindex_fabric::memory::Delivery;
 use farindex_index::race::{Config, Variant};
 use farindex_index::{Coalesced, HashIndex, IndexError, Insert, PoolIndex, Race};
