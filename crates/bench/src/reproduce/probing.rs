@@ -49,7 +49,7 @@ fn signature(key: u64) -> u8 {
 pub enum Storage {
     /// In the slots, which have as many bytes.
     Inline(u64),
-    /// Behind the table, whose slots have [`OUT_OF_BAND`] bytes.
+    /// Behind the table, whose slots have 5 bytes (section 4.1).
     Heap(u64),
 }
 

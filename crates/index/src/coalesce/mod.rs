@@ -71,6 +71,7 @@ pub use table::Coalescer;
 use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
+use farindex_pool::PoolError;
 use std::sync::Arc;
 use table::{Answer, Arrival, Key, Lane, Waited};
 
@@ -142,7 +143,13 @@ impl<I: HashIndex> Coalesced<I> {
             mark!("lock table: another member's value is written");
         }
         lead.posts();
-        let wrote = self.carry_out(plan.remote, key, theirs.as_deref().unwrap_or(value)).await;
+        let mut wrote = self.carry_out(plan.remote, key, theirs.as_deref().unwrap_or(value)).await;
+        if plan.len > 1 && matches!(wrote, Err(IndexError::Pool(PoolError::Full { .. }))) {
+            // A removal needs no memory, and must not be refused for the value of another.
+            mark!("lock table: taken apart in a full pool");
+            lead.disband();
+            wrote = self.carry_out(what.alone(), key, value).await;
+        }
         lead.end_writes(what, wrote)
     }
 

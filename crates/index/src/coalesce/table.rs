@@ -46,6 +46,15 @@ struct Queue {
     waiting: VecDeque<Arc<Waiter>>,
 }
 
+impl Queue {
+    /// Puts a group back, in the order in which they came. Who has gone meanwhile must not be elected.
+    fn wait_again(&mut self, group: &[Arc<Waiter>]) {
+        for waiter in group.iter().rev().filter(|waiter| waiter.waits()) {
+            self.waiting.push_front(Arc::clone(waiter));
+        }
+    }
+}
+
 /// Gets and writes of one key have a lane each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
@@ -346,6 +355,14 @@ impl Lead<'_> {
         }
     }
 
+    /// The group's remote write was refused, and nothing has changed: the others wait again, to do each its own.
+    pub(super) fn disband(&mut self) {
+        let group = std::mem::take(&mut self.group);
+        if self.place.with(|queue| queue.wait_again(&group)).is_none() {
+            group.iter().for_each(|waiter| waiter.answer(Answer::Wrote(Err(IndexError::Interrupted))));
+        }
+    }
+
     /// The remote write has ended; it has told whether the key was present before. Returns this one's outcome.
     pub(super) fn end_writes(mut self, mine: What, present: Result<bool, IndexError>) -> Result<Outcome, IndexError> {
         let group = std::mem::take(&mut self.group);
@@ -375,9 +392,8 @@ impl Drop for Lead<'_> {
         let group = std::mem::take(&mut self.group);
         let again = self.place.lane == Lane::Gets || !self.posted;
         self.place.leave(|queue| {
-            // In the order in which they came. Who has gone meanwhile must not be elected.
-            for waiter in group.iter().rev().filter(|waiter| again && waiter.waits()) {
-                queue.waiting.push_front(Arc::clone(waiter));
+            if again {
+                queue.wait_again(&group);
             }
         });
         if !again {
