@@ -135,35 +135,33 @@ impl<'s> Batch<'s> {
     /// or if the endpoint is gone by then. So what `held` protects stays protected as long as a verb of the batch may land, and the operation that
     /// posts it can answer before. Counted as [`detached`](crate::meter::Counters::detached).
     pub fn post_holding(self, held: Box<dyn Any>) {
-        if self.count() {
-            self.span.cost.borrow_mut().detached += 1;
-        }
-        let (state, span, _) = self.launch();
-        match state {
-            State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
-            State::Fresh(None) | State::Ready(None) => {}
-            State::Flying(id) => {
-                let ended = span.endpoint.inner.flights.borrow_mut().hold(id, held);
-                drop(ended);
-            }
+        if let Some((endpoint, id)) = self.leave() {
+            let ended = endpoint.inner.flights.borrow_mut().hold(id, held);
+            drop(ended);
         }
     }
 
     /// Posts the batch now, and waits for nothing: N5 applies to when it lands, and an error goes unseen.
     pub fn post_detached(self) {
+        if let Some((endpoint, id)) = self.leave() {
+            let unused = endpoint.inner.flights.borrow_mut().forget(id);
+            debug_assert!(unused.is_none(), "nobody can wait for it yet");
+            endpoint.inner.transport.borrow_mut().detached(id);
+        }
+    }
+
+    /// Posts the batch for nobody to wait for. Where it is under way, and its number, unless it has ended already.
+    fn leave(self) -> Option<(&'s Endpoint, u64)> {
         if self.count() {
             self.span.cost.borrow_mut().detached += 1;
         }
         let (state, span, _) = self.launch();
         match state {
+            State::Flying(id) => return Some((&span.endpoint, id)),
             State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
             State::Fresh(None) | State::Ready(None) => {}
-            State::Flying(id) => {
-                let unused = span.endpoint.inner.flights.borrow_mut().forget(id);
-                debug_assert!(unused.is_none(), "nobody can wait for it yet");
-                span.endpoint.inner.transport.borrow_mut().detached(id);
-            }
         }
+        None
     }
 }
 
