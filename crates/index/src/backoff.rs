@@ -2,7 +2,7 @@
 
 use crate::IndexError;
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Session, Vigil, intent};
+use farindex_pool::{IntentCell, Session, Vigil, intent};
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_nanos(500);
@@ -58,4 +58,19 @@ impl Backoff {
         let waited = now.saturating_sub(self.began.unwrap_or(now));
         Err(IndexError::Locked { at: lock, waited_ms: waited.as_millis() as u64, holder })
     }
+}
+
+/// Whoever has claimed a lock and cannot put right what is under it lets the next one try: a lock is not left held because
+/// something was wrong. Only after a failed verb is it open what holds (N7), and nobody may go on before this client was shut out.
+pub(crate) async fn hand_on(
+    span: &Span,
+    cell: Option<&IntentCell<'_>>,
+    done: Result<(), IndexError>,
+) -> Result<(), IndexError> {
+    if let (Err(error), Some(cell)) = (&done, cell)
+        && !matches!(error, IndexError::Fabric(_))
+    {
+        cell.give_up(span).await?;
+    }
+    done
 }

@@ -60,7 +60,7 @@ struct Cells {
     /// An intent stands in them that was never cleared, of a cancelled operation or of a former owner of the slot: its lock
     /// may be held still.
     stale: AtomicU64,
-    /// Those of them that operations of this client have left.
+    /// Those of them that operations of this client have left, and not given up.
     own_stale: AtomicU64,
 }
 
@@ -279,9 +279,9 @@ impl Client {
         });
         Some(pick(taken.ok()?))
     }
-    pub(crate) fn give_intent(&self, node: usize, cell: u64, stale: bool) {
+    pub(crate) fn give_intent(&self, node: usize, cell: u64, stale: bool, given_up: bool) {
         if let Some(cells) = self.intents.get(node) {
-            cells.own_stale.fetch_or(u64::from(stale) << cell, Ordering::AcqRel);
+            cells.own_stale.fetch_or(u64::from(stale && !given_up) << cell, Ordering::AcqRel);
             cells.stale.fetch_or(u64::from(stale) << cell, Ordering::AcqRel);
             cells.taken.fetch_and(!(1 << cell), Ordering::AcqRel);
         }

@@ -13,15 +13,18 @@
 //!   Clearing leaves the number behind, so the first word of a cell never is what it was before.
 //! * **I3** A cell belongs to one operation of its client at a time. An operation that ends without clearing its intent
 //!   may hold the lock still, and its verbs may still land; its cell is not used again before somebody has cleared it.
+//! * **I4** An operation that cannot go on, and holds its lock, may *give it up* once all its verbs have completed: one CAS of
+//!   the intent's first word says so. It does nothing under the lock afterwards, so the intent counts as one of the dead.
 //!
 //! An intent may name a lock that its client failed to take, or has released; it is never missing for one that is held by
 //! an operation in progress. An operation takes at most one cell of a node: two of them that each wait for a second one
 //! would wait for each other.
 //!
 //! ```text
-//! first word   63          40 39        1 0
-//!              | generation  | sequence  |1|    an intent stands
-//!              | generation  | sequence  |0|    none does, or none ever did
+//! first word   63          40 39 38       1 0
+//!              | generation  |0 | sequence |1|    an intent stands
+//!              | generation  |1 | sequence |1|    the same, and its operation has given its lock up
+//!              | generation  |? | sequence |0|    none does, or none ever did
 //! ```
 //!
 //! How the locks of the dead are told and claimed: [`takeover`](crate::takeover).
@@ -88,6 +91,8 @@ pub struct IntentCell<'s> {
 }
 
 const GENERATION_SHIFT: u32 = 40;
+const GIVEN_UP: u64 = 1 << 39;
+const SEQUENCE_BITS: u32 = 38;
 pub(crate) const GENERATION_MASK: u64 = (1 << 24) - 1;
 
 /// The first word of a cell whose intent has been cleared.
@@ -98,12 +103,16 @@ pub(crate) const fn cleared(word: u64) -> u64 {
 pub(crate) const fn stands(word: u64) -> bool {
     word & 1 == 1
 }
+/// Has the operation given its lock up?
+pub(crate) const fn given_up(word: u64) -> bool {
+    word & GIVEN_UP != 0
+}
 
 /// Sequence numbers are unique within the process, so also within the client.
 static SEQUENCE: AtomicU64 = AtomicU64::new(1);
 
 fn next_word(generation: u64) -> u64 {
-    let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed) & ((1 << (GENERATION_SHIFT - 1)) - 1);
+    let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed) & ((1 << SEQUENCE_BITS) - 1);
     generation << GENERATION_SHIFT | sequence << 1 | 1
 }
 
@@ -154,11 +163,21 @@ impl IntentCell<'_> {
         }
         batch.cas(self.at, word, cleared(word));
     }
+    /// Lets others claim the lock although this client lives on: for an operation that holds it, cannot finish, and could as well
+    /// have died here. All its verbs must have completed. Does nothing if no intent is declared.
+    pub async fn give_up(&self, span: &Span) -> Result<(), PoolError> {
+        let word = self.word.get();
+        if stands(word) && span.cas(self.at, word, word | GIVEN_UP).await? == word {
+            self.word.set(word | GIVEN_UP);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for IntentCell<'_> {
     fn drop(&mut self) {
-        self.session.client().give_intent(self.node.index(), self.cell, self.word.get() != 0);
+        let word = self.word.get();
+        self.session.client().give_intent(self.node.index(), self.cell, word != 0, given_up(word));
     }
 }
 
@@ -207,7 +226,8 @@ pub async fn intents(session: &Session, span: &Span, node: NodeId) -> Result<Vec
 pub async fn holders(session: &Session, span: &Span, lock: RemotePtr) -> Result<String, PoolError> {
     let named = intents(session, span, lock.node()).await?;
     let clients = crate::clients(session.pool(), span).await?;
-    let mut who: Vec<_> = named.iter().filter(|found| found.intent.lock.at == lock).collect();
+    let names = |found: &&Found| found.intent.lock.at == lock && !given_up(found.word);
+    let mut who: Vec<_> = named.iter().filter(names).collect();
     who.dedup_by_key(|found| (found.slot, found.generation));
     let who: Vec<_> = who.iter().map(|found| describe(&clients, found.slot, Some(found.generation))).collect();
     Ok(if who.is_empty() { "an unknown client".to_owned() } else { who.join(" or ") })

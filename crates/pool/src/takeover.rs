@@ -8,11 +8,11 @@
 //! * A dead holder's intent is cleared by one CAS, of a client whose own intent names the lock by then: that client holds
 //!   the lock from then on, and is replaced in the same way if it dies.
 //!
-//! Nobody is claimed from who is alive and keeps its lease.
+//! Nobody is claimed from who is alive and keeps its lease, unless it has given the lock up itself (I4).
 
 use crate::client::{Client, first_word, identity_of, parse_slots, read_slots};
 use crate::faults::{Fault, planted};
-use crate::intent::{Found, GENERATION_MASK, cell_words, cleared, read_cells, standing};
+use crate::intent::{Found, GENERATION_MASK, cell_words, cleared, given_up, read_cells, standing};
 use crate::layout::{ClientSlot, HOME, INTENT_LEN};
 use crate::mark;
 use crate::session::Session;
@@ -193,11 +193,15 @@ async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -
 enum Standing {
     Alive,
     Over,
+    /// Nothing of the operation takes effect any more: the client was shut out, or the operation has given its lock up.
     Buried,
 }
 
 impl Session {
     fn standing_of(&self, slots: &[ClientSlot], found: &Found) -> Standing {
+        if given_up(found.word) {
+            return Standing::Buried;
+        }
         let Some(record) = slots.get(found.slot as usize) else { return Standing::Alive };
         let ahead = record.generation().wrapping_sub(found.generation) & GENERATION_MASK;
         match ahead {

@@ -102,6 +102,38 @@ fn who_keeps_its_lease_keeps_its_lock() {
     assert!(matches!(taker.run(mine.claim(&span_of(&mine), lock, None, 1, [0; 4])), Ok(Claim::Free)));
 }
 
+/// Of the same client as well; and its slot is another one's as soon as it leaves.
+#[test]
+fn a_lock_that_was_given_up_is_the_next_ones() {
+    let rig = rig();
+    let (owner, taker) = (rig.join(), rig.join());
+    let mine = taker.session();
+    let lock = lock(&rig);
+    {
+        let theirs = owner.session();
+        let span = span_of(&theirs);
+        let (cell, won) = take(&owner, &theirs, lock);
+        assert!(won);
+        owner.run(cell.give_up(&span)).expect("given up");
+        drop(cell);
+        assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![1], 1));
+        let Claim::Taken(taken) = claim(&owner, &theirs, lock, 0) else { panic!("not claimed") };
+        assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[0; 4]]);
+        owner.run(taken.cell.expect("its own").give_up(&span)).expect("given up");
+        assert_eq!(owner.run(intent::holders(&theirs, &span, lock.at)).as_deref(), Ok("an unknown client"));
+    }
+    let slot = owner.client.slot();
+    owner.run(Arc::clone(&owner.client).close(&owner.endpoint)).expect("left");
+    assert_eq!(rig.join().client.slot(), slot, "left for good");
+    let Claim::Taken(taken) = claim(&taker, &mine, lock, 0) else { panic!("not claimed") };
+    let cell = taken.cell.expect("its own");
+    release(&taker, &span_of(&mine), &cell, lock);
+    assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![0], 0));
+    // What is not declared cannot be given up.
+    taker.run(cell.give_up(&span_of(&mine))).expect("nothing");
+    assert_eq!(standing(&taker, &mine), 0);
+}
+
 #[test]
 fn a_lock_that_nobody_has_declared_is_nobodys_to_take() {
     let rig = rig();

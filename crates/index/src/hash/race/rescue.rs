@@ -10,6 +10,7 @@ use super::slot::{self, Entry};
 use super::split::{Held, PART, endings, steps};
 use super::table::Table;
 use crate::IndexError;
+use crate::backoff::hand_on;
 use crate::extendible::Entry as Word;
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
@@ -46,7 +47,8 @@ impl Rescue<'_> {
             Claim::Busy { names, .. } => Ok(Some(names)),
             Claim::Taken(Taken { cell, word, .. }) => {
                 mark!("race: rescue: lock claimed");
-                self.put_right(segment, State(word), cell.as_ref()).await.map(|()| None)
+                let done = self.put_right(segment, State(word), cell.as_ref()).await;
+                hand_on(self.span(), cell.as_ref(), done).await.map(|()| None)
             }
         }
     }

@@ -22,6 +22,7 @@ use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
 use super::probe::{Op, Segment, count_taken, damaged, taken};
 use super::{SepHash, Table};
 use crate::IndexError;
+use crate::backoff::hand_on;
 use crate::extendible::Entry as Word;
 use crate::marks::mark;
 use farindex_fabric::RemotePtr;
@@ -148,7 +149,8 @@ impl Rescue<'_, '_> {
             Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
             Claim::Taken(Taken { cell, .. }) => {
                 mark!("rescue: lock claimed");
-                self.put_right(segment, cell.as_ref()).await.map(|()| None)
+                let done = self.put_right(segment, cell.as_ref()).await;
+                hand_on(span, cell.as_ref(), done).await.map(|()| None)
             }
         }
     }

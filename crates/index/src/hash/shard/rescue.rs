@@ -20,6 +20,7 @@ use super::slot::{Entry, META, Slot, Stamp};
 use super::split::{steps, write_changes};
 use super::table::Table;
 use crate::IndexError;
+use crate::backoff::hand_on;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
@@ -90,7 +91,8 @@ impl Rescue<'_> {
             Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
             Claim::Taken(Taken { cell, .. }) => {
                 mark!("rescue: lock claimed");
-                self.put_right(&geometry, level, bucket, cell.as_ref()).await.map(|()| None)
+                let done = self.put_right(&geometry, level, bucket, cell.as_ref()).await;
+                hand_on(self.span(), cell.as_ref(), done).await.map(|()| None)
             }
         }
     }
@@ -126,7 +128,8 @@ impl Rescue<'_> {
             batch.post().await?;
             return Ok(());
         }
-        self.put_right(&geometry, level, bucket, Some(&cell)).await
+        let done = self.put_right(&geometry, level, bucket, Some(&cell)).await;
+        hand_on(self.span(), Some(&cell), done).await
     }
 
     /// Under the lock: finishes or undoes what was begun, and releases it.
