@@ -10,6 +10,7 @@
 use super::layout::{Entry, FILTER, fp2_of, with_fp2};
 use super::main_segment;
 use super::probe::{Need, Op, Probe, Step};
+use super::views::Sight;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
@@ -125,7 +126,8 @@ impl Op<'_> {
         } else {
             batch.post().await?;
         }
-        self.table.views.note_count(probe.segment.suffix, state.generation, probe.slot + 1);
+        let sight = Sight::new(probe.slot + 1, self.span().endpoint().now());
+        self.table.views.appended(probe.segment.suffix, state.generation, sight);
         Ok(())
     }
 

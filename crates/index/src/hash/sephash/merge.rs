@@ -19,7 +19,7 @@ use super::layout::{
 use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::probe::{Need, Op, Segment, Step, damaged, taken};
-use super::views::View;
+use super::views::{Sight, View};
 use super::{SepHash, Table, empty_segment};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
@@ -495,7 +495,8 @@ impl Held<'_, '_> {
     }
 
     fn note(&self, suffix: u64, control: Control, main: RemotePtr, len: usize, table: Arc<super::fptable::FpTable>) {
-        let view = View { generation: control.generation(), main, len, table, fresh: true, count: 0 };
+        let sight = Sight::new(0, self.pin.span().endpoint().now());
+        let view = View { generation: control.generation(), main, len, table, fresh: true, sight };
         self.table.views.set(suffix, view);
     }
 

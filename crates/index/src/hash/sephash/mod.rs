@@ -283,14 +283,14 @@ impl SepHash {
         let seal = seal(session, info.uid);
         // A quarter for the directory: its words are 8 bytes for each segment, FPTables about 80.
         let bound = config.cache_mib << 20;
+        let geometry = Geometry::of(config.cur_bytes);
         let mut tables = Vec::new();
         for (root, node) in roots.into_iter().zip(nodes) {
             let directory = Directory::open(&pin, root, seal, bound / 4).await?;
-            let views = session.client().share(root.to_bits() ^ seal, || Views::new(bound / 4 * 3));
+            let views = session.client().share(root.to_bits() ^ seal, || Views::new(bound / 4 * 3, geometry.slots));
             tables.push(Table { directory, views, node, growth: Growth::default(), predictions: Cell::default() });
         }
         drop(pin);
-        let geometry = Geometry::of(config.cur_bytes);
         let handle = Handle { session: Rc::clone(session), uid: info.uid, config, tables };
         Ok(SepHash { handle, geometry })
     }

@@ -16,7 +16,7 @@ use super::layout::{
     Control, Entry, FINGERPRINTS, GROUP, GROUP_WORDS, META_LEN, Meta, State, fp_of, fp2_of, is_emptied, is_taken,
 };
 use super::main_segment::{self, Item};
-use super::views::View;
+use super::views::{Sight, View};
 use super::{SepHash, Table, TableKind};
 use crate::IndexError;
 use crate::backoff::Backoff;
@@ -167,7 +167,7 @@ impl<'a> Op<'a> {
         let kind = self.index.config.table;
         let segment = self.locate().await?;
         let view = self.table.views.get(segment.suffix);
-        let guess = view.as_ref().map_or(0, |view| view.count);
+        let guess = view.as_ref().map_or(0, |view| view.sight.count);
 
         let span = self.pin.span();
         let mut batch = span.batch();
@@ -184,7 +184,8 @@ impl<'a> Op<'a> {
             .then(|| batch.read(segment.at.add(geometry.at(geometry.slot(guess))), 8));
         let meta = batch.read(segment.at, META_LEN);
         let window = need.window.then(|| {
-            let first = guess.min(geometry.slots - 1) / GROUP * GROUP_WORDS;
+            let first = view.as_ref().map_or(0, |view| view.sight.window(geometry.slots, span.endpoint().now()));
+            let first = first / GROUP * GROUP_WORDS;
             let end = (first + 2 * GROUP_WORDS).min(geometry.words);
             let words = batch.read(segment.at.add(geometry.at(first)), (end - first) * 8);
             (first, words, batch.read(segment.at, 8))
@@ -247,7 +248,8 @@ impl<'a> Op<'a> {
         if let Some(next) = next.filter(|_| guess == state.count && (current.is_some() || state.generation < 2)) {
             probe.next = done.buf(next).words().first().copied();
         }
-        self.table.views.note_count(segment.suffix, state.generation, state.count);
+        let sight = Sight::new(state.count, self.span().endpoint().now());
+        self.table.views.found(segment.suffix, state.generation, sight);
         if let Some((first, words, control)) = window {
             let words = done.buf(words);
             let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
@@ -312,7 +314,8 @@ impl<'a> Op<'a> {
             Arc::new(FpTable::Points(Points::guess(points, state.len)))
         });
         let State { generation, main, len, count, .. } = *state;
-        self.table.views.set(segment.suffix, View { generation, main, len, table, fresh, count });
+        let sight = Sight::new(count, self.span().endpoint().now());
+        self.table.views.set(segment.suffix, View { generation, main, len, table, fresh, sight });
     }
 
     /// What to READ instead, if these entries do not prove that they are all of the fingerprint.
