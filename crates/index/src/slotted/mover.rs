@@ -80,6 +80,12 @@ pub(crate) trait Moves {
         seen: Buf,
     ) -> impl Future<Output = Result<(), IndexError>>;
 
+    /// Does somebody hold this region's lock?
+    async fn is_held(&self, segment: Segment, region: u64) -> Result<bool, IndexError> {
+        let word = self.pin().span().read(segment.lock(region).at, 8).await?;
+        Ok(word.words().first() == Some(&LOCKED))
+    }
+
     /// Moves a region, unless that was done or somebody is at it.
     async fn move_region(&self, from: Segment, to: Segment, region: u64) -> Result<Region, IndexError> {
         let (lock, span) = (from.lock(region), self.pin().span());

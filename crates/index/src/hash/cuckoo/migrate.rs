@@ -13,7 +13,7 @@ use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use crate::slotted::geometry::{LOCKED, REGION, Segment, signature};
+use crate::slotted::geometry::{REGION, Segment, signature};
 use crate::slotted::mover::{self, Entry, Form, Moves, corrupt, release, steps};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{Met, entries_of, read_region};
@@ -135,11 +135,7 @@ impl Mover<'_> {
     ) -> Result<(), IndexError> {
         loop {
             self.await_region(backoff, segment, region).await?;
-            if !backoff.is_long() {
-                return Ok(());
-            }
-            let word = self.span().read(segment.lock(region).at, 8).await?;
-            if word.words().first() != Some(&LOCKED) {
+            if !backoff.is_long() || !self.is_held(segment, region).await? {
                 return Ok(());
             }
         }

@@ -135,7 +135,10 @@ impl Op<'_> {
         };
         let region = index / REGION;
         let mover = Mover { index: self.linear.uid(), table: self.table, pin: &self.pin };
-        if Box::pin(mover.move_region(segment, next, region)).await? == Region::Done {
+        // After a while the lock is tried only when it is free: intents of many who try keep everyone from telling that its holder
+        // has died.
+        let held = self.backoff.is_long() && mover.is_held(segment, region).await?;
+        if !held && Box::pin(mover.move_region(segment, next, region)).await? == Region::Done {
             return Ok(());
         }
         if !self.backoff.wait(self.pin.session()).await {
