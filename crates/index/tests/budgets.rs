@@ -194,3 +194,23 @@ fn moving_a_bucket_takes_two_round_trips_more() {
         assert!(table.geometry().version >= 5);
     });
 }
+
+#[test]
+fn many_gets_are_a_batch_of_buckets_and_one_of_blocks() {
+    with_shard(16 << 20, config(), async |shard| {
+        warm(shard).await;
+        let endpoint = shard.session().endpoint();
+        let keys: Vec<_> = (0..10).chain(1000..1005).map(key).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let before = endpoint.meter();
+        let values = shard.get_many(&keys).await.expect("answers");
+        let cost = *(endpoint.meter() - before).of(OpKind::Get);
+        assert_eq!(
+            values.iter().map(Option::is_some).collect::<Vec<_>>(),
+            [[true; 10].as_slice(), &[false; 5]].concat()
+        );
+        let bytes_read = 15 * 512 + 10 * 64;
+        let expected = Budget { round_trips: 2, block_round_trips: 1, reads: 15 + 10, bytes_read, ..NOTHING };
+        assert_eq!((cost.ops, budget(&cost)), (15, expected));
+    });
+}

@@ -5,6 +5,7 @@ use crate::suite::{Model, Smallest, audit, compare, step};
 use farindex_fabric::memory::Delivery;
 use farindex_index::block::{MAX_KEY, MAX_VALUE};
 use farindex_index::{HashIndex, IndexError, PoolIndex, Remove, Shard};
+use farindex_pool::audit::AuditReport;
 use farindex_pool::{PoolError, PoolOptions, catalog};
 
 #[test]
@@ -18,12 +19,17 @@ fn keys_and_values_that_are_too_long() {
         assert_eq!(index.insert(&key, b"").await.map(drop), Err(long.clone()));
         assert_eq!(index.update(&key, b"").await.map(drop), Err(long.clone()));
         assert_eq!(index.upsert(&key, b"").await.map(drop), Err(long.clone()));
-        assert_eq!(index.remove(&key).await.map(drop), Err(long));
+        assert_eq!(index.remove(&key).await.map(drop), Err(long.clone()));
+        assert_eq!(index.get_many(&[b"k", &key]).await.map(drop), Err(long));
         let long = IndexError::ValueTooLong { len: MAX_VALUE + 1, max: MAX_VALUE };
         assert_eq!(index.insert(b"k", &value).await.map(drop), Err(long.clone()));
         assert_eq!(index.update(b"k", &value).await.map(drop), Err(long.clone()));
         assert_eq!(index.upsert(b"k", &value).await.map(drop), Err(long));
         assert_eq!(index.get(b"k").await, Ok(None));
+        // The longest ones.
+        let (key, value) = (&key[1..], &value[1..]);
+        index.insert(key, value).await.unwrap();
+        assert!(index.get(key).await.unwrap().as_deref() == Some(value));
         let (_, report) = audit(&member, &[("a", &index)]).await;
         assert_eq!(report.lost, 0);
     });
@@ -59,6 +65,8 @@ fn names_and_kinds() {
         // A drop makes room for another of the same name, which is another index.
         Shard::drop_index(session, "a").await.unwrap();
         let again = Shard::create(session, "a", &Shard::smallest()).await.unwrap();
+        let info = catalog::find(session.pool(), &member.span(), "a").await.unwrap();
+        assert_eq!((again.uid(), info.uid > index.uid()), (info.uid, true));
         again.insert(b"k", b"v").await.unwrap();
         assert_eq!(index.get(b"k").await, Err(IndexError::Dropped));
         assert_eq!(index.remove(b"k").await, Err(IndexError::Dropped));
@@ -193,5 +201,80 @@ fn a_handle_of_a_dropped_index_changes_nothing() {
             assert_eq!(report.lost, 0);
             Shard::drop_index(&member.session, "b").await.unwrap();
         }
+    });
+}
+
+/// One of the memory nodes has no room for its table: what was made on the others goes back.
+#[test]
+fn a_node_without_room_for_a_table() {
+    World::memory(2, 4 << 20, Delivery::Immediate).run(async |ctx| {
+        let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
+        let (session, span) = (&member.session, member.span());
+        let last = session.pool().nodes().last().unwrap();
+        let mut taken = Vec::new();
+        for bytes in [1 << 20, 64 << 10] {
+            while let Ok(ptr) = session.alloc(&span, last, bytes).await {
+                taken.push((ptr, bytes));
+            }
+        }
+        let config = farindex_index::shard::Config { initial_bits: 8, ..Shard::smallest() };
+        let made = Shard::create(session, "a", &config).await.map(drop);
+        assert!(matches!(made, Err(IndexError::Pool(PoolError::Full { node, .. })) if node == last), "{made:?}");
+        for (ptr, bytes) in taken {
+            session.free(&span, ptr, bytes).await.unwrap();
+        }
+        let (_, report) = audit::<Shard>(&member, &[]).await;
+        assert_eq!(report.nodes.iter().map(|node| node.live_bytes + node.held_bytes).sum::<u64>(), 0, "{report:?}");
+        // The name is free.
+        let index = Shard::create(session, "a", &config).await.unwrap();
+        let (_, report) = audit(&member, &[("a", &index)]).await;
+        assert_eq!(report.lost, 0);
+    });
+}
+
+/// Who drops an index dies before he has told anybody; who finishes that for him does.
+#[test]
+fn a_drop_that_another_client_finishes() {
+    World::memory(2, 8 << 20, Delivery::Immediate).run(async |ctx| {
+        let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
+        let session = &member.session;
+        let index = Shard::create(session, "a", &Shard::smallest()).await.unwrap();
+        let keys: Vec<_> = (0..20u64).map(u64::to_le_bytes).collect();
+        for key in &keys {
+            index.insert(key, b"value").await.unwrap();
+        }
+        let of_many = Shard::open(session, "a").await.unwrap();
+        let many: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        assert!(of_many.get_many(&many).await.unwrap().iter().all(Option::is_some));
+        catalog::begin_drop(session, &member.span(), "a").await.unwrap();
+        assert_eq!(Shard::finish_drops(session).await, Ok(1));
+        session.maintain().await.unwrap();
+        for key in &keys {
+            assert_eq!(index.get(key).await, Err(IndexError::Dropped));
+        }
+        for key in many {
+            assert_eq!(of_many.get_many(&[key]).await, Err(IndexError::Dropped));
+        }
+    });
+}
+
+/// The list of an index's tables is as long as there are memory nodes: here longer than a cache line.
+#[test]
+fn more_memory_nodes_than_a_cache_line_has_words() {
+    World::memory(17, 1 << 20, Delivery::Immediate).run(async |ctx| {
+        let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
+        let session = &member.session;
+        let first = Shard::create(session, "a", &Shard::smallest()).await.unwrap();
+        let second = Shard::create(session, "b", &Shard::smallest()).await.unwrap();
+        let roots = |index: &Shard| index.tables().iter().map(|table| table.root()).collect::<Vec<_>>();
+        for (name, index) in [("a", &first), ("b", &second)] {
+            assert_eq!(roots(&Shard::open(session, name).await.unwrap()), roots(index), "{name}");
+        }
+        let held = |report: &AuditReport| report.nodes.iter().map(|node| node.held_bytes).sum::<u64>();
+        let (_, report) = audit(&member, &[("a", &first), ("b", &second)]).await;
+        assert_eq!((report.lost, held(&report)), (0, 0));
+        Shard::drop_index(session, "b").await.unwrap();
+        let (_, report) = audit(&member, &[("a", &first)]).await;
+        assert_eq!((report.lost, held(&report)), (0, 0));
     });
 }

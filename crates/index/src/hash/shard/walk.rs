@@ -54,7 +54,6 @@ struct Step {
     /// Level-1 buckets that are there, and that are not yet.
     written: u64,
     unwritten: u64,
-    slots: u64,
 }
 
 /// Number of the first bucket of a segment.
@@ -107,7 +106,6 @@ async fn read_step(
             continue;
         }
         step.written += 1;
-        step.slots += of.slots() as u64;
         if snapshot.locked() {
             step.locked.push(at);
         }

@@ -1,10 +1,14 @@
 //! What no seed brings about, set up by hand: slots that stand still although nobody splits, and locks of the living where
 //! somebody puts right what the dead have left.
 
+mod full;
+mod walks;
+
 use crate::kinds::{Mortal, keys_at};
 use crate::run::{join, make};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::{LOCK_SLOT, Level};
+use farindex_index::shard::geometry::RootState;
 use farindex_index::shard::slot::{META, Slot, Stamp, freeze};
 use farindex_index::{HashIndex, IndexAudit, IndexError, PoolIndex, Shard};
 use farindex_pool::audit::Audit;
@@ -60,8 +64,38 @@ fn keep(sim: &Sim, me: &farindex_sim::Client, client: &Arc<Client>) {
     });
 }
 
+/// A client that joins, and keeps its lease for good.
+fn staying(sim: &Sim, pool: &Pool, me: &farindex_sim::Client) -> Rc<Session> {
+    let (pool, me_too) = (pool.clone(), me.clone());
+    let (client, session) = run(sim, me, async move { join(&pool, &me_too).await });
+    keep(sim, me, &client);
+    session
+}
+
+/// Runs what a client does that is alone in a world.
+fn alone(body: impl AsyncFnOnce(Rc<Session>) -> Result<(), IndexError> + 'static) {
+    let (sim, pool) = world();
+    let me = sim.client();
+    run(&sim, &me.clone(), async move {
+        let (_client, session) = join(&pool, &me).await?;
+        body(session).await
+    });
+}
+
 async fn word(session: &Session, at: RemotePtr) -> Result<u64, IndexError> {
     Ok(session.span(OpKind::Other).read(at, 8).await?.words()[0])
+}
+
+/// Freezes an entry, or bars a slot, as who splits a bucket does.
+async fn hold_still(session: &Session, at: RemotePtr) -> Result<(), IndexError> {
+    let old = word(session, at).await?;
+    let new = match Slot::decode(old) {
+        Slot::Live(_) => freeze(old),
+        Slot::Fresh(of, stamp) => Slot::Barrier(of, stamp).over(old),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(session.span(OpKind::Other).cas(at, old, new).await?, old);
+    Ok(())
 }
 
 async fn audited(index: &Shard) -> Result<IndexAudit, IndexError> {
@@ -72,10 +106,7 @@ async fn audited(index: &Shard) -> Result<IndexAudit, IndexError> {
 /// alone what belongs to a split that is due.
 #[test]
 fn what_stands_still_for_no_split_is_made_live_by_a_walk() {
-    let (sim, pool) = world();
-    let me = sim.client();
-    run(&sim, &me.clone(), async move {
-        let (_client, session) = join(&pool, &me).await?;
+    alone(async move |session| {
         let span = session.span(OpKind::Other);
         for (level, keys, still) in [(Level::One, 40u32, [3, 0, 40]), (Level::Two, 70, [1, 0, 6])] {
             let index: Shard = make(&session, &format!("{level:?}"), 0).await?;
@@ -85,14 +116,7 @@ fn what_stands_still_for_no_split_is_made_live_by_a_walk() {
             }
             let at = index.tables()[0].geometry().bucket(level, 0);
             for slot in still {
-                let at = at.add(slot * 8);
-                let old = word(&session, at).await?;
-                let new = match Slot::decode(old) {
-                    Slot::Live(_) => freeze(old),
-                    Slot::Fresh(of, stamp) => Slot::Barrier(of, stamp).over(old),
-                    other => panic!("{other:?}"),
-                };
-                assert_eq!(span.cas(at, old, new).await?, old);
+                hold_still(&session, at.add(slot * 8)).await?;
             }
             let problems = audited(&index).await?.problems;
             assert_eq!(problems.len(), still.len(), "{problems:?}");
@@ -122,10 +146,7 @@ fn what_stands_still_for_no_split_is_made_live_by_who_needs_it() {
         (Level::Two, 70, 6, false),
         (Level::Two, 70, 2, true),
     ] {
-        let (sim, pool) = world();
-        let me = sim.client();
-        run(&sim, &me.clone(), async move {
-            let (_client, session) = join(&pool, &me).await?;
+        alone(async move |session| {
             let span = session.span(OpKind::Other);
             let index: Shard = make(&session, "old", 0).await?;
             index.swell(-(1 << 20));
@@ -133,14 +154,7 @@ fn what_stands_still_for_no_split_is_made_live_by_who_needs_it() {
                 index.insert(&u32::to_le_bytes(key), b"value").await?;
             }
             let at = index.tables()[0].geometry().bucket(level, 0);
-            let slot = at.add(still * 8);
-            let old = word(&session, slot).await?;
-            let new = match Slot::decode(old) {
-                Slot::Live(_) => freeze(old),
-                Slot::Fresh(of, stamp) => Slot::Barrier(of, stamp).over(old),
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(span.cas(slot, old, new).await?, old);
+            hold_still(&session, at.add(still * 8)).await?;
             if get {
                 for key in 0..keys {
                     assert!(index.get(&u32::to_le_bytes(key)).await?.is_some(), "{level:?}: {key}");
@@ -174,6 +188,20 @@ async fn release(session: &Session, cell: &IntentCell<'_>, at: RemotePtr) -> Res
     cell.clear(&mut batch);
     batch.post().await?;
     Ok(())
+}
+
+/// Takes the lock over a table's growth.
+async fn begin_to_grow<'s>(index: &Shard, session: &'s Session) -> Result<IntentCell<'s>, IndexError> {
+    let root = index.tables()[0].root();
+    let cell = session.intent_cell(root.node()).await?;
+    let span = session.span(OpKind::Other);
+    let old = word(session, root).await?;
+    let mut batch = span.batch();
+    let lock = Lock { at: root, mask: RootState::RESIZER };
+    cell.declare(&mut batch, &Intent { index: index.uid(), lock, what: [5, 0, 0, 0] });
+    let won = batch.cas(root, old, RootState(old).resized_by(session.client().slot()).0);
+    assert_eq!(batch.post().await?.old(won), old);
+    Ok(cell)
 }
 
 /// Keys of either half of a table that has been split once.
@@ -221,12 +249,7 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
             })
         };
         let [old, new] = at;
-        let joined = |me: &farindex_sim::Client| {
-            let (pool, me_too) = (pool.clone(), me.clone());
-            let (client, session) = run(&sim, me, async move { join(&pool, &me_too).await });
-            keep(&sim, me, &client);
-            session
-        };
+        let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);
         let (theirs, others, mine) = (joined(&dying), joined(&living), joined(&heir));
         run(&sim, &dying, async move {
             std::mem::forget(take(&theirs, made, old).await?);
@@ -239,19 +262,21 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
             release(&others, &cell, new).await
         };
         let held = sim.spawn(&living, holds);
-        let told = run(&sim, &heir, fill(mine, 0, 0));
+        let told = run(&sim, &heir, fill(Rc::clone(&mine), 0, 0));
         if patient {
             assert_eq!(told, Ok(()));
             assert_eq!(held.take(), Some(Ok(())));
             continue;
         }
         assert!(matches!(told, Err(IndexError::Locked { at, waited_ms: 100, .. }) if at == new), "{told:?}");
-        // What it holds itself by now is the next one's.
-        heir.kill(Fate::Landed);
+        // It lives on; what it had claimed by then is the next one's, its own as well.
         let last = sim.client();
         let session = joined(&last);
         assert_eq!(run(&sim, &last, fill(Rc::clone(&session), 0, 1)), Ok(()));
         assert_eq!(run(&sim, &last, fill(session, 1, 2)), Ok(()));
+        assert_eq!(run(&sim, &heir, fill(Rc::clone(&mine), 0, 3)), Ok(()));
+        let span = mine.span(OpKind::Other);
+        assert_eq!(run(&sim, &heir, async move { Ok(intent::intents(&mine, &span, old.node()).await?.len()) }), 0);
         assert_eq!(held.take(), Some(Ok(())));
     }
 }
@@ -325,4 +350,31 @@ fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
         });
         assert_eq!(left, becomes.map(|stamp| Slot::Dead(0, stamp)), "{level:?}, {recycled:?}");
     }
+}
+
+/// Nobody waits for whoever resizes; but when that one has died, whoever would like to grow takes the lock over, and the table grows.
+#[test]
+fn a_table_whose_resizer_has_died_grows_all_the_same() {
+    let (sim, pool) = world();
+    let [dying, heir] = [(); 2].map(|()| sim.client());
+    let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);
+    let (theirs, mine) = (joined(&dying), joined(&heir));
+    run(&sim, &dying, async move {
+        let index: Shard = make(&theirs, "old", 0).await?;
+        std::mem::forget(begin_to_grow(&index, &theirs).await?);
+        Ok(())
+    });
+    dying.kill(Fate::Landed);
+    let waited = run(&sim, &heir, async move {
+        let index = Shard::open(&mine, "old").await?;
+        index.swell(1 << 20);
+        let began = mine.endpoint().now();
+        let table = &index.tables()[0];
+        while table.geometry().version == 0 {
+            table.grow(&mine.pin(mine.span(OpKind::Maintenance))?, index.uid()).await?;
+            mine.endpoint().sleep(LEASE / 20).await;
+        }
+        Ok(mine.endpoint().now() - began)
+    });
+    assert!((LEASE..LEASE * 2).contains(&waited), "{waited:?}");
 }

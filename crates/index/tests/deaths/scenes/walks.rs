@@ -1,0 +1,193 @@
+//! What walks through SHARD meet: a table that grows before them, entries that move, and locks of the living and the dead.
+
+use super::{LEASE, alone, audited, begin_to_grow, run, staying, take, word, world};
+use crate::kinds::Mortal;
+use crate::run::make;
+use farindex_fabric::{OpKind, RemotePtr};
+use farindex_index::shard::bucket::Level;
+use farindex_index::shard::geometry::BYTES_PER_BUCKET;
+use farindex_index::shard::slot::{Slot, freeze};
+use farindex_index::{HashIndex, IndexError, PoolIndex, Shard, Value};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Session, intent};
+use farindex_sim::Fate;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A table of `2^bits` buckets, with so many entries.
+async fn filled(session: &std::rc::Rc<Session>, name: &str, bits: u64, keys: u32) -> Result<Shard, IndexError> {
+    let index: Shard = make(session, name, bits).await?;
+    index.swell(-(1 << 20));
+    for key in 0..keys {
+        index.insert(&key.to_le_bytes(), b"value").await?;
+    }
+    Ok(index)
+}
+
+/// A slot of bucket 0 with an entry, in each level.
+async fn firsts(index: &Shard) -> Result<[RemotePtr; 3], IndexError> {
+    let geometry = index.tables()[0].geometry();
+    let third = word(index.session(), geometry.third(0)).await?;
+    let Slot::Link(node) = Slot::decode(third) else { panic!("{:?}", Slot::decode(third)) };
+    Ok([geometry.bucket(Level::One, 0).add(16), geometry.bucket(Level::Two, 0).add(16), node.add(16)])
+}
+
+/// The table grows, and all of its buckets are split, while a walk has read a part of the first segment: what it has not read by then
+/// moves to a segment that was not there when it began.
+#[test]
+fn a_walk_goes_on_into_segments_that_have_come_since() {
+    const KEYS: u32 = 1000;
+    alone(async move |session| {
+        // Four steps of a walk.
+        let index = filled(&session, "old", 6, KEYS).await?;
+        let mut met = BTreeSet::new();
+        let mut grown = false;
+        let each = async |key: &[u8], _: Value| {
+            met.insert(key.to_vec());
+            if !std::mem::replace(&mut grown, true) {
+                index.enlarge(&session).await?;
+                for key in 0..KEYS {
+                    index.get(&key.to_le_bytes()).await?;
+                }
+            }
+            Ok(())
+        };
+        let seen = index.for_each(each).await?;
+        assert_eq!(met.len(), KEYS as usize, "of {seen}");
+        assert_eq!(audited(&index).await?.figure("buckets_to_split"), 64, "those of level 2 alone");
+        Ok(())
+    });
+}
+
+/// An entry that moves is met by walks. While its split is due, and nobody has begun it, that is in order; in level 3, and in buckets that
+/// are split, it is not, and a walk that mends makes it live again.
+#[test]
+fn entries_that_stand_still_are_met_and_those_that_nobody_moves_are_mended() {
+    const KEYS: u64 = 90;
+    alone(async move |session| {
+        let span = session.span(OpKind::Other);
+        for grown in [false, true] {
+            let index = filled(&session, &format!("{grown}"), 0, KEYS as u32).await?;
+            if grown {
+                index.enlarge(&session).await?;
+            }
+            for (level, at) in (1..).zip(firsts(&index).await?) {
+                let due = grown && level < 3;
+                let old = word(&session, at).await?;
+                assert_eq!(span.cas(at, old, freeze(old)).await?, old);
+                let met = index.for_each(async |_, _| Ok(())).await?;
+                let report = audited(&index).await?;
+                assert_eq!((met, report.entries), (KEYS, KEYS), "level {level}");
+                assert_eq!(report.problems.len(), usize::from(!due), "level {level}: {:?}", report.problems);
+                // Beside others, it is being moved, and may be there twice.
+                let report = index.audit(&mut Audit::default(), false).await?;
+                assert_eq!((report.entries, report.problems), (KEYS - 1, vec![]), "level {level}");
+                assert_eq!(index.mend().await?, u64::from(!due), "level {level}");
+                if due {
+                    assert_eq!(word(&session, at).await?, freeze(old), "it waits for the split");
+                    assert_eq!(span.cas(at, freeze(old), old).await?, freeze(old));
+                }
+                let report = audited(&index).await?;
+                assert_eq!((report.entries, report.problems, index.mend().await?), (KEYS, vec![], 0), "level {level}");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Sizes are those of segments, nodes of level 3 and blocks; every figure is there, be it 0.
+#[test]
+fn an_audit_adds_up() {
+    alone(async move |session| {
+        let empty = audited(&filled(&session, "empty", 0, 0).await?).await?;
+        assert_eq!((empty.entries, empty.block_bytes, empty.resizes), (0, 0, 0));
+        assert_eq!(empty.index_bytes, BYTES_PER_BUCKET, "of a segment of one");
+        let index = filled(&session, "full", 0, 90).await?;
+        let before = audited(&index).await?;
+        assert_eq!(before.figures.keys().collect::<Vec<_>>(), empty.figures.keys().collect::<Vec<_>>());
+        assert_eq!(before.block_bytes, 90 * 64, "a header, a key and a value of 9 bytes together, in units");
+        assert_eq!((before.index_bytes - empty.index_bytes) % 64, 0, "nodes of level 3");
+        assert!((2..=10).contains(&((before.index_bytes - empty.index_bytes) / 64)), "{}", before.index_bytes);
+        index.enlarge(&session).await?;
+        let after = audited(&index).await?;
+        assert_eq!(after.index_bytes - before.index_bytes, empty.index_bytes, "a segment as large as all before");
+        let figures =
+            ["buckets", "buckets_to_split"].map(|figure| [&empty, &before, &after].map(|it| it.figure(figure)));
+        assert_eq!(figures, [[2, 2, 2], [0, 0, 2]]);
+        assert_eq!((after.resizes, after.block_bytes), (1, before.block_bytes));
+        Ok(())
+    });
+}
+
+/// A slot may point to what was a block once: it decodes, but its memory is no block's.
+#[test]
+fn a_block_in_free_memory_is_told_of() {
+    alone(async move |session| {
+        let span = session.span(OpKind::Other);
+        let index = filled(&session, "old", 0, 10).await?;
+        let at = index.tables()[0].geometry().bucket(Level::One, 0);
+        let old = word(&session, at).await?;
+        let Slot::Live(entry) = Slot::decode(old) else { panic!("{:?}", Slot::decode(old)) };
+        let free = RemotePtr::new(at.node(), 3 << 20);
+        let block = span.read(entry.ptr, 64).await?;
+        let mut batch = span.batch();
+        batch.write_words(free, block.words());
+        let moved = Slot::Live(farindex_index::shard::slot::Entry { ptr: free, ..entry });
+        batch.write_words(at, &[moved.over(old)]);
+        batch.post().await?;
+        let problems = audited(&index).await?.problems;
+        assert!(matches!(&problems[..], [one] if one.contains("used as Free")), "{problems:?}");
+        Ok(())
+    });
+}
+
+/// A walk that mends waits for the living, but not for ever; and what the dead have left it counts once.
+#[test]
+fn a_walk_that_mends_waits_for_the_living_and_counts_the_dead() {
+    for growth in [false, true] {
+        for dies in [false, true] {
+            let (sim, pool) = world();
+            let [holder, walker] = [(); 2].map(|()| sim.client());
+            let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);
+            let (theirs, mine) = (joined(&holder), joined(&walker));
+            let lock = run(&sim, &holder, async move {
+                let index = filled(&theirs, "old", 1, 10).await?;
+                let bucket = index.tables()[0].geometry().bucket(Level::One, 1);
+                let (cell, at) = match growth {
+                    true => (begin_to_grow(&index, &theirs).await?, index.tables()[0].root()),
+                    false => (take(&theirs, index.uid(), bucket).await?, bucket),
+                };
+                std::mem::forget(cell);
+                std::mem::forget(index);
+                Ok(at)
+            });
+            if dies {
+                holder.kill(Fate::Landed);
+            }
+            let told = run(&sim, &walker, async move {
+                if dies {
+                    // Its lease runs out first.
+                    mine.endpoint().sleep(LEASE * 2).await;
+                    mine.client().outlive(mine.endpoint()).await?;
+                }
+                let index = Shard::open(&mine, "old").await?;
+                let told = index.mend().await;
+                if told.is_ok() {
+                    let intents = intent::intents(&mine, &mine.span(OpKind::Other), lock.node()).await?;
+                    assert_eq!((intents.len(), audited(&index).await?.problems, index.mend().await?), (0, vec![], 0));
+                    index.enlarge(&mine).await?;
+                }
+                Ok(told)
+            });
+            match (&told, dies) {
+                (Ok(1), true) => {}
+                (Err(IndexError::Locked { at, waited_ms, holder }), false) => {
+                    assert_eq!((*at, holder.as_str()), (lock, "client 0 (process 0)"), "growth: {growth}");
+                    let waited = Duration::from_millis(*waited_ms);
+                    assert!((LEASE * 2..LEASE * 3).contains(&waited), "growth: {growth}, {waited:?}");
+                }
+                _ => panic!("growth: {growth}, dies: {dies}: {told:?}"),
+            }
+        }
+    }
+}
