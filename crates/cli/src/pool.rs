@@ -304,6 +304,9 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
         for problem in &problems {
             let _ = writeln!(out, "PROBLEM: {problem}");
         }
+        if report.pool.lost > 0 && !repair {
+            out.push_str("What is lost, clients that died had in hand: `farindex pool check --repair` frees it.\n");
+        }
         let verdict = if problems.is_empty() { "sound" } else { "NOT SOUND" };
         let _ = writeln!(out, "{}: {verdict}", place.display());
         out

@@ -2,7 +2,7 @@
 
 use super::{SIZES, SepHash, ours, race, sephash};
 use crate::bench::subject::Subject;
-use crate::bench::{FabricKind, Watch, make_pool, pool_size};
+use crate::bench::{FabricKind, Watch, make_pool};
 use crate::exit::{self, Failure};
 use farindex::{IndexConfig, Plain};
 use farindex_bench::reproduce::sephash::{RACE_2, SEPHASH_2, SOURCE, Space, TABLE_3, UTILIZATION};
@@ -23,6 +23,10 @@ const GETS: u64 = 100_000;
 const ENOUGH: f64 = 0.95;
 /// What a record point cache has to save.
 const SAVING: f64 = 0.67;
+/// Bytes of a pool, and more for each key: blocks of 80, 20 at most for entries and tables, and room for what waits for its
+/// epoch. Not more, for systems refuse to map what they have no memory for: 100 M keys fit 24 GB so.
+const POOL: u64 = 128 << 20;
+const ROOM: u64 = 160;
 /// Bytes of a SepHash entry and its second fingerprint, and of a RACE slot.
 const ENTRY: (u64, u64) = (9, 8);
 
@@ -39,7 +43,7 @@ impl Growing {
         let workload: Workload = "insert".parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
         let (key_size, value_size) = (SIZES.0, ValueSize::fixed(SIZES.1));
         let plan = Plan { keys: most, key_size, value_size, seed, audit: false, ..Plan::new(workload) };
-        let pool = make_pool(FabricKind::Memory, None, (pool_size(&plan) * 2).next_multiple_of(4096))?;
+        let pool = make_pool(FabricKind::Memory, None, POOL.saturating_add(most.saturating_mul(ROOM)) & !4095)?;
         Ok(Growing { subject: Subject::create(pool, "reproduce", config)?, plan, keys: 0 })
     }
 
