@@ -41,6 +41,7 @@ pub mod slotted;
 pub mod traits;
 mod upkeep;
 pub mod value;
+mod write;
 
 pub use audit::IndexAudit;
 pub use coalesce::{Coalesced, Coalescer};

@@ -5,6 +5,7 @@
 //! [contract](farindex_fabric::contract), and says what it did. An index handle belongs to one worker thread; many
 //! operations may be in flight on it at once.
 
+use crate::block::{MAX_KEY, MAX_VALUE};
 use crate::{IndexError, Value};
 use std::future::Future;
 
@@ -57,8 +58,10 @@ pub struct Limits {
 
 /// An unordered index.
 pub trait HashIndex {
-    /// The longest key and value.
-    fn limits(&self) -> Limits;
+    /// The longest key and value: those that a block takes, unless the index says otherwise.
+    fn limits(&self) -> Limits {
+        Limits { key: MAX_KEY, value: MAX_VALUE }
+    }
     /// The value of a key.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, IndexError>>;
     /// The values of many keys, in their order, with all lookups in flight together; each is as [`get`](Self::get) finds it

@@ -10,10 +10,12 @@
 //! | [`geometry`] | segments, regions, the root |
 //! | [`table`] | a worker's copy of the root; growth |
 //! | `mover` | moving a region |
+//! | `index` | an index of such tables: making one, and the course of a write |
 //! | `record` | putting a record in |
 //! | `walk` | every entry of a region |
 
 pub mod geometry;
+pub(crate) mod index;
 pub(crate) mod mover;
 pub(crate) mod record;
 pub mod slot;

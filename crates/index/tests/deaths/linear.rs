@@ -161,7 +161,7 @@ impl Mortal for Linear {
     async fn move_parts(&self, session: &Rc<Session>, parts: u64, _: &[String]) -> Result<(), IndexError> {
         for _ in 0..parts {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
-            self.tables()[0].advance(&pin, self.uid()).await?;
+            self.advance(&self.tables()[0], &pin).await?;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Mortal for Linear {
         while table.geometry().next.is_some() || table.geometry().current.regions < LARGE {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
             table.grow(&pin, self.uid(), true).await?;
-            table.advance(&pin, self.uid()).await?;
+            self.advance(table, &pin).await?;
         }
         assert_eq!(table.geometry().current.regions, LARGE);
         Ok(())

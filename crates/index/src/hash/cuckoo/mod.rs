@@ -28,19 +28,20 @@ mod write;
 pub use table::{Buckets, Table};
 
 use crate::backoff::Backoff;
-use crate::block::{MAX_KEY, MAX_VALUE};
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, pool_index, seal};
 use crate::marks::mark;
 use crate::slotted::geometry::{self, REGION};
+use crate::slotted::index::{Attempt, SlottedIndex};
 use crate::slotted::mover::{Moves, Region};
 use crate::slotted::record::{Along, Record};
-use crate::slotted::slot;
-use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::slotted::{self, slot};
+use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::write::Mode;
 use crate::{IndexError, Value};
 use displace::{Displacer, Room};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, Pin, Session};
 use lookup::Op;
@@ -151,38 +152,10 @@ pub struct Cuckoo {
 
 has_handle!(Cuckoo, Handle<Config, Table>);
 
-/// What a write does with a key that is present, and with one that is absent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Insert,
-    Update,
-    Upsert,
-}
-
-/// What a write did.
-enum Wrote {
-    /// Into the segment of this generation.
-    Inserted(u64),
-    Updated,
-    Exists,
-    Absent,
-    /// Nothing: all slots of the key's places are in use.
-    Full,
-}
-
 impl Cuckoo {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let shape = (config.regions(), config.width);
-        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, shape).await;
-        let undo = async |span: &Span, roots: &[RemotePtr], _| {
-            for root in roots {
-                Table::free_segments(session, span, *root, config.width).await?;
-                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
+        slotted::index::create(session, name, config, (config.regions(), config.width)).await
     }
 
     /// Opens an index that was found in the catalog.
@@ -202,14 +175,14 @@ impl Cuckoo {
         self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
     }
 
-    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> Mover<'a> {
-        Mover { cuckoo: self, table, pin }
-    }
-
     /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
     /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
     pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
-        table.advance_by(&self.mover(table, pin)).await
+        SlottedIndex::advance(self, table, pin).await
+    }
+
+    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> Mover<'a> {
+        Mover { cuckoo: self, table, pin }
     }
 
     /// Displaces entries until there is a free slot at one of the key's places, if there is none; `false` if that takes a larger
@@ -222,69 +195,35 @@ impl Cuckoo {
         }
         Ok(Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await? != Room::None)
     }
+}
 
-    /// Between operations: growth and reclamation. Whoever inserts moves two regions of a table that is being moved, whoever
-    /// changes something else one.
-    async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
-        if inserted && table.crowded() {
-            let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-            table.grow(&pin, self.uid, false).await?;
-        }
-        for _ in 0..1 + usize::from(inserted) {
-            if table.geometry().state.growing() {
-                let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-                self.advance(table, &pin).await?;
-            }
-        }
-        self.reclaim().await
+pool_index!(Cuckoo, Config, KIND, "cuckoo", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
+
+impl SlottedIndex for Cuckoo {
+    type Own = Buckets;
+
+    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
+        self.mover(table, pin)
     }
 
-    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
-        self.check_lengths(key, value)?;
-        let hash = KeyHash::of(key);
-        let table = self.table(hash);
-        let span = self.session.span(kind);
-        let (record, mut along) = Record::new(&self.session, &span, table.root().node(), (hash, key, value)).await?;
-        let (mut span, mut backoff) = (Some(span), Backoff::default());
-        let wrote = loop {
-            let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
-            match self.write_once(table, span, mode, &record, &mut along).await {
-                Ok(Wrote::Full) => {}
-                wrote => break wrote,
-            }
-            if let Err(error) = self.make_room(table, hash, &mut backoff).await {
-                break Err(error);
-            }
-        };
-        if let Ok(Wrote::Inserted(generation)) = wrote {
-            table.note(1, generation, 1);
-        }
-        match &wrote {
-            Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
-            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
-            Err(IndexError::Fabric(_)) => {}
-            // The block was written, but nothing points to it.
-            _ => record.discard(&self.session),
-        }
-        self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
-        wrote
+    async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<(), IndexError> {
+        table.grow(pin, self.uid, full).await
     }
 
-    async fn write_once(
+    async fn attempt(
         &self,
         table: &Table,
-        span: Span,
+        pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
         along: &mut Along,
-    ) -> Result<Wrote, IndexError> {
-        let pin = self.session.pin(span)?;
+    ) -> Result<Attempt, IndexError> {
         Op::new(self, table, &pin, record.hash, record.key).write(mode, record, along).await
     }
 
-    /// All slots of the key's places are in use: moves the regions that they lie in, if the table is being moved, or else
-    /// entries to later places of theirs; if that leads nowhere, to a larger table.
-    async fn make_room(&self, table: &Table, hash: KeyHash, backoff: &mut Backoff) -> Result<(), IndexError> {
+    /// Moves the regions that the key's places lie in, if the table is being moved, or else entries to later places of theirs; if
+    /// that leads nowhere, to a larger table.
+    async fn make_room(&self, table: &Table, hash: KeyHash, _: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         if !table.is_checked(pin.epoch()) {
             table.sync(pin.span(), pin.epoch()).await?;
@@ -322,13 +261,7 @@ impl Cuckoo {
     }
 }
 
-pool_index!(Cuckoo, Config, KIND, "cuckoo", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
-
 impl HashIndex for Cuckoo {
-    fn limits(&self) -> Limits {
-        Limits { key: MAX_KEY, value: MAX_VALUE }
-    }
-
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let hash = KeyHash::of(key);
@@ -341,24 +274,15 @@ impl HashIndex for Cuckoo {
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
-            Wrote::Exists => Ok(Insert::Exists),
-            _ => Ok(Insert::Inserted),
-        }
+        self.write(Mode::Insert, key, value).await.map(Insert::from)
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        match self.write(OpKind::Update, Mode::Update, key, value).await? {
-            Wrote::Absent => Ok(Update::Absent),
-            _ => Ok(Update::Updated),
-        }
+        self.write(Mode::Update, key, value).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
-            Wrote::Updated => Ok(Upsert::Updated),
-            _ => Ok(Upsert::Inserted),
-        }
+        self.write(Mode::Upsert, key, value).await.map(Upsert::from)
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

@@ -6,16 +6,17 @@
 
 use super::lookup::{Free, Hit, Op, Scope, Seen};
 use super::places::Spots;
-use super::{Mode, Wrote};
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
 use crate::slotted::geometry::{DONE, LOCKED, Segment};
+use crate::slotted::index::Attempt;
 use crate::slotted::mover::{release, steps};
 use crate::slotted::record::{Along, Record};
 use crate::slotted::slot::{Slot, vacant};
 use crate::slotted::table::clear;
 use crate::traits::Remove;
+use crate::write::{Mode, Wrote};
 use farindex_fabric::Buf;
 use farindex_pool::{Intent, IntentCell};
 
@@ -37,20 +38,22 @@ impl Op<'_> {
         mode: Mode,
         record: &Record<'_>,
         along: &mut Along,
-    ) -> Result<Wrote, IndexError> {
+    ) -> Result<Attempt, IndexError> {
         loop {
             if mode != Mode::Insert {
                 match self.find_to_change(along).await? {
-                    Some(hit) if self.replace(&hit, record).await? => return Ok(Wrote::Updated),
-                    None if mode == Mode::Update && self.find().await?.is_none() => return Ok(Wrote::Absent),
+                    Some(hit) if self.replace(&hit, record).await? => return Ok(Attempt::Wrote(Wrote::Updated)),
+                    None if mode == Mode::Update && self.find().await?.is_none() => {
+                        return Ok(Attempt::Wrote(Wrote::Absent));
+                    }
                     None if mode == Mode::Upsert => {}
                     _ => continue,
                 }
             }
             match self.put(record, along).await? {
-                Put::Done(generation) => return Ok(Wrote::Inserted(generation)),
-                Put::Exists if mode == Mode::Insert => return Ok(Wrote::Exists),
-                Put::Full => return Ok(Wrote::Full),
+                Put::Done(generation) => return Ok(Attempt::Inserted(generation)),
+                Put::Exists if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
+                Put::Full => return Ok(Attempt::Full),
                 Put::Exists | Put::Again => {}
             }
         }

@@ -25,19 +25,22 @@ mod walk;
 mod write;
 
 use crate::backoff::Backoff;
-use crate::block::{MAX_KEY, MAX_VALUE};
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::slotted::index::{Attempt, SlottedIndex};
+use crate::slotted::mover::Moves;
 use crate::slotted::record::{Along, Record};
-use crate::slotted::{geometry, slot};
-use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::slotted::{self, geometry, slot};
+use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::write::Mode;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
-use farindex_pool::{Calibration, IndexInfo, Session};
+use farindex_pool::{Calibration, IndexInfo, Pin, Session};
 use farindex_readsize::Network;
 use lookup::{Looked, Op, Purpose};
+use migrate::Mover;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 pub use table::{Reading, Table};
@@ -190,41 +193,10 @@ pub struct Linear {
 
 has_handle!(Linear, Handle<Config, Table>);
 
-/// What a write does with a key that is present, and with one that is absent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Insert,
-    Update,
-    Upsert,
-}
-
-/// What a write did.
-enum Wrote {
-    /// Into the segment of this generation.
-    Inserted(u64),
-    Updated,
-    Exists,
-    Absent,
-    /// Nothing: no slot is empty.
-    Full,
-    /// Nothing: no slot may be used before more of the table has been moved.
-    NoRoom,
-}
-
 impl Linear {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, seal| {
-            Table::create(session, span, node, seal, (config.regions(), config.width)).await
-        };
-        let undo = async |span: &Span, roots: &[RemotePtr], _| {
-            for root in roots {
-                Table::free_segments(session, span, *root, config.width).await?;
-                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
+        slotted::index::create(session, name, config, (config.regions(), config.width)).await
     }
 
     /// Opens an index that was found in the catalog.
@@ -247,78 +219,44 @@ impl Linear {
         self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
     }
 
-    /// Between operations: growth and reclamation. Whoever inserts moves two regions of a table that is being moved, whoever
-    /// changes something else one; so a table is moved before it is full.
-    async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
-        if inserted && table.crowded() {
-            let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-            table.grow(&pin, self.uid, false).await?;
-        }
-        for _ in 0..1 + usize::from(inserted) {
-            if table.geometry().state.growing() {
-                let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-                table.advance(&pin, self.uid).await?;
-            }
-        }
-        self.reclaim().await
+    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
+    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
+    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+        SlottedIndex::advance(self, table, pin).await
+    }
+}
+
+pool_index!(Linear, Config, KIND, "linear", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
+
+impl SlottedIndex for Linear {
+    type Own = Reading;
+
+    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
+        Mover { index: self.uid, table, pin }
     }
 
-    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
-        self.check_lengths(key, value)?;
-        let hash = KeyHash::of(key);
-        let table = self.table(hash);
-        let span = self.session.span(kind);
-        let (record, mut along) = Record::new(&self.session, &span, table.root().node(), (hash, key, value)).await?;
-        let (mut span, mut backoff) = (Some(span), Backoff::default());
-        let wrote = loop {
-            let span = span.take().unwrap_or_else(|| self.session.span(OpKind::Maintenance));
-            let wrote = self.write_once(table, span, mode, hash, key, &record, &mut along).await;
-            let full = match wrote {
-                Ok(Wrote::Full) => true,
-                Ok(Wrote::NoRoom) => false,
-                wrote => break wrote,
-            };
-            if let Err(error) = self.make_room(table, full, &mut backoff).await {
-                break Err(error);
-            }
-        };
-        if let Ok(Wrote::Inserted(generation)) = wrote {
-            table.note(1, generation, 1);
-        }
-        match &wrote {
-            Ok(Wrote::Inserted(_) | Wrote::Updated) => {}
-            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
-            Err(IndexError::Fabric(_)) => {}
-            // The block was written, but nothing points to it.
-            _ => record.discard(&self.session),
-        }
-        self.after(table, matches!(wrote, Ok(Wrote::Inserted(_)))).await?;
-        wrote
+    async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<(), IndexError> {
+        table.grow(pin, self.uid, full).await
     }
 
-    #[allow(clippy::too_many_arguments)]
-    async fn write_once(
+    async fn attempt(
         &self,
         table: &Table,
-        span: Span,
+        pin: Pin<'_>,
         mode: Mode,
-        hash: KeyHash,
-        key: &[u8],
         record: &Record<'_>,
         along: &mut Along,
-    ) -> Result<Wrote, IndexError> {
-        let pin = self.session.pin(span)?;
-        Op::new(self, table, pin, hash, key).write(mode, record, along).await
+    ) -> Result<Attempt, IndexError> {
+        Op::new(self, table, pin, record.hash, record.key).write(mode, record, along).await
     }
 
-    /// An insert has found no empty slot, or none that it may use before the table has been moved: moves regions, or says that
-    /// the pool is full.
-    async fn make_room(&self, table: &Table, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
+    /// Moves regions, or says that the pool is full.
+    async fn make_room(&self, table: &Table, _: KeyHash, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         if full {
             table.grow(&pin, self.uid, true).await?;
         }
-        if let Some((lock, names)) = table.advance(&pin, self.uid).await? {
+        if let Some((lock, names)) = self.advance(table, &pin).await? {
             backoff.bear(&self.session, pin.span(), lock, names).await?;
         }
         drop(pin);
@@ -327,13 +265,7 @@ impl Linear {
     }
 }
 
-pool_index!(Linear, Config, KIND, "linear", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
-
 impl HashIndex for Linear {
-    fn limits(&self) -> Limits {
-        Limits { key: MAX_KEY, value: MAX_VALUE }
-    }
-
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let hash = KeyHash::of(key);
@@ -350,24 +282,15 @@ impl HashIndex for Linear {
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
-            Wrote::Exists => Ok(Insert::Exists),
-            _ => Ok(Insert::Inserted),
-        }
+        self.write(Mode::Insert, key, value).await.map(Insert::from)
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        match self.write(OpKind::Update, Mode::Update, key, value).await? {
-            Wrote::Absent => Ok(Update::Absent),
-            _ => Ok(Update::Updated),
-        }
+        self.write(Mode::Update, key, value).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
-            Wrote::Updated => Ok(Upsert::Updated),
-            _ => Ok(Upsert::Inserted),
-        }
+        self.write(Mode::Upsert, key, value).await.map(Upsert::from)
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

@@ -2,13 +2,12 @@
 
 use super::Config;
 use super::clusters::Clusters;
-use super::migrate::Mover;
 use super::read_size::ReadSizes;
 use crate::IndexError;
 use crate::slotted::geometry::{REGION, Segment};
 use crate::slotted::slot::DEAD;
 use crate::slotted::table::{self, Pacing, Plan};
-use farindex_fabric::{RemotePtr, Span};
+use farindex_fabric::Span;
 use farindex_pool::Pin;
 use farindex_readsize::Network;
 use std::cell::RefCell;
@@ -50,12 +49,6 @@ impl Table {
             Ok(Plan { regions, room: if doubles { now.slots() } else { dead } })
         })
         .await
-    }
-
-    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub async fn advance(&self, pin: &Pin<'_>, index: u64) -> Result<Option<(RemotePtr, u64)>, IndexError> {
-        self.advance_by(&Mover { index, table: self, pin }).await
     }
 }
 

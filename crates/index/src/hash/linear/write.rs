@@ -4,15 +4,16 @@
 
 use super::lookup::{Gap, Hit, Looked, Op, Purpose};
 use super::migrate::Mover;
-use super::{Mode, Wrote};
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment};
+use crate::slotted::index::Attempt;
 use crate::slotted::mover::{Moves, Region};
 use crate::slotted::record::{Along, Record};
 use crate::slotted::slot::{DEAD, EMPTY, Slot, frozen};
 use crate::traits::Remove;
+use crate::write::{Mode, Wrote};
 
 /// What became of an attempt to insert.
 enum Put {
@@ -30,26 +31,26 @@ impl Op<'_> {
         mode: Mode,
         record: &Record<'_>,
         along: &mut Along,
-    ) -> Result<Wrote, IndexError> {
+    ) -> Result<Attempt, IndexError> {
         loop {
             match self.look(Purpose::Change, along).await? {
-                Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
+                Looked::Hit(_) if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
                 Looked::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
                 Looked::Hit(hit) => {
                     if self.replace(&hit, record).await? {
-                        return Ok(Wrote::Updated);
+                        return Ok(Attempt::Wrote(Wrote::Updated));
                     }
                 }
-                Looked::Absent(_) | Looked::Full if mode == Mode::Update => return Ok(Wrote::Absent),
+                Looked::Absent(_) | Looked::Full if mode == Mode::Update => return Ok(Attempt::Wrote(Wrote::Absent)),
                 Looked::Absent(gap) => match self.put(&gap, record).await? {
-                    Put::Done => return Ok(Wrote::Inserted(gap.segment.generation)),
+                    Put::Done => return Ok(Attempt::Inserted(gap.segment.generation)),
                     Put::Again => {}
                     Put::NoRoom => {
                         mark!("linear put: no room yet");
-                        return Ok(Wrote::NoRoom);
+                        return Ok(Attempt::NoRoom);
                     }
                 },
-                Looked::Full => return Ok(Wrote::Full),
+                Looked::Full => return Ok(Attempt::Full),
             }
         }
     }

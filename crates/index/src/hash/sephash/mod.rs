@@ -29,13 +29,13 @@ mod rescue;
 pub mod views;
 mod walk;
 
-use crate::block::{self, MAX_KEY, MAX_VALUE};
+use crate::block;
 use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
 use crate::growth::Growth;
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, pool_index, seal};
-use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
@@ -433,10 +433,6 @@ fn empty_segment(
 }
 
 impl HashIndex for SepHash {
-    fn limits(&self) -> Limits {
-        Limits { key: MAX_KEY, value: MAX_VALUE }
-    }
-
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let hash = KeyHash::of(key);

@@ -36,13 +36,14 @@ mod tests;
 mod thaw;
 mod walk;
 
-use crate::block::{self, MAX_KEY, MAX_VALUE, UNIT};
+use crate::block::{self, UNIT};
 use crate::faults::{Fault, planted};
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, pool_index, seal};
 use crate::marks::mark;
-use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::write::{Mode, Wrote};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
@@ -180,11 +181,11 @@ impl Shard {
     }
 
     /// Writes a block, looks for the key, and does what `mode` says.
-    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = KeyHash::of(key);
         let table = self.table(hash);
-        let span = self.session.span(kind);
+        let span = self.session.span(mode.kind());
         let block_len = block::block_len(key.len(), value.len());
         let ptr = self.session.alloc(&span, table.root().node(), block_len as u64).await?;
         let buf = block::encode(self.session.endpoint(), hash, key, value);
@@ -279,26 +280,7 @@ impl Op<'_> {
     }
 }
 
-/// What a write does with a key that is present, and with one that is absent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Insert,
-    Update,
-    Upsert,
-}
-
-enum Wrote {
-    Inserted,
-    Updated,
-    Exists,
-    Absent,
-}
-
 impl HashIndex for Shard {
-    fn limits(&self) -> Limits {
-        Limits { key: MAX_KEY, value: MAX_VALUE }
-    }
-
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let hash = KeyHash::of(key);
@@ -316,24 +298,15 @@ impl HashIndex for Shard {
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        match self.write(OpKind::Insert, Mode::Insert, key, value).await? {
-            Wrote::Exists => Ok(Insert::Exists),
-            _ => Ok(Insert::Inserted),
-        }
+        self.write(Mode::Insert, key, value).await.map(Insert::from)
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        match self.write(OpKind::Update, Mode::Update, key, value).await? {
-            Wrote::Absent => Ok(Update::Absent),
-            _ => Ok(Update::Updated),
-        }
+        self.write(Mode::Update, key, value).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        match self.write(OpKind::Upsert, Mode::Upsert, key, value).await? {
-            Wrote::Updated => Ok(Upsert::Updated),
-            _ => Ok(Upsert::Inserted),
-        }
+        self.write(Mode::Upsert, key, value).await.map(Upsert::from)
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
