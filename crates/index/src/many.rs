@@ -9,7 +9,7 @@ use farindex_fabric::{RemotePtr, Span};
 use std::future::Future;
 
 /// Lookups that share a batch, at most.
-pub(crate) const TOGETHER: usize = 128;
+const TOGETHER: usize = 128;
 
 /// What is known of one key.
 pub(crate) enum Known<O> {
@@ -27,6 +27,18 @@ pub(crate) struct Wanted {
     pub(crate) ptr: RemotePtr,
     /// Bytes to READ of it.
     pub(crate) len: usize,
+}
+
+/// Looks up so many keys at once as may share a batch; the answers come in the order of the keys.
+pub(crate) async fn in_order(
+    keys: &[&[u8]],
+    mut look_up: impl AsyncFnMut(&[&[u8]], &mut Vec<Option<Value>>) -> Result<(), IndexError>,
+) -> Result<Vec<Option<Value>>, IndexError> {
+    let mut values = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(TOGETHER) {
+        look_up(keys, &mut values).await?;
+    }
+    Ok(values)
 }
 
 /// READs blocks, and returns the values of those that hold their key.

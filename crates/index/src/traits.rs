@@ -65,7 +65,8 @@ pub trait HashIndex {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, IndexError>>;
     /// The values of many keys, in their order, with all lookups in flight together; each is as [`get`](Self::get) finds it
-    /// at some moment of the call, independently of the others. An index may post them in fewer batches than lookups.
+    /// at some moment of the call, independently of the others. An index may post them in fewer batches than lookups: every one
+    /// here has the first READs of up to 128 keys in one batch, and the blocks that may be theirs in another.
     fn get_many(&self, keys: &[&[u8]]) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>> {
         async { crate::join::try_join_all(keys.iter().map(|key| self.get(key))).await }
     }

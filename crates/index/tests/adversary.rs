@@ -11,7 +11,6 @@ mod marks;
 
 use farindex_index::coalesce;
 use farindex_index::shard::Variant;
-use farindex_sim::ODDS;
 use farindex_testkit::seeds::run_until;
 use farindex_testkit::shard::{ShardUnderTest, come_and_go};
 use farindex_testkit::subject::Coalescing;
@@ -110,15 +109,9 @@ fn survives_behind_the_lock_table() {
     marks::assert_passed(&totals, &all, &common);
 }
 
-/// Gets of many keys at once.
 #[test]
 fn survives_gets_of_many_keys() {
-    let setup = Setup { many: ODDS * 2 / 3, ..Setup::default() };
-    let totals = run_seeds(seeds_or(0..300), &setup, &ShardUnderTest::repaired());
-    println!("{totals}");
-    totals.assert_sound();
-    let common = ["many: alone"];
-    marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
+    common::survives_gets_of_many_keys(&ShardUnderTest::repaired(), "many: alone");
 }
 
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.

@@ -34,6 +34,25 @@ pub struct Guard {
     epoch: u64,
 }
 
+/// The looks at roots of a batch that several operations share: one for each directory and epoch.
+#[derive(Default)]
+pub(crate) struct Guards<'a>(Vec<(&'a Directory, Guard)>);
+
+impl<'a> Guards<'a> {
+    /// For an operation that is pinned at `epoch`; ahead of what it READs.
+    pub(crate) fn add(&mut self, directory: &'a Directory, batch: &mut Batch<'_>, epoch: u64) {
+        let known = |(of, guard): &(&Directory, Guard)| std::ptr::eq(*of, directory) && guard.epoch >= epoch;
+        if !self.0.iter().any(known) {
+            self.0.extend(directory.guard(batch, epoch).map(|guard| (directory, guard)));
+        }
+    }
+
+    /// Evaluates them, before anything is concluded from the rest of the batch.
+    pub(crate) fn finish(self, done: &mut Done) -> Result<(), IndexError> {
+        self.0.into_iter().try_for_each(|(directory, guard)| directory.finish_guard(Some(guard), done))
+    }
+}
+
 impl Directory {
     /// Makes a directory whose first segments are `first`, one for each suffix of `shape.initial_depth` bits, all of them
     /// written and awaited (X1). Returns its root. On an error nothing is left of it.

@@ -1,18 +1,23 @@
 //! What the adversary does to every kind of index.
 
-use farindex_sim::Fate;
-use farindex_testkit::{Access, Setup, replay, run_cases, seeds_or};
+use farindex_sim::{Fate, ODDS};
+use farindex_testkit::{Access, Setup, replay, run_cases, run_seeds, seeds_or};
+
+const FATES: [Fate; 3] = [Fate::Lost, Fate::Landed, Fate::Prefix];
+
+/// The second client dies at this verb.
+fn dies(verb: u64, fate: Fate) -> Setup {
+    let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
+    Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
+}
 
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part. `FARINDEX_EVERY=1` leaves no verb out.
 pub(crate) fn survives_a_death_at_every_verb(access: &(impl Access + Sync)) {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
     let mut cases = Vec::new();
     for seed in seeds_or(0..12) {
-        for (i, fate) in [Fate::Lost, Fate::Landed, Fate::Prefix].into_iter().enumerate() {
-            for verb in (1 + i as u64 + seed..=600).step_by(every) {
-                let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-                cases.push((seed, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
-            }
+        for (i, fate) in FATES.into_iter().enumerate() {
+            cases.extend((1 + i as u64 + seed..=600).step_by(every).map(|verb| (seed, dies(verb, fate))));
         }
     }
     let totals = run_cases(&cases, access);
@@ -20,11 +25,29 @@ pub(crate) fn survives_a_death_at_every_verb(access: &(impl Access + Sync)) {
     totals.assert_sound();
 }
 
-/// Shows one seed; with `FARINDEX_DEADLY` set, one with deaths.
+/// Gets of many keys at once, also while clients die. `mark`: that some of them went on alone.
+pub(crate) fn survives_gets_of_many_keys(access: &(impl Access + Sync), mark: &'static str) {
+    for setup in [Setup::default(), Setup::deadly()] {
+        let totals = run_seeds(seeds_or(0..150), &Setup { many: ODDS * 2 / 3, ..setup }, access);
+        println!("{totals}");
+        totals.assert_sound();
+        totals.assert_marks([mark]);
+    }
+}
+
+/// Shows one seed; with `FARINDEX_DEADLY` set, one with deaths; with `FARINDEX_DIES_AT` set to a verb, with a death there.
 pub(crate) fn replays_one(access: &(impl Access + Sync)) {
     let deadly = std::env::var_os("FARINDEX_DEADLY").is_some();
-    let setup = if deadly { Setup::deadly() } else { Setup::default() };
+    let dies_at = std::env::var("FARINDEX_DIES_AT").ok().and_then(|verb| verb.parse().ok());
     for seed in seeds_or(0..1) {
-        assert!(replay(seed, &setup, access).is_sound());
+        let setups = match dies_at {
+            Some(verb) => FATES.map(|fate| dies(verb, fate)).to_vec(),
+            None if deadly => vec![Setup::deadly()],
+            None => vec![Setup::default()],
+        };
+        for setup in setups {
+            let report = replay(seed, &setup, access);
+            assert!(report.is_sound(), "{:?}: {report}", setup.dies_at);
+        }
     }
 }

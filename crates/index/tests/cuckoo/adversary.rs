@@ -81,6 +81,11 @@ fn survives_tearing() {
     marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
 }
 
+#[test]
+fn survives_gets_of_many_keys() {
+    common::survives_gets_of_many_keys(&CuckooUnderTest::default(), "cuckoo many: alone");
+}
+
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part.
 #[test]
 fn survives_a_death_at_every_verb() {

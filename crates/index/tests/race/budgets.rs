@@ -79,6 +79,27 @@ fn a_search_is_buckets_then_block() {
 }
 
 #[test]
+fn many_searches_are_a_batch_of_buckets_and_one_of_blocks() {
+    with_index(16 << 20, Config::default(), async |race: &Race| {
+        let keys = warm(race).await;
+        let endpoint = race.session().endpoint();
+        let cost = async |range: std::ops::Range<usize>| {
+            let asked: Vec<&[u8]> = keys[range].iter().map(|key| &key[..]).collect();
+            let before = endpoint.meter();
+            let values = race.get_many(&asked).await.expect("answers");
+            let cost = *(endpoint.meter() - before).of(OpKind::Get);
+            assert_eq!(cost.ops, asked.len() as u64);
+            (values.iter().filter(|value| value.is_some()).count(), cost.total.batches, budget(&cost))
+        };
+        assert_eq!(cost(3..13).await, (10, 2, [2, 1, 30, 0, 0, 0, 10 * (BUCKETS + BLOCK), 0]));
+        // Each absence takes the segment's state, behind the buckets that were read for it.
+        let (found, batches, cost) = cost(18..22).await;
+        let bytes_read = 4 * BUCKETS + 2 * BLOCK + 2 * 8;
+        assert_eq!((found, batches, cost[2..].to_vec()), (2, 4, vec![8 + 2 + 2, 0, 0, 0, bytes_read, 0]));
+    });
+}
+
+#[test]
 fn an_update_and_a_removal_are_buckets_block_cas() {
     with_index(16 << 20, Config::default(), async |race: &Race| {
         let keys = warm(race).await;

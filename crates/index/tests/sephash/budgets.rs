@@ -99,6 +99,43 @@ fn a_get_is_filter_and_range_then_block() {
     });
 }
 
+/// The first READs of all keys are one batch; so are the blocks. What the filter does not settle goes on alone.
+#[test]
+fn many_gets_are_a_batch_of_filters_and_ranges_and_one_of_blocks() {
+    World::memory(1, 32 << 20, Delivery::Immediate).run(async |ctx| {
+        let (_member, index) = filled(&ctx).await;
+        let (mut keys, mut alone) = (Vec::new(), Counters::default());
+        for (ages, round_trips, reads) in [(0..400, 2, 4), (5000..5100, 1, 3)] {
+            let mut from = ages.start;
+            for _ in 0..8 {
+                let fits = |cost: &Counters| (cost.round_trips, cost.reads) == (round_trips, reads);
+                let (found, cost) = with_cost(&index, from..ages.end, fits).await;
+                keys.push(found);
+                alone += &cost;
+                from = found + 1;
+            }
+        }
+        let bytes: Vec<_> = keys.iter().map(|i| key(*i)).collect();
+        let asked: Vec<&[u8]> = bytes.iter().map(|key| &key[..]).collect();
+        let endpoint = index.session().endpoint();
+        let before = endpoint.meter();
+        let values = index.get_many(&asked).await.unwrap();
+        let cost = *(endpoint.meter() - before).of(OpKind::Get);
+        let present: Vec<_> = values.iter().map(Option::is_some).collect();
+        assert_eq!((cost.ops, present), (16, [[true; 8], [false; 8]].concat()));
+        // The same READs as alone, in two batches.
+        let expected = Counters { round_trips: 2, block_round_trips: 1, batches: 2, ..alone };
+        assert_eq!(cost.total, expected);
+        // A key in the CurSegment takes a batch more, and one for its block.
+        let (young, _) = with_cost(&index, 460..500, |cost| cost.round_trips == 3).await;
+        let before = endpoint.meter();
+        let values = index.get_many(&[&key(young), &key(keys[0])]).await.unwrap();
+        let cost = *(endpoint.meter() - before).of(OpKind::Get);
+        assert!(values.iter().all(Option::is_some));
+        assert_eq!((cost.ops, cost.total.batches), (2, 4), "{cost:?}");
+    });
+}
+
 #[test]
 fn outcomes_that_are_true_cost_the_range_and_the_block() {
     World::memory(1, 32 << 20, Delivery::Deferred).run(async |ctx| {

@@ -10,3 +10,5 @@ mod model;
 #[path = "../model/suite.rs"]
 #[allow(dead_code)]
 mod suite;
+#[path = "../common/adversary.rs"]
+mod trials;

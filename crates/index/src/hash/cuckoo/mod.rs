@@ -270,7 +270,7 @@ impl HashIndex for Cuckoo {
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        self.look_up_many(keys).await
+        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

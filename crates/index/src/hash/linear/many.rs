@@ -7,7 +7,7 @@ use super::Linear;
 use super::lookup::{Candidate, Looked, Op, Purpose, Scan};
 use crate::block::UNIT;
 use crate::keyhash::KeyHash;
-use crate::many::{self, Known, TOGETHER, Wanted};
+use crate::many::{self, Known, Wanted};
 use crate::marks::mark;
 use crate::slotted::geometry::Segment;
 use crate::{IndexError, Value};
@@ -22,16 +22,12 @@ struct Window {
 }
 
 impl Linear {
-    /// Looks up all keys; the answers come in the order of the keys.
-    pub(super) async fn look_up_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        let mut values = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(TOGETHER) {
-            self.look_up_together(keys, &mut values).await?;
-        }
-        Ok(values)
-    }
-
-    async fn look_up_together(&self, keys: &[&[u8]], values: &mut Vec<Option<Value>>) -> Result<(), IndexError> {
+    /// Looks up keys that share a batch, and adds their values.
+    pub(super) async fn look_up_together(
+        &self,
+        keys: &[&[u8]],
+        values: &mut Vec<Option<Value>>,
+    ) -> Result<(), IndexError> {
         let mut ops = Vec::with_capacity(keys.len());
         for key in keys {
             self.check_lengths(key, &[])?;

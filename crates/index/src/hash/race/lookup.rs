@@ -88,7 +88,7 @@ pub(super) struct Op<'a> {
     pub(super) ready: Option<(Seat, View)>,
     /// Has the block of this operation been in a slot?
     pub(super) seen: bool,
-    guarded: bool,
+    pub(super) guarded: bool,
 }
 
 impl<'a> Op<'a> {

@@ -10,6 +10,7 @@
 //! | [`segment`] | segments, the places of a key, what a READ of them shows |
 //! | [`table`] | the directory and what goes with it, one for each memory node |
 //! | `lookup` | search |
+//! | `many` | many lookups at once |
 //! | `insert` | insert: tentative first |
 //! | `split` | a segment becomes two |
 //! | `rescue` | what the dead leave under a lock |
@@ -18,6 +19,7 @@
 
 mod insert;
 mod lookup;
+mod many;
 mod published;
 mod rescue;
 pub mod segment;
@@ -272,6 +274,10 @@ impl HashIndex for Race {
             Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
             Looked::Absent(_) => Ok(None),
         }
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

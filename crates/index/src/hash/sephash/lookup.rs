@@ -4,7 +4,7 @@
 //! the CurSegment is READ, newest first, and the MainSegment's matches count only if nothing is found there. The blocks
 //! of those are READ along, so a filter that was wrong costs no round trip.
 
-use super::layout::{Control, Entry, GROUP, fp2_of, is_emptied, is_taken, main_words};
+use super::layout::{Control, Entry, GROUP, State, fp2_of, is_emptied, is_taken, main_words};
 use super::main_segment::Item;
 use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
 use crate::IndexError;
@@ -35,29 +35,39 @@ impl Op<'_> {
         }
     }
 
+    /// Does the filter prove that the key is not in the CurSegment?
+    pub(super) fn is_old(&self, probe: &Probe) -> bool {
+        let (state, fp) = (&probe.state, self.fp());
+        let is_full = state.count >= self.index.geometry.slots;
+        !self.is_filtered(state)
+            && probe.next.map_or(is_full, |word| !is_taken(word, state.generation) || Entry::decode(word).fp != fp)
+    }
+
+    /// Does the filter say that the key may be in the CurSegment?
+    fn is_filtered(&self, state: &State) -> bool {
+        state.count > 0 && (!self.index.config.bitmap || state.filter.holds(self.fp()))
+    }
+
     /// Is the key there?
     pub(super) async fn examine(&mut self, probe: &Probe) -> Result<Step<Option<Hit>>, IndexError> {
         let geometry = self.index.geometry;
         let state = &probe.state;
         let (fp, count) = (self.fp(), state.count);
-        let filtered = count > 0 && (!self.index.config.bitmap || state.filter.holds(fp));
         let is_full = count >= geometry.slots;
-        let matches_next =
-            probe.next.is_some_and(|word| is_taken(word, state.generation) && Entry::decode(word).fp == fp);
         let in_main: Vec<Entry> = probe.found.iter().map(|(_, item)| item.entry).collect();
         if planted(Fault::MainFirst)
             && let Some(hit) = self.first_of(probe, self.fetch(&in_main).await?).await?
         {
             return Ok(Step::Done(Some(hit)));
         }
-        if !filtered && !matches_next && (is_full || probe.next.is_some()) {
+        if self.is_old(probe) {
             let blocks = self.fetch(&in_main).await?;
             return Ok(Step::Done(self.first_of(probe, blocks).await?));
         }
         let span = self.pin.span();
         let mut batch = span.batch();
         let blocks: Vec<_> = in_main.iter().map(|entry| batch.read(entry.ptr, entry.units() * UNIT)).collect();
-        let groups = filtered.then(|| {
+        let groups = self.is_filtered(state).then(|| {
             let end = geometry.words.min(main_words((count.min(geometry.slots - 1) / GROUP + 1) * GROUP));
             batch.read(probe.segment.at.add(geometry.at(0)), end * 8)
         });

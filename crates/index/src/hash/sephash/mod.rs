@@ -13,6 +13,7 @@
 //! | [`views`] | what a compute node remembers of segments | 4.4 |
 //! | `probe` | the first batch of every operation | 4.2.1, 4.3 |
 //! | `lookup` | search | 4.2.1 |
+//! | `many` | many lookups at once | |
 //! | `append` | the claim of a slot, zero-wait writes | 4.3 |
 //! | `merge` | merge and split | 4.2.2 |
 //! | `rescue` | what the dead and the slow leave | |
@@ -23,6 +24,7 @@ pub mod fptable;
 pub mod layout;
 mod lookup;
 pub mod main_segment;
+mod many;
 mod merge;
 mod probe;
 mod rescue;
@@ -323,15 +325,21 @@ impl SepHash {
         span: Span,
         hash: KeyHash,
         key: &[u8],
+        attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
+    ) -> Result<T, IndexError> {
+        let pin = self.session.pin(span)?;
+        self.run_from(Op::new(self, table, pin, hash, key, None), attempt).await
+    }
+
+    /// The same, of an operation that has begun.
+    async fn run_from<'a, T>(
+        &'a self,
+        mut op: Op<'a>,
         mut attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
     ) -> Result<T, IndexError> {
-        let mut stuck: Option<Stuck> = None;
+        let (table, hash, key, kind) = (op.table, op.hash, op.key, op.span().kind());
         let mut hungry = 0;
-        let kind = span.kind();
-        let mut first = Some(span);
         loop {
-            let pin = self.session.pin(first.take().unwrap_or_else(|| self.session.span(kind)))?;
-            let mut op = Op::new(self, table, pin, hash, key, stuck.take());
             let step = loop {
                 match attempt(&mut op).await? {
                     Step::Again => {}
@@ -340,6 +348,7 @@ impl SepHash {
             };
             let full = op.full.take();
             drop(op);
+            let mut stuck = None;
             match step {
                 Step::Done(done) => return Ok(done),
                 Step::Stuck(at) => {
@@ -357,6 +366,7 @@ impl SepHash {
                 }
                 Step::Again => {}
             }
+            op = Op::new(self, table, self.session.pin(self.session.span(kind))?, hash, key, stuck);
         }
     }
 
@@ -438,6 +448,10 @@ impl HashIndex for SepHash {
         let hash = KeyHash::of(key);
         let hit = self.run(OpKind::Get, hash, key, async |op| op.get().await).await?;
         Ok(hit.map(|hit| Value::fetched(hit.buf, hit.value)))
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

@@ -20,12 +20,13 @@ use super::views::{Sight, View};
 use super::{SepHash, Table, TableKind};
 use crate::IndexError;
 use crate::backoff::Backoff;
+use crate::extendible::Entry as Word;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::width;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr, Span};
+use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
 use farindex_pool::{Pin, PoolError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +67,12 @@ pub(super) struct Segment {
     pub at: RemotePtr,
 }
 
+impl Segment {
+    pub(super) fn new((suffix, word): (u64, Word)) -> Self {
+        Segment { suffix, at: word.at() }
+    }
+}
+
 /// What the first batch has brought, consistent as the module says.
 pub(super) struct Probe {
     pub segment: Segment,
@@ -87,6 +94,29 @@ pub(super) struct Need {
     pub main: bool,
     /// The window of the CurSegment.
     pub window: bool,
+}
+
+/// The READs of a first batch that every operation may need.
+pub(super) struct Asked {
+    segment: Segment,
+    view: Option<View>,
+    /// Of the MainSegment: entries, which of them, and its head.
+    main: Option<(Ticket, Range<usize>, Option<Ticket>)>,
+    /// The slot that the view takes to be the next one.
+    next: Option<(usize, Ticket)>,
+    meta: Ticket,
+    needs_main: bool,
+}
+
+/// What they say.
+pub(super) enum Judged {
+    Probe(Probe),
+    /// The filter's words are of different moments; the control word that came with them.
+    Torn(Control),
+    /// The key does not belong to a segment of this depth.
+    Elsewhere(u32),
+    /// What this compute node knew of the segment was old, or a prediction short: both are put right now.
+    Again,
 }
 
 /// One operation on one key, under one pin.
@@ -127,25 +157,24 @@ impl<'a> Op<'a> {
     }
 
     /// The segment of the key, as far as the directory's copy knows.
+    pub(super) fn known(&self) -> Option<Segment> {
+        self.table.directory.find(self.hash.bits()).map(Segment::new)
+    }
+
+    /// The segment of the key, as far as the directory's copy knows, or else as the directory says.
     async fn locate(&self) -> Result<Segment, IndexError> {
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        mark!("directory: cold");
         let directory = &self.table.directory;
-        let known = match directory.find(self.hash.bits()) {
-            Some(known) => Some(known),
-            None => {
-                mark!("directory: cold");
-                // What follows reads what the root names: is the root there still?
-                let mut batch = self.span().batch();
-                let guard = directory.guard(&mut batch, self.pin.epoch());
-                directory.finish_guard(guard, &mut batch.post().await?)?;
-                let depth = directory.mirror().depth();
-                directory.look_up(self.span(), self.hash.bits(), 0, depth).await?
-            }
-        };
-        let (suffix, word) = known.ok_or_else(|| {
-            let what = "the directory names no segment for a hash".to_owned();
-            PoolError::Corrupt { at: directory.root(), what }
-        })?;
-        Ok(Segment { suffix, at: word.at() })
+        // What follows reads what the root names: is the root there still?
+        let mut batch = self.span().batch();
+        let guard = directory.guard(&mut batch, self.pin.epoch());
+        directory.finish_guard(guard, &mut batch.post().await?)?;
+        let depth = directory.mirror().depth();
+        let found = directory.look_up(self.span(), self.hash.bits(), 0, depth).await?;
+        found.map(Segment::new).ok_or_else(|| damaged(directory.root(), "the directory names no segment for a hash"))
     }
 
     /// What to READ of the MainSegment.
@@ -157,6 +186,78 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Adds what every operation READs first to a batch.
+    pub(super) fn ask(&self, batch: &mut Batch<'_>, segment: Segment, need: Need) -> Asked {
+        let (geometry, kind) = (self.index.geometry, self.index.config.table);
+        let view = self.table.views.get(segment.suffix);
+        let main = view.as_ref().filter(|view| need.main && view.len > 0).map(|view| {
+            let (offset, bytes, brings) = main_segment::read_of(kind, &self.range(view), view.len);
+            let head = (!view.fresh).then(|| batch.read(view.main, main_segment::head_len(kind)));
+            (batch.read(view.main.add(offset), bytes), brings, head)
+        });
+        let guess = view.as_ref().map_or(0, |view| view.sight.count);
+        let next = (!need.window && need.main && guess < geometry.slots)
+            .then(|| (guess, batch.read(segment.at.add(geometry.at(geometry.slot(guess))), 8)));
+        Asked { segment, view, main, next, meta: batch.read(segment.at, META_LEN), needs_main: need.main }
+    }
+
+    /// What that has brought.
+    pub(super) fn judge(&mut self, asked: &Asked, done: &mut Done) -> Result<Judged, IndexError> {
+        let Asked { segment, view, .. } = asked;
+        let kind = self.index.config.table;
+        let meta = Meta::parse(done.buf(asked.meta).words());
+        let Some(state) = meta.and_then(|meta| meta.state()) else {
+            mark!("probe: torn stamp");
+            return Ok(Judged::Torn(meta.map_or(Control(0), |meta| meta.control)));
+        };
+        if !holds(segment.suffix, state.depth, self.hash.bits()) {
+            mark!("directory: behind");
+            return Ok(Judged::Elsewhere(state.depth));
+        }
+        let same =
+            |view: &&View| view.generation == state.generation && view.main == state.main && view.len == state.len;
+        let current = view.as_ref().filter(same);
+        if current.is_none() {
+            let older = view.as_ref().map(|view| &view.table);
+            self.remember(*segment, &state, older, None);
+            if asked.needs_main && state.len > 0 {
+                mark!("view: stale");
+                return Ok(Judged::Again);
+            }
+        }
+        let mut found = Vec::new();
+        if let (Some(view), Some((words, brings, head))) = (current, &asked.main) {
+            let words = done.buf(*words);
+            if let Some(head) = head {
+                let table = main_segment::decode_table(kind, done.buf(*head).words(), view.len);
+                let table = table.ok_or_else(|| damaged(view.main, "the head of a MainSegment makes no sense"))?;
+                self.remember(*segment, &state, None, Some(Arc::new(table)));
+            }
+            let items: Vec<Item> = main_segment::items(words.words(), brings.len()).collect();
+            let further = self.further(&items, brings, view.len);
+            if self.range.as_ref().is_none_or(|(generation, _)| *generation != view.generation) {
+                self.table.predicted(further.is_some());
+            }
+            if let Some(further) = further {
+                mark!("fptable: read further");
+                self.range = Some((state.generation, further));
+                return Ok(Judged::Again);
+            }
+            let (fp, fp2) = (self.fp(), fp2_of(self.hash));
+            let matching = items.into_iter().enumerate().filter(|(_, item)| item.entry.fp == fp && item.fp2 == fp2);
+            found.extend(matching.map(|(i, item)| (brings.start + i, item)));
+        }
+        let mut probe = Probe { segment: *segment, state, found, next: None, fp2_word: 0, slot: state.count };
+        // A word that was read in a generation long before this one may bear this one's sign.
+        let next = asked.next.filter(|(guess, _)| *guess == state.count && (current.is_some() || state.generation < 2));
+        if let Some((_, next)) = next {
+            probe.next = done.buf(next).words().first().copied();
+        }
+        let sight = Sight::new(state.count, self.span().endpoint().now());
+        self.table.views.found(segment.suffix, state.generation, sight);
+        Ok(Judged::Probe(probe))
+    }
+
     /// The first batch. `along` is a block that is written in it.
     pub(super) async fn probe(
         &mut self,
@@ -164,27 +265,17 @@ impl<'a> Op<'a> {
         along: &mut Option<(RemotePtr, Buf)>,
     ) -> Result<Step<Probe>, IndexError> {
         let geometry = self.index.geometry;
-        let kind = self.index.config.table;
         let segment = self.locate().await?;
-        let view = self.table.views.get(segment.suffix);
-        let guess = view.as_ref().map_or(0, |view| view.sight.count);
-
         let span = self.pin.span();
         let mut batch = span.batch();
         let guard = self.table.directory.guard(&mut batch, self.pin.epoch());
         if let Some((ptr, buf)) = along.take() {
             batch.write(ptr, buf);
         }
-        let main = view.as_ref().filter(|view| need.main && view.len > 0).map(|view| {
-            let (offset, bytes, brings) = main_segment::read_of(kind, &self.range(view), view.len);
-            let head = (!view.fresh).then(|| batch.read(view.main, main_segment::head_len(kind)));
-            (batch.read(view.main.add(offset), bytes), brings, head)
-        });
-        let next = (!need.window && need.main && guess < geometry.slots)
-            .then(|| batch.read(segment.at.add(geometry.at(geometry.slot(guess))), 8));
-        let meta = batch.read(segment.at, META_LEN);
+        let asked = self.ask(&mut batch, segment, need);
         let window = need.window.then(|| {
-            let first = view.as_ref().map_or(0, |view| view.sight.window(geometry.slots, span.endpoint().now()));
+            let sight = asked.view.as_ref().map(|view| view.sight);
+            let first = sight.map_or(0, |sight| sight.window(geometry.slots, span.endpoint().now()));
             let first = first / GROUP * GROUP_WORDS;
             let end = (first + 2 * GROUP_WORDS).min(geometry.words);
             let words = batch.read(segment.at.add(geometry.at(first)), (end - first) * 8);
@@ -192,76 +283,33 @@ impl<'a> Op<'a> {
         });
         let mut done = batch.post().await?;
         self.table.directory.finish_guard(guard, &mut done)?;
-
-        let meta = Meta::parse(done.buf(meta).words());
-        let Some(state) = meta.and_then(|meta| meta.state()) else {
-            mark!("probe: torn stamp");
-            drop(done);
-            let control = meta.map_or(Control(0), |meta| meta.control);
-            return self.unsettled(segment, control, control.generation(), usize::MAX).await;
-        };
-        if !holds(segment.suffix, state.depth, self.hash.bits()) {
-            mark!("directory: behind");
-            drop(done);
-            let above = width(segment.suffix).max(self.index.config.initial_depth);
-            let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, state.depth).await?;
-            if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
-                self.wait_for(segment).await?;
+        let probe = match self.judge(&asked, &mut done)? {
+            Judged::Probe(probe) => probe,
+            Judged::Again => return Ok(Step::Again),
+            Judged::Torn(control) => {
+                drop(done);
+                return self.unsettled(segment, control, control.generation(), usize::MAX).await;
             }
+            Judged::Elsewhere(depth) => {
+                drop(done);
+                let above = width(segment.suffix).max(self.index.config.initial_depth);
+                let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, depth).await?;
+                if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
+                    self.wait_for(segment).await?;
+                }
+                return Ok(Step::Again);
+            }
+        };
+        let Some((first, words, control)) = window else { return Ok(Step::Done(probe)) };
+        let words = done.buf(words);
+        let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
+        drop(done);
+        if control.generation() != probe.state.generation || control.locked() {
+            mark!("probe: locked or merged");
+            self.wait_for(segment).await?;
             return Ok(Step::Again);
         }
-        let same =
-            |view: &&View| view.generation == state.generation && view.main == state.main && view.len == state.len;
-        let current = view.as_ref().filter(same);
-        if current.is_none() {
-            let older = view.as_ref().map(|view| &view.table);
-            self.remember(segment, &state, older, None);
-            if need.main && state.len > 0 {
-                mark!("view: stale");
-                return Ok(Step::Again);
-            }
-        }
-        let mut found = Vec::new();
-        if let (Some(view), Some((words, brings, head))) = (current, main) {
-            let words = done.buf(words);
-            if let Some(head) = head {
-                let table = main_segment::decode_table(kind, done.buf(head).words(), view.len);
-                let table = table.ok_or_else(|| damaged(view.main, "the head of a MainSegment makes no sense"))?;
-                self.remember(segment, &state, None, Some(Arc::new(table)));
-            }
-            let items: Vec<Item> = main_segment::items(words.words(), brings.len()).collect();
-            let further = self.further(&items, &brings, view.len);
-            if self.range.as_ref().is_none_or(|(generation, _)| *generation != view.generation) {
-                self.table.predicted(further.is_some());
-            }
-            if let Some(further) = further {
-                mark!("fptable: read further");
-                self.range = Some((state.generation, further));
-                return Ok(Step::Again);
-            }
-            let (fp, fp2) = (self.fp(), fp2_of(self.hash));
-            let matching = items.into_iter().enumerate().filter(|(_, item)| item.entry.fp == fp && item.fp2 == fp2);
-            found.extend(matching.map(|(i, item)| (brings.start + i, item)));
-        }
-        let mut probe = Probe { segment, state, found, next: None, fp2_word: 0, slot: state.count };
-        // A word that was read in a generation long before this one may bear this one's sign.
-        if let Some(next) = next.filter(|_| guess == state.count && (current.is_some() || state.generation < 2)) {
-            probe.next = done.buf(next).words().first().copied();
-        }
-        let sight = Sight::new(state.count, self.span().endpoint().now());
-        self.table.views.found(segment.suffix, state.generation, sight);
-        if let Some((first, words, control)) = window {
-            let words = done.buf(words);
-            let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
-            drop(done);
-            if control.generation() != state.generation || control.locked() {
-                mark!("probe: locked or merged");
-                self.wait_for(segment).await?;
-                return Ok(Step::Again);
-            }
-            return self.window(probe, first, words.words(), control).await;
-        }
-        Ok(Step::Done(probe))
+        self.window(probe, first, words.words(), control).await
     }
 
     /// The slot to take, out of the window.

@@ -133,7 +133,7 @@ impl Rescue<'_, '_> {
             if word.is_none() {
                 break;
             }
-            let parent = Segment { suffix, at: word.at() };
+            let parent = Segment::new((suffix, word));
             if control_of(span, parent.at).await?.locked() {
                 segment = parent;
             } else {
@@ -171,7 +171,7 @@ impl Rescue<'_, '_> {
             let child = segment.suffix | 1 << (control.depth() - 1);
             let word = self.word_of(child).await?;
             if !word.is_none() {
-                self.release_child(Segment { suffix: child, at: word.at() }).await?;
+                self.release_child(Segment::new((child, word))).await?;
             }
         }
         if count_taken(geometry, &held.groups, control.generation()).0 < geometry.slots {

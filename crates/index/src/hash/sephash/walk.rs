@@ -47,7 +47,7 @@ impl SepHash {
         table
             .directory
             .walk(span, async |suffix, word| {
-                segments.push(Segment { suffix, at: word.at() });
+                segments.push(Segment::new((suffix, word)));
                 Ok(())
             })
             .await?;

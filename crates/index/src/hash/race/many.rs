@@ -1,0 +1,76 @@
+//! Many lookups at once: the buckets of all keys in one batch, then the blocks that may be theirs in another.
+//!
+//! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
+//! looked up independently of each other. A lookup that goes on alone begins with the buckets that were read for it, under its own
+//! pin.
+
+use super::Race;
+use super::lookup::{Aim, Looked, Op};
+use super::slot::{Entry, State};
+use crate::extendible::directory::Guards;
+use crate::keyhash::KeyHash;
+use crate::many::{self, Known, Wanted};
+use crate::marks::mark;
+use crate::{IndexError, Value};
+use farindex_fabric::OpKind;
+
+impl Race {
+    /// Looks up keys that share a batch, and adds their values.
+    pub(super) async fn look_up_together(
+        &self,
+        keys: &[&[u8]],
+        values: &mut Vec<Option<Value>>,
+    ) -> Result<(), IndexError> {
+        let mut ops = Vec::with_capacity(keys.len());
+        for key in keys {
+            self.check_lengths(key, &[])?;
+            let hash = KeyHash::of(key);
+            let pin = self.session.pin(self.session.span(OpKind::Get))?;
+            ops.push(Op::new(self, self.table(hash), pin, hash, key));
+        }
+        // What they share is on the first one's account.
+        let Some(first) = ops.first() else { return Ok(()) };
+        let (mut batch, mut guards) = (first.span().batch(), Guards::default());
+        let mut asked = Vec::with_capacity(ops.len());
+        for op in &ops {
+            asked.push(op.table.find(op.hash.bits()).map(|seat| {
+                guards.add(op.table.directory(), &mut batch, op.pin.epoch());
+                (seat, op.read_parts(&mut batch, seat))
+            }));
+        }
+        let mut done = batch.post().await?;
+        guards.finish(&mut done)?;
+        let mut wanted = Vec::new();
+        for (key, (op, asked)) in ops.iter_mut().zip(asked).enumerate() {
+            let Some((seat, parts)) = asked else { continue };
+            op.guarded = true;
+            let view = op.view(seat, parts, &mut done);
+            // An entry that is frozen says less than a live one. With more than one, the key is looked up alone if this block is
+            // another's.
+            let candidate = op.candidates(&view, |state| state == State::Live).into_iter().next();
+            if let Some(entry) = candidate.and_then(|(_, word)| Entry::decode(word)) {
+                wanted.push(Wanted { key, ptr: entry.ptr, len: entry.block_len() });
+            }
+            op.ready = Some((seat, view));
+        }
+        drop(done);
+        let mut answers: Vec<_> = keys.iter().map(|_| None).collect();
+        if let Some(first) = ops.first() {
+            for (key, value) in many::read_wanted(first.span(), wanted, keys).await? {
+                answers[key] = Some(value);
+            }
+        }
+        let known = ops.into_iter().zip(answers).map(|(op, answer)| match answer {
+            Some(value) => Known::Is(Some(value)),
+            None => Known::Open(op),
+        });
+        let alone = async |mut op: Op<'_>| {
+            mark!("race many: alone");
+            Ok(match op.look(&mut None, Aim::Read).await? {
+                Looked::Hit(hit) => Some(Value::fetched(hit.buf, hit.value)),
+                Looked::Absent(_) => None,
+            })
+        };
+        many::finish(known.collect(), alone, values).await
+    }
+}
