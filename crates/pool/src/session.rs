@@ -9,7 +9,8 @@ mod limbo;
 pub(crate) use limbo::Limbo;
 use limbo::Retired;
 
-use crate::alloc::chunks::{Chunks, Counters, Hints};
+use crate::alloc::chunks::Chunks;
+use crate::alloc::search::{Counters, Hints};
 use crate::alloc::{self, Stock, classes};
 use crate::client::Client;
 use crate::epoch::{OldestPin, Pins, tag};
@@ -222,8 +223,7 @@ impl Session {
         let chunks = self.chunks(node);
         let stock = self.stock(node)?;
         let counters = chunks.counters(span, Some(class)).await?;
-        // A chunk's worth of returned blocks is worth a scan; with fewer, an unused chunk is nearer.
-        let enough = counters.returned >= 32;
+        let enough = counters.many_returned();
         if enough && self.claim_returned(span, &chunks, class, &counters).await? {
             return Ok(true);
         }

@@ -505,3 +505,42 @@ fn what_allocation_costs() {
     let pinned = cost(&session, &member, async |_| drop(session.pin(session.span(OpKind::Get)).expect("holds")));
     assert_eq!(verbs(&pinned), [0; 5]);
 }
+
+/// However large the node is, and wherever its free chunks lie.
+#[test]
+fn what_an_allocation_costs_does_not_grow_with_the_node() {
+    const DESCRIPTORS: u64 = (256 + 64) * 192;
+    let rig = Rig::new(3000);
+    let member = rig.join();
+    let session = member.session();
+    let chunks: Vec<_> = (0..2000).map(|_| member.alloc(&session, CHUNK).expect("fits")).collect();
+    let freed = |which: &mut dyn Iterator<Item = &RemotePtr>| {
+        let freed: Vec<_> = which.copied().collect();
+        freed.iter().for_each(|chunk| member.free(&session, *chunk, CHUNK));
+        member.run(session.flush()).expect("flushed");
+        freed
+    };
+    let alloc = |bytes: u64| {
+        let mut ptr = RemotePtr::NULL;
+        let cost = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, bytes).await.expect("fits"));
+        (ptr, cost.bytes_read)
+    };
+    // One of two thousand is not looked for.
+    freed(&mut chunks[1510..].iter().take(1));
+    let (ptr, read) = alloc(CHUNK);
+    assert!(!chunks.contains(&ptr) && read < 100, "{ptr}: {read} bytes");
+    // Of many, one is soon found; two that lie side by side there are not, and unused ones are taken.
+    let some = freed(&mut chunks.iter().step_by(20));
+    for _ in 0..20 {
+        let (ptr, read) = alloc(CHUNK);
+        assert!(some.contains(&ptr) && read <= DESCRIPTORS, "{ptr}: {read} bytes");
+        let (ptr, read) = alloc(2 * CHUNK);
+        assert!(!chunks.contains(&ptr) && read <= DESCRIPTORS + 100, "{ptr}: {read} bytes");
+    }
+    // When there are no unused ones any more, all are found, wherever they are.
+    let left = (3000 - 2000 - 1 - 20 * 2) + (1 + some.len() - 20);
+    for i in 0..left {
+        assert!(member.alloc(&session, CHUNK).is_ok(), "{i} of {left}");
+    }
+    assert!(matches!(member.alloc(&session, CHUNK), Err(PoolError::Full { .. })));
+}

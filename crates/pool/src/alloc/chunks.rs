@@ -1,6 +1,7 @@
 //! The pool's side of allocation: chunks, spans and bitmaps, operated by verbs.
 
 use super::classes::CLASSES;
+use super::search::{ALL, Counters, Hints, SCAN, at_least_zero};
 use super::{Run, Stock, classes, place};
 use crate::client::first_word;
 use crate::layout::{
@@ -8,39 +9,16 @@ use crate::layout::{
 };
 use crate::{Pool, PoolError};
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
 const GIVEN_BACK_TWICE: &str = "a block was given back twice";
-
-/// Descriptors fetched by one READ.
-const SCAN: u64 = 64;
-
-/// Where the scans of one session go on: for blocks that were given back, and for free chunks.
-#[derive(Default)]
-pub(crate) struct Hints {
-    blocks: Cell<u64>,
-    chunks: Cell<u64>,
-}
 
 /// The chunks of one node, as seen by one client.
 pub(crate) struct Chunks<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) node: NodeId,
     pub(crate) owner: u16,
-}
-
-/// The counters that steer a refill. They are hints: a client that dies may leave them a little off.
-pub(crate) struct Counters {
-    pub(crate) cursor: u64,
-    pub(crate) free_chunks: u64,
-    pub(crate) returned: u64,
-}
-
-/// A counter that has been taken below zero counts as empty.
-fn at_least_zero(counter: u64) -> u64 {
-    if counter > i64::MAX as u64 { 0 } else { counter }
 }
 
 impl Chunks<'_> {
@@ -306,24 +284,31 @@ impl Chunks<'_> {
         Ok(!lost)
     }
 
-    /// Takes `count` contiguous chunks below the cursor that were freed: goes once around, from where the last search ended.
+    /// Takes `count` contiguous chunks below the cursor that were freed. Looks at `most` descriptors or a few more, from where the
+    /// last search ended, and at all of them at most.
     async fn reuse(
         &self,
         span: &Span,
         counters: &Counters,
         hints: &Hints,
-        count: u64,
+        (count, most): (u64, u64),
         used: ChunkUse,
     ) -> Result<Option<u64>, PoolError> {
         let cursor = counters.cursor;
         let from = hints.chunks.get().checked_rem(cursor).unwrap_or(0);
-        let mut unused = 0;
+        let (mut unused, mut looked) = (0, 0);
         // A run that lies across the place where this search begins is found behind the turn.
         for part in [from..cursor, 0..(from + count - 1).min(cursor)] {
             let mut run = 0;
             let mut first = part.start;
             while first < part.end {
+                if looked >= most.max(2 * count) {
+                    // The next search goes on with the run that this one was in.
+                    hints.chunks.set(first - run);
+                    return Ok(None);
+                }
                 let step = SCAN.min(part.end - first);
+                looked += step;
                 for (i, descriptor) in self.descriptors(span, first, step).await?.iter().enumerate() {
                     // A free chunk has an empty bitmap; one that has not is damaged, and handing it out would hand out its
                     // blocks twice.
@@ -435,12 +420,17 @@ impl Chunks<'_> {
         thorough: bool,
     ) -> Result<Option<Run>, PoolError> {
         let used = ChunkUse::Blocks { class, owner: self.owner };
+        let some = counters.free_chunks > 0 || thorough;
+        let looks = counters.worth(1, thorough);
         let mut chunk = None;
-        if counters.free_chunks > 0 || thorough {
-            chunk = self.reuse(span, counters, hints, 1, used).await?;
+        if looks > 0 {
+            chunk = self.reuse(span, counters, hints, (1, looks), used).await?;
         }
         if chunk.is_none() {
             chunk = self.extend(span, counters.cursor, 1, used).await?.map(|(chunk, _)| chunk);
+        }
+        if chunk.is_none() && some && looks < counters.cursor {
+            chunk = self.reuse(span, counters, hints, (1, ALL), used).await?;
         }
         let geometry = self.geometry();
         Ok(chunk.map(|chunk| Run {
@@ -465,17 +455,18 @@ impl Chunks<'_> {
         let used = ChunkUse::Span { chunks, owner: self.owner };
         let counters = self.counters(span, None).await?;
         let reuse = thorough || counters.free_chunks >= count;
+        let looks = if fresh_first { 0 } else { counters.worth(count, thorough) };
         let mut found = None;
-        if !fresh_first && reuse {
-            found = self.reuse(span, &counters, hints, count, used).await?.map(|chunk| (chunk, false));
+        if looks > 0 {
+            found = self.reuse(span, &counters, hints, (count, looks), used).await?.map(|chunk| (chunk, false));
         }
         if found.is_none() {
             let zeroed = self.pool.superblock(self.node).zeroed != 0;
             found =
                 self.extend(span, counters.cursor, count, used).await?.map(|(chunk, fresh)| (chunk, fresh && zeroed));
         }
-        if found.is_none() && fresh_first && reuse {
-            found = self.reuse(span, &counters, hints, count, used).await?.map(|chunk| (chunk, false));
+        if found.is_none() && reuse && looks < counters.cursor {
+            found = self.reuse(span, &counters, hints, (count, ALL), used).await?.map(|chunk| (chunk, false));
         }
         Ok(found.map(|(chunk, zero)| (geometry.chunk(self.node, chunk), zero)))
     }

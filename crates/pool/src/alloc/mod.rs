@@ -12,6 +12,7 @@
 
 pub mod chunks;
 pub mod classes;
+pub(crate) mod search;
 
 use crate::layout::Geometry;
 use classes::CLASSES;
