@@ -43,3 +43,19 @@ impl Counters {
 pub(super) fn at_least_zero(counter: u64) -> u64 {
     if counter > i64::MAX as u64 { 0 } else { counter }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_worth_a_search_depends_on_the_size_of_the_node() {
+        let returned = |cursor, returned| Counters { cursor, free_chunks: 0, returned }.many_returned();
+        assert_eq!([31, 32].map(|blocks| returned(100, blocks)), [false, true]);
+        assert_eq!([32, 2499, 2500].map(|blocks| returned(10_000, blocks)), [false, false, true]);
+        let worth = |cursor, free_chunks, count| Counters { cursor, free_chunks, returned: 0 }.worth(count, false);
+        assert_eq!([worth(64, 1, 1), worth(65, 1, 1), worth(64, 1, 2), worth(64, 0, 1)], [LOOK, 0, 0, 0]);
+        assert_eq!([worth(6400, 99, 1), worth(6400, 100, 1), worth(6400, 100, 50)], [0, LOOK, LOOK]);
+        assert_eq!(Counters { cursor: 6400, free_chunks: 0, returned: 0 }.worth(1, true), ALL);
+    }
+}
