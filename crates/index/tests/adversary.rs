@@ -11,6 +11,7 @@ mod marks;
 
 use farindex_index::coalesce;
 use farindex_index::shard::Variant;
+use farindex_sim::ODDS;
 use farindex_testkit::seeds::run_until;
 use farindex_testkit::shard::{ShardUnderTest, come_and_go};
 use farindex_testkit::subject::Coalescing;
@@ -99,7 +100,7 @@ fn survives_deaths() {
 /// Behind the local lock table, which several coroutines of each client share.
 #[test]
 fn survives_behind_the_lock_table() {
-    let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
+    let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), many: ODDS / 4, ..Setup::default() };
     let totals =
         run_seeds(seeds_or(0..300), &setup, &Coalescing::new(ShardUnderTest::repaired(), coalesce::Fault::None));
     println!("{totals}");

@@ -21,7 +21,10 @@
 //! `t` lies within each member's interval. (A get that arrives while a READ is in flight must not be answered by it: the
 //! READ may have taken effect before the get was invoked. [`Fault::LateReaders`] does that.)
 //!
-//! *Gets.* All gets of a group take effect at `t`, one after the other.
+//! *Gets.* All gets of a group take effect at `t`, one after the other. A get of many keys joins the lane of each, one after the
+//! other, and leads where nobody runs: for those keys there is one remote get of many keys, which has a moment `t` for each of
+//! them. Where somebody runs it waits, beside that: so no two can wait for each other. All lanes that it leads go on when the slowest
+//! of its keys has been answered.
 //!
 //! *Writes.* Let all writes of a group take effect at `t` in the order in which they joined. What they do, and what each
 //! answers, depends on one thing only: whether the key is present just before `t`. [`fold`](Plan::of) runs the group
@@ -68,12 +71,13 @@ mod table;
 pub use fold::{Outcome, Plan, Remote, What};
 pub use table::Coalescer;
 
+use crate::join::try_join_all;
 use crate::marks::mark;
 use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_pool::PoolError;
 use std::sync::Arc;
-use table::{Answer, Arrival, Key, Lane, Waited};
+use table::{Answer, Arrival, Key, Lane, Lead, Wait, Waited};
 
 /// Published faults, for checkers to convict. Nobody else should ask for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +96,20 @@ pub struct Coalesced<I> {
     index: I,
     table: Arc<Coalescer>,
     uid: u64,
+}
+
+/// A key of many, and its place among them.
+struct Asked<'k> {
+    place: usize,
+    key: &'k [u8],
+}
+
+/// What goes on by itself in a get of many keys.
+enum Part<'k> {
+    /// The keys on which nobody was.
+    Lead(Vec<(Asked<'k>, Lead<'k>)>),
+    /// A key on which somebody was.
+    Wait(Asked<'k>, Wait<'k>),
 }
 
 impl<I: HashIndex> Coalesced<I> {
@@ -117,6 +135,39 @@ impl<I: HashIndex> Coalesced<I> {
             return Err(IndexError::ValueTooLong { len: value.len(), max: longest_value });
         }
         Ok(())
+    }
+
+    /// The remote get of a group.
+    async fn lead_get(&self, lead: Lead<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        let got = self.index.get(key).await;
+        lead.end_gets(got.as_ref().map(Option::as_ref));
+        got
+    }
+
+    /// The remote get of many groups: the place of each key among those that were asked for, and its value.
+    async fn lead_many(&self, leads: Vec<(Asked<'_>, Lead<'_>)>) -> Result<Vec<(usize, Option<Value>)>, IndexError> {
+        let (asked, mut leads): (Vec<_>, Vec<_>) = leads.into_iter().unzip();
+        // Others may have come while this one went through its keys; it may have met itself.
+        leads.iter_mut().for_each(Lead::gather_gets);
+        let keys: Vec<_> = asked.iter().map(|asked| asked.key).collect();
+        let got = self.index.get_many(&keys).await;
+        for (i, lead) in leads.into_iter().enumerate() {
+            lead.end_gets(got.as_ref().map(|values| values.get(i).and_then(Option::as_ref)));
+        }
+        Ok(asked.iter().map(|asked| asked.place).zip(got?).collect())
+    }
+
+    /// Somebody else's get, or this one's turn.
+    async fn wait_get(&self, wait: Wait<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        match wait.await {
+            Waited::Answered(Answer::Got(got)) => got.map(|value| value.map(Value::from)),
+            // A lane of gets answers gets.
+            Waited::Answered(Answer::Wrote(_)) => Err(IndexError::Interrupted),
+            Waited::Elected(mut lead) => {
+                lead.gather_gets();
+                self.lead_get(lead, key).await
+            }
+        }
     }
 
     async fn write(&self, what: What, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
@@ -171,19 +222,33 @@ impl<I: HashIndex> HashIndex for Coalesced<I> {
 
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
-        let mut lead = match self.table.arrive(Lane::Gets, Key::of(self.uid, key), None) {
-            Arrival::Lead(lead) => lead,
-            Arrival::Wait(wait) => match wait.await {
-                Waited::Answered(Answer::Got(got)) => return got.map(|value| value.map(Value::from)),
-                // A lane of gets answers gets.
-                Waited::Answered(Answer::Wrote(_)) => return Err(IndexError::Interrupted),
-                Waited::Elected(lead) => lead,
-            },
-        };
-        lead.gather_gets();
-        let got = self.index.get(key).await;
-        lead.end_gets(&got);
-        got
+        match self.table.arrive(Lane::Gets, Key::of(self.uid, key), None) {
+            Arrival::Lead(lead) => self.lead_get(lead, key).await,
+            Arrival::Wait(wait) => self.wait_get(wait, key).await,
+        }
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        keys.iter().try_for_each(|key| self.check_lengths(key, &[]))?;
+        let (mut leads, mut parts) = (Vec::new(), Vec::new());
+        for (place, key) in keys.iter().enumerate() {
+            let asked = Asked { place, key };
+            match self.table.arrive(Lane::Gets, Key::of(self.uid, key), None) {
+                Arrival::Lead(lead) => leads.push((asked, lead)),
+                Arrival::Wait(wait) => parts.push(Part::Wait(asked, wait)),
+            }
+        }
+        parts.push(Part::Lead(leads));
+        let answered = try_join_all(parts.into_iter().map(async |part| match part {
+            Part::Lead(leads) => self.lead_many(leads).await,
+            Part::Wait(Asked { place, key }, wait) => {
+                mark!("lock table: one of many gets waits");
+                Ok(vec![(place, self.wait_get(wait, key).await?)])
+            }
+        }));
+        let mut values: Vec<_> = answered.await?.into_iter().flatten().collect();
+        values.sort_unstable_by_key(|(place, _)| *place);
+        Ok(values.into_iter().map(|(_, value)| value).collect())
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

@@ -300,9 +300,7 @@ pub(super) struct Lead<'a> {
 impl Lead<'_> {
     /// Takes every get that waits into the group, just before the remote operation.
     pub(super) fn gather_gets(&mut self) {
-        if self.elected {
-            self.group.extend(self.place.with(|queue| std::mem::take(&mut queue.waiting)).into_iter().flatten());
-        }
+        self.group.extend(self.place.with(|queue| std::mem::take(&mut queue.waiting)).into_iter().flatten());
     }
 
     /// Takes the writes that fold with this one into the group, just before the remote operation.
@@ -332,7 +330,7 @@ impl Lead<'_> {
     }
 
     /// The remote get has ended.
-    pub(super) fn end_gets(mut self, got: &Result<Option<Value>, IndexError>) {
+    pub(super) fn end_gets(mut self, got: Result<Option<&Value>, &IndexError>) {
         let mut group = std::mem::take(&mut self.group);
         let late = self.place.table.fault == Fault::LateReaders;
         let place = self.place;
@@ -347,7 +345,7 @@ impl Lead<'_> {
         }
         mark!("lock table: get answered for others");
         let answer = Answer::Got(match got {
-            Ok(value) => Ok(value.as_ref().map(|value| Arc::from(&**value))),
+            Ok(value) => Ok(value.map(|value| Arc::from(&**value))),
             Err(error) => Err(error.clone()),
         });
         for waiter in group {

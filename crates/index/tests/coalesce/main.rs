@@ -66,6 +66,19 @@ pub(crate) struct Work {
     pub(crate) cancel: u64,
 }
 
+/// A get of three keys, of which some may be the same: each is an operation of its own.
+async fn work_on_many(index: &impl HashIndex, dice: &mut Dice, keys: u64, log: &RefCell<ClientLog>, stamps: &Stamps) {
+    let keys: Vec<_> = (0..3).map(|_| vec![b'a' + dice.below(keys) as u8]).collect();
+    let now = stamps.tick();
+    let tickets: Vec<_> = keys.iter().map(|key| log.borrow_mut().invoke(Call::Get { key: key.clone() }, now)).collect();
+    let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+    let Ok(values) = index.get_many(&asked).await else { return };
+    let now = stamps.tick();
+    for (ticket, value) in tickets.into_iter().zip(values) {
+        log.borrow_mut().complete(ticket, now, Outcome::Value(value.map(|value| value.to_vec())));
+    }
+}
+
 /// One coroutine: random operations on few keys, with values that no other operation has.
 pub(crate) async fn work(
     index: &impl HashIndex,
@@ -76,6 +89,11 @@ pub(crate) async fn work(
     stamps: &Stamps,
 ) {
     for i in 0..work.ops {
+        let patience = if work.cancel > 0 && dice.below(work.cancel) == 0 { dice.below(4) } else { u64::MAX };
+        if dice.below(6) == 0 {
+            within(patience, work_on_many(index, &mut dice, work.keys, log, stamps)).await;
+            continue;
+        }
         let key = vec![b'a' + dice.below(work.keys) as u8];
         let value = ((who << 20 | i) as u32).to_le_bytes().to_vec();
         let call = match dice.below(10) {
@@ -86,7 +104,6 @@ pub(crate) async fn work(
             _ => Call::Remove { key },
         };
         let ticket = log.borrow_mut().invoke(call.clone(), stamps.tick());
-        let patience = if work.cancel > 0 && dice.below(work.cancel) == 0 { dice.below(4) } else { u64::MAX };
         // What failed, and what was cancelled, may have taken effect.
         if let Some(Ok(outcome)) = within(patience, answer(index, &call)).await {
             log.borrow_mut().complete(ticket, stamps.tick(), outcome);

@@ -39,6 +39,39 @@ fn followers_cost_nothing() {
     assert_eq!(table.busy_keys(), 0);
 }
 
+/// Many keys are one batch, in which a key that is asked for twice counts once; where somebody else is at a key, his next
+/// get answers.
+#[test]
+fn gets_of_many_keys_share_a_batch() {
+    let (endpoint, table, index) = toy(Delivery::Deferred);
+    Executor::new().block_on(&endpoint, async {
+        for key in 0..50u8 {
+            index.upsert(&[key], &[key, 1]).await.unwrap();
+        }
+        let gets = |before: farindex_fabric::OpStats| {
+            let now = *endpoint.meter().of(OpKind::Get);
+            (now.batches - before.batches, now.reads - before.reads)
+        };
+        let names: Vec<[u8; 1]> = (0..60).chain(40..45).map(|key| [key]).collect();
+        let keys: Vec<&[u8]> = names.iter().map(|key| &key[..]).collect();
+        let told = |values: Result<Vec<Option<farindex_index::Value>>, IndexError>| {
+            let expected = keys.iter().map(|key| (key[0] < 50).then(|| vec![key[0], 1]));
+            let values = values.unwrap();
+            assert!(values.iter().map(|value| value.as_deref().map(<[u8]>::to_vec)).eq(expected));
+        };
+        let before = *endpoint.meter().of(OpKind::Get);
+        told(index.get_many(&keys).await);
+        assert_eq!(gets(before), (1, 60));
+        // Of three at once, the first READs for itself, and the second for the third, key by key.
+        let before = *endpoint.meter().of(OpKind::Get);
+        join_all((0..3).map(|_| index.get_many(&keys))).await.into_iter().for_each(told);
+        assert_eq!(gets(before), (61, 120));
+        let long = index.get_many(&[b"a", b"kk", b"b"]).await;
+        assert_eq!(long.map(drop), Err(IndexError::KeyTooLong { len: 2, max: 1 }));
+    });
+    assert_eq!(table.busy_keys(), 0);
+}
+
 #[test]
 fn what_is_too_long_is_refused_before_it_joins() {
     let (endpoint, table, index) = toy(Delivery::Deferred);
@@ -80,6 +113,8 @@ fn cancelled_at_every_point() {
                     let patience = if i == who { polls } else { u64::MAX };
                     let wrote = within(patience, index.upsert(b"k", &[i])).await;
                     let got = within(patience, index.get(b"k")).await;
+                    let many = within(patience, index.get_many(&[b"l", b"k", b"m", b"k"])).await;
+                    assert!(many.is_none_or(|many| many.is_ok_and(|many| many.len() == 4)), "{polls} {who} {i}");
                     (wrote, got)
                 });
                 for (i, (wrote, got)) in join_all(work).await.into_iter().enumerate() {

@@ -45,6 +45,13 @@ impl HashIndex for Toy {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         Ok(value(self.0.span(OpKind::Get).read(place(key), 8).await?.words()[0]))
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        let span = self.0.span(OpKind::Get);
+        let mut batch = span.batch();
+        let tickets: Vec<_> = keys.iter().map(|key| batch.read(place(key), 8)).collect();
+        let mut done = batch.post().await?;
+        Ok(tickets.into_iter().map(|ticket| value(done.buf(ticket).words()[0])).collect())
+    }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         let old = self.swap(self.0.span(OpKind::Insert), key, word(value), |seen| seen != 0).await?;
         Ok(if old == 0 { Insert::Inserted } else { Insert::Exists })
