@@ -10,7 +10,7 @@ use crate::keyhash::KeyHash;
 use crate::kind::{PoolIndex, Settings, expect_new, seal};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::layout::HOME;
-use farindex_pool::{IndexInfo, Session, catalog};
+use farindex_pool::{IndexInfo, Pin, Session, catalog};
 use std::rc::Rc;
 
 /// What every open index holds: settings of its kind, and tables of its kind.
@@ -42,6 +42,13 @@ impl<C, T> Handle<C, T> {
 
     pub(crate) fn table(&self, hash: KeyHash) -> &T {
         &self.tables[hash.part(self.tables.len())]
+    }
+
+    /// Begins an operation on one key: its hash, its table, and a pin for it.
+    pub(crate) fn begin(&self, kind: OpKind, key: &[u8]) -> Result<(KeyHash, &T, Pin<'_>), IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = KeyHash::of(key);
+        Ok((hash, self.table(hash), self.session.pin(self.session.span(kind))?))
     }
 
     pub(crate) fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {

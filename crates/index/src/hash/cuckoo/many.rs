@@ -5,7 +5,6 @@
 
 use super::Cuckoo;
 use super::lookup::{Candidate, Op, Scope};
-use crate::keyhash::KeyHash;
 use crate::many::{self, Known, Wanted};
 use crate::marks::mark;
 use crate::{IndexError, Value};
@@ -18,15 +17,10 @@ impl Cuckoo {
         keys: &[&[u8]],
         values: &mut Vec<Option<Value>>,
     ) -> Result<(), IndexError> {
-        let mut pins = Vec::with_capacity(keys.len());
-        for key in keys {
-            self.check_lengths(key, &[])?;
-            pins.push(self.session.pin(self.session.span(OpKind::Get))?);
-        }
+        let begun = keys.iter().map(|key| self.begin(OpKind::Get, key)).collect::<Result<Vec<_>, _>>()?;
         let mut ops = Vec::with_capacity(keys.len());
-        for (key, pin) in keys.iter().zip(&pins) {
-            let hash = KeyHash::of(key);
-            let mut op = Op::new(self, self.table(hash), pin, hash, key);
+        for (key, (hash, table, pin)) in keys.iter().zip(&begun) {
+            let mut op = Op::new(self, table, pin, *hash, key);
             if !op.table.is_checked(pin.epoch()) {
                 op.table.sync(op.span(), pin.epoch()).await?;
             }

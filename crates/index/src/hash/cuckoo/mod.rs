@@ -263,10 +263,8 @@ impl SlottedIndex for Cuckoo {
 
 impl HashIndex for Cuckoo {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let pin = self.session.pin(self.session.span(OpKind::Get))?;
-        Ok(Op::new(self, self.table(hash), &pin, hash, key).find().await?.map(|hit| hit.value))
+        let (hash, table, pin) = self.begin(OpKind::Get, key)?;
+        Ok(Op::new(self, table, &pin, hash, key).find().await?.map(|hit| hit.value))
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
@@ -286,13 +284,9 @@ impl HashIndex for Cuckoo {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let table = self.table(hash);
-        let (removed, generation) = {
-            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
-            Op::new(self, table, &pin, hash, key).remove().await?
-        };
+        let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
+        let (removed, generation) = Op::new(self, table, &pin, hash, key).remove().await?;
+        drop(pin);
         if removed == Remove::Removed {
             table.note(-1, generation, -1);
         }

@@ -6,7 +6,6 @@
 use super::Linear;
 use super::lookup::{Candidate, Looked, Op, Purpose, Scan};
 use crate::block::UNIT;
-use crate::keyhash::KeyHash;
 use crate::many::{self, Known, Wanted};
 use crate::marks::mark;
 use crate::slotted::geometry::Segment;
@@ -30,10 +29,8 @@ impl Linear {
     ) -> Result<(), IndexError> {
         let mut ops = Vec::with_capacity(keys.len());
         for key in keys {
-            self.check_lengths(key, &[])?;
-            let hash = KeyHash::of(key);
-            let pin = self.session.pin(self.session.span(OpKind::Get))?;
-            let mut op = Op::new(self, self.table(hash), pin, hash, key);
+            let (hash, table, pin) = self.begin(OpKind::Get, key)?;
+            let mut op = Op::new(self, table, pin, hash, key);
             if !op.table.is_checked(op.pin.epoch()) {
                 op.table.sync(op.span(), op.pin.epoch()).await?;
             }

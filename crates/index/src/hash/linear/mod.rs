@@ -267,10 +267,8 @@ impl SlottedIndex for Linear {
 
 impl HashIndex for Linear {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let pin = self.session.pin(self.session.span(OpKind::Get))?;
-        let mut op = Op::new(self, self.table(hash), pin, hash, key);
+        let (hash, table, pin) = self.begin(OpKind::Get, key)?;
+        let mut op = Op::new(self, table, pin, hash, key);
         match op.look(Purpose::Read, &mut None).await? {
             Looked::Hit(hit) => Ok(Some(hit.value)),
             Looked::Absent(_) | Looked::Full => Ok(None),
@@ -294,13 +292,8 @@ impl HashIndex for Linear {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let table = self.table(hash);
-        let removed = {
-            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
-            Op::new(self, table, pin, hash, key).remove().await?
-        };
+        let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
+        let removed = Op::new(self, table, pin, hash, key).remove().await?;
         if removed == Remove::Removed {
             table.note(-1, 0, 0);
         }

@@ -266,10 +266,8 @@ impl Op<'_> {
 
 impl HashIndex for Race {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let pin = self.session.pin(self.session.span(OpKind::Get))?;
-        let mut op = Op::new(self, self.table(hash), pin, hash, key);
+        let (hash, table, pin) = self.begin(OpKind::Get, key)?;
+        let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None, Aim::Read).await? {
             Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
             Looked::Absent(_) => Ok(None),
@@ -293,19 +291,16 @@ impl HashIndex for Race {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let removed = {
-            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
-            let mut op = Op::new(self, self.table(hash), pin, hash, key);
-            loop {
-                match op.look(&mut None, Aim::Change).await? {
-                    Looked::Absent(_) => break Remove::Absent,
-                    Looked::Hit(hit) if op.replace(&hit, EMPTY).await? => break Remove::Removed,
-                    Looked::Hit(_) => {}
-                }
+        let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
+        let mut op = Op::new(self, table, pin, hash, key);
+        let removed = loop {
+            match op.look(&mut None, Aim::Change).await? {
+                Looked::Absent(_) => break Remove::Absent,
+                Looked::Hit(hit) if op.replace(&hit, EMPTY).await? => break Remove::Removed,
+                Looked::Hit(_) => {}
             }
         };
+        drop(op);
         self.reclaim().await?;
         Ok(removed)
     }

@@ -8,7 +8,6 @@ use super::SepHash;
 use super::probe::{Judged, Need, Op, Probe};
 use crate::block::UNIT;
 use crate::extendible::directory::Guards;
-use crate::keyhash::KeyHash;
 use crate::many::{self, Known, Wanted};
 use crate::marks::mark;
 use crate::{IndexError, Value};
@@ -23,10 +22,8 @@ impl SepHash {
     ) -> Result<(), IndexError> {
         let mut ops = Vec::with_capacity(keys.len());
         for key in keys {
-            self.check_lengths(key, &[])?;
-            let hash = KeyHash::of(key);
-            let pin = self.session.pin(self.session.span(OpKind::Get))?;
-            ops.push(Op::new(self, self.table(hash), pin, hash, key, None));
+            let (hash, table, pin) = self.begin(OpKind::Get, key)?;
+            ops.push(Op::new(self, table, pin, hash, key, None));
         }
         // What they share is on the first one's account.
         let Some(first) = ops.first() else { return Ok(()) };

@@ -421,9 +421,7 @@ impl SepHash {
             let merged = self.run(OpKind::Maintenance, hash, key, async |op| op.merge_if_full().await).await;
             debug_assert!(!matches!(merged, Err(IndexError::BadConfig(_))), "merging reads no settings");
         }
-        if self.session.maintenance_due() {
-            self.session.maintain().await?;
-        }
+        self.reclaim().await?;
         wrote
     }
 }

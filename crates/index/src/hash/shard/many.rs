@@ -9,7 +9,6 @@ use super::bucket::{Level, Snapshot};
 use super::lookup::{Looked, Op};
 use super::slot::Slot;
 use crate::block::UNIT;
-use crate::keyhash::KeyHash;
 use crate::many::{self, Known, Wanted};
 use crate::marks::mark;
 use crate::{IndexError, Value};
@@ -24,10 +23,8 @@ impl Shard {
     ) -> Result<(), IndexError> {
         let mut ops = Vec::with_capacity(keys.len());
         for key in keys {
-            self.check_lengths(key, &[])?;
-            let hash = KeyHash::of(key);
-            let pin = self.session.pin(self.session.span(OpKind::Get))?;
-            let mut op = Op::new(self, self.table(hash), pin, hash, key);
+            let (hash, table, pin) = self.begin(OpKind::Get, key)?;
+            let mut op = Op::new(self, table, pin, hash, key);
             op.look_at_root().await?;
             ops.push(op);
         }

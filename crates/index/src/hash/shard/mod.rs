@@ -282,10 +282,7 @@ impl Op<'_> {
 
 impl HashIndex for Shard {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let table = self.table(hash);
-        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None).await? {
             Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
@@ -310,24 +307,20 @@ impl HashIndex for Shard {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
-        let table = self.table(hash);
-        let removed = {
-            let pin = self.session.pin(self.session.span(OpKind::Remove))?;
-            let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
-            let mut op = Op::new(self, table, pin, hash, key);
-            loop {
-                if self.config.variant == Variant::Published {
-                    break op.remove_published().await?;
-                }
-                match op.look(&mut None).await? {
-                    Looked::Absent(_) => break Remove::Absent,
-                    Looked::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
-                    Looked::Hit(_) => {}
-                }
+        let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
+        let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
+        let mut op = Op::new(self, table, pin, hash, key);
+        let removed = loop {
+            if self.config.variant == Variant::Published {
+                break op.remove_published().await?;
+            }
+            match op.look(&mut None).await? {
+                Looked::Absent(_) => break Remove::Absent,
+                Looked::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
+                Looked::Hit(_) => {}
             }
         };
+        drop(op);
         if removed == Remove::Removed {
             table.note(-1);
         }
