@@ -1,15 +1,15 @@
 //! FPTable: where the entries of a fingerprint begin in a MainSegment, predicted (4.4.2).
 //!
 //! With `E` entries and `avr = E / 256`, entries of fingerprint `i` are predicted to begin at `avr * i + delta` (formula 1).
-//! A *record point* sets `delta` anew wherever the prediction would be off by the tolerance or more: half of `avr` in the
-//! paper (formula 2). 32 record points are inline; further ones overflow.
+//! A *record point* sets `delta` anew. 32 record points are inline; further ones overflow.
 //!
 //! Invariants: a prediction is a hint, and a READ of what it predicts proves itself: entries are sorted, so it is complete
 //! if it begins with a smaller fingerprint, or at the beginning, and ends with a larger one, or at the end. In a table that
 //! was built for the MainSegment at hand, the prediction is never short.
 //!
-//! Where half of `avr` would take more record points than there is room for, the tolerance is raised until they fit
-//! (deviation 10 of docs/protocols/sephash.md). A delta is in units of `q`, which a signed byte is enough for.
+//! In the paper a record point is set where the prediction would be off by half of `avr` (formula 2), with the delta of that place. Here each
+//! holds for as long as one delta can be close enough, and the *tolerance*, which a READ pays for twice, is as small as the record points that
+//! there is room for allow (deviation 10 of docs/protocols/sephash.md). A delta is in units of `q`, which a signed byte is enough for.
 
 use super::layout::FINGERPRINTS;
 use std::ops::Range;
@@ -20,6 +20,8 @@ pub const INLINE_POINTS: usize = 32;
 pub const MAX_POINTS: usize = 48;
 /// Words of a table in far memory.
 pub const TABLE_WORDS: usize = 2 + MAX_POINTS * 2 / 8;
+/// How often the range of widths is halved, in search of the smallest one.
+const HALVINGS: u32 = 12;
 /// MainSegments of so many entries are read whole.
 const SMALL: usize = 24;
 
@@ -46,42 +48,46 @@ impl Points {
     /// For a MainSegment where entries of fingerprint `i` begin at `starts[i]`; `starts[256]` is the end.
     pub fn build(starts: &[u32]) -> Self {
         let len = starts.get(FINGERPRINTS).copied().unwrap_or_default();
-        let average = len as f32 / FINGERPRINTS as f32;
-        let off = |i: usize| starts.get(i).copied().unwrap_or(len) as f32 - average * i as f32;
-        let farthest = (0..FINGERPRINTS).map(|i| off(i).abs()).fold(0.0, f32::max);
-        let mut factor = 0.5;
-        loop {
-            let tolerance = (average * factor).max(1.0);
-            let quantum = (tolerance / 4.0).max(farthest / 127.0);
-            let tolerance = tolerance.max(quantum);
-            let mut points = Vec::new();
-            let mut delta = 0_i8;
-            for i in 0..FINGERPRINTS {
-                if (off(i) - f32::from(delta) * quantum).abs() >= tolerance {
-                    delta = (off(i) / quantum).round().clamp(-127.0, 127.0) as i8;
-                    points.push((i as u8, delta));
-                }
-            }
-            if points.len() <= MAX_POINTS || factor > 1e6 {
-                points.truncate(MAX_POINTS);
-                return Points { len, quantum, tolerance, points };
-            }
-            factor *= 1.25;
+        if len as usize <= SMALL {
+            return Points { len, quantum: 1.0, tolerance: 0.0, points: Vec::new() };
         }
+        let average = len as f32 / FINGERPRINTS as f32;
+        let place = |(i, start): (usize, &u32)| *start as f32 - average * i as f32;
+        let off: Vec<f32> = starts.iter().take(FINGERPRINTS).enumerate().map(place).collect();
+        let farthest = off.iter().fold(0.0, |far: f32, off| far.max(off.abs()));
+        let quantum = (farthest / 127.0).max(0.125);
+        // The widest runs take one record point, and the narrowest ones too many.
+        let (mut narrow, mut wide) = (0.0, 2.0 * farthest + 1.0);
+        let mut points = runs(&off, wide, quantum);
+        for _ in 0..HALVINGS {
+            let width = f32::midpoint(narrow, wide);
+            let finer = runs(&off, width, quantum);
+            if finer.len() > MAX_POINTS {
+                narrow = width;
+            } else {
+                (wide, points) = (width, finer);
+            }
+        }
+        let mut built = Points { len, quantum, tolerance: 0.0, points };
+        let far = |(i, start): (usize, &u32)| (*start as f32 - built.start(i)).abs();
+        let farthest = starts.iter().take(FINGERPRINTS).enumerate().map(far).fold(0.0, f32::max);
+        // A little more, so that the entry beside is fetched too, and rounding does no harm.
+        built.tolerance = farthest * 1.0001 + 0.01;
+        built
     }
 
     /// A guess at a MainSegment that has grown to `len` entries since, or whose table is not known.
     pub fn guess(older: Option<&Points>, len: usize) -> Self {
-        let spread = (len as f32).sqrt();
         let scale = |older: &Points| len as f32 / (older.len.max(1)) as f32;
         match older.filter(|older| older.len > 0 && scale(older) < 1.5 && scale(older) > 0.7) {
             Some(older) => Points {
                 len: len as u32,
                 quantum: older.quantum * scale(older),
-                tolerance: older.tolerance * scale(older) + spread / 4.0,
+                // What has come since moves a place by this at most, nineteen times out of twenty (two standard deviations).
+                tolerance: older.tolerance * scale(older) + (len as f32 - older.len as f32).abs().sqrt(),
                 points: older.points.clone(),
             },
-            None => Points { len: len as u32, quantum: 1.0, tolerance: spread * 1.5, points: Vec::new() },
+            None => Points { len: len as u32, quantum: 1.0, tolerance: (len as f32).sqrt() * 1.5, points: Vec::new() },
         }
     }
 
@@ -142,14 +148,36 @@ impl Points {
     }
 }
 
+/// Record points, so that within each run no two places differ by more than `width`; the delta is the middle of the run.
+fn runs(off: &[f32], width: f32, quantum: f32) -> Vec<(u8, i8)> {
+    let mut points = Vec::new();
+    let mut run: Option<(u8, f32, f32)> = None;
+    let mut end = |(from, low, high): (u8, f32, f32)| {
+        points.push((from, (f32::midpoint(low, high) / quantum).round().clamp(-127.0, 127.0) as i8));
+    };
+    for (i, off) in (0_u8..=u8::MAX).zip(off) {
+        run = Some(match run {
+            Some((from, low, high)) if high.max(*off) - low.min(*off) <= width => (from, low.min(*off), high.max(*off)),
+            before => {
+                before.into_iter().for_each(&mut end);
+                (i, *off, *off)
+            }
+        });
+    }
+    run.into_iter().for_each(end);
+    points
+}
+
 impl FpTable {
     /// The entries that a lookup of a fingerprint READs first.
     pub fn predict(&self, fp: u8) -> Range<usize> {
         match self {
             FpTable::Points(points) => points.predict(fp),
             FpTable::Starts(starts) => {
+                // With the entries beside, which prove that these are all.
                 let at = |i: usize| starts.get(i).map_or(0, |at| *at as usize);
-                at(usize::from(fp))..at(usize::from(fp) + 1).max(at(usize::from(fp)))
+                let (from, to, end) = (at(usize::from(fp)), at(usize::from(fp) + 1), at(FINGERPRINTS));
+                from.saturating_sub(1)..to.max(from).saturating_add(1).min(end)
             }
         }
     }
@@ -197,7 +225,9 @@ mod tests {
         for fp in 0..FINGERPRINTS {
             let range = FpTable::Points(points.clone()).predict(fp as u8);
             let (from, to) = (starts[fp] as usize, starts[fp + 1] as usize);
-            assert!(from >= to || range.start <= from && to <= range.end, "{fp}: {range:?} for {from}..{to}");
+            let whole = (range.start == 0 || range.start < from)
+                && (range.end == starts[FINGERPRINTS] as usize || range.end > to);
+            assert!(whole, "{fp}: {range:?} for {from}..{to}");
             total += range.len();
         }
         total / FINGERPRINTS
@@ -208,6 +238,8 @@ mod tests {
         for entries in [0, 1, 20, 100, 904, 3000, 7232, 60_000] {
             let (starts, points) = table(|x| x, entries);
             let read = assert_covers(&starts, &points);
+            assert!(points.count() <= MAX_POINTS && (entries > SMALL as u64 || points.count() == 0));
+            assert!(entries != 7232 || read <= 42, "{read} entries of {entries}");
             assert_eq!(Points::decode(&points.encode(), entries as usize), Some(points.clone()));
             println!("{entries}: {} points, {read} entries to read on average", points.count());
         }

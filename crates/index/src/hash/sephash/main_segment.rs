@@ -92,22 +92,24 @@ pub fn len_in(kind: TableKind, head: &[u64]) -> usize {
 
 /// The READ that brings these entries: its byte offset in the MainSegment, its bytes, and the entries that it really brings.
 pub fn read_of(kind: TableKind, range: &Range<usize>, len: usize) -> (u64, usize, Range<usize>) {
-    let first = range.start.min(len) / GROUP * GROUP;
+    let first = range.start.min(len);
+    // The second fingerprints of a group lie behind its entries.
     let end = range.end.next_multiple_of(GROUP).min(len).max(first);
-    let from = main_word(first);
+    let from = main_word(first) + first % GROUP;
     ((head_len(kind) + from * 8) as u64, (main_words(end) - from) * 8, first..end)
 }
 
-/// The items that such a READ has brought.
-pub fn items(words: &[u64], count: usize) -> impl Iterator<Item = Item> {
-    words.chunks(GROUP_WORDS).enumerate().flat_map(move |(group, words)| {
+/// The items that such a READ has brought: these ones.
+pub fn items(words: &[u64], brings: Range<usize>) -> impl Iterator<Item = Item> {
+    let mut rest = words;
+    (brings.start / GROUP..brings.end.div_ceil(GROUP)).flat_map(move |group| {
+        let first = brings.start.saturating_sub(group * GROUP);
+        let count = (brings.end - group * GROUP).min(GROUP) - first;
+        let (words, behind) = rest.split_at_checked(count + 1).unwrap_or((rest, &[]));
+        rest = behind;
         let (fp2s, entries) = words.split_last().map_or((0, &[][..]), |(last, entries)| (*last, entries));
-        let left = count.saturating_sub(group * GROUP);
-        entries
-            .iter()
-            .take(left)
-            .enumerate()
-            .map(move |(i, word)| Item { entry: Entry::decode(*word), fp2: fp2_in(fp2s, i) })
+        let item = move |(i, word): (usize, &u64)| Item { entry: Entry::decode(*word), fp2: fp2_in(fp2s, first + i) };
+        entries.iter().enumerate().map(item)
     })
 }
 
@@ -146,7 +148,7 @@ mod tests {
                 for range in [0..len, len / 3..len / 2, len / 2..len / 2 + 1, len..len] {
                     let (at, read, brings) = read_of(kind, &range, len);
                     let words = &buf.words()[at as usize / 8..(at as usize + read) / 8];
-                    let got: Vec<Item> = items(words, brings.len()).collect();
+                    let got: Vec<Item> = items(words, brings.clone()).collect();
                     assert_eq!(got, all[brings.clone()]);
                     assert!(
                         range.is_empty() || range.end > len || brings.start <= range.start && range.end <= brings.end

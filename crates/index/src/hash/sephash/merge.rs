@@ -164,7 +164,7 @@ impl Op<'_> {
 /// The items of a whole MainSegment.
 pub(super) fn main_items(index: &SepHash, words: &[u64], len: usize) -> Vec<Item> {
     let head = main_segment::head_len(index.config.table) / 8;
-    main_segment::items(words.get(head..).unwrap_or_default(), len).collect()
+    main_segment::items(words.get(head..).unwrap_or_default(), 0..len).collect()
 }
 
 impl Held<'_, '_> {

@@ -233,7 +233,7 @@ impl<'a> Op<'a> {
                 let table = table.ok_or_else(|| damaged(view.main, "the head of a MainSegment makes no sense"))?;
                 self.remember(*segment, &state, None, Some(Arc::new(table)));
             }
-            let items: Vec<Item> = main_segment::items(words.words(), brings.len()).collect();
+            let items: Vec<Item> = main_segment::items(words.words(), brings.clone()).collect();
             let further = self.further(&items, brings, view.len);
             if self.range.as_ref().is_none_or(|(generation, _)| *generation != view.generation) {
                 self.table.predicted(further.is_some());
