@@ -223,7 +223,7 @@ impl Session {
         let chunks = self.chunks(node);
         let stock = self.stock(node)?;
         let counters = chunks.counters(span, Some(class)).await?;
-        let enough = counters.many_returned();
+        let enough = counters.many_returned(class);
         if enough && self.claim_returned(span, &chunks, class, &counters).await? {
             return Ok(true);
         }
