@@ -3,6 +3,7 @@
 //! A kind is a line of `kinds!`; everything else here follows from it.
 
 use farindex_fabric::OpKind;
+use farindex_index::audit::OnDamage;
 use farindex_index::kind::{PoolIndex, Settings};
 use farindex_index::{
     Coalesced, Coalescer, HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value, kind_name,
@@ -234,8 +235,9 @@ impl AnyIndex {
     pub async fn for_each(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        whatever!(self.plain(), index => index.for_each(each).await)
+        whatever!(self.plain(), index => index.for_each(each, damaged).await)
     }
 
     /// How often it has grown, as far as this handle knows.

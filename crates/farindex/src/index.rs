@@ -3,7 +3,8 @@
 use crate::any::AnyIndex;
 use crate::pool::Session;
 use crate::{Error, Insert, Remove, Update, Upsert};
-use farindex_index::{HashIndex, IndexAudit, IndexError};
+use farindex_index::audit::Damage;
+use farindex_index::{HashIndex, IndexAudit, IndexError, Value};
 use farindex_pool::audit::Audit;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -52,13 +53,13 @@ impl Index {
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
         let mut calls = 0;
         let mut broken = false;
-        let all = self.index.for_each(async |key, value| {
+        let walk = async |key: &[u8], value: Value| {
             calls += 1;
             broken = each(key, &value).is_break();
             // Any error ends the walk.
             if broken { Err(IndexError::Dropped) } else { Ok(()) }
-        });
-        match self.session.block_on(all) {
+        };
+        match self.session.block_on(self.index.for_each(walk, &mut Damage::fail)) {
             Err(_) if broken => Ok(calls),
             Err(error) => Err(error.into()),
             Ok(_) => Ok(calls),

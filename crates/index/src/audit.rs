@@ -1,5 +1,8 @@
 //! What a check of one index reports.
 
+use crate::IndexError;
+use farindex_fabric::RemotePtr;
+use farindex_pool::PoolError;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,6 +31,25 @@ impl IndexAudit {
     }
     pub(crate) fn count(&mut self, name: &'static str, by: u64) {
         *self.figures.entry(name).or_default() += by;
+    }
+}
+
+/// Part of an index that a walk cannot read: a block, a bucket, a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Where it lies.
+    pub at: RemotePtr,
+    /// What is wrong, with the place in the index that leads there.
+    pub what: String,
+}
+
+/// Decides what a walk does about damage: an error ends the walk, `Ok` goes on behind it.
+pub type OnDamage<'a> = &'a mut dyn FnMut(Damage) -> Result<(), IndexError>;
+
+impl Damage {
+    /// Ends the walk: an [`OnDamage`] for those who want all entries or an error.
+    pub fn fail(self) -> Result<(), IndexError> {
+        Err(PoolError::Corrupt { at: self.at, what: self.what }.into())
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariants: a kind's number and name never change, and no other kind ever has them; settings are stored with the index
 //! and are refused, not guessed, if they make no sense.
 
+use crate::audit::OnDamage;
 use crate::{HashIndex, IndexAudit, IndexError, Value, handle};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
@@ -109,11 +110,13 @@ pub trait PoolIndex: HashIndex + Sized + 'static {
     /// at work: then nothing may be unfinished.
     fn audit(&self, audit: &mut Audit, alone: bool) -> impl Future<Output = Result<IndexAudit, IndexError>>;
 
-    /// Calls `each` with every key and value; returns how often. A key that is there all the time is met at least once; what
-    /// others change meanwhile may be met or not, and a key that moves, twice. Nothing is pinned while `each` runs.
+    /// Calls `each` with keys and values; returns how often. Each key is met at most once, with a value that it had during the
+    /// walk; a key that is there all the time is met. Nothing is pinned while `each` runs. What cannot be read is reported to
+    /// `damaged`, which decides whether the walk goes on.
     fn for_each(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> impl Future<Output = Result<u64, IndexError>>;
 }
 
@@ -195,8 +198,9 @@ macro_rules! pool_index {
             async fn for_each(
                 &self,
                 each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+                damaged: $crate::audit::OnDamage<'_>,
             ) -> Result<u64, IndexError> {
-                self.for_each(each).await
+                self.for_each(each, damaged).await
             }
         }
     };

@@ -3,7 +3,7 @@
 use super::geometry::{Geometry, REGION, ROOT_LEN, Segment, signature};
 use super::slot::{self, Slot, gather};
 use super::table::Table;
-use crate::audit::{IndexAudit, Problems};
+use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{self, Decoded};
 use crate::handle::Handle;
 use crate::keyhash::KeyHash;
@@ -12,7 +12,7 @@ use crate::upkeep::{bear, outlast};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil};
+use farindex_pool::{IndexInfo, Pin, Session, Vigil};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -132,14 +132,13 @@ impl<X> Table<X> {
         session: &Session,
         segment: &Segment,
         region: u64,
+        damaged: OnDamage<'_>,
     ) -> Result<Option<Vec<Met>>, IndexError> {
         let Some(pin) = self.pin_step(session, segment, OpKind::Scan).await? else { return Ok(None) };
         let slots = read_region(pin.span(), segment, region).await?;
         let (met, wrong) = entries_of(pin.span(), segment, region, slots).await?;
-        match wrong.into_iter().next() {
-            Some(what) => Err(PoolError::Corrupt { at: segment.slot(region * REGION), what }.into()),
-            None => Ok(Some(met)),
-        }
+        wrong.into_iter().try_for_each(|what| damaged(Damage { at: segment.slot(region * REGION), what }))?;
+        Ok(Some(met))
     }
 
     /// Takes the names of dead resizers out of the root; returns how many there were.

@@ -5,6 +5,7 @@
 //! [`Subject`].
 
 use crate::common::{Ctx, Member, Rng, bytes, join_all};
+use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
     Coalesced, Cuckoo, HashIndex, IndexAudit, IndexError, Insert, Linear, PoolIndex, Race, Remove, SepHash, Shard,
@@ -131,7 +132,7 @@ pub(crate) async fn compare<S: Subject>(index: &S, model: &Model) {
         assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "{} twice", key.escape_ascii());
         Ok(())
     };
-    assert_eq!(index.plain().for_each(each).await.unwrap(), model.len() as u64);
+    assert_eq!(index.plain().for_each(each, &mut Damage::fail).await.unwrap(), model.len() as u64);
     assert!(found == *model, "the dump differs from the model");
     for (key, value) in model {
         assert_eq!(index.get(key).await.unwrap().as_deref(), Some(value.as_slice()), "{}", key.escape_ascii());

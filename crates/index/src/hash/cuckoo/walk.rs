@@ -7,7 +7,7 @@
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
-use crate::audit::{IndexAudit, Problems};
+use crate::audit::{IndexAudit, OnDamage, Problems};
 use crate::keyhash::KeyHash;
 use crate::slotted::geometry::{DONE, Geometry, LOCKED, REGION, ROOT_LEN, Segment};
 use crate::slotted::slot::{Slot, frozen};
@@ -41,6 +41,7 @@ impl Cuckoo {
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
@@ -48,7 +49,7 @@ impl Cuckoo {
                 let mut next = Some(table.current(&self.session).await?.current);
                 while let Some(segment) = next {
                     for region in 0..segment.regions {
-                        let Some(met) = table.met_in(&self.session, &segment, region).await? else { break };
+                        let Some(met) = table.met_in(&self.session, &segment, region, damaged).await? else { break };
                         for entry in met {
                             let hash = KeyHash::of(&entry.key);
                             if self.place_at(table, &segment, hash, entry.at) == Some(place) {

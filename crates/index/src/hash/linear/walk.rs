@@ -6,7 +6,7 @@
 
 use super::migrate::Mover;
 use super::{Linear, Table};
-use crate::audit::{IndexAudit, Problems};
+use crate::audit::{IndexAudit, OnDamage, Problems};
 use crate::keyhash::KeyHash;
 use crate::slotted::geometry::{DONE, Geometry, REGION, ROOT_LEN, Segment};
 use crate::slotted::mover::Moves;
@@ -27,13 +27,14 @@ impl Linear {
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
             let mut next = Some(table.current(&self.session).await?.current);
             while let Some(segment) = next {
                 for region in 0..segment.regions {
-                    let Some(met) = table.met_in(&self.session, &segment, region).await? else { break };
+                    let Some(met) = table.met_in(&self.session, &segment, region, damaged).await? else { break };
                     for entry in met {
                         each(&entry.key, entry.value).await?;
                         seen += 1;

@@ -9,7 +9,7 @@ use super::rescue::Rescue;
 use super::segment::{SEAL, Seat, State, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
-use crate::audit::{IndexAudit, Problems};
+use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header};
 use crate::extendible::Entry as Word;
 use crate::extendible::directory::Directory;
@@ -142,6 +142,7 @@ impl Race {
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
@@ -156,7 +157,8 @@ impl Race {
                     for (buf, (ptr, _)) in read_blocks(pin.span(), part).await?.into_iter().zip(part) {
                         let Decoded::Sound(_, key, value) = block::decode(&buf) else {
                             let what = "the key-value block has a wrong checksum".to_owned();
-                            return Err(PoolError::Corrupt { at: *ptr, what }.into());
+                            damaged(Damage { at: *ptr, what })?;
+                            continue;
                         };
                         let key = buf.bytes().get(key).unwrap_or_default().to_vec();
                         found.push((key, Value::fetched(buf, value)));

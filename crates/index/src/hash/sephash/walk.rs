@@ -11,7 +11,7 @@ use super::merge::main_items;
 use super::probe::{Segment, count_taken, damaged, taken};
 use super::rescue::Rescue;
 use super::{SepHash, Table};
-use crate::audit::{IndexAudit, Problems};
+use crate::audit::{IndexAudit, OnDamage, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::extendible::Directory;
 use crate::extendible::directory::holds;
@@ -125,6 +125,7 @@ impl SepHash {
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
         let mut count = 0;
         for table in &self.tables {

@@ -11,7 +11,7 @@ use super::level3::{Chain3, NODE_LEN};
 use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
 use super::{Shard, geometry};
-use crate::audit::{IndexAudit, Problems};
+use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::upkeep::{bear, find_twins, outlast, read_blocks};
 use crate::{IndexError, Value};
@@ -130,6 +130,7 @@ impl Shard {
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
@@ -150,7 +151,8 @@ impl Shard {
                     for (buf, (ptr, _)) in read_blocks(pin.span(), part).await?.into_iter().zip(part) {
                         let Decoded::Sound(_, key, value) = block::decode(&buf) else {
                             let what = "the key-value block has a wrong checksum".to_owned();
-                            return Err(PoolError::Corrupt { at: *ptr, what }.into());
+                            damaged(Damage { at: *ptr, what })?;
+                            continue;
                         };
                         let key = buf.bytes().get(key).unwrap_or_default().to_vec();
                         found.push((key, Value::fetched(buf, value)));

@@ -4,6 +4,7 @@ use super::{LEASE, alone, audited, begin_to_grow, run, staying, take, word, worl
 use crate::kinds::Mortal;
 use crate::run::make;
 use farindex_fabric::{OpKind, RemotePtr};
+use farindex_index::audit::Damage;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::geometry::BYTES_PER_BUCKET;
 use farindex_index::shard::slot::{Slot, freeze};
@@ -52,7 +53,7 @@ fn a_walk_goes_on_into_segments_that_have_come_since() {
             }
             Ok(())
         };
-        let seen = index.for_each(each).await?;
+        let seen = index.for_each(each, &mut Damage::fail).await?;
         assert_eq!(met.len(), KEYS as usize, "of {seen}");
         assert_eq!(audited(&index).await?.figure("buckets_to_split"), 64, "those of level 2 alone");
         Ok(())
@@ -75,7 +76,7 @@ fn entries_that_stand_still_are_met_and_those_that_nobody_moves_are_mended() {
                 let due = grown && level < 3;
                 let old = word(&session, at).await?;
                 assert_eq!(span.cas(at, old, freeze(old)).await?, old);
-                let met = index.for_each(async |_, _| Ok(())).await?;
+                let met = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await?;
                 let report = audited(&index).await?;
                 assert_eq!((met, report.entries), (KEYS, KEYS), "level {level}");
                 assert_eq!(report.problems.len(), usize::from(!due), "level {level}: {:?}", report.problems);
