@@ -339,8 +339,8 @@ impl Client {
     pub(crate) fn watch(&self) -> MutexGuard<'_, Watch> {
         lock(&self.watch)
     }
-    /// How often the slot has been taken, this time included.
-    pub(crate) fn generation(&self) -> u64 {
+    /// How often the slot has been taken, this time included: with the slot's number it identifies this registration.
+    pub fn generation(&self) -> u64 {
         self.state >> 8
     }
     /// Enters the catalog; `None` while another operation of this client is there.

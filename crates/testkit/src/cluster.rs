@@ -39,6 +39,8 @@ struct Shared {
     lease: Duration,
     /// Odds that a get asks for many keys at once.
     many: u32,
+    /// Gets of many keys.
+    batched: Cell<u64>,
     /// Operations that ended because their client had lost its lease.
     evicted: Cell<u64>,
 }
@@ -127,6 +129,7 @@ impl<I: HashIndex> Worker<I> {
 
     /// Asks for this key and others at once, each an operation of its own; `false` if the client has lost its lease.
     async fn look_up_many(&mut self, key: Vec<u8>) -> bool {
+        self.shared.batched.set(self.shared.batched.get() + 1);
         let mut keys = vec![key];
         for _ in 0..self.dice.within(1, 12) {
             keys.push(self.shared.workload.next(&mut self.dice).1);
@@ -420,6 +423,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         hasty: lease < HASTY,
         lease,
         many: setup.many,
+        batched: Cell::new(0),
         evicted: Cell::new(0),
     });
     let outcome = drive(&sim, setup, &access, &shared, dice, (freezing, freezing_for), report);
@@ -434,6 +438,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
     report.failures.append(&mut shared.failures.borrow_mut());
     report.marks.insert("refused: pool full".to_owned(), shared.refused.get());
     report.marks.insert("clients: died".to_owned(), stats.deaths);
+    report.marks.insert("operations: gets of many keys".to_owned(), shared.batched.get());
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.retain(|_, count| *count > 0);
     // What is still waiting must let go of its log.

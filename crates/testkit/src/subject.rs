@@ -78,8 +78,9 @@ impl<S: Subject> Access for S {
 pub struct Coalescing<S> {
     subject: S,
     fault: Fault,
-    /// By client slot: one table for all coroutines of a client.
-    tables: Arc<Mutex<BTreeMap<u64, Arc<Coalescer>>>>,
+    /// By registration (slot and generation): one table for all coroutines of a client. The next client in a slot needs a new
+    /// one, because the lanes of the old one belong to coroutines that a crash has ended.
+    tables: Arc<Mutex<BTreeMap<(u64, u64), Arc<Coalescer>>>>,
 }
 
 impl<S: Subject> Coalescing<S> {
@@ -106,7 +107,8 @@ impl<S: Subject> Access for Coalescing<S> {
     async fn open(&self, session: &Rc<Session>) -> Result<Self::Handle, IndexError> {
         let index = S::Index::open(session, NAME).await?;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = tables.entry(session.client().slot()).or_insert_with(|| Arc::new(Coalescer::new(self.fault)));
+        let registration = (session.client().slot(), session.client().generation());
+        let table = tables.entry(registration).or_insert_with(|| Arc::new(Coalescer::new(self.fault)));
         let uid = index.uid();
         Ok(Coalesced::new(index, Arc::clone(table), uid))
     }

@@ -9,6 +9,7 @@ use crate::subject::{Access, Coalescing, Subject};
 use crate::{SeedReport, Setup, run_seed};
 use farindex_index::shard::Variant;
 use farindex_index::{PoolIndex, coalesce};
+use farindex_sim::ODDS;
 
 /// What is published is there to be convicted; what is shipped must survive.
 pub const SHIPPED: &str = "repaired";
@@ -42,7 +43,8 @@ impl Trial {
 /// A kind as it is shipped, alone and behind the local lock table.
 fn shipped<S: Subject + Sync + Send>(subject: S) -> [Trial; 2] {
     let coalescing = Coalescing::new(subject.clone(), coalesce::Fault::None);
-    [Trial::new(SHIPPED, false, Setup::default(), subject), Trial::new(SHIPPED, true, Setup::default(), coalescing)]
+    let setup = Setup { many: ODDS / 8, ..Setup::default() };
+    [Trial::new(SHIPPED, false, setup.clone(), subject), Trial::new(SHIPPED, true, setup, coalescing)]
 }
 
 /// All of them.
