@@ -75,7 +75,12 @@ enum Command {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     match &args.command {
         Command::Create { place, size, node, clients, lease, chunk_size, json } => {
-            let options = PoolOptions { client_slots: *clients, lease: *lease, chunk_size: *chunk_size };
+            let options = PoolOptions {
+                client_slots: *clients,
+                lease: *lease,
+                chunk_size: *chunk_size,
+                ..PoolOptions::default()
+            };
             create(place, *size, node, &options, json)
         }
         Command::Stat { place, json } => stat(place, json),

@@ -17,6 +17,8 @@ use std::rc::Rc;
 pub struct Handle<C, T> {
     pub(crate) session: Rc<Session>,
     pub(crate) uid: u64,
+    /// Of the key hash, from the catalog.
+    pub(crate) seed: u64,
     pub(crate) config: C,
     /// One for each memory node: a key's hash tells which.
     pub(crate) tables: Vec<T>,
@@ -40,6 +42,11 @@ impl<C, T> Handle<C, T> {
         &self.tables
     }
 
+    /// Hash of a key in this index.
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(key, self.seed)
+    }
+
     pub(crate) fn table(&self, hash: KeyHash) -> &T {
         &self.tables[hash.part(self.tables.len())]
     }
@@ -47,7 +54,7 @@ impl<C, T> Handle<C, T> {
     /// Begins an operation on one key: its hash, its table, and a pin for it.
     pub(crate) fn begin(&self, kind: OpKind, key: &[u8]) -> Result<(KeyHash, &T, Pin<'_>), IndexError> {
         self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         Ok((hash, self.table(hash), self.session.pin(self.session.span(kind))?))
     }
 

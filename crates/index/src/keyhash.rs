@@ -1,8 +1,13 @@
 //! The one hash of a key that far memory ever sees.
 //!
-//! Invariants: it is xxh3-64 of the key's bytes, cut to 54 bits, on every client and in every version; everything else
-//! (bucket numbers, fingerprints, which memory node) is computed from those 54 bits, so that a block's header is enough to
-//! tell where its entry belongs.
+//! Invariants: it is xxh3-64 of the key's bytes with the index's seed, cut to 54 bits, on every client and in every version;
+//! everything else (bucket numbers, fingerprints, which memory node) is computed from those 54 bits, so that a block's header
+//! is enough to tell where its entry belongs.
+//!
+//! The seed is drawn when an index is created, and the catalog keeps it. So the order of the keys in one index (the order of
+//! its dump) says nothing about their places in another index, and keys that were computed in advance to share a place do not
+//! share it. xxh3 is no cryptographic hash: an attacker who knows the seed, or learns from response times which keys collide,
+//! can still find colliding keys.
 
 /// Bits that are kept.
 pub const HASH_BITS: u32 = 54;
@@ -14,9 +19,14 @@ pub const FINGERPRINT_BITS: u32 = 7;
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// Hash of a key.
-    pub fn of(key: &[u8]) -> Self {
-        KeyHash(xxhash_rust::xxh3::xxh3_64(key) & ((1 << HASH_BITS) - 1))
+    /// Hash of a key in an index with this seed.
+    pub fn of(key: &[u8], seed: u64) -> Self {
+        KeyHash(xxhash_rust::xxh3::xxh3_64_with_seed(key, seed) & ((1 << HASH_BITS) - 1))
+    }
+    /// Hash of a key with the seed 0, which every index of a pool made with
+    /// [`PoolOptions::unseeded`](farindex_pool::PoolOptions::unseeded) has.
+    pub fn unseeded(key: &[u8]) -> Self {
+        Self::of(key, 0)
     }
     /// From the 54 bits that a block's header keeps.
     pub const fn from_bits(bits: u64) -> Self {
@@ -51,7 +61,10 @@ mod tests {
     /// What is stored remotely must not change with a version of a library.
     #[test]
     fn the_hash_is_fixed_for_ever() {
-        assert_eq!(KeyHash::of(b"").bits(), 0x2D06_8005_38D3_94C2 & ((1 << 54) - 1));
-        assert_eq!(KeyHash::of(b"farindex").bits(), 698_187_009_307_099);
+        assert_eq!(KeyHash::unseeded(b"").bits(), 0x2D06_8005_38D3_94C2 & ((1 << 54) - 1));
+        assert_eq!(KeyHash::unseeded(b"farindex").bits(), 698_187_009_307_099);
+        // Of xxHash's own test vectors.
+        assert_eq!(KeyHash::of(b"", 0x9E37_79B1_85EB_CA8D).bits(), 0xA8A6_B918_B2F0_364A & ((1 << 54) - 1));
+        assert_eq!(KeyHash::of(b"farindex", 0x0123_4567_89AB_CDEF).bits(), 7_812_968_982_294_306);
     }
 }

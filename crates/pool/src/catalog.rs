@@ -30,6 +30,8 @@ pub struct IndexInfo {
     pub root: RemotePtr,
     /// The kind's own settings.
     pub config: [u8; CONFIG_LEN],
+    /// Seed of the key hash: every client hashes this index's keys with it.
+    pub seed: u64,
     /// Is it being dropped?
     pub dropping: bool,
     /// Number of its entry.
@@ -81,6 +83,7 @@ fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
         version: entry.version,
         root: RemotePtr::from_bits(entry.root),
         config: entry.config,
+        seed: entry.seed,
         dropping: entry.state == ENTRY_DROPPING,
         entry: i,
     })
@@ -177,7 +180,7 @@ pub async fn new_uid(span: &Span) -> Result<u64, PoolError> {
     Ok(span.faa(header_word(HOME, header::LAST_UID), 1).await? + 1)
 }
 
-/// Adds an index whose memory is ready. Fails, and changes nothing, if the name is taken.
+/// Adds an index whose memory is ready, and draws its seed. Fails, and changes nothing, if the name is taken.
 pub async fn add(
     session: &Session,
     span: &Span,
@@ -204,14 +207,15 @@ pub async fn add(
         entry.name_len = name.len() as u64;
         entry.name[..name.len()].copy_from_slice(name.as_bytes());
         entry.config = *config;
+        entry.seed = pool.superblock(HOME).seed_of(uid);
         entry.checksum = entry.expected_checksum();
         let at = pool.geometry(HOME).entry(slot);
         let mut batch = span.batch();
         batch.write(at.add(8), session.endpoint().buf_from(&entry.as_bytes()[8..]));
         batch.write_words(at, &[ENTRY_READY]);
         batch.post().await?;
-        let name = name.to_owned();
-        Ok(IndexInfo { name, uid, kind, version, root, config: *config, dropping: false, entry: slot })
+        let (name, seed) = (name.to_owned(), entry.seed);
+        Ok(IndexInfo { name, uid, kind, version, root, config: *config, seed, dropping: false, entry: slot })
     })
     .await
 }

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// "FARINDEX" in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
 /// Version of everything in this module.
-pub const FORMAT_VERSION: u64 = 1;
+pub const FORMAT_VERSION: u64 = 2;
 
 /// The constant part of a node's first bytes. Written once, checked by everyone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -38,8 +38,10 @@ pub struct Superblock {
     pub lease_ms: u64,
     /// Non-zero where bytes that were never allocated are known to be zero.
     pub zeroed: u64,
+    /// What [`seed_of`](Self::seed_of) draws the seeds of the indexes from. Random, or chosen by the pool's creator.
+    pub hash_key: u64,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
     /// xxh3-64 of all bytes before it.
     pub checksum: u64,
 }
@@ -53,7 +55,18 @@ impl Superblock {
     pub fn expected_checksum(&self) -> u64 {
         xxhash_rust::xxh3::xxh3_64(&self.as_bytes()[..SUPERBLOCK_LEN - 8])
     }
+
+    /// The seed of a new index with this uid. The hash key [`UNSEEDED`] gives every index the seed 0.
+    pub fn seed_of(&self, uid: u64) -> u64 {
+        match self.hash_key {
+            UNSEEDED => 0,
+            key => xxhash_rust::xxh3::xxh3_64_with_seed(&uid.to_le_bytes(), key),
+        }
+    }
 }
+
+/// The hash key of a pool in which every index has the seed 0, so that keys lie at the same places in every run.
+pub const UNSEEDED: u64 = 0;
 
 /// One client's slot, on node 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -129,8 +142,10 @@ pub struct CatalogEntry {
     pub name: [u8; MAX_NAME],
     /// The kind's own settings.
     pub config: [u8; CONFIG_LEN],
+    /// Seed of the key hash, which decides where keys lie. It never changes.
+    pub seed: u64,
     /// Zero.
-    pub reserved: [u8; 72],
+    pub reserved: [u8; 64],
 }
 
 /// The entry names no index.

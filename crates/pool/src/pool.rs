@@ -4,8 +4,11 @@
 //! all its nodes are whole and agree with each other and with the fabric.
 
 use crate::PoolError;
-use crate::layout::{FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MIN_CHUNK, Superblock, header, header_word};
+use crate::layout::{
+    FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MIN_CHUNK, Superblock, UNSEEDED, header, header_word,
+};
 use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr, Span};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -19,11 +22,21 @@ pub struct PoolOptions {
     pub lease: Duration,
     /// Bytes of one chunk; `None` picks one that suits the region.
     pub chunk_size: Option<u64>,
+    /// What the seeds of the indexes are drawn from; `None` draws it at random, as pools need that others write to. Runs
+    /// that are to be the same each time fix it: tests, simulations, benchmarks.
+    pub hash_key: Option<u64>,
+}
+
+impl PoolOptions {
+    /// The defaults, and the same seed (0) for every index: keys lie at the same places in every run.
+    pub fn unseeded() -> Self {
+        PoolOptions { hash_key: Some(UNSEEDED), ..PoolOptions::default() }
+    }
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        PoolOptions { client_slots: 64, lease: Duration::from_secs(10), chunk_size: None }
+        PoolOptions { client_slots: 64, lease: Duration::from_secs(10), chunk_size: None, hash_key: None }
     }
 }
 
@@ -57,7 +70,9 @@ impl Pool {
                 return Err(PoolError::Exists(info.node));
             }
         }
-        let pool_id = pool_id(endpoint, &fabric);
+        let [hash_key, id, more_id] = random_words(endpoint, &fabric);
+        let pool_id = [id, more_id];
+        let hash_key = options.hash_key.unwrap_or(hash_key);
         let mut superblocks = Vec::with_capacity(infos.len());
         for info in &infos {
             let chunk_size = match options.chunk_size {
@@ -90,7 +105,8 @@ impl Pool {
                 client_slots: slots,
                 lease_ms,
                 zeroed: 0,
-                reserved: [0; 3],
+                hash_key,
+                reserved: [0; 2],
                 checksum: 0,
             };
             superblocks.push(superblock);
@@ -202,13 +218,14 @@ fn geometry_of(block: &Superblock) -> Geometry {
     Geometry { chunk_size: block.chunk_size, chunks: block.chunks, client_slots: block.client_slots }
 }
 
-/// Unlike any other pool's: of the identity that the fabric gives to a new client, the time and the address of a local.
-fn pool_id(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 2] {
+/// Words unlike those of any other pool, and none of them zero. The standard library keys its hasher with random bits of the
+/// system, so they are random on a fabric as well whose identities are only counted.
+fn random_words(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 3] {
     let identity = fabric.new_identity();
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let seed = [identity.token, identity.pid, identity.started, endpoint.now().as_nanos() as u64];
-    let hash = xxhash_rust::xxh3::xxh3_128_with_seed(seed.as_bytes(), wall.as_nanos() as u64);
-    [hash as u64, (hash >> 64) as u64]
+    let unique = (identity.token, identity.pid, identity.started, endpoint.now(), wall);
+    let random = RandomState::new();
+    std::array::from_fn(|i| random.hash_one((i, unique)).max(1))
 }
 
 const STEP: u64 = 64 << 10;

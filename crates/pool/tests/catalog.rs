@@ -140,7 +140,7 @@ fn a_damaged_entry_is_reported_and_hides_no_other() {
     let entry = rig.pool.geometry(HOME).entry(0);
     let whole = rig.peek(entry, 32);
     let mut rng = Rng::new(9);
-    for word in [0, 1, 2, 3, 4, 5, 6, 14, 22, 31] {
+    for word in [0, 1, 2, 3, 4, 5, 6, 14, 22, 23, 31] {
         rig.poke(entry.add(word * 8), &[rng.next() | 4]);
         let error = member.run(catalog::list(&rig.pool, &span)).expect_err("reported");
         assert!(matches!(error, PoolError::Corrupt { at, .. } if at == entry), "{error}");

@@ -136,7 +136,7 @@ fn run(seed: u64) -> Result<Rc<Counts>, String> {
     let lease = Duration::from_millis(dice.pick(&[1, 5, 50, 500]).unwrap_or(50));
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
-        let options = PoolOptions { client_slots: 4, lease, chunk_size: Some(16 << 10) };
+        let options = PoolOptions { client_slots: 4, lease, chunk_size: Some(16 << 10), ..PoolOptions::default() };
         Pool::create(fabric, &harness.connect(), &options).await
     });
     let pool = made.map_err(|outcome| outcome.to_string())?.map_err(|error| error.to_string())?;
@@ -224,7 +224,12 @@ fn beside_dead_candidates(seed: u64) -> Result<(), String> {
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
-        let options = PoolOptions { client_slots: 8, lease: Duration::from_secs(1), chunk_size: Some(16 << 10) };
+        let options = PoolOptions {
+            client_slots: 8,
+            lease: Duration::from_secs(1),
+            chunk_size: Some(16 << 10),
+            ..PoolOptions::default()
+        };
         Pool::create(fabric, &harness.connect(), &options).await
     });
     let pool = made.map_err(|outcome| outcome.to_string())?.map_err(|error| error.to_string())?;

@@ -4,8 +4,9 @@ mod common;
 
 use common::{CHUNK, create, open, peek, poke, region, small};
 use farindex_fabric::{MemoryFabric, NodeId, RemotePtr};
-use farindex_pool::layout::{HOME, MAGIC, Superblock, header};
+use farindex_pool::layout::{HOME, MAGIC, Superblock, UNSEEDED, header};
 use farindex_pool::{PoolError, PoolOptions};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -85,7 +86,7 @@ fn every_bad_pool_is_refused_with_its_reason() {
     poke(&newer, at(0).add(8), &[7]);
     assert_eq!(
         refusal(&newer),
-        "the pool has format version 7, this program reads version 1; use the farindex release that wrote it, or dump \
+        "the pool has format version 7, this program reads version 2; use the farindex release that wrote it, or dump \
          and reload"
     );
 
@@ -121,6 +122,39 @@ fn every_flipped_bit_of_a_superblock_is_refused() {
     }
     poke(&fabric, at(0), &block);
     open(&fabric).expect("whole again");
+}
+
+/// Indexes draw their seeds from it.
+#[test]
+fn the_hash_key_is_random_unless_it_is_chosen_and_every_client_finds_the_same() {
+    let key_of = |options: &PoolOptions| {
+        let fabric = memory(1, region(8, 8));
+        let made = create(&fabric, options).expect("created").superblock(HOME).hash_key;
+        assert_eq!(open(&fabric).expect("opened").superblock(HOME).hash_key, made);
+        made
+    };
+    let random: BTreeSet<u64> = (0..100).map(|_| key_of(&small())).collect();
+    assert_eq!(random.len(), 100, "no two pools have the same");
+    // Half of all bits of random words are set: 3,200, and with a standard deviation of 40 certainly between these.
+    let ones: u32 = random.iter().map(|key| key.count_ones()).sum();
+    assert!((2800..3600).contains(&ones), "{ones}");
+    assert!(!random.contains(&UNSEEDED));
+    for hash_key in [UNSEEDED, 1, u64::MAX] {
+        assert_eq!(key_of(&PoolOptions { hash_key: Some(hash_key), ..small() }), hash_key);
+    }
+}
+
+#[test]
+fn indexes_have_different_seeds_unless_the_pool_is_unseeded() {
+    let seeds = |hash_key| {
+        let pool = create(&memory(1, region(8, 8)), &PoolOptions { hash_key, ..small() }).expect("created");
+        (1..=1000).map(|uid| pool.superblock(HOME).seed_of(uid)).collect::<BTreeSet<u64>>()
+    };
+    assert_eq!(seeds(Some(UNSEEDED)), BTreeSet::from([0]));
+    assert_eq!(seeds(Some(7)).len(), 1000);
+    assert_eq!(seeds(Some(7)), seeds(Some(7)));
+    assert!(seeds(Some(7)).is_disjoint(&seeds(Some(8))));
+    assert!(seeds(None).is_disjoint(&seeds(None)));
 }
 
 #[test]

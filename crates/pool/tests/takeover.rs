@@ -14,7 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn rig() -> Rig {
-    let options = PoolOptions { client_slots: 8, lease: Duration::from_millis(60), chunk_size: Some(CHUNK) };
+    let options = PoolOptions {
+        client_slots: 8,
+        lease: Duration::from_millis(60),
+        chunk_size: Some(CHUNK),
+        ..PoolOptions::default()
+    };
     Rig::with(1, region(8, 8), &options)
 }
 
@@ -181,7 +186,12 @@ fn mortals(delivery: Delivery) -> (Arc<Mortal>, Pool) {
     let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory").with_delivery(delivery);
     let fabric = Arc::new(Mortal { inner, gone: Mutex::default() });
     let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
-    let options = PoolOptions { client_slots: 8, lease: Duration::from_secs(100), chunk_size: Some(CHUNK) };
+    let options = PoolOptions {
+        client_slots: 8,
+        lease: Duration::from_secs(100),
+        chunk_size: Some(CHUNK),
+        ..PoolOptions::default()
+    };
     let pool = block_on(&endpoint, Pool::create(fabric.clone(), &endpoint, &options)).expect("created");
     (fabric, pool)
 }

@@ -485,7 +485,8 @@ fn drive<A: Access>(
     freezing: (u32, u32),
     report: &mut SeedReport,
 ) -> Result<(), String> {
-    let options = PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10) };
+    let options =
+        PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
     let preparing = Dice::new(dice.word(), WORKERS);
     let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let prepare = prepare(access.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);

@@ -38,7 +38,7 @@ pub(crate) fn a_bit_turns_over(seed: u64) -> Option<String> {
     };
     let (fabric, harness) = (sim.fabric(), sim.harness());
     let made = sim.block_on(async move {
-        let pool = Pool::create(fabric, &harness.connect(), &PoolOptions::default()).await?;
+        let pool = Pool::create(fabric, &harness.connect(), &PoolOptions::unseeded()).await?;
         let index = index_of(&pool, &harness, true).await?;
         for i in 0..KEYS {
             index.insert(&i.to_le_bytes(), &value(i)).await?;

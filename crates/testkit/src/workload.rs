@@ -48,7 +48,7 @@ fn keys_at(place: u64, bits: u32, count: u64, next: &mut u64) -> Vec<Vec<u8>> {
     while (keys.len() as u64) < count {
         *next += 1;
         let key = format!("k{next}").into_bytes();
-        if KeyHash::of(&key).bits() & mask == place & mask {
+        if KeyHash::unseeded(&key).bits() & mask == place & mask {
             keys.push(key);
         }
     }

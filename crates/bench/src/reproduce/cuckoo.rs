@@ -140,7 +140,7 @@ impl Table {
         let sim = Sim::new(1, SimConfig { nodes: 1, node_len, model: Some(preset.clone()), ..unbounded })?;
         let clients = preset.compute_nodes * preset.clients_per_node;
         let (fabric, harness) = (sim.fabric(), sim.harness());
-        let options = PoolOptions { client_slots: clients as u64 + 2, ..PoolOptions::default() };
+        let options = PoolOptions { client_slots: clients as u64 + 2, ..PoolOptions::unseeded() };
         let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
         let pool = made.map_err(cut_short)??;
         let config = Config { slots, width, associativity, lookup, threshold: THRESHOLD, alpha: 100.0 };

@@ -35,13 +35,13 @@ pub struct Filled {
 }
 
 fn home(key: u64, slots: usize) -> usize {
-    let place = KeyHash::of(&key.to_le_bytes()).bits().reverse_bits();
+    let place = KeyHash::unseeded(&key.to_le_bytes()).bits().reverse_bits();
     ((u128::from(place) * slots as u128) >> 64) as usize
 }
 
 /// What a slot has of a key whose record lies elsewhere; zero is an empty slot's.
 fn signature(key: u64) -> u8 {
-    geometry::signature(KeyHash::of(&key.to_le_bytes())).max(1)
+    geometry::signature(KeyHash::unseeded(&key.to_le_bytes())).max(1)
 }
 
 /// Where records of so many bytes lie; each begins with its key.

@@ -106,7 +106,7 @@ fn nameless<T>(directory: &Path, make: impl FnOnce(PathBuf) -> Result<T, Failure
 const SHM: &str = "/dev/shm";
 
 pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> Result<Pool, Failure> {
-    let options = PoolOptions::default();
+    let options = PoolOptions::unseeded();
     let shm = |path: PathBuf| {
         let url = PoolUrl::Shm { paths: vec![path] };
         Ok(Pool::create_at(&url, Some(size), &options)?)
@@ -121,7 +121,7 @@ pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> R
 
 /// The pool behind memory nodes: the one that is there, or a new one.
 fn open_or_create(url: &PoolUrl) -> Result<Pool, Failure> {
-    match Pool::create_at(url, None, &PoolOptions::default()) {
+    match Pool::create_at(url, None, &PoolOptions::unseeded()) {
         Err(Error::Pool(PoolError::Exists(_))) => Ok(Pool::open_at(url)?),
         made => Ok(made?),
     }
@@ -187,7 +187,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                         (Some(url), _) => open_or_create(url)?,
                         (None, FabricKind::Ucx | FabricKind::Verbs) => {
                             let started = daemon.insert(Daemon::start(run.fabric.name(), run.size, run.poll)?);
-                            Pool::create_at(&started.url()?, None, &PoolOptions::default())?
+                            Pool::create_at(&started.url()?, None, &PoolOptions::unseeded())?
                         }
                         (None, fabric) => make_pool(fabric, run.path.as_deref(), run.size)?,
                     };

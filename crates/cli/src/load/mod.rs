@@ -16,7 +16,7 @@ use records::{Column, Record, Records, Reject, Rules};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs::File;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -181,7 +181,8 @@ struct Loader {
     index: Index,
     mode: Mode,
     lanes: usize,
-    hasher: foldhash::fast::FixedState,
+    /// Random, so that no file can be written whose keys all go to one lane.
+    hasher: RandomState,
     stop: Arc<AtomicBool>,
     tally: Rc<RefCell<Tally>>,
 }
@@ -272,7 +273,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         index,
         mode: args.mode,
         lanes: usize::from(args.in_flight),
-        hasher: foldhash::fast::FixedState::default(),
+        hasher: RandomState::new(),
         stop: Arc::clone(&stop),
         tally: Rc::clone(&tally),
     };

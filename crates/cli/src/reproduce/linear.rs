@@ -122,7 +122,7 @@ struct Counted {
 
 impl Bare {
     fn hash(&self, key: u64) -> KeyHash {
-        KeyHash::of(&(key ^ self.salt << 40).to_le_bytes())
+        KeyHash::unseeded(&(key ^ self.salt << 40).to_le_bytes())
     }
     fn home(&self, key: u64) -> u64 {
         ((u128::from(self.hash(key).bits().reverse_bits()) * u128::from(self.slots)) >> 64) as u64

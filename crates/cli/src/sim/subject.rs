@@ -200,7 +200,7 @@ async fn prepare(
     harness: Endpoint,
     keepers: &[(farindex_sim::Client, Endpoint)],
 ) -> Result<Vec<Process>, IndexError> {
-    let options = PoolOptions { client_slots: keepers.len() as u64 + 2, ..PoolOptions::default() };
+    let options = PoolOptions { client_slots: keepers.len() as u64 + 2, ..PoolOptions::unseeded() };
     let pool = Pool::create(fabric, &harness, &options).await?;
     let mut processes = Vec::new();
     for (keeper, endpoint) in keepers {

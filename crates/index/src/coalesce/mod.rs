@@ -77,7 +77,7 @@ use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_pool::PoolError;
 use std::sync::Arc;
-use table::{Answer, Arrival, Key, Lane, Lead, Wait, Waited};
+use table::{Answer, Arrival, Lane, Lead, Wait, Waited};
 
 /// Published faults, for checkers to convict. Nobody else should ask for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -172,7 +172,7 @@ impl<I: HashIndex> Coalesced<I> {
 
     async fn write(&self, what: What, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
         self.check_lengths(key, value)?;
-        let mut lead = match self.table.arrive(Lane::Writes, Key::of(self.uid, key), Some((what, value))) {
+        let mut lead = match self.table.arrive(Lane::Writes, self.table.key(self.uid, key), Some((what, value))) {
             Arrival::Lead(lead) => lead,
             Arrival::Wait(wait) => match wait.await {
                 Waited::Answered(Answer::Wrote(wrote)) => return wrote,
@@ -222,7 +222,7 @@ impl<I: HashIndex> HashIndex for Coalesced<I> {
 
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
-        match self.table.arrive(Lane::Gets, Key::of(self.uid, key), None) {
+        match self.table.arrive(Lane::Gets, self.table.key(self.uid, key), None) {
             Arrival::Lead(lead) => self.lead_get(lead, key).await,
             Arrival::Wait(wait) => self.wait_get(wait, key).await,
         }
@@ -233,7 +233,7 @@ impl<I: HashIndex> HashIndex for Coalesced<I> {
         let (mut leads, mut parts) = (Vec::new(), Vec::new());
         for (place, key) in keys.iter().enumerate() {
             let asked = Asked { place, key };
-            match self.table.arrive(Lane::Gets, Key::of(self.uid, key), None) {
+            match self.table.arrive(Lane::Gets, self.table.key(self.uid, key), None) {
                 Arrival::Lead(lead) => leads.push((asked, lead)),
                 Arrival::Wait(wait) => parts.push(Part::Wait(asked, wait)),
             }

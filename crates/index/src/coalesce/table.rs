@@ -13,6 +13,7 @@ use crate::{IndexError, Value};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -24,6 +25,8 @@ const KEPT: usize = 16;
 /// What runs and waits on one compute node, key by key. Shared by its threads; see [the module](super).
 pub struct Coalescer {
     shards: Box<[Shard]>,
+    /// Random, so that nobody can choose keys that fill one shard.
+    seed: u64,
     fault: Fault,
 }
 
@@ -70,10 +73,7 @@ pub(super) struct Key<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Key<'a> {
-    pub(super) fn of(uid: u64, bytes: &'a [u8]) -> Self {
-        Key { uid, hash: KeyHash::of(bytes).bits(), bytes }
-    }
+impl Key<'_> {
     fn is(&self, entry: &Entry) -> bool {
         self.hash == entry.hash && self.uid == entry.uid && self.bytes == entry.key.as_slice()
     }
@@ -147,7 +147,8 @@ impl Default for Coalescer {
 impl Coalescer {
     /// An empty table.
     pub fn new(fault: Fault) -> Self {
-        Coalescer { shards: (0..SHARDS).map(|_| Shard::default()).collect(), fault }
+        let seed = RandomState::new().hash_one(());
+        Coalescer { shards: (0..SHARDS).map(|_| Shard::default()).collect(), seed, fault }
     }
     /// Bytes that it takes: what it has room for, and the values of waiting writes.
     pub fn bytes(&self) -> u64 {
@@ -167,6 +168,11 @@ impl Coalescer {
     /// Keys on which something runs or waits.
     pub fn busy_keys(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+    }
+
+    /// This key of this index.
+    pub(super) fn key<'a>(&self, uid: u64, bytes: &'a [u8]) -> Key<'a> {
+        Key { uid, hash: KeyHash::of(bytes, self.seed).bits(), bytes }
     }
 
     fn shard(&self, key: &Key<'_>) -> MutexGuard<'_, Vec<Entry>> {

@@ -87,7 +87,7 @@ pub(crate) trait SlottedIndex:
     /// Inserts, updates or upserts.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         let table = self.table(hash);
         let span = self.session.span(mode.kind());
         let (record, mut along) = Record::new(&self.session, &span, table.root().node(), (hash, key, value)).await?;

@@ -207,9 +207,10 @@ pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: B
     }
 }
 
-/// The frozen entries, and what becomes of them. A record that fits behind a head goes there.
+/// The frozen entries of an index with this seed, and what becomes of them. A record that fits behind a head goes there.
 pub(crate) async fn entries(
     pin: &Pin<'_>,
+    seed: u64,
     from: &Segment,
     region: u64,
     mut still: Buf,
@@ -226,7 +227,7 @@ pub(crate) async fn entries(
             Slot::Tiny { key, .. } => {
                 let key = still.bytes().get(first * 8..first * 8 + key).unwrap_or_default();
                 let form = Form::Head(slot::restamped(head, stamp));
-                entries.push(Entry { source, hash: KeyHash::of(key), form, leaves: None });
+                entries.push(Entry { source, hash: KeyHash::of(key, seed), form, leaves: None });
             }
             Slot::Inline { tag, key, value, .. } => {
                 let words = still.words_mut().get_mut(first + 1..first + step).unwrap_or_default();
@@ -238,7 +239,7 @@ pub(crate) async fn entries(
                 let (key, rest) = bytes.split_at_checked(key).unwrap_or_default();
                 let value = rest.get(..value).unwrap_or_default();
                 let form = Form::Inline { key: key.to_vec(), value: value.to_vec() };
-                entries.push(Entry { source, hash: KeyHash::of(key), form, leaves: None });
+                entries.push(Entry { source, hash: KeyHash::of(key, seed), form, leaves: None });
             }
             Slot::Heap { ptr, units, .. } => {
                 let len = units as usize * UNIT;

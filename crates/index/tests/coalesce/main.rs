@@ -189,7 +189,7 @@ fn linearizable_over_shard() {
         let (recorder, stamps) = (Recorder::new(), Rc::new(Stamps::new()));
         let fabric = sim.fabric();
         let endpoint = sim.harness().connect();
-        let options = PoolOptions { client_slots: 4, ..PoolOptions::default() };
+        let options = PoolOptions { client_slots: 4, ..PoolOptions::unseeded() };
         let pool = sim.block_on(async move { Pool::create(fabric, &endpoint, &options).await.unwrap() }).unwrap();
         for node in 0..2 {
             let process = sim.client();

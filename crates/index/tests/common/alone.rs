@@ -18,7 +18,7 @@ pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncF
     let identity = fabric.new_identity();
     let endpoint = fabric.connect(&identity).expect("a connection");
     Executor::new().block_on(&endpoint, async {
-        let pool = Pool::create(fabric.clone(), &endpoint, &PoolOptions::default()).await.expect("a pool");
+        let pool = Pool::create(fabric.clone(), &endpoint, &PoolOptions::unseeded()).await.expect("a pool");
         let client = Client::register(&pool, identity, &endpoint).await.expect("a slot");
         let session = Rc::new(client.session(endpoint.clone()));
         let index = I::create(&session, "test", &config).await.expect("an index");

@@ -88,9 +88,11 @@ pub struct Ctx {
 }
 
 impl Ctx {
+    /// A pool of unseeded indexes, unless `options` chooses a hash key: what a test counts is then the same each time.
     pub async fn pool(&self, options: &PoolOptions) -> Pool {
         let endpoint = self.connect(&self.fabric.new_identity()).unwrap();
-        Pool::create(Arc::clone(&self.fabric), &endpoint, options).await.unwrap()
+        let options = PoolOptions { hash_key: options.hash_key.or(PoolOptions::unseeded().hash_key), ..*options };
+        Pool::create(Arc::clone(&self.fabric), &endpoint, &options).await.unwrap()
     }
     fn connect(&self, identity: &farindex_fabric::Identity) -> Result<Endpoint, FabricError> {
         let endpoint = self.fabric.connect(identity)?;

@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_millis(50);
 const HELD: u64 = 1;
 
 fn places(name: &str, table: &Segment) -> [u64; 3] {
-    first_slots(KeyHash::of(name.as_bytes()), table, 1)
+    first_slots(KeyHash::unseeded(name.as_bytes()), table, 1)
 }
 
 /// The first name for which this holds.
@@ -123,7 +123,7 @@ fn world() -> (Sim, Pool) {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
-    let options = PoolOptions { chunk_size: Some(16 << 10), lease: LEASE, ..PoolOptions::default() };
+    let options = PoolOptions { chunk_size: Some(16 << 10), lease: LEASE, ..PoolOptions::unseeded() };
     let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
     (sim, made.expect("done").expect("a pool"))
 }

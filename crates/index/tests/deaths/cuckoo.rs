@@ -63,7 +63,7 @@ fn is_present(kind: Kind<Place>) -> bool {
 /// Keys whose first places are the places of this one in the smallest table, which they take if they come first.
 fn squatters(key: &str) -> Vec<String> {
     let table = Segment { generation: 0, start: RemotePtr::new(NodeId::new(0), 64), regions: 1, width: 32 };
-    let places = |name: &str| first_slots(KeyHash::of(name.as_bytes()), &table, 1);
+    let places = |name: &str| first_slots(KeyHash::unseeded(name.as_bytes()), &table, 1);
     let squatter = |place: u64| keys_at(0, 0).find(|name| name != key && places(name)[0] == place);
     places(key).into_iter().filter_map(squatter).collect()
 }

@@ -126,7 +126,7 @@ impl Mortal for Race {
         let depth = self.config().max_depth;
         for suffix in 0..1 << depth {
             let names = (0u64..).map(|i| format!("dummy {i}").into_bytes());
-            let names = names.filter(|name| KeyHash::of(name).bits() & ((1 << depth) - 1) == suffix);
+            let names = names.filter(|name| KeyHash::unseeded(name).bits() & ((1 << depth) - 1) == suffix);
             let mut filled = Vec::new();
             for name in names {
                 match self.insert(&name, b"").await {

@@ -96,7 +96,7 @@ impl<I: Mortal> Shared<I> {
     /// Makes a pool in this world, and the index ready in it.
     pub(crate) fn begin(&self, sim: &Sim, lease: Duration) -> Pool {
         let (harness, fabric) = (sim.harness(), sim.fabric());
-        let options = PoolOptions { client_slots: 6, lease, chunk_size: Some(16 << 10) };
+        let options = PoolOptions { client_slots: 6, lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
         let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
         let pool = made.expect("done").expect("a pool");
         sim.block_on(self.clone().prepare(pool.clone(), sim.harness())).expect("done").expect("prepared");

@@ -63,7 +63,7 @@ fn appends(kind: Kind<Place>) -> bool {
 /// Names that no other part of these tests uses, of keys of one segment.
 fn dummies(suffix: u64, depth: u32) -> impl Iterator<Item = Vec<u8>> {
     let names = (0_u64..).map(|i| format!("dummy {i}").into_bytes());
-    names.filter(move |name| KeyHash::of(name).bits() & ((1 << depth) - 1) == suffix)
+    names.filter(move |name| KeyHash::unseeded(name).bits() & ((1 << depth) - 1) == suffix)
 }
 
 fn taken(table: &Table, suffix: u64) -> usize {

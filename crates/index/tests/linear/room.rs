@@ -77,7 +77,7 @@ fn whoever_comes_early_leaves_room_for_what_is_moved() {
     let config = SimConfig { node_len: 8 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
-    let options = PoolOptions { chunk_size: Some(16 << 10), ..PoolOptions::default() };
+    let options = PoolOptions { chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
     let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
     let pool = made.expect("done").expect("a pool");
     let (index, stale) = sim.block_on(hold(pool.clone(), sim.harness())).expect("done").expect("held");

@@ -37,7 +37,7 @@ fn in_threads(len: u64, config: shard::Config, threads: u64, body: impl AsyncFn(
     let identity = fabric.new_identity();
     let endpoint = fabric.connect(&identity).unwrap();
     let executor = Executor::new();
-    let pool = executor.block_on(&endpoint, Pool::create(Arc::clone(&fabric), &endpoint, &PoolOptions::default()));
+    let pool = executor.block_on(&endpoint, Pool::create(Arc::clone(&fabric), &endpoint, &PoolOptions::unseeded()));
     let pool = pool.unwrap();
     let client = executor.block_on(&endpoint, Client::register(&pool, identity, &endpoint)).unwrap();
     run(&client, &|executor, endpoint, session| {
@@ -315,7 +315,7 @@ fn memory_comes_back_from_dropped_indexes() {
 #[test]
 fn an_update_never_clobbers_the_key_that_took_over_its_slot() {
     let keys = colliding(8, Some(3), 6);
-    assert!(keys.iter().all(|key| KeyHash::of(key).fingerprint() == 3));
+    assert!(keys.iter().all(|key| KeyHash::unseeded(key).fingerprint() == 3));
     let value = |key: &[u8], i: u64| [key, &i.to_le_bytes()[..]].concat();
     in_threads(16 << 20, fixed(0), 3, async |thread, index| {
         for i in 0..6000u64 {

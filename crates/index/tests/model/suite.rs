@@ -187,7 +187,7 @@ const VALUE_LENS: [usize; 16] = [0, 1, 8, 40, 47, 48, 943, 944, 945, 959, 960, 9
 pub(crate) fn colliding(bits: u32, fp: Option<u64>, count: usize) -> Vec<Vec<u8>> {
     let keys = (0u64..).map(|i| i.to_le_bytes().to_vec());
     let fits = |key: &Vec<u8>| {
-        let hash = KeyHash::of(key);
+        let hash = KeyHash::unseeded(key);
         hash.bits() & ((1 << bits) - 1) == 0 && fp.is_none_or(|fp| hash.fingerprint() == fp)
     };
     keys.filter(fits).take(count).collect()

@@ -26,7 +26,7 @@ async fn warm(race: &Race) -> Vec<[u8; 8]> {
     let shape = race.tables()[0].shape();
     let mut fingerprints = std::collections::BTreeSet::new();
     let usual = |key: &[u8; 8]| {
-        let hash = farindex_index::keyhash::KeyHash::of(key);
+        let hash = race.hash(key);
         let [first, second] = shape.mains(hash);
         first / 2 != second / 2 && fingerprints.insert(farindex_index::race::slot::fingerprint(hash))
     };

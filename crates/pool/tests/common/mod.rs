@@ -22,7 +22,12 @@ pub fn region(chunks: u64, client_slots: u64) -> u64 {
 }
 
 pub fn small() -> PoolOptions {
-    PoolOptions { client_slots: 8, lease: Duration::from_millis(200), chunk_size: Some(CHUNK) }
+    PoolOptions {
+        client_slots: 8,
+        lease: Duration::from_millis(200),
+        chunk_size: Some(CHUNK),
+        ..PoolOptions::default()
+    }
 }
 
 pub fn block_on<T>(endpoint: &Endpoint, future: impl Future<Output = T>) -> T {

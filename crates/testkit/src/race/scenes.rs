@@ -70,7 +70,8 @@ impl Scene {
         let (harness, fabric) = (sim.harness(), sim.fabric());
         let made = sim.block_on(async move {
             let lease = Duration::from_secs(120);
-            let options = PoolOptions { client_slots: CLIENTS + 2, lease, chunk_size: Some(16 << 10) };
+            let options =
+                PoolOptions { client_slots: CLIENTS + 2, lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
             let pool = Pool::create(fabric, &harness.connect(), &options).await?;
             let config = Config { initial_depth: 1, groups: 1, variant, ..Config::default() };
             open(&pool, &harness, Some(config)).await?;

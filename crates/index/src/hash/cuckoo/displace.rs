@@ -177,7 +177,7 @@ impl Displacer<'_> {
                     Slot::Heap { ptr, .. } => blocks.push((i, at, batch.read(ptr, HEADER_LEN))),
                     slot => {
                         if let Some((key, _)) = in_slot(slot, &at) {
-                            add(i, &at, KeyHash::of(&key));
+                            add(i, &at, self.cuckoo.hash(&key));
                         }
                     }
                 }
@@ -219,7 +219,7 @@ impl Displacer<'_> {
         let inline = in_slot(old, from).filter(|_| matches!(old, Slot::Inline { .. }));
         let (record, mut along) = match &inline {
             Some((key, value)) => {
-                let parts = (KeyHash::of(key), key.as_slice(), value.as_slice());
+                let parts = (self.cuckoo.hash(key), key.as_slice(), value.as_slice());
                 let (record, along) = Record::new(session, self.span(), lock.at.node(), parts).await?;
                 (Some(record), along)
             }

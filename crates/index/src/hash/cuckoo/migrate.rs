@@ -11,7 +11,6 @@ use super::places::{Spots, first_slots, place_of};
 use super::{Cuckoo, Table};
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment, signature};
 use crate::slotted::mover::{self, Entry, Form, Moves, corrupt, release, steps};
@@ -45,7 +44,7 @@ impl Moves for Mover<'_> {
     ) -> Result<(), IndexError> {
         mark!("cuckoo move");
         let still = mover::freeze(self.span(), &from, region, seen).await?;
-        let entries = mover::entries(self.pin, &from, region, still).await?;
+        let entries = mover::entries(self.pin, self.cuckoo.seed, &from, region, still).await?;
         self.copy(&from, &to, &entries).await?;
         mover::finish(self.pin, &from, region, cell, &entries).await?;
         self.table.note(0, to.generation, entries.len() as i64);
@@ -175,7 +174,7 @@ impl Mover<'_> {
 
     /// Is a frozen entry at a later place of its key as well?
     async fn was_displaced(&self, segment: &Segment, entry: &Met) -> Result<bool, IndexError> {
-        let hash = KeyHash::of(&entry.key);
+        let hash = self.cuckoo.hash(&entry.key);
         let slot = (entry.at.offset() - segment.start.offset()) / segment.width as u64;
         let Some(place) = place_of(hash, segment, self.table.own.associativity, slot) else {
             return Err(corrupt(entry.at, "an entry lies where none of its key's places is"));

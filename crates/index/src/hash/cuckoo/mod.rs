@@ -167,7 +167,7 @@ impl Cuckoo {
             tables.push(Table::open(&pin, root, seal(session, info.uid), config.pacing(), config.buckets()).await?);
         }
         drop(pin);
-        Ok(Cuckoo { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
+        Ok(Cuckoo { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
     }
 
     /// How often the table that has been moved most has been moved, as far as this worker knows.
@@ -188,7 +188,7 @@ impl Cuckoo {
     /// Displaces entries until there is a free slot at one of the key's places, if there is none; `false` if that takes a larger
     /// table.
     pub async fn displace(&self, key: &[u8]) -> Result<bool, IndexError> {
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         let (table, pin) = (self.table(hash), self.session.pin(self.session.span(OpKind::Maintenance))?);
         if !table.is_checked(pin.epoch()) {
             table.sync(pin.span(), pin.epoch()).await?;

@@ -102,7 +102,7 @@ mod tests {
                 let (small, large) = (of(regions, 0), of(regions * 2, 1));
                 let mut used = vec![0; small.slots() as usize];
                 for i in 0..20_000u64 {
-                    let hash = KeyHash::of(&i.to_le_bytes());
+                    let hash = KeyHash::unseeded(&i.to_le_bytes());
                     let [a, b, c] = first_slots(hash, &small, associativity);
                     assert!(a != b && b != c && a != c, "{a} {b} {c}");
                     let larger = first_slots(hash, &large, associativity);

@@ -51,7 +51,7 @@ impl Cuckoo {
                     for region in 0..segment.regions {
                         let Some(met) = table.met_in(&self.session, &segment, region, damaged).await? else { break };
                         for entry in met {
-                            let hash = KeyHash::of(&entry.key);
+                            let hash = self.hash(&entry.key);
                             if self.place_at(table, &segment, hash, entry.at) == Some(place) {
                                 each(&entry.key, entry.value).await?;
                                 seen += 1;
@@ -145,7 +145,7 @@ impl Cuckoo {
         let (met, wrong) = entries_of(pin.span(), segment, region, slots).await?;
         wrong.into_iter().for_each(|what| problems.add(what));
         for entry in met {
-            let hash = KeyHash::of(&entry.key);
+            let hash = self.hash(&entry.key);
             match self.place_at(table, segment, hash, entry.at) {
                 Some(place) => report.count(BY_PLACE[place], 1),
                 None => problems.add(format!("the entry at {} lies where no lookup comes by", entry.at)),

@@ -22,6 +22,8 @@ use std::collections::BTreeMap;
 /// Somebody who moves regions, under a pin.
 pub(super) struct Mover<'a> {
     pub(super) index: u64,
+    /// Of the index's key hash.
+    pub(super) seed: u64,
     pub(super) table: &'a Table,
     pub(super) pin: &'a Pin<'a>,
 }
@@ -64,7 +66,7 @@ impl Moves for Mover<'_> {
     ) -> Result<(), IndexError> {
         mark!("linear move");
         let still = mover::freeze(self.span(), &from, region, seen).await?;
-        let entries = mover::entries(self.pin, &from, region, still).await?;
+        let entries = mover::entries(self.pin, self.seed, &from, region, still).await?;
         self.place(&to, &entries).await?;
         mover::finish(self.pin, &from, region, cell, &entries).await?;
         self.table.note(0, to.generation, entries.len() as i64);

@@ -211,7 +211,7 @@ impl Linear {
             );
         }
         drop(pin);
-        Ok(Linear { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
+        Ok(Linear { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
     }
 
     /// How often the table that has been moved most has been moved, as far as this worker knows.
@@ -232,7 +232,7 @@ impl SlottedIndex for Linear {
     type Own = Reading;
 
     fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
-        Mover { index: self.uid, table, pin }
+        Mover { index: self.uid, seed: self.seed, table, pin }
     }
 
     async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<(), IndexError> {

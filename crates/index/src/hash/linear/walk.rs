@@ -7,7 +7,6 @@
 use super::migrate::Mover;
 use super::{Linear, Table};
 use crate::audit::{IndexAudit, OnDamage, Problems};
-use crate::keyhash::KeyHash;
 use crate::slotted::geometry::{DONE, Geometry, REGION, ROOT_LEN, Segment};
 use crate::slotted::mover::Moves;
 use crate::slotted::slot::{Slot, frozen};
@@ -128,7 +127,7 @@ impl Linear {
             let (met, wrong) = entries_of(pin.span(), segment, region, slots).await?;
             wrong.into_iter().for_each(|what| problems.add(what));
             for entry in met {
-                let hash = KeyHash::of(&entry.key);
+                let hash = self.hash(&entry.key);
                 places.push((entry.at, segment.home(hash)));
                 keys.push(((hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(&entry.key, 1)), entry.at));
                 audit_entry(&pin, &entry, hash, audit, report, problems).await?;
@@ -157,7 +156,7 @@ impl Linear {
                     if !lock.held(word) {
                         break;
                     }
-                    let mover = Mover { index: self.uid, table, pin: &pin };
+                    let mover = Mover { index: self.uid, seed: self.seed, table, pin: &pin };
                     let busy = mover.look_after(from, next, region).await?;
                     drop(pin);
                     mended += u64::from(busy.is_none());

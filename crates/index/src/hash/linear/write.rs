@@ -135,7 +135,7 @@ impl Op<'_> {
             return self.table.sync(self.span(), self.pin.epoch()).await.map(drop);
         };
         let region = index / REGION;
-        let mover = Mover { index: self.linear.uid(), table: self.table, pin: &self.pin };
+        let mover = Mover { index: self.linear.uid, seed: self.linear.seed, table: self.table, pin: &self.pin };
         // After a while the lock is tried only when it is free: intents of many who try keep everyone from telling that its holder
         // has died.
         let held = self.backoff.is_long() && mover.is_held(segment, region).await?;

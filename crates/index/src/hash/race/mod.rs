@@ -151,7 +151,7 @@ impl Race {
             tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
-        Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
+        Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
     }
 
     /// How many bits the deepest segment has more than at the beginning, as far as this worker knows.
@@ -166,7 +166,7 @@ impl Race {
     /// Writes a block, looks for the key, and does what `mode` says.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         let table = self.table(hash);
         let span = self.session.span(mode.kind());
         let ptr = self.session.alloc(&span, table.node(), block::block_len(key.len(), value.len()) as u64).await?;

@@ -267,7 +267,7 @@ mod tests {
             let shape = Shape { groups };
             let mut used = std::collections::BTreeSet::new();
             for i in 0..4000u64 {
-                let hash = KeyHash::of(&i.to_le_bytes());
+                let hash = KeyHash::unseeded(&i.to_le_bytes());
                 let mains = shape.mains(hash);
                 assert!(mains[0] != mains[1] && mains.iter().all(|main| *main < groups * 2));
                 used.extend(mains);

@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn an_entry_is_free_in_the_generation_after() {
         let ptr = RemotePtr::new(NodeId::new(1), 640);
-        let hash = KeyHash::of(b"key");
+        let hash = KeyHash::unseeded(b"key");
         for generation in 0..4 {
             let entry = Entry::new(hash, 5, ptr, 128, false);
             let word = entry.encode(generation);

@@ -293,7 +293,7 @@ impl SepHash {
             tables.push(Table { directory, views, node, growth: Growth::default(), predictions: Cell::default() });
         }
         drop(pin);
-        let handle = Handle { session: Rc::clone(session), uid: info.uid, config, tables };
+        let handle = Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables };
         Ok(SepHash { handle, geometry })
     }
 
@@ -400,7 +400,7 @@ impl SepHash {
     /// Writes a block, and appends an entry for it, if `mode` says so.
     async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         let table = self.table(hash);
         let len = block::block_len(key.len(), value.len());
         let span = self.session.span(kind);
@@ -443,7 +443,7 @@ fn empty_segment(
 impl HashIndex for SepHash {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         let hit = self.run(OpKind::Get, hash, key, async |op| op.get().await).await?;
         Ok(hit.map(|hit| Value::fetched(hit.buf, hit.value)))
     }

@@ -368,7 +368,7 @@ mod tests {
         use super::super::bucket::OVERFLOW_CLASSES;
         let mut counts = [0u32; OVERFLOW_CLASSES as usize];
         for i in 0..57_000u32 {
-            counts[Places::of(KeyHash::of(&i.to_le_bytes())).overflow_class() as usize] += 1;
+            counts[Places::of(KeyHash::unseeded(&i.to_le_bytes())).overflow_class() as usize] += 1;
         }
         assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
     }
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn torn_patterns_are_those_of_the_rounds_up_to_the_next() {
         let geometry = geometry(2, 5);
-        let places = Places::of(KeyHash::of(b"key"));
+        let places = Places::of(KeyHash::unseeded(b"key"));
         // Four bits for each round: 5 now, in round 1.
         let hash = 0x0987_6543 << 2;
         let sids: Vec<_> = places.torn_patterns(&geometry, hash).collect();

@@ -163,7 +163,7 @@ impl Shard {
             tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
         }
         drop(pin);
-        Ok(Shard { handle: Handle { session: Rc::clone(session), uid: info.uid, config, tables } })
+        Ok(Shard { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
     }
 
     /// How often the table that has grown most has been resized, as far as this worker knows.
@@ -183,7 +183,7 @@ impl Shard {
     /// Writes a block, looks for the key, and does what `mode` says.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
-        let hash = KeyHash::of(key);
+        let hash = self.hash(key);
         let table = self.table(hash);
         let span = self.session.span(mode.kind());
         let block_len = block::block_len(key.len(), value.len());

@@ -26,7 +26,7 @@ fn world() -> (Sim, Pool) {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
-    let options = PoolOptions { client_slots: 6, lease: LEASE, chunk_size: Some(16 << 10) };
+    let options = PoolOptions { client_slots: 6, lease: LEASE, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
     let pool = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
     let pool = pool.expect("done").expect("a pool");
     (sim, pool)
