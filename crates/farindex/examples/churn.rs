@@ -5,6 +5,7 @@
 //! its own and knows what each must hold, so every answer is checked.
 
 use farindex::{IndexConfig, Insert, Pool, PoolOptions, Remove, Session, Update};
+use farindex_pool::layout::ChunkUse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,10 +37,10 @@ fn used_bytes(session: &Session) -> u64 {
     let raw = session.raw();
     let span = raw.span(farindex_fabric::OpKind::Other);
     let node = farindex_fabric::NodeId::new(0);
-    let (_, chunks) = session
-        .block_on(farindex_pool::alloc::chunks::all_descriptors(raw.pool(), &span, node))
+    let chunks = session
+        .block_on(farindex_pool::alloc::chunks::all_chunks(raw.pool(), &span, node))
         .expect("the pool can be read");
-    chunks.iter().filter(|chunk| chunk.state != 0).count() as u64 * raw.pool().geometry(node).chunk_size
+    chunks.iter().filter(|chunk| chunk.used != ChunkUse::Free).count() as u64 * raw.pool().geometry(node).chunk_size
 }
 
 fn main() {

@@ -6,9 +6,9 @@ use crate::url::PoolUrl;
 use crate::{Error, IndexInfo};
 use farindex_fabric::shm::ShmFabric;
 use farindex_fabric::{Endpoint, Fabric, OpKind, Span};
-use farindex_pool::alloc::chunks::all_descriptors;
+use farindex_pool::alloc::chunks::{Chunk, all_chunks};
 use farindex_pool::alloc::classes;
-use farindex_pool::layout::{ChunkDescriptor, ChunkUse, Superblock};
+use farindex_pool::layout::{ChunkUse, Superblock};
 use farindex_pool::{ClientInfo, Pool, PoolError, catalog, clients};
 use serde::Serialize;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub struct NodeUsage {
 }
 
 impl NodeUsage {
-    fn add(&mut self, descriptor: &ChunkDescriptor, chunk_size: u64) {
-        match ChunkUse::from_bits(descriptor.state) {
+    fn add(&mut self, chunk: &Chunk, chunk_size: u64) {
+        match chunk.used {
             ChunkUse::Free => self.free_chunk_bytes += chunk_size,
             ChunkUse::Blocks { class, .. } => {
                 let blocks = classes::blocks(class, chunk_size);
-                let marked: u64 = descriptor.free.iter().map(|word| u64::from(word.count_ones())).sum();
+                let marked: u64 = chunk.free.iter().map(|word| u64::from(word.count_ones())).sum();
                 let free = marked.min(blocks) * classes::bytes(class);
                 self.free_block_bytes += free;
                 self.used_bytes += blocks * classes::bytes(class) - free;
@@ -48,11 +48,11 @@ pub async fn usage(pool: &Pool, span: &Span) -> Result<Vec<NodeUsage>, PoolError
     let mut nodes = Vec::new();
     for node in pool.nodes() {
         let geometry = pool.geometry(node);
-        let (_, descriptors) = all_descriptors(pool, span, node).await?;
+        let chunks = all_chunks(pool, span, node).await?;
         let mut usage = NodeUsage { data_bytes: geometry.chunks * geometry.chunk_size, ..NodeUsage::default() };
-        let never_used = geometry.chunks.saturating_sub(descriptors.len() as u64);
+        let never_used = geometry.chunks.saturating_sub(chunks.len() as u64);
         usage.free_chunk_bytes = never_used * geometry.chunk_size;
-        descriptors.iter().for_each(|descriptor| usage.add(descriptor, geometry.chunk_size));
+        chunks.iter().for_each(|chunk| usage.add(chunk, geometry.chunk_size));
         nodes.push(usage);
     }
     Ok(nodes)

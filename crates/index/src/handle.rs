@@ -93,9 +93,9 @@ pub(crate) async fn create<I: PoolIndex>(
     undo: impl AsyncFnOnce(&Span, &[RemotePtr], u64) -> Result<(), IndexError>,
 ) -> Result<I, IndexError> {
     config.check()?;
-    expect_new(session, name).await?;
+    let largest = expect_new(session, name).await?;
     let span = session.span(OpKind::Other);
-    let uid = catalog::new_uid(&span).await?;
+    let uid = catalog::new_uid(&span, largest).await?;
     let seal = seal(session, uid);
     let nodes = session.pool().nodes();
     let list_len = nodes.len() as u64 * 8;

@@ -133,14 +133,16 @@ pub(crate) fn expect_kind<I: PoolIndex>(info: &IndexInfo) -> Result<I::Config, I
     I::Config::decode(&info.config)
 }
 
-/// May an index of this name be made? Somebody else may take it meanwhile: the catalog has the last word.
-pub(crate) async fn expect_new(session: &Session, name: &str) -> Result<(), IndexError> {
+/// May an index of this name be made? Somebody else may take it meanwhile: the catalog has the last word. Returns the largest
+/// uid in the catalog.
+pub(crate) async fn expect_new(session: &Session, name: &str) -> Result<u64, IndexError> {
     catalog::check_name(name)?;
     let span = session.span(OpKind::Other);
-    if catalog::list(session.pool(), &span).await?.iter().any(|info| info.name == name && !info.dropping) {
+    let all = catalog::list(session.pool(), &span).await?;
+    if all.iter().any(|info| info.name == name && !info.dropping) {
         return Err(PoolError::IndexExists(name.to_owned()).into());
     }
-    Ok(())
+    Ok(all.iter().map(|info| info.uid).max().unwrap_or_default())
 }
 
 /// What the roots of an index bear, and nothing else does.

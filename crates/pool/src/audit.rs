@@ -9,7 +9,7 @@
 //! account: a client that came or went in between has changed what was walked already. Every slot counts its owners, so
 //! the same slot words before and after prove that nobody did.
 
-use crate::alloc::chunks::{all_descriptors, free_blocks};
+use crate::alloc::chunks::{Chunk, all_chunks, free_blocks, marked_bits};
 use crate::alloc::{classes, place};
 use crate::client::slot_words;
 use crate::layout::{ChunkDescriptor, ChunkUse, Geometry};
@@ -153,13 +153,14 @@ impl Audit {
         }
         let geometry = session.pool().geometry(node);
         let Some(chunk) = geometry.chunk_of(ptr) else { return Ok(Some("it lies outside of all chunks".to_owned())) };
-        let buf = span.read(geometry.descriptor(node, chunk), size_of::<ChunkDescriptor>()).await?;
+        let at = geometry.descriptor(node, chunk);
+        let buf = span.read(at, size_of::<ChunkDescriptor>()).await?;
         let Some(descriptor) = buf.parse::<ChunkDescriptor>() else { return Ok(None) };
         let class = classes::of(bytes, geometry.chunk_size);
-        Ok(match (ChunkUse::from_bits(descriptor.state), class) {
+        Ok(match (descriptor.used(at), class) {
             (ChunkUse::Blocks { class: of_chunk, .. }, Some(class)) if of_chunk == class => {
                 match place(&geometry, ptr, class) {
-                    Some((_, bit)) if descriptor.free[bit as usize / 64] >> (bit % 64) & 1 == 1 => {
+                    Some((_, bit)) if descriptor.free()[bit as usize / 64] >> (bit % 64) & 1 == 1 => {
                         Some("its block is marked free".to_owned())
                     }
                     Some(_) => None,
@@ -180,7 +181,7 @@ impl Audit {
         session.flush().await?;
         let mut nodes = Vec::new();
         for node in session.pool().nodes() {
-            nodes.push(all_descriptors(session.pool(), span, node).await?.1);
+            nodes.push(all_chunks(session.pool(), span, node).await?);
         }
         let (others, undisturbed) = self.company(session, span).await?;
         let alone = undisturbed && session.holds_nothing();
@@ -189,8 +190,8 @@ impl Audit {
         let mut pages: Vec<_> = std::mem::take(&mut self.pages).into_iter().collect();
         pages.sort_unstable_by_key(|(page, _)| *page);
         let mut pages = pages.into_iter().peekable();
-        for (node, descriptors) in session.pool().nodes().zip(&nodes) {
-            let counted = self.settle_node(&session.pool().geometry(node), node, descriptors, &mut pages, alone);
+        for (node, chunks) in session.pool().nodes().zip(&nodes) {
+            let counted = self.settle_node(&session.pool().geometry(node), node, chunks, &mut pages, alone);
             report.lost += if alone { counted.held_objects } else { 0 };
             report.nodes.push(counted);
         }
@@ -230,11 +231,11 @@ impl Audit {
         &mut self,
         geometry: &Geometry,
         node: NodeId,
-        descriptors: &[ChunkDescriptor],
+        chunks: &[Chunk],
         pages: &mut Pages,
         alone: bool,
     ) -> NodeReport {
-        let used = descriptors.iter().filter(|descriptor| descriptor.state != 0).count() as u64;
+        let used = chunks.iter().filter(|chunk| chunk.used != ChunkUse::Free).count() as u64;
         let mut report = NodeReport {
             data_bytes: geometry.chunks * geometry.chunk_size,
             free_chunk_bytes: (geometry.chunks - used) * geometry.chunk_size,
@@ -245,24 +246,24 @@ impl Audit {
         };
         self.misplaced(until(geometry.chunk(node, 0)), "lies outside of all chunks", true);
         let mut tails = 0;
-        for (chunk, descriptor) in (0..).zip(descriptors) {
+        for (chunk, found) in (0..).zip(chunks) {
             let at = geometry.chunk(node, chunk);
             let here = until(geometry.chunk(node, chunk + 1));
             let live = here.iter().map(|(_, page)| page.count()).sum::<u64>();
             report.live_objects += live;
             let in_span = tails > 0;
             tails = u64::saturating_sub(tails, 1);
-            match ChunkUse::from_bits(descriptor.state) {
+            match found.used {
                 ChunkUse::Blocks { class, .. } => {
                     let blocks = classes::blocks(class, geometry.chunk_size);
-                    let free = free_blocks(&descriptor.free, blocks);
+                    let free = free_blocks(&found.free, blocks);
                     let held = blocks.saturating_sub(free).saturating_sub(live);
                     report.live_bytes += live * classes::bytes(class);
                     report.free_block_bytes += free * classes::bytes(class);
                     report.held_bytes += held * classes::bytes(class);
                     report.held_objects += held;
                     if alone {
-                        self.check_blocks(geometry, at, class, descriptor, &here);
+                        self.check_blocks(geometry, at, class, found, &here);
                     }
                 }
                 ChunkUse::Span { chunks, .. } => {
@@ -292,7 +293,10 @@ impl Audit {
                     self.misplaced(here, "lies in the midst of a span", alone);
                 }
                 ChunkUse::Free => self.misplaced(here, "lies in a free chunk", alone),
-                ChunkUse::Unknown(bits) => self.problem(format!("the chunk at {at} has the unknown state {bits:#x}")),
+                ChunkUse::Unused | ChunkUse::Damaged(_) => {
+                    let descriptor = geometry.descriptor(node, chunk);
+                    self.problem(format!("the descriptor at {descriptor} of chunk {chunk}, at {at}, is damaged"));
+                }
             }
         }
         self.misplaced(until(geometry.chunk(node, geometry.chunks)), "lies in a chunk that was never taken", alone);
@@ -307,17 +311,10 @@ impl Audit {
         }
     }
 
-    fn check_blocks(
-        &mut self,
-        geometry: &Geometry,
-        at: RemotePtr,
-        class: usize,
-        descriptor: &ChunkDescriptor,
-        live: &[(u64, Page)],
-    ) {
+    fn check_blocks(&mut self, geometry: &Geometry, at: RemotePtr, class: usize, found: &Chunk, live: &[(u64, Page)]) {
         let blocks = classes::blocks(class, geometry.chunk_size);
-        let marked: u64 = descriptor.free.iter().map(|word| u64::from(word.count_ones())).sum();
-        let free = free_blocks(&descriptor.free, blocks);
+        let marked = marked_bits(&found.free);
+        let free = free_blocks(&found.free, blocks);
         if marked != free {
             self.problem(format!("the chunk at {at} has {blocks} blocks, and {} more are marked free", marked - free));
         }
@@ -335,7 +332,7 @@ impl Audit {
             }
             for object in objects.objects(*page) {
                 match place(geometry, object, class) {
-                    Some((_, bit)) if descriptor.free[bit as usize / 64] >> (bit % 64) & 1 == 1 => {
+                    Some((_, bit)) if found.free[bit as usize / 64] >> (bit % 64) & 1 == 1 => {
                         self.problem(format!("the object at {object} is marked free"));
                     }
                     Some(_) => {}

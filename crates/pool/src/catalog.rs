@@ -175,9 +175,15 @@ async fn locked<T>(
     result
 }
 
-/// A number for a new index, unlike any other's.
-pub async fn new_uid(span: &Span) -> Result<u64, PoolError> {
-    Ok(span.faa(header_word(HOME, header::LAST_UID), 1).await? + 1)
+/// A number for a new index, unlike any other's. It must be larger than `largest`, the largest that was read in the catalog
+/// before: numbers are drawn in ascending order, so any other answer comes from a damaged counter.
+pub async fn new_uid(span: &Span, largest: u64) -> Result<u64, PoolError> {
+    let at = header_word(HOME, header::LAST_UID);
+    let last = span.faa(at, 1).await?;
+    match last.checked_add(1).filter(|uid| *uid > largest) {
+        Some(uid) => Ok(uid),
+        None => Err(PoolError::Corrupt { at, what: format!("the last index has number {last}, after {largest}") }),
+    }
 }
 
 /// Adds an index whose memory is ready, and draws its seed. Fails, and changes nothing, if the name is taken.

@@ -173,26 +173,62 @@ impl CatalogEntry {
 
 /// What a chunk is used for, and which of its blocks are free.
 ///
-/// `state`: bits 0-7 [`ChunkUse`], 8-15 size class, 16-31 client slot that took it, 32-63 chunks of the span.
+/// No 64 bytes of it hold bitmap words alone: each line begins with a word that can be checked. So 64 bytes that were
+/// overwritten are noticed, or they are zeros in bitmap words, which only hide free blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ChunkDescriptor {
-    /// See above. Taken by CAS.
-    pub state: u64,
-    /// Zero.
-    pub reserved: [u64; 7],
-    /// A set bit is a free block: FAA gives blocks back, CAS to zero takes those of a word.
-    pub free: [u64; BITMAP_WORDS],
+    /// [`ChunkUse`] as bits, in word 0 of line 0. Taken by CAS.
+    pub lines: [DescriptorLine; 3],
 }
 
-/// Words of a chunk's bitmap.
+/// 64 bytes of a [`ChunkDescriptor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DescriptorLine {
+    /// Of the first line: the chunk's state. Of the others: zero.
+    pub head: u64,
+    /// Zero.
+    pub guard: u64,
+    /// A set bit is a free block: FAA gives blocks back, CAS to zero takes those of a word.
+    pub free: [u64; LINE_WORDS],
+}
+
+/// Bitmap words of one line of a descriptor.
+const LINE_WORDS: usize = 6;
+/// Words of a chunk's bitmap that stand for blocks.
 pub const BITMAP_WORDS: usize = 16;
 /// Bytes of a [`ChunkDescriptor`].
 pub const DESCRIPTOR_LEN: u64 = 192;
-/// Offset of the bitmap within a descriptor.
-pub const DESCRIPTOR_FREE: u64 = 64;
 const _: () = assert!(size_of::<ChunkDescriptor>() == DESCRIPTOR_LEN as usize);
-const _: () = assert!(std::mem::offset_of!(ChunkDescriptor, free) == DESCRIPTOR_FREE as usize);
+const _: () = assert!(BITMAP_WORDS <= 3 * LINE_WORDS);
+
+/// Free blocks of a chunk: a bit for each.
+pub type Bitmap = [u64; BITMAP_WORDS];
+
+/// Address of bitmap word `i` of the descriptor at `descriptor`.
+pub const fn bitmap_word(descriptor: RemotePtr, i: usize) -> RemotePtr {
+    let (line, word) = (i / LINE_WORDS, i % LINE_WORDS);
+    descriptor.add((line * size_of::<DescriptorLine>() + (2 + word) * 8) as u64)
+}
+
+impl ChunkDescriptor {
+    /// What the chunk is used for, as its descriptor at `at` says; [`ChunkUse::Damaged`] if it cannot be believed.
+    pub fn used(&self, at: RemotePtr) -> ChunkUse {
+        let [first, second, third] = &self.lines;
+        let bitmap = self.lines.iter().flat_map(|line| line.free);
+        let zeros = [first.guard, second.head, second.guard, third.head, third.guard];
+        match zeros.into_iter().chain(bitmap.skip(BITMAP_WORDS)).all(|word| word == 0) {
+            true => ChunkUse::from_bits(first.head, at),
+            false => ChunkUse::Damaged(first.head),
+        }
+    }
+    /// Its bitmap.
+    pub fn free(&self) -> Bitmap {
+        let mut words = self.lines.iter().flat_map(|line| line.free);
+        std::array::from_fn(|_| words.next().unwrap_or_default())
+    }
+}
 
 /// Bytes of the largest chunk: its 64-byte blocks just fit the bitmap.
 pub const MAX_CHUNK: u64 = BITMAP_WORDS as u64 * 64 * 64;
@@ -200,9 +236,14 @@ pub const MAX_CHUNK: u64 = BITMAP_WORDS as u64 * 64 * 64;
 pub const MIN_CHUNK: u64 = 16 << 10;
 
 /// What a chunk is used for.
+///
+/// As bits: 0-2 use, 3-15 client slot that took the chunk, 16-47 size class or chunks of the span, 48-63 check. The check
+/// is a hash of the other bits and of the descriptor's address, so a word that some client wrote is told from damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkUse {
-    /// Nothing.
+    /// Nothing, ever: only at the cursor and above it. All bits are zero.
+    Unused,
+    /// Nothing any more.
     Free,
     /// Blocks of one size class.
     Blocks {
@@ -223,31 +264,41 @@ pub enum ChunkUse {
         /// The client slot that took it.
         owner: u16,
     },
-    /// Bits that no client writes.
-    Unknown(u64),
+    /// Bits that no client writes there.
+    Damaged(u64),
 }
 
+/// Bits of a chunk's state below its check.
+const CHECKED_BITS: u32 = 48;
+
 impl ChunkUse {
-    /// From the descriptor's state word.
-    pub fn from_bits(bits: u64) -> Self {
-        let owner = (bits >> 16) as u16;
-        match bits & 0xFF {
-            0 if bits == 0 => ChunkUse::Free,
-            1 => ChunkUse::Blocks { class: (bits >> 8 & 0xFF) as usize, owner },
-            2 => ChunkUse::Span { chunks: (bits >> 32) as u32, owner },
+    /// From the state word of the descriptor at `at`.
+    pub fn from_bits(bits: u64, at: RemotePtr) -> Self {
+        let owner = (bits >> 3 & 0x1FFF) as u16;
+        let number = (bits >> 16) as u32;
+        let used = match bits & 7 {
+            _ if bits == 0 => ChunkUse::Unused,
+            1 => ChunkUse::Blocks { class: number as usize, owner },
+            2 => ChunkUse::Span { chunks: number, owner },
             3 => ChunkUse::SpanTail { owner },
-            _ => ChunkUse::Unknown(bits),
-        }
+            4 => ChunkUse::Free,
+            _ => ChunkUse::Damaged(bits),
+        };
+        if used.to_bits(at) == bits { used } else { ChunkUse::Damaged(bits) }
     }
-    /// As the descriptor's state word.
-    pub fn to_bits(self) -> u64 {
-        match self {
-            ChunkUse::Free => 0,
-            ChunkUse::Blocks { class, owner } => 1 | (class as u64) << 8 | u64::from(owner) << 16,
-            ChunkUse::Span { chunks, owner } => 2 | u64::from(owner) << 16 | u64::from(chunks) << 32,
-            ChunkUse::SpanTail { owner } => 3 | u64::from(owner) << 16,
-            ChunkUse::Unknown(bits) => bits,
-        }
+    /// As the state word of the descriptor at `at`.
+    pub fn to_bits(self, at: RemotePtr) -> u64 {
+        let (used, owner, number) = match self {
+            ChunkUse::Unused => return 0,
+            ChunkUse::Damaged(bits) => return bits,
+            ChunkUse::Blocks { class, owner } => (1, owner, class as u64),
+            ChunkUse::Span { chunks, owner } => (2, owner, u64::from(chunks)),
+            ChunkUse::SpanTail { owner } => (3, owner, 0),
+            ChunkUse::Free => (4, 0, 0),
+        };
+        let bits = used | u64::from(owner) << 3 | number << 16;
+        let check = xxhash_rust::xxh3::xxh3_64_with_seed(&at.to_bits().to_le_bytes(), bits);
+        bits | check >> CHECKED_BITS << CHECKED_BITS
     }
 }
 
@@ -360,6 +411,7 @@ pub const HOME: NodeId = NodeId::new(0);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::FromZeros;
 
     #[test]
     fn the_parts_of_a_node_do_not_overlap() {
@@ -376,15 +428,45 @@ mod tests {
     }
 
     #[test]
-    fn chunk_uses_survive_their_bits() {
+    fn chunk_uses_survive_their_bits_at_their_place_alone() {
+        let at = RemotePtr::new(HOME, 0x5000);
         let uses = [
             ChunkUse::Free,
             ChunkUse::Blocks { class: 35, owner: 63 },
-            ChunkUse::Span { chunks: 1 << 30, owner: 7 },
+            ChunkUse::Span { chunks: u32::MAX, owner: 7 },
             ChunkUse::SpanTail { owner: 1023 },
         ];
         for used in uses {
-            assert_eq!(ChunkUse::from_bits(used.to_bits()), used);
+            let bits = used.to_bits(at);
+            assert_eq!(ChunkUse::from_bits(bits, at), used);
+            assert_ne!(bits, 0, "zero is a chunk that nobody ever took");
+            assert_eq!(ChunkUse::from_bits(bits, at.add(DESCRIPTOR_LEN)), ChunkUse::Damaged(bits));
+            for bit in 0..64 {
+                let flipped = bits ^ 1 << bit;
+                assert_eq!(ChunkUse::from_bits(flipped, at), ChunkUse::Damaged(flipped), "{used:?}, bit {bit}");
+            }
+        }
+        assert_eq!(ChunkUse::from_bits(0, at), ChunkUse::Unused);
+        assert_eq!(ChunkUse::from_bits(u64::MAX, at), ChunkUse::Damaged(u64::MAX));
+    }
+
+    #[test]
+    fn words_that_must_be_zero_lie_within_every_64_bytes_of_a_descriptor() {
+        let at = RemotePtr::new(HOME, 0x5000);
+        let mut whole = ChunkDescriptor::new_zeroed();
+        whole.lines[0].head = ChunkUse::Free.to_bits(at);
+        for i in 0..BITMAP_WORDS {
+            let word = ((bitmap_word(at, i).offset() - at.offset()) / 8) as usize;
+            let mut words: [u64; 24] = zerocopy::transmute!(whole);
+            words[word] = 5 + i as u64;
+            let marked: ChunkDescriptor = zerocopy::transmute!(words);
+            assert_eq!((marked.used(at), marked.free()[i]), (ChunkUse::Free, 5 + i as u64));
+        }
+        for first in 0..=24 - 8 {
+            let mut words: [u64; 24] = zerocopy::transmute!(whole);
+            words[first..first + 8].fill(u64::MAX);
+            let damaged: ChunkDescriptor = zerocopy::transmute!(words);
+            assert!(matches!(damaged.used(at), ChunkUse::Damaged(_)), "words {first} to {}", first + 7);
         }
     }
 }

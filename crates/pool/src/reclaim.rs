@@ -6,10 +6,10 @@
 //! death in the midst of it leaves less to do.
 
 use crate::PoolError;
-use crate::alloc::chunks::all_descriptors;
+use crate::alloc::chunks::all_chunks;
 use crate::alloc::classes;
 use crate::audit::{Audit, PAGE};
-use crate::layout::{BITMAP_WORDS, ChunkUse, DESCRIPTOR_FREE, header, header_word};
+use crate::layout::{BITMAP_WORDS, ChunkUse, bitmap_word, header, header_word};
 use crate::session::Session;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
@@ -41,32 +41,32 @@ impl Audit {
         session.flush().await?;
         let mut nodes = Vec::new();
         for node in session.pool().nodes() {
-            nodes.push(all_descriptors(session.pool(), span, node).await?.1);
+            nodes.push(all_chunks(session.pool(), span, node).await?);
         }
         let alone = self.undisturbed(session, span).await? && session.holds_nothing();
         let mut done = Reclaimed { alone: alone && self.problems.is_empty(), ..Reclaimed::default() };
         if !done.alone {
             return Ok(done);
         }
-        for (node, descriptors) in session.pool().nodes().zip(&nodes) {
+        for (node, chunks) in session.pool().nodes().zip(&nodes) {
             let geometry = session.pool().geometry(node);
             let mut chunk = 0;
-            while let Some(descriptor) = descriptors.get(chunk as usize) {
+            while let Some(found) = chunks.get(chunk as usize) {
                 let mut step = 1;
-                match ChunkUse::from_bits(descriptor.state) {
+                match found.used {
                     ChunkUse::Blocks { class, .. } => {
                         let bytes = classes::bytes(class);
                         let mut lost = [0_u64; BITMAP_WORDS];
                         for block in 0..classes::blocks(class, geometry.chunk_size) {
-                            let free = descriptor.free[block as usize / 64] >> (block % 64) & 1 == 1;
+                            let free = found.free[block as usize / 64] >> (block % 64) & 1 == 1;
                             let at = geometry.chunk(node, chunk).add(block * bytes);
                             lost[block as usize / 64] |= u64::from(!free && !self.has(at)) << (block % 64);
                         }
                         let count = lost.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
-                        let at = geometry.descriptor(node, chunk).add(DESCRIPTOR_FREE);
+                        let at = geometry.descriptor(node, chunk);
                         let mut batch = span.batch();
-                        for (i, bits) in (0..).zip(lost).filter(|(_, bits)| *bits != 0) {
-                            batch.faa(at.add(i * 8), bits);
+                        for (i, bits) in lost.into_iter().enumerate().filter(|(_, bits)| *bits != 0) {
+                            batch.faa(bitmap_word(at, i), bits);
                         }
                         if count > 0 {
                             batch.faa(header_word(node, header::RETURNED + class as u64 * 8), count);
@@ -75,25 +75,23 @@ impl Audit {
                         done.blocks += count;
                         done.bytes += count * bytes;
                     }
-                    ChunkUse::Span { owner, chunks } => {
-                        let tail = ChunkUse::SpanTail { owner }.to_bits();
-                        let behind =
-                            descriptors.iter().skip(chunk as usize + 1).take(chunks.saturating_sub(1) as usize);
-                        let tails = behind.take_while(|descriptor| descriptor.state == tail).count() as u64;
+                    ChunkUse::Span { owner, chunks: of_span } => {
+                        let tail = ChunkUse::SpanTail { owner };
+                        let behind = chunks.iter().skip(chunk as usize + 1).take(of_span.saturating_sub(1) as usize);
+                        let tails = behind.take_while(|behind| behind.used == tail).count() as u64;
                         step += tails;
                         if !self.has(geometry.chunk(node, chunk)) {
-                            let freed =
-                                free_chunks(session, span, node, (chunk, tails), descriptor.state, tail).await?;
+                            let freed = free_chunks(session, span, node, (chunk, tails), found.used, tail).await?;
                             done.chunks += freed;
                             done.bytes += freed * geometry.chunk_size;
                         }
                     }
                     ChunkUse::SpanTail { .. } => {
-                        let freed = free_chunks(session, span, node, (chunk, 0), descriptor.state, 0).await?;
+                        let freed = free_chunks(session, span, node, (chunk, 0), found.used, found.used).await?;
                         done.chunks += freed;
                         done.bytes += freed * geometry.chunk_size;
                     }
-                    ChunkUse::Free | ChunkUse::Unknown(_) => {}
+                    ChunkUse::Free | ChunkUse::Unused | ChunkUse::Damaged(_) => {}
                 }
                 chunk += step;
             }
@@ -108,14 +106,15 @@ async fn free_chunks(
     span: &Span,
     node: NodeId,
     (first, tails): (u64, u64),
-    head: u64,
-    tail: u64,
+    head: ChunkUse,
+    tail: ChunkUse,
 ) -> Result<u64, PoolError> {
     let geometry = session.pool().geometry(node);
     let mut freed = 0;
     for chunk in (first..=first + tails).rev() {
-        let held = if chunk == first { head } else { tail };
-        freed += u64::from(span.cas(geometry.descriptor(node, chunk), held, 0).await? == held);
+        let at = geometry.descriptor(node, chunk);
+        let held = if chunk == first { head } else { tail }.to_bits(at);
+        freed += u64::from(span.cas(at, held, ChunkUse::Free.to_bits(at)).await? == held);
     }
     span.faa(header_word(node, header::FREE_CHUNKS), freed).await?;
     Ok(freed)

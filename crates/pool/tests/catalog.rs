@@ -15,7 +15,7 @@ const CONFIG: [u8; CONFIG_LEN] = [7; CONFIG_LEN];
 
 async fn add(session: &Session, name: &str) -> Result<catalog::IndexInfo, PoolError> {
     let span = session.span(OpKind::Other);
-    let uid = catalog::new_uid(&span).await?;
+    let uid = catalog::new_uid(&span, 0).await?;
     catalog::add(session, &span, name, uid, (3, 1), RemotePtr::new(NODE, 4096), &CONFIG).await
 }
 

@@ -5,12 +5,12 @@ use super::search::{ALL, Counters, Hints, SCAN, at_least_zero};
 use super::{Run, Stock, classes, place};
 use crate::client::first_word;
 use crate::layout::{
-    BITMAP_WORDS, ChunkDescriptor, ChunkUse, DESCRIPTOR_FREE, DESCRIPTOR_LEN, Geometry, header, header_word,
+    BITMAP_WORDS, Bitmap, ChunkDescriptor, ChunkUse, DESCRIPTOR_LEN, Geometry, bitmap_word, header, header_word,
 };
 use crate::{Pool, PoolError};
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
 use std::collections::BTreeMap;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 const GIVEN_BACK_TWICE: &str = "a block was given back twice";
 
@@ -54,10 +54,31 @@ impl Chunks<'_> {
     }
 
     /// Descriptors `first..first + count`.
-    async fn descriptors(&self, span: &Span, first: u64, count: u64) -> Result<Vec<ChunkDescriptor>, PoolError> {
+    async fn descriptors(&self, span: &Span, first: u64, count: u64) -> Result<Vec<Chunk>, PoolError> {
+        let geometry = self.geometry();
         let len = (count * DESCRIPTOR_LEN) as usize;
-        let buf = span.read(self.geometry().descriptor(self.node, first), len).await?;
-        Ok(<[ChunkDescriptor]>::ref_from_bytes(buf.bytes()).unwrap_or_default().to_vec())
+        let buf = span.read(geometry.descriptor(self.node, first), len).await?;
+        let descriptors = <[ChunkDescriptor]>::ref_from_bytes(buf.bytes()).unwrap_or_default();
+        let used = |chunk, descriptor: &ChunkDescriptor| descriptor.used(geometry.descriptor(self.node, chunk));
+        let chunks = (first..).zip(descriptors);
+        Ok(chunks.map(|(chunk, found)| Chunk { used: used(chunk, found), free: found.free() }).collect())
+    }
+
+    /// Descriptors `first..first + count`, all of them below the cursor, by whose word memory is handed out. A chunk below
+    /// the cursor was taken before the cursor moved past it, and nobody sets its state to zero again.
+    async fn trusted(&self, span: &Span, first: u64, count: u64) -> Result<Vec<Chunk>, PoolError> {
+        let chunks = self.descriptors(span, first, count).await?;
+        for (chunk, found) in (first..).zip(&chunks) {
+            if matches!(found.used, ChunkUse::Unused | ChunkUse::Damaged(_)) {
+                return Err(self.damaged(chunk));
+            }
+        }
+        Ok(chunks)
+    }
+
+    fn damaged(&self, chunk: u64) -> PoolError {
+        let at = self.geometry().descriptor(self.node, chunk);
+        PoolError::Corrupt { at, what: format!("the descriptor of chunk {chunk} is damaged, or the cursor is") }
     }
 
     /// Takes blocks of a class that were given back, into `stock`; looks through the whole node at most once, and stops
@@ -77,20 +98,22 @@ impl Chunks<'_> {
         while looked < cursor {
             let first = hints.blocks.get() % cursor;
             let count = SCAN.min(cursor - first).min(cursor - looked);
-            let found = self.descriptors(span, first, count).await?;
+            let found = self.trusted(span, first, count).await?;
             let mut wanted = Vec::new();
             let mut blocks = 0;
             hints.blocks.set(first + count);
-            for (chunk, descriptor) in (first..).zip(&found) {
+            for (chunk, found) in (first..).zip(&found) {
                 if blocks >= enough {
                     hints.blocks.set(chunk);
                     break;
                 }
-                let used = ChunkUse::from_bits(descriptor.state);
-                let free = free_blocks(&descriptor.free, classes::blocks(class, size));
-                if matches!(used, ChunkUse::Blocks { class: c, .. } if c == class) && free > 0 {
+                let free = free_blocks(&found.free, classes::blocks(class, size));
+                // Bits behind the last block, in which no client ever sets any: the others mean as little. (Or the chunk changed
+                // its class while it was read, and is met again.)
+                let believed = free == marked_bits(&found.free);
+                if matches!(found.used, ChunkUse::Blocks { class: c, .. } if c == class) && free > 0 && believed {
                     blocks += free;
-                    wanted.push((chunk, descriptor.free));
+                    wanted.push((chunk, found.free));
                 }
             }
             if !wanted.is_empty() && self.claim_blocks(span, class, &wanted, blocks, stock).await? {
@@ -122,8 +145,8 @@ impl Chunks<'_> {
         let mut done = batch.post().await?;
         let mut won = [0_u64; CLASSES];
         for claim in claims {
-            let claimed = claim.settle(&mut done, &geometry);
-            let ChunkUse::Blocks { class: actual, .. } = ChunkUse::from_bits(claimed.state) else { continue };
+            let claimed = claim.settle(&mut done, self);
+            let ChunkUse::Blocks { class: actual, .. } = claimed.used else { continue };
             let start = geometry.chunk(self.node, claimed.chunk);
             if let (Some(won), Some(free)) = (won.get_mut(actual), stock.free.get_mut(actual)) {
                 *won += claimed.bits.len() as u64;
@@ -154,7 +177,7 @@ impl Chunks<'_> {
         let words = free.iter().enumerate().filter_map(|(i, word)| {
             // Bits behind the last block mean nothing and stay where they are.
             let bits = word & valid_bits(blocks, i);
-            let at = descriptor.add(DESCRIPTOR_FREE + i as u64 * 8);
+            let at = bitmap_word(descriptor, i);
             (bits != 0).then(|| (i as u64, *word, bits, batch.cas(at, *word, word & !bits)))
         });
         let words = words.collect();
@@ -172,7 +195,7 @@ impl Chunks<'_> {
                 wrong = wrong.or(Some((*ptr, "a block that is no block was given back")));
                 continue;
             };
-            let word = geometry.descriptor(self.node, chunk).add(DESCRIPTOR_FREE + bit / 64 * 8);
+            let word = bitmap_word(geometry.descriptor(self.node, chunk), bit as usize / 64);
             let entry = words.entry(word).or_insert((0, *ptr));
             if entry.0 >> (bit % 64) & 1 == 1 {
                 wrong = wrong.or(Some((*ptr, GIVEN_BACK_TWICE)));
@@ -211,31 +234,41 @@ impl Chunks<'_> {
         count: u64,
         used: ChunkUse,
     ) -> Result<Option<(u64, bool)>, PoolError> {
+        let geometry = self.geometry();
         loop {
-            if cursor.checked_add(count).is_none_or(|end| end > self.geometry().chunks) {
+            if cursor.checked_add(count).is_none_or(|end| end > geometry.chunks) {
                 return Ok(None);
             }
             if count == 1 {
                 // Won or lost, the cursor moves past this chunk: one batch (G4 orders the two).
+                let at = geometry.descriptor(self.node, cursor);
                 let mut batch = span.batch();
-                let taken = batch.cas(self.geometry().descriptor(self.node, cursor), 0, used.to_bits());
+                let taken = batch.cas(at, 0, used.to_bits(at));
                 let moved = batch.cas(self.word(header::CURSOR), cursor, cursor + 1);
                 let mut done = batch.post().await?;
                 let seen = done.old(moved);
                 let fresh = seen == cursor;
                 let seen = if fresh { cursor + 1 } else { self.raise_cursor(span, seen, cursor + 1).await? };
-                if done.old(taken) == 0 {
+                let was = done.old(taken);
+                if was == 0 {
                     return Ok(Some((cursor, fresh)));
+                }
+                if matches!(ChunkUse::from_bits(was, at), ChunkUse::Damaged(_)) {
+                    return Err(self.damaged(cursor));
                 }
                 cursor = seen.max(cursor + 1);
                 continue;
             }
-            if self.claim_run(span, cursor, count, used).await? {
-                let fresh = self.raise_cursor(span, cursor, cursor + count).await? == cursor;
-                return Ok(Some((cursor, fresh)));
+            match self.claim_run(span, cursor, count, ChunkUse::Unused, used).await? {
+                Ok(()) => {
+                    let fresh = self.raise_cursor(span, cursor, cursor + count).await? == cursor;
+                    return Ok(Some((cursor, fresh)));
+                }
+                // Somebody else is at it, or died at it: past all of those chunks, of which none is unused any more.
+                Err(tried) => {
+                    cursor = self.raise_cursor(span, cursor, cursor + tried).await?.max(cursor + tried);
+                }
             }
-            // Somebody else is at it, or died at it: past the first of these chunks, whichever was the cause.
-            cursor = self.raise_cursor(span, cursor, cursor + 1).await?.max(cursor + 1);
         }
     }
 
@@ -251,37 +284,53 @@ impl Chunks<'_> {
         Ok(seen)
     }
 
-    /// Takes free chunks one by one; gives up, and gives back, at the first that is not free.
-    async fn claim_run(&self, span: &Span, first: u64, count: u64, used: ChunkUse) -> Result<bool, PoolError> {
-        let geometry = self.geometry();
-        let state = |i: u64| if i == 0 { used.to_bits() } else { ChunkUse::SpanTail { owner: self.owner }.to_bits() };
-        let mut taken = 0;
-        let mut lost = false;
-        while taken < count && !lost {
-            let step = (count - taken).min(128);
+    /// Takes chunks that are `from`, unused or free, one by one. Gives up at the first batch in which one is not, says how many it
+    /// tried, and gives back those that it took: as free ones, since whoever met them meanwhile may have moved the cursor past them,
+    /// where none may be unused.
+    async fn claim_run(
+        &self,
+        span: &Span,
+        first: u64,
+        count: u64,
+        from: ChunkUse,
+        used: ChunkUse,
+    ) -> Result<Result<(), u64>, PoolError> {
+        let at = |i: u64| self.geometry().descriptor(self.node, first + i);
+        let state = |i: u64| {
+            let used = if i == 0 { used } else { ChunkUse::SpanTail { owner: self.owner } };
+            used.to_bits(at(i))
+        };
+        let mut tried = 0;
+        let mut won: Vec<u64> = Vec::new();
+        let mut damaged = None;
+        while tried < count && won.len() as u64 == tried {
+            let step = (count - tried).min(128);
             let mut batch = span.batch();
-            let tickets: Vec<_> = (taken..taken + step)
-                .map(|i| (i, batch.cas(geometry.descriptor(self.node, first + i), 0, state(i))))
-                .collect();
+            let tickets: Vec<_> =
+                (tried..tried + step).map(|i| (i, batch.cas(at(i), from.to_bits(at(i)), state(i)))).collect();
             let mut done = batch.post().await?;
-            let mut back = span.batch();
-            for &(_, ticket) in &tickets {
-                lost |= done.old(ticket) != 0;
-            }
-            if lost {
-                for &(i, ticket) in &tickets {
-                    if done.old(ticket) == 0 {
-                        back.cas(geometry.descriptor(self.node, first + i), state(i), 0);
-                    }
+            for (i, ticket) in tickets {
+                let was = done.old(ticket);
+                if was == from.to_bits(at(i)) {
+                    won.push(i);
+                } else if matches!(ChunkUse::from_bits(was, at(i)), ChunkUse::Damaged(_)) {
+                    damaged = damaged.or(Some(first + i));
                 }
-                for i in 0..taken {
-                    back.cas(geometry.descriptor(self.node, first + i), state(i), 0);
-                }
-                back.post().await?;
             }
-            taken += step;
+            tried += step;
         }
-        Ok(!lost)
+        if won.len() as u64 == tried {
+            return Ok(Ok(()));
+        }
+        let mut back = span.batch();
+        for i in &won {
+            back.cas(at(*i), state(*i), ChunkUse::Free.to_bits(at(*i)));
+        }
+        if from == ChunkUse::Unused && !won.is_empty() {
+            back.faa(self.word(header::FREE_CHUNKS), won.len() as u64);
+        }
+        back.post().await?;
+        damaged.map_or(Ok(Err(tried)), |chunk| Err(self.damaged(chunk)))
     }
 
     /// Takes `count` contiguous chunks below the cursor that were freed. Looks at `most` descriptors or a few more, from where the
@@ -309,15 +358,15 @@ impl Chunks<'_> {
                 }
                 let step = SCAN.min(part.end - first);
                 looked += step;
-                for (i, descriptor) in self.descriptors(span, first, step).await?.iter().enumerate() {
+                for (i, found) in self.trusted(span, first, step).await?.iter().enumerate() {
                     // A free chunk has an empty bitmap; one that has not is damaged, and handing it out would hand out its
                     // blocks twice.
-                    let free = descriptor.state == 0 && descriptor.free.iter().all(|word| *word == 0);
+                    let free = found.used == ChunkUse::Free && marked_bits(&found.free) == 0;
                     run = if free { run + 1 } else { 0 };
                     unused += u64::from(free);
                     if run == count {
                         let end = first + i as u64 + 1;
-                        if self.claim_run(span, end - count, count, used).await? {
+                        if self.claim_run(span, end - count, count, ChunkUse::Free, used).await?.is_ok() {
                             hints.chunks.set(end);
                             span.faa(self.word(header::FREE_CHUNKS), count.wrapping_neg()).await?;
                             return Ok(Some(end - count));
@@ -352,12 +401,13 @@ impl Chunks<'_> {
         let mut first = 0;
         while first < cursor {
             let step = SCAN.min(cursor - first);
-            for (chunk, descriptor) in (first..).zip(&self.descriptors(span, first, step).await?) {
-                unused += u64::from(descriptor.state == 0);
-                let ChunkUse::Blocks { class, .. } = ChunkUse::from_bits(descriptor.state) else { continue };
+            for (chunk, found) in (first..).zip(&self.trusted(span, first, step).await?) {
+                unused += u64::from(found.used == ChunkUse::Free);
+                let ChunkUse::Blocks { class, .. } = found.used else { continue };
                 let blocks = classes::blocks(class, geometry.chunk_size);
-                let free = free_blocks(&descriptor.free, blocks);
-                if blocks > 0 && free == blocks && self.recycle_chunk(span, chunk, class, &descriptor.free).await? {
+                let free = free_blocks(&found.free, blocks);
+                let all = blocks > 0 && free == blocks && free == marked_bits(&found.free);
+                if all && self.recycle_chunk(span, chunk, class, &found.free).await? {
                     recycled += 1;
                 } else if let Some(returned) = returned.get_mut(class) {
                     *returned += free;
@@ -385,25 +435,24 @@ impl Chunks<'_> {
         let mut batch = span.batch();
         let claim = self.claim(&mut batch, chunk, class, free);
         let mut done = batch.post().await?;
-        let claimed = claim.settle(&mut done, &geometry);
+        let claimed = claim.settle(&mut done, self);
         let mut batch = span.batch();
         // The class it has now may be another one: see `claim`.
-        let used = ChunkUse::from_bits(claimed.state);
-        let blocks = match used {
+        let blocks = match claimed.used {
             ChunkUse::Blocks { class, .. } => classes::blocks(class, geometry.chunk_size),
             _ => 0,
         };
         let whole = blocks > 0 && claimed.bits.len() as u64 == blocks;
-        if let (true, ChunkUse::Blocks { class, .. }) = (whole, used) {
+        if let (true, ChunkUse::Blocks { class, .. }) = (whole, claimed.used) {
             batch.faa(self.returned(class), blocks.wrapping_neg());
             batch.faa(self.word(header::FREE_CHUNKS), 1);
-            batch.cas(descriptor, claimed.state, 0);
+            batch.cas(descriptor, claimed.used.to_bits(descriptor), ChunkUse::Free.to_bits(descriptor));
         } else {
             // Somebody took a part of it first. What was won goes back; the counter never knew it was gone.
             let mut words = [0_u64; BITMAP_WORDS];
             claimed.bits.iter().for_each(|bit| words[*bit as usize / 64] |= 1 << (bit % 64));
-            for (i, bits) in (0..).zip(words).filter(|(_, bits)| *bits != 0) {
-                batch.faa(descriptor.add(DESCRIPTOR_FREE + i * 8), bits);
+            for (i, bits) in words.into_iter().enumerate().filter(|(_, bits)| *bits != 0) {
+                batch.faa(bitmap_word(descriptor, i), bits);
             }
         }
         batch.post().await?;
@@ -477,9 +526,7 @@ impl Chunks<'_> {
     /// costs nobody else his chunks.
     pub(crate) async fn free_span(&self, span: &Span, start: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let geometry = self.geometry();
-        let (first, count, head) = self.check_span(span, start, bytes).await?;
-        let ChunkUse::Span { owner, .. } = ChunkUse::from_bits(head) else { return Err(no_span(start)) };
-        let tail = ChunkUse::SpanTail { owner }.to_bits();
+        let (first, count, owner) = self.check_span(span, start, bytes).await?;
         // Back to front: as long as the head stands, the span stands.
         let mut left = count;
         while left > 0 {
@@ -487,8 +534,13 @@ impl Chunks<'_> {
             let mut tickets = Vec::new();
             for _ in 0..left.min(128) {
                 left -= 1;
-                let held = if left == 0 { head } else { tail };
-                tickets.push((held, batch.cas(geometry.descriptor(self.node, first + left), held, 0)));
+                let at = geometry.descriptor(self.node, first + left);
+                let held = match left {
+                    0 => ChunkUse::Span { chunks: count as u32, owner },
+                    _ => ChunkUse::SpanTail { owner },
+                };
+                let held = held.to_bits(at);
+                tickets.push((held, batch.cas(at, held, ChunkUse::Free.to_bits(at))));
             }
             if left == 0 {
                 batch.faa(self.word(header::FREE_CHUNKS), count);
@@ -501,19 +553,19 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Does the span of an object of `bytes` bytes begin there? Its first chunk, how many it has, and the state of the first.
+    /// Does the span of an object of `bytes` bytes begin there? Its first chunk, how many it has, and who took it.
     pub(crate) async fn check_span(
         &self,
         span: &Span,
         start: RemotePtr,
         bytes: u64,
-    ) -> Result<(u64, u64, u64), PoolError> {
+    ) -> Result<(u64, u64, u16), PoolError> {
         let geometry = self.geometry();
         let count = geometry.chunks_for(bytes);
         let first = geometry.span_start(start, count).ok_or_else(|| no_span(start))?;
-        let head = first_word(&span.read(geometry.descriptor(self.node, first), 8).await?);
-        match ChunkUse::from_bits(head) {
-            ChunkUse::Span { chunks, .. } if u64::from(chunks) == count => Ok((first, count, head)),
+        let at = geometry.descriptor(self.node, first);
+        match ChunkUse::from_bits(first_word(&span.read(at, 8).await?), at) {
+            ChunkUse::Span { chunks, owner } if u64::from(chunks) == count => Ok((first, count, owner)),
             _ => Err(no_span(start)),
         }
     }
@@ -523,7 +575,14 @@ fn no_span(at: RemotePtr) -> PoolError {
     PoolError::Corrupt { at, what: "a span that is no span was freed".to_owned() }
 }
 
-type Bitmap = [u64; BITMAP_WORDS];
+/// A chunk as its descriptor tells of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk {
+    /// What it is used for.
+    pub used: ChunkUse,
+    /// Its free blocks.
+    pub free: Bitmap,
+}
 
 /// The bits of bitmap word `i` that stand for blocks, in a chunk of so many.
 fn valid_bits(blocks: u64, i: usize) -> u64 {
@@ -532,6 +591,11 @@ fn valid_bits(blocks: u64, i: usize) -> u64 {
         bits @ 1..64 => (1 << bits) - 1,
         _ => u64::MAX,
     }
+}
+
+/// Bits of a bitmap that are set, whether they stand for blocks or not.
+pub(crate) fn marked_bits(free: &Bitmap) -> u64 {
+    free.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
 /// Free blocks of a chunk of so many.
@@ -546,17 +610,19 @@ struct Claim {
     state: Ticket,
 }
 
-/// Bits that were won, and the chunk's state since then.
+/// Bits that were won, and what the chunk is used for since then.
 struct Claimed {
     chunk: u64,
-    state: u64,
+    used: ChunkUse,
     bits: Vec<u64>,
 }
 
 impl Claim {
-    fn settle(self, done: &mut Done, geometry: &Geometry) -> Claimed {
+    fn settle(self, done: &mut Done, chunks: &Chunks<'_>) -> Claimed {
+        let geometry = chunks.geometry();
         let state = first_word(&done.buf(self.state));
-        let blocks = match ChunkUse::from_bits(state) {
+        let used = ChunkUse::from_bits(state, geometry.descriptor(chunks.node, self.chunk));
+        let blocks = match used {
             ChunkUse::Blocks { class, .. } => classes::blocks(class, geometry.chunk_size),
             _ => 0,
         };
@@ -567,14 +633,14 @@ impl Claim {
             }
         }
         bits.retain(|bit| *bit < blocks);
-        Claimed { chunk: self.chunk, state, bits }
+        Claimed { chunk: self.chunk, used, bits }
     }
 }
 
-/// Every descriptor of a node, for checkers.
-pub async fn all_descriptors(pool: &Pool, span: &Span, node: NodeId) -> Result<(u64, Vec<ChunkDescriptor>), PoolError> {
+/// Every chunk of a node below the cursor, for checkers, and whatever its descriptor says.
+pub async fn all_chunks(pool: &Pool, span: &Span, node: NodeId) -> Result<Vec<Chunk>, PoolError> {
     let chunks = Chunks { pool, node, owner: 0 };
-    let cursor = chunks.counters(span, None).await?.cursor.min(chunks.geometry().chunks);
+    let cursor = chunks.counters(span, None).await?.cursor;
     let mut all = Vec::with_capacity(cursor as usize);
     let mut first = 0;
     while first < cursor {
@@ -582,6 +648,5 @@ pub async fn all_descriptors(pool: &Pool, span: &Span, node: NodeId) -> Result<(
         all.extend(chunks.descriptors(span, first, step).await?);
         first += step;
     }
-    debug_assert!(all.iter().all(|descriptor| descriptor.as_bytes().len() == DESCRIPTOR_LEN as usize));
-    Ok((cursor, all))
+    Ok(all)
 }
