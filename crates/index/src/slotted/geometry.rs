@@ -122,6 +122,10 @@ impl Segment {
     pub const fn slot(&self, index: u64) -> RemotePtr {
         self.start.add(index * self.width as u64)
     }
+    /// The number of the slot at this address.
+    pub const fn index_of(&self, at: RemotePtr) -> u64 {
+        at.offset().wrapping_sub(self.start.offset()) / self.width as u64
+    }
     /// The slot behind, around the end.
     pub const fn after(&self, index: u64, slots: u64) -> u64 {
         (index + slots) % self.slots()
@@ -136,7 +140,15 @@ impl Segment {
     }
     /// Where a key's search begins.
     pub fn home(&self, hash: KeyHash) -> u64 {
-        ((u128::from(place(hash)) * u128::from(self.slots())) >> 64) as u64
+        self.home_of(place(hash))
+    }
+    /// The home of keys with this place.
+    pub(crate) fn home_of(&self, place: u64) -> u64 {
+        ((u128::from(place) * u128::from(self.slots())) >> 64) as u64
+    }
+    /// The least place whose home is this slot, or behind it if it has none; 2^64 behind the last slot.
+    pub(crate) fn first_place(&self, slot: u64) -> u128 {
+        (u128::from(slot) << 64).div_ceil(u128::from(self.slots()))
     }
     /// Its two words in the root.
     pub fn words(&self) -> [u64; 2] {
@@ -211,6 +223,11 @@ mod tests {
             assert!(small.home(pair[0]) <= small.home(pair[1]) && large.home(pair[0]) <= large.home(pair[1]));
         }
         assert!(hashes.iter().all(|hash| small.home(*hash) < small.slots()));
+        for slot in 1..large.slots() {
+            let first = u64::try_from(large.first_place(slot)).unwrap();
+            assert_eq!((large.home_of(first - 1), large.home_of(first)), (slot - 1, slot));
+        }
+        assert_eq!((large.first_place(0), large.first_place(large.slots())), (0, 1 << 64));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::geometry::ROOT_LEN;
 use super::mover::Moves;
 use super::record::{Along, Record};
 use super::table::Table;
+use super::walk::Step;
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::handle::{self, Handle};
@@ -37,6 +38,8 @@ pub(crate) trait SlottedIndex:
 {
     /// What its kind keeps of a table.
     type Own;
+    /// How far a walk through a table has come.
+    type Progress: Default;
 
     /// Who moves its regions.
     fn mover<'a>(&'a self, table: &'a Table<Self::Own>, pin: &'a Pin<'a>) -> impl Moves;
@@ -62,6 +65,15 @@ pub(crate) trait SlottedIndex:
         full: bool,
         backoff: &mut Backoff,
     ) -> Result<(), IndexError>;
+
+    /// The next step of a walk, under a pin in whose epoch the root was read; `None` at the end. No two steps of a walk return the
+    /// same key, and what one returns a key's value was at a moment of the step.
+    async fn step(
+        &self,
+        table: &Table<Self::Own>,
+        pin: &Pin<'_>,
+        progress: &mut Self::Progress,
+    ) -> Result<Option<Step>, IndexError>;
 
     /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
     /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.

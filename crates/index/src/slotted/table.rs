@@ -170,6 +170,11 @@ impl<X> Table<X> {
     pub fn geometry(&self) -> Geometry {
         self.geometry.get()
     }
+    /// The segment that this one is being moved to, as far as this worker knows.
+    pub(crate) fn next_of(&self, segment: &Segment) -> Option<Segment> {
+        let geometry = self.geometry();
+        geometry.next.filter(|_| geometry.current.generation == segment.generation)
+    }
     /// Entries, as far as this worker knows.
     pub fn count(&self) -> u64 {
         self.counts.get()[0].saturating_add_signed(self.added.get()[0])

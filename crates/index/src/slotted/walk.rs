@@ -1,6 +1,10 @@
 //! Every entry of a table of slots: for dumps, audits and drops. Each step of a walk is pinned on its own.
+//!
+//! Which entries a step reads is the kind's matter ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
+//! cannot be read is damage, which is told once.
 
 use super::geometry::{Geometry, REGION, ROOT_LEN, Segment, signature};
+use super::index::SlottedIndex;
 use super::slot::{self, Slot, gather};
 use super::table::Table;
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
@@ -10,14 +14,15 @@ use crate::keyhash::KeyHash;
 use crate::kind::seal;
 use crate::upkeep::{bear, outlast};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, Session, Vigil};
+use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// An entry as a walk meets it.
 pub(crate) struct Met {
+    pub(crate) segment: Segment,
     pub(crate) at: RemotePtr,
     pub(crate) head: u64,
     pub(crate) key: Vec<u8>,
@@ -26,76 +31,271 @@ pub(crate) struct Met {
     pub(crate) block: Option<(RemotePtr, u64)>,
 }
 
-/// READs a region.
-pub(crate) async fn read_region(span: &Span, segment: &Segment, region: u64) -> Result<Buf, IndexError> {
-    Ok(span.read(segment.slot(region * REGION), REGION as usize * segment.width).await?)
+/// What one step of a walk has read.
+#[derive(Default)]
+pub(crate) struct Step {
+    /// Entries of keys that no earlier step has returned.
+    pub(crate) met: Vec<Met>,
+    /// What could not be read; an earlier step may have said the same.
+    pub(crate) wrong: Vec<Damage>,
 }
 
-/// The entries of a region that was read, and what is wrong with it.
+/// A walk through one table; `P` says how far it has come.
+struct Walk<P> {
+    progress: P,
+    begun: bool,
+    ended: bool,
+    /// Damage that has been told.
+    told: BTreeSet<RemotePtr>,
+}
+
+impl<P: Default> Walk<P> {
+    fn new() -> Self {
+        Walk { progress: P::default(), begun: false, ended: false, told: BTreeSet::new() }
+    }
+
+    /// The next step, under this pin; `None` at the end. A root that makes no sense ends the walk through its table.
+    async fn step<I: SlottedIndex<Progress = P>>(
+        &mut self,
+        index: &I,
+        table: &Table<I::Own>,
+        pin: &Pin<'_>,
+    ) -> Result<Option<Step>, IndexError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let step = async {
+            // A walk that begins is told if the index has been dropped.
+            if !std::mem::replace(&mut self.begun, true) || !table.is_checked(pin.epoch()) {
+                table.look(pin).await?;
+            }
+            index.step(table, pin, &mut self.progress).await
+        };
+        match step.await {
+            Ok(Some(mut step)) => {
+                step.wrong.retain(|damage| self.told.insert(damage.at));
+                Ok(Some(step))
+            }
+            Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
+                self.ended = true;
+                Ok(Some(Step { met: Vec::new(), wrong: vec![Damage { at, what }] }))
+            }
+            other => other,
+        }
+    }
+}
+
+/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called `each`.
+pub(crate) async fn for_each<I: SlottedIndex>(
+    index: &I,
+    mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+    damaged: OnDamage<'_>,
+) -> Result<u64, IndexError> {
+    let (session, mut seen) = (index.session(), 0);
+    for table in index.tables() {
+        let mut walk = Walk::new();
+        loop {
+            let pin = session.pin(session.span(OpKind::Scan))?;
+            let Some(Step { met, wrong }) = walk.step(index, table, &pin).await? else { break };
+            drop(pin);
+            wrong.into_iter().try_for_each(&mut *damaged)?;
+            for entry in met {
+                each(&entry.key, entry.value).await?;
+                seen += 1;
+            }
+        }
+    }
+    Ok(seen)
+}
+
+/// Audits the entries of a table beside clients at work: each key once. `also` notes what else the kind counts.
+pub(crate) async fn audit_walk<I: SlottedIndex>(
+    index: &I,
+    table: &Table<I::Own>,
+    audit: &mut Audit,
+    report: &mut IndexAudit,
+    problems: &mut Problems,
+    also: impl Fn(&Met, &mut IndexAudit),
+) -> Result<(), IndexError> {
+    let session = index.session();
+    let mut walk = Walk::new();
+    loop {
+        let pin = session.pin(session.span(OpKind::Scan))?;
+        let Some(Step { met, wrong }) = walk.step(index, table, &pin).await? else { return Ok(()) };
+        wrong.into_iter().for_each(|damage| problems.add(damage.what));
+        for entry in met {
+            let hash = index.hash(&entry.key);
+            also(&entry, report);
+            audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+        }
+    }
+}
+
+/// Begins the audit of a table that should be this node's: its root, and the segments that the root names. `None` if it makes no
+/// sense, which is a problem.
+pub(crate) async fn audit_root<X>(
+    session: &Session,
+    table: &Table<X>,
+    node: NodeId,
+    alone: bool,
+    (audit, report, problems): (&mut Audit, &mut IndexAudit, &mut Problems),
+) -> Result<Option<Geometry>, IndexError> {
+    let root = table.root();
+    if root.node() != node {
+        problems.add(format!("the table of memory node {node} has its root at {root}"));
+    }
+    audit.reach(root, ROOT_LEN as u64, "a root");
+    let geometry = match table.look(&session.pin(session.span(OpKind::Scan))?).await {
+        Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
+            problems.add(format!("the root at {at}: {what}"));
+            return Ok(None);
+        }
+        geometry => geometry?,
+    };
+    report.resizes = report.resizes.max(geometry.current.generation);
+    if alone && geometry.state.resizer().is_some() {
+        problems.add(format!("the root at {root} names a resizer, and no client is there"));
+    }
+    let chunk = session.pool().geometry(node).chunk_size;
+    for segment in geometry.segments() {
+        let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
+        report.index_bytes += bytes;
+        report.count("slots", segment.slots());
+        audit.reach(segment.start, bytes, "a segment");
+    }
+    Ok(Some(geometry))
+}
+
+/// READs slots.
+pub(crate) async fn read_slots(span: &Span, segment: &Segment, first: u64, count: u64) -> Result<Buf, IndexError> {
+    Ok(span.read(segment.slot(first), count as usize * segment.width).await?)
+}
+
+/// READs a region.
+pub(crate) async fn read_region(span: &Span, segment: &Segment, region: u64) -> Result<Buf, IndexError> {
+    read_slots(span, segment, region * REGION, REGION).await
+}
+
+/// A slot in words.
+pub(crate) fn name(segment: &Segment, index: u64) -> String {
+    let (node, generation) = (segment.start.node(), segment.generation);
+    let (region, slot) = (index / REGION, index % REGION);
+    format!("slot {slot} of region {region} of the table of generation {generation} on memory node {node}")
+}
+
+/// Is there no such memory in the pool? Then, why.
+fn beyond(session: &Session, ptr: RemotePtr, len: u64) -> Option<String> {
+    let node = ptr.node();
+    if node.index() >= session.pool().nodes().len() {
+        return Some(format!("memory node {node}, which does not exist"));
+    }
+    let geometry = session.pool().geometry(node);
+    let (last, holds) = (ptr.add(len.saturating_sub(1)), |ptr| geometry.chunk_of(ptr).is_some());
+    let inside = ptr.offset().is_multiple_of(8) && holds(ptr) && holds(last) && ptr.offset() <= last.offset();
+    (!inside).then(|| format!("{ptr}, and {len} bytes there are not the pool's"))
+}
+
+/// An entry whose block has yet to be read.
+struct OutOfBand {
+    index: u64,
+    head: u64,
+    ptr: RemotePtr,
+    units: u64,
+}
+
+/// The entries of slots that were read, from slot `first` on, and what is wrong with them. Blocks are read of those heads only
+/// whose signature is `wanted`.
 pub(crate) async fn entries_of(
+    session: &Session,
     span: &Span,
     segment: &Segment,
-    region: u64,
+    first: u64,
     mut slots: Buf,
-) -> Result<(Vec<Met>, Vec<String>), IndexError> {
+    wanted: impl Fn(u8) -> bool,
+) -> Result<(Vec<Met>, Vec<Damage>), IndexError> {
     let step = segment.width / 8;
     let (mut met, mut wrong, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
-    for i in 0..REGION {
-        let (at, first) = (segment.slot(region * REGION + i), i as usize * step);
-        let head = slots.words().get(first).copied().unwrap_or_default();
+    for i in 0..slots.len() / segment.width {
+        let (index, word) = (first + i as u64, i * step);
+        let at = segment.slot(index);
+        let head = slots.words().get(word).copied().unwrap_or_default();
+        let mut tell = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
         let (start, key, value) = match Slot::decode(head) {
-            Slot::Tiny { key, value, .. } => (first * 8, key, value),
+            Slot::Tiny { key, value, .. } => (word * 8, key, value),
             Slot::Inline { tag, key, value, .. } => {
-                let mut words: Vec<u64> = slots.words().get(first + 1..first + step).unwrap_or_default().to_vec();
+                let mut words: Vec<u64> = slots.words().get(word + 1..word + step).unwrap_or_default().to_vec();
                 for _ in 0..100 {
-                    if slot::whole(tag, key + value, &words) {
+                    if words.is_empty() || slot::whole(tag, key + value, &words) {
                         break;
                     }
                     // Its head was read before the rest was written, so now the rest is there.
                     words = span.read(at.add(8), segment.width - 8).await?.words().to_vec();
                 }
                 if !slot::whole(tag, key + value, &words) {
-                    wrong.push(format!("the record at {at} is not whole"));
+                    tell("holds a record that is not whole");
                     continue;
                 }
-                slots.words_mut()[first + 1..first + step].copy_from_slice(&words);
-                gather(&mut slots.bytes_mut()[(first + 1) * 8..(first + step) * 8], key + value);
-                ((first + 1) * 8, key, value)
+                slots.words_mut()[word + 1..word + step].copy_from_slice(&words);
+                gather(&mut slots.bytes_mut()[(word + 1) * 8..(word + step) * 8], key + value);
+                ((word + 1) * 8, key, value)
             }
-            Slot::Heap { ptr, units, .. } => {
-                blocks.push((at, head, ptr, units));
+            Slot::Heap { ptr, units, signature, .. } => {
+                let units = units.max(1);
+                match beyond(session, ptr, units * block::UNIT as u64) {
+                    _ if !wanted(signature) => {}
+                    Some(what) => tell(&format!("points to {what}")),
+                    None => blocks.push(OutOfBand { index, head, ptr, units }),
+                }
                 continue;
             }
             Slot::Unknown => {
-                wrong.push(format!("the slot at {at} holds {head:#018x}"));
+                tell(&format!("holds {head:#018x}"));
                 continue;
             }
             _ => continue,
         };
         let bytes = slots.bytes().get(start..start + key + value).unwrap_or_default();
         let (key, value) = bytes.split_at_checked(key).unwrap_or_default();
-        met.push(Met { at, head, key: key.to_vec(), value: Value::from(value), block: None });
+        met.push(Met { segment: *segment, at, head, key: key.to_vec(), value: Value::from(value), block: None });
     }
+    read_out_of_band(session, span, segment, blocks, &mut met, &mut wrong).await?;
+    Ok((met, wrong))
+}
+
+/// READs the blocks of entries, all in one batch but for those that are longer than their heads say.
+async fn read_out_of_band(
+    session: &Session,
+    span: &Span,
+    segment: &Segment,
+    blocks: Vec<OutOfBand>,
+    met: &mut Vec<Met>,
+    wrong: &mut Vec<Damage>,
+) -> Result<(), IndexError> {
     let mut batch = span.block_batch();
-    let asked: Vec<_> = blocks
-        .into_iter()
-        .map(|(at, head, ptr, units)| (at, head, ptr, batch.read(ptr, units as usize * block::UNIT)))
-        .collect();
+    let read = |of: OutOfBand| {
+        let ticket = batch.read(of.ptr, of.units as usize * block::UNIT);
+        (of, ticket)
+    };
+    let asked: Vec<_> = blocks.into_iter().map(read).collect();
     let mut done = batch.post().await?;
-    for (at, head, ptr, ticket) in asked {
+    for (OutOfBand { index, head, ptr, .. }, ticket) in asked {
+        let at = segment.slot(index);
         let mut buf = done.buf(ticket);
-        if let Decoded::Longer(len) = block::decode(&buf) {
+        if let Decoded::Longer(len) = block::decode(&buf)
+            && beyond(session, ptr, len as u64).is_none()
+        {
             buf = span.read(ptr, len).await?;
         }
         let Decoded::Sound(header, key, value) = block::decode(&buf) else {
-            wrong.push(format!("the slot at {at} points to {ptr}, where no sound key-value block is"));
+            let what = format!("{} points to {ptr}, where no sound key-value block is", name(segment, index));
+            wrong.push(Damage { at, what });
             continue;
         };
         let key = buf.bytes().get(key).unwrap_or_default().to_vec();
         let block = Some((ptr, header.block_len() as u64));
-        met.push(Met { at, head, key, value: Value::fetched(buf, value), block });
+        met.push(Met { segment: *segment, at, head, key, value: Value::fetched(buf, value), block });
     }
-    Ok((met, wrong))
+    Ok(())
 }
 
 impl<X> Table<X> {
@@ -119,26 +319,18 @@ impl<X> Table<X> {
         Ok((self.geometry().current.generation <= segment.generation).then_some(pin))
     }
 
-    /// The segment that a walk goes on with after one of this generation.
-    pub(crate) async fn newer(&self, session: &Session, generation: u64) -> Result<Option<Segment>, IndexError> {
-        let geometry = self.current(session).await?;
-        Ok(geometry.segments().find(|segment| segment.generation > generation))
-    }
-
-    /// What lies in a region: it is READ under a pin of its own, and its entries are handed on without one. `None` if
-    /// everything has been moved out of the segment.
-    pub(crate) async fn met_in(
-        &self,
-        session: &Session,
-        segment: &Segment,
-        region: u64,
-        damaged: OnDamage<'_>,
-    ) -> Result<Option<Vec<Met>>, IndexError> {
-        let Some(pin) = self.pin_step(session, segment, OpKind::Scan).await? else { return Ok(None) };
-        let slots = read_region(pin.span(), segment, region).await?;
-        let (met, wrong) = entries_of(pin.span(), segment, region, slots).await?;
-        wrong.into_iter().try_for_each(|what| damaged(Damage { at: segment.slot(region * REGION), what }))?;
-        Ok(Some(met))
+    /// Reads the root now, for an operation under this pin. Segments that lie outside of the pool's memory are damage.
+    pub(crate) async fn look(&self, pin: &Pin<'_>) -> Result<Geometry, IndexError> {
+        let geometry = self.sync(pin.span(), pin.epoch()).await?;
+        let chunk = pin.session().pool().geometry(self.root().node()).chunk_size;
+        for segment in geometry.segments() {
+            let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
+            if let Some(what) = beyond(pin.session(), segment.start, bytes) {
+                let what = format!("the segment of generation {} is said to lie at {what}", segment.generation);
+                return Err(PoolError::Corrupt { at: self.root(), what }.into());
+            }
+        }
+        Ok(geometry)
     }
 
     /// Takes the names of dead resizers out of the root; returns how many there were.
@@ -153,6 +345,17 @@ impl<X> Table<X> {
         }
         Ok(mended)
     }
+}
+
+/// Entries of the same key, told by what is equal of equal keys only; returns how many there are too many.
+pub(crate) fn find_same_keys(mut keys: Vec<((u64, u64), RemotePtr)>, problems: &mut Problems) -> u64 {
+    keys.sort_unstable();
+    let mut same = 0;
+    for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        problems.add(format!("the slots at {} and {} have the same key", pair[0].1, pair[1].1));
+        same += 1;
+    }
+    same
 }
 
 pub(crate) async fn audit_entry(
@@ -223,7 +426,7 @@ impl<C, X> Handle<C, Table<X>> {
             for segment in geometry.segments() {
                 for region in 0..segment.regions {
                     let slots = read_region(span, &segment, region).await?;
-                    let (met, _) = entries_of(span, &segment, region, slots).await?;
+                    let (met, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
                     for (ptr, len) in met.into_iter().filter_map(|entry| entry.block) {
                         if freed.insert(ptr) {
                             session.free(span, ptr, len).await?;

@@ -10,6 +10,7 @@ use super::lookup::Op;
 use super::places::{Spots, first_slots, place_of};
 use super::{Cuckoo, Table};
 use crate::IndexError;
+use crate::audit::Damage;
 use crate::backoff::Backoff;
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment, signature};
@@ -145,9 +146,10 @@ impl Mover<'_> {
         let geometry = self.table.sync(self.span(), self.pin.epoch()).await?;
         let next = geometry.next.filter(|_| geometry.current.generation == segment.generation);
         let slots = read_region(self.span(), &segment, region).await?;
-        let (met, wrong) = entries_of(self.span(), &segment, region, slots).await?;
-        if let Some(what) = wrong.into_iter().next() {
-            return Err(corrupt(segment.slot(region * REGION), &what));
+        let (met, wrong) =
+            entries_of(self.pin.session(), self.span(), &segment, region * REGION, slots, |_| true).await?;
+        if let Some(Damage { at, what }) = wrong.into_iter().next() {
+            return Err(corrupt(at, &what));
         }
         for entry in met.into_iter().filter(|entry| frozen(entry.head)) {
             let head = match self.was_displaced(&segment, &entry).await? {
@@ -175,7 +177,7 @@ impl Mover<'_> {
     /// Is a frozen entry at a later place of its key as well?
     async fn was_displaced(&self, segment: &Segment, entry: &Met) -> Result<bool, IndexError> {
         let hash = self.cuckoo.hash(&entry.key);
-        let slot = (entry.at.offset() - segment.start.offset()) / segment.width as u64;
+        let slot = segment.index_of(entry.at);
         let Some(place) = place_of(hash, segment, self.table.own.associativity, slot) else {
             return Err(corrupt(entry.at, "an entry lies where none of its key's places is"));
         };

@@ -36,6 +36,7 @@ use crate::slotted::geometry::{self, REGION};
 use crate::slotted::index::{Attempt, SlottedIndex};
 use crate::slotted::mover::{Moves, Region};
 use crate::slotted::record::{Along, Record};
+use crate::slotted::walk::Step;
 use crate::slotted::{self, slot};
 use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
 use crate::write::Mode;
@@ -201,6 +202,7 @@ pool_index!(Cuckoo, Config, KIND, "cuckoo", FORMAT, root: geometry::ROOT_LEN, Ta
 
 impl SlottedIndex for Cuckoo {
     type Own = Buckets;
+    type Progress = walk::Progress;
 
     fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
         self.mover(table, pin)
@@ -219,6 +221,15 @@ impl SlottedIndex for Cuckoo {
         along: &mut Along,
     ) -> Result<Attempt, IndexError> {
         Op::new(self, table, &pin, record.hash, record.key).write(mode, record, along).await
+    }
+
+    async fn step(
+        &self,
+        table: &Table,
+        pin: &Pin<'_>,
+        progress: &mut walk::Progress,
+    ) -> Result<Option<Step>, IndexError> {
+        self.step_on(table, pin, progress).await
     }
 
     /// Moves the regions that the key's places lie in, if the table is being moved, or else entries to later places of theirs; if

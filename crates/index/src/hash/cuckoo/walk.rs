@@ -1,22 +1,28 @@
 //! Every entry of an index: for dumps, audits, repairs and drops.
 //!
-//! A walk goes through the table three times, and through the next one behind it each time: first for the entries that lie at their
-//! keys' first places, then for those at the second, then for those at the third. Entries move forward only, so a walk beside working
-//! clients meets every key that was there all the time; one that is moved meanwhile it may meet twice. Each step is pinned on
-//! its own.
+//! A walk makes passes, each for the keys of a range of hashes (docs/protocols/cuckoo.md, "Walks"). A pass goes through the table three
+//! times, and through the next ones behind it each time: first for the entries that lie at their keys' first places, then for
+//! those at the second, then for those at the third. Entries move forward only, so it meets every key that is there all the time;
+//! and it remembers which keys it has met, so it meets none twice. Each step is a region, and pinned on its own.
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
-use crate::audit::{IndexAudit, OnDamage, Problems};
-use crate::keyhash::KeyHash;
-use crate::slotted::geometry::{DONE, Geometry, LOCKED, REGION, ROOT_LEN, Segment};
+use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::keyhash::{HASH_BITS, KeyHash};
+use crate::marks::mark;
+use crate::slotted::geometry::{DONE, Geometry, LOCKED, REGION, Segment};
 use crate::slotted::slot::{Slot, frozen};
-use crate::slotted::walk::{audit_entry, entries_of, free_what_was_moved};
+use crate::slotted::walk::{
+    self, Met, Step, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved, read_region,
+};
 use crate::upkeep::bear;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Vigil};
+use farindex_pool::{IndexInfo, Pin, Vigil};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 /// Figures of an audit: entries in head words, behind them, and out of band; at their keys' first, second and third places; slots;
 /// regions that have yet to be moved.
@@ -36,77 +42,142 @@ struct Findings<'a> {
     keys: Vec<((u64, u64), RemotePtr)>,
 }
 
+/// Slots of the tables for each pass.
+const PASS_SLOTS: u64 = 2 << 20;
+/// Hashes that there are.
+const HASHES: u64 = 1 << HASH_BITS;
+
+/// Where a walk is.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The hashes of this pass.
+    hashes: Range<u64>,
+    /// The place of their keys that it is at, and the region that is next. None: the next pass is about to begin.
+    at: Option<(usize, Segment, u64)>,
+    /// Keys that it has met.
+    met: HashSet<u128>,
+    /// Makes 128 bits of a key: two keyed hashes, with keys of this walk's own.
+    identity: [RandomState; 2],
+}
+
+impl Progress {
+    /// Begins the next pass, with as many passes in all as the table's size asks for; `false` if there is none.
+    fn begin_pass(&mut self, geometry: &Geometry) -> bool {
+        let slots: u64 = geometry.segments().map(|segment| segment.slots()).sum();
+        let from = self.hashes.end;
+        self.hashes = from..HASHES.min(from + (HASHES / slots.div_ceil(PASS_SLOTS)).max(1));
+        self.met.clear();
+        self.at = (!self.hashes.is_empty()).then_some((0, geometry.current, 0));
+        self.at.is_some()
+    }
+
+    /// Goes on behind a segment: with a newer one, or with the next place in the table.
+    fn end_segment(&mut self, place: usize, segment: &Segment, geometry: &Geometry) {
+        let newer = geometry.segments().find(|of| of.generation > segment.generation);
+        self.at = match newer {
+            Some(newer) => Some((place, newer, 0)),
+            None if place + 1 < WAYS => Some((place + 1, geometry.current, 0)),
+            None => None,
+        };
+    }
+
+    /// Has the pass keys with this signature?
+    fn may_have(&self, signature: u8) -> bool {
+        let first = u64::from(signature) << (HASH_BITS - 8);
+        first < self.hashes.end && self.hashes.start < first + (1 << (HASH_BITS - 8))
+    }
+
+    /// Is this a key of the pass that it has not met yet? It has now.
+    fn is_new(&mut self, hash: KeyHash, key: &[u8]) -> bool {
+        let [high, low] = [0, 1].map(|i: usize| u128::from(self.identity[i].hash_one(key)));
+        self.hashes.contains(&hash.bits()) && self.met.insert(high << 64 | low)
+    }
+}
+
 impl Cuckoo {
     /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
     pub async fn for_each(
         &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        let mut seen = 0;
-        for table in &self.tables {
-            for place in 0..WAYS {
-                let mut next = Some(table.current(&self.session).await?.current);
-                while let Some(segment) = next {
-                    for region in 0..segment.regions {
-                        let Some(met) = table.met_in(&self.session, &segment, region, damaged).await? else { break };
-                        for entry in met {
-                            let hash = self.hash(&entry.key);
-                            if self.place_at(table, &segment, hash, entry.at) == Some(place) {
-                                each(&entry.key, entry.value).await?;
-                                seen += 1;
-                            }
-                        }
-                    }
-                    next = table.newer(&self.session, segment.generation).await?;
-                }
-            }
-        }
-        Ok(seen)
+        walk::for_each(self, each, damaged).await
     }
 
-    /// Which of the key's places this slot belongs to.
-    fn place_at(&self, table: &Table, segment: &Segment, hash: KeyHash, at: RemotePtr) -> Option<usize> {
-        let slot = (at.offset() - segment.start.offset()) / segment.width as u64;
-        place_of(hash, segment, table.own.associativity, slot)
+    /// The next step of a walk.
+    pub(super) async fn step_on(
+        &self,
+        table: &Table,
+        pin: &Pin<'_>,
+        progress: &mut Progress,
+    ) -> Result<Option<Step>, IndexError> {
+        loop {
+            let Some((place, segment, region)) = progress.at else {
+                if !progress.begin_pass(&table.geometry()) {
+                    return Ok(None);
+                }
+                mark!("cuckoo walk: pass");
+                continue;
+            };
+            if region == segment.regions || table.geometry().current.generation > segment.generation {
+                // What has left the segment is in one that the root names by now.
+                progress.end_segment(place, &segment, &table.look(pin).await?);
+                continue;
+            }
+            progress.at = Some((place, segment, region + 1));
+            let slots = read_region(pin.span(), &segment, region).await?;
+            let wanted = |signature| progress.may_have(signature);
+            let (met, mut wrong) =
+                entries_of(&self.session, pin.span(), &segment, region * REGION, slots, wanted).await?;
+            let mut new = Vec::new();
+            for entry in met {
+                let hash = self.hash(&entry.key);
+                match self.place_at(table, &entry) {
+                    Some(at) if at == place && progress.is_new(hash, &entry.key) => new.push(entry),
+                    Some(_) => {}
+                    None => {
+                        let slot = walk::name(&segment, segment.index_of(entry.at));
+                        let what = format!("{slot} holds a key none of whose places is there");
+                        wrong.push(Damage { at: entry.at, what });
+                    }
+                }
+            }
+            return Ok(Some(Step { met: new, wrong }));
+        }
+    }
+
+    /// At which of its key's places an entry lies.
+    fn place_at(&self, table: &Table, entry: &Met) -> Option<usize> {
+        let slot = entry.segment.index_of(entry.at);
+        place_of(self.hash(&entry.key), &entry.segment, table.own.associativity, slot)
     }
 
     /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound, and it lies where a
-    /// lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
+    /// lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished. Otherwise each key is counted
+    /// once, as a walk meets it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let (report, problems) = (IndexAudit::default(), Problems::default());
         let mut findings = Findings { alone, audit, report, problems, keys: Vec::new() };
         FIGURES.iter().chain(&BY_PLACE).for_each(|name| findings.report.count(name, 0));
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            if table.root().node() != node {
-                let what = format!("the table of memory node {node} has its root at {}", table.root());
-                findings.problems.add(what);
-            }
-            findings.audit.reach(table.root(), ROOT_LEN as u64, "a root");
-            let geometry = table.current(&self.session).await?;
-            findings.report.resizes = findings.report.resizes.max(geometry.current.generation);
-            if alone && geometry.state.resizer().is_some() {
-                let what = format!("the root at {} names a resizer, and no client is there", table.root());
-                findings.problems.add(what);
-            }
-            let chunk = self.session.pool().geometry(node).chunk_size;
+            let Findings { audit, report, problems, .. } = &mut findings;
+            let found = (&mut **audit, report, problems);
+            let Some(geometry) = audit_root(&self.session, table, node, alone, found).await? else { continue };
             for segment in geometry.segments() {
-                let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
-                findings.report.index_bytes += bytes;
-                findings.report.count("slots", segment.slots());
-                findings.audit.reach(segment.start, bytes, "a segment");
                 for region in 0..segment.regions {
                     self.audit_region(table, &geometry, &segment, region, &mut findings).await?;
                 }
             }
-        }
-        let Findings { mut report, mut problems, mut keys, .. } = findings;
-        if alone {
-            keys.sort_unstable();
-            for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-                problems.add(format!("the slots at {} and {} have the same key", pair[0].1, pair[1].1));
+            if !alone {
+                let Findings { audit, report, problems, .. } = &mut findings;
+                let place = |entry: &Met| self.place_at(table, entry).and_then(|place| BY_PLACE.get(place));
+                let also =
+                    |entry: &Met, report: &mut IndexAudit| place(entry).into_iter().for_each(|of| report.count(of, 1));
+                audit_walk(self, table, audit, report, problems, also).await?;
             }
         }
+        let Findings { mut report, mut problems, keys, .. } = findings;
+        report.entries -= find_same_keys(keys, &mut problems);
         report.problems = problems.into_vec();
         Ok(report)
     }
@@ -142,11 +213,15 @@ impl Cuckoo {
                 problems.add(format!("the slot at {at} belongs to a move that nobody finishes: {head:#018x}"));
             }
         }
-        let (met, wrong) = entries_of(pin.span(), segment, region, slots).await?;
-        wrong.into_iter().for_each(|what| problems.add(what));
+        if !*alone {
+            return Ok(());
+        }
+        let first = region * REGION;
+        let (met, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
+        wrong.into_iter().for_each(|damage| problems.add(damage.what));
         for entry in met {
             let hash = self.hash(&entry.key);
-            match self.place_at(table, segment, hash, entry.at) {
+            match self.place_at(table, &entry) {
                 Some(place) => report.count(BY_PLACE[place], 1),
                 None => problems.add(format!("the entry at {} lies where no lookup comes by", entry.at)),
             }

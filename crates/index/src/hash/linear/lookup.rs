@@ -130,7 +130,7 @@ impl<'a> Op<'a> {
                     Walk::Hit(hit) => return Ok(Looked::Hit(hit)),
                     Walk::End { gap, sealed, moved } => (gap, sealed, moved),
                 };
-                let mut next = self.next_of(&segment);
+                let mut next = self.table.next_of(&segment);
                 match gap {
                     Some(gap) if !sealed && !moved => return Ok(Looked::Absent(gap)),
                     // The key may have been moved, but could still be put in here.
@@ -149,7 +149,7 @@ impl<'a> Op<'a> {
                             continue 'table;
                         }
                         // None for a table that is itself still being moved into.
-                        next = self.next_of(&segment);
+                        next = self.table.next_of(&segment);
                         if next.is_none() {
                             return Ok(Looked::Full);
                         }
@@ -174,12 +174,6 @@ impl<'a> Op<'a> {
                 }
             }
         }
-    }
-
-    /// The segment that this one is being moved to, as far as this worker knows.
-    fn next_of(&self, segment: &Segment) -> Option<Segment> {
-        let geometry = self.table.geometry();
-        geometry.next.filter(|_| geometry.current.generation == segment.generation)
     }
 
     /// The key's home, and how many slots to READ from there.

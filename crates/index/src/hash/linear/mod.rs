@@ -31,6 +31,7 @@ use crate::kind::{Settings, expect_kind, pool_index, seal};
 use crate::slotted::index::{Attempt, SlottedIndex};
 use crate::slotted::mover::Moves;
 use crate::slotted::record::{Along, Record};
+use crate::slotted::walk::Step;
 use crate::slotted::{self, geometry, slot};
 use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
 use crate::write::Mode;
@@ -230,6 +231,7 @@ pool_index!(Linear, Config, KIND, "linear", FORMAT, root: geometry::ROOT_LEN, Ta
 
 impl SlottedIndex for Linear {
     type Own = Reading;
+    type Progress = walk::Progress;
 
     fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
         Mover { index: self.uid, seed: self.seed, table, pin }
@@ -248,6 +250,15 @@ impl SlottedIndex for Linear {
         along: &mut Along,
     ) -> Result<Attempt, IndexError> {
         Op::new(self, table, pin, record.hash, record.key).write(mode, record, along).await
+    }
+
+    async fn step(
+        &self,
+        table: &Table,
+        pin: &Pin<'_>,
+        progress: &mut walk::Progress,
+    ) -> Result<Option<Step>, IndexError> {
+        self.step_on(table, pin, progress).await
     }
 
     /// Moves regions, or says that the pool is full.

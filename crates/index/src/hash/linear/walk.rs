@@ -1,83 +1,220 @@
 //! Every entry of an index: for dumps, audits, repairs and drops.
 //!
-//! A walk goes through the table, and then through the one that it is being moved to, and so on until there is no newer one.
-//! An entry only ever moves to a newer table, so a walk beside working clients meets every key that was there all the time;
-//! one that is moved meanwhile it may meet twice. Each step is pinned on its own.
+//! A walk is a sequence of lookups, each of all keys of a range of places (docs/protocols/linear.md, "Walks"). A step READs the slots
+//! from the home of the range's first place on to an empty slot, and goes on in the next table as a lookup does. Ranges do not
+//! overlap, so no key is met twice; they do not depend on the size of the table, so it may grow meanwhile. Each step is pinned on
+//! its own.
 
 use super::migrate::Mover;
 use super::{Linear, Table};
-use crate::audit::{IndexAudit, OnDamage, Problems};
-use crate::slotted::geometry::{DONE, Geometry, REGION, ROOT_LEN, Segment};
+use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::marks::mark;
+use crate::slotted::geometry::{DONE, Geometry, REGION, Segment, place};
 use crate::slotted::mover::Moves;
 use crate::slotted::slot::{Slot, frozen};
-use crate::slotted::walk::{audit_entry, entries_of, free_what_was_moved};
+use crate::slotted::walk::{
+    self, Met, Step, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved, read_slots,
+};
 use crate::upkeep::bear;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Vigil};
+use farindex_pool::{IndexInfo, Pin, Vigil};
+use std::collections::BTreeMap;
 
 /// Figures of an audit: entries in head words, behind them, and out of band; slots; dead ones; regions that have yet to be
 /// moved.
 const FIGURES: [&str; 6] = ["tiny_entries", "inline_entries", "heap_entries", "slots", "dead_slots", "regions_to_move"];
 
+/// Bytes of entries that a step holds, unless one place has more. A range with more of them is cut.
+const STEP_BYTES: usize = 1 << 20;
+/// What an entry takes besides its key and value, about.
+const ENTRY_BYTES: usize = 64;
+
+/// The places that a walk has yet to come to: from this one on.
+pub(crate) struct Progress(Option<u64>);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Progress(Some(0))
+    }
+}
+
+/// A range of places, and the entries of its keys as far as they were met.
+struct Range {
+    from: u64,
+    /// Behind the last place: 2^64 at most.
+    to: u128,
+    /// Is `to` where it is because the paths of all keys before it end there?
+    closed: bool,
+    found: BTreeMap<(u64, Vec<u8>), Met>,
+    bytes: usize,
+    wrong: Vec<Damage>,
+}
+
+/// How the paths of a range go through one table.
+struct Path {
+    /// They end at a slot that is or was empty.
+    ends: bool,
+    /// A slot on them that tells of a newer table.
+    sign: Option<u64>,
+}
+
+impl Range {
+    fn new(from: u64) -> Self {
+        Range { from, to: 1 << 64, closed: false, found: BTreeMap::new(), bytes: 0, wrong: Vec::new() }
+    }
+
+    /// Takes an entry whose key has this place, unless the key has been met.
+    fn add(&mut self, place: u64, entry: Met) {
+        if place < self.from || u128::from(place) >= self.to {
+            return;
+        }
+        let bytes = ENTRY_BYTES + entry.key.len() + entry.value.len();
+        self.found.entry((place, entry.key.clone())).or_insert_with(|| {
+            self.bytes += bytes;
+            entry
+        });
+        let places = |range: &Range| {
+            let mut places = range.found.keys().map(|(place, _)| *place);
+            Some((places.next()?, places.next_back()?))
+        };
+        while self.bytes > STEP_BYTES
+            && let Some((first, last)) = places(self)
+            && first < last
+        {
+            mark!("linear walk: range cut");
+            self.cut(u128::from(last));
+        }
+    }
+
+    /// Makes the range end before this place.
+    fn cut(&mut self, to: u128) {
+        self.to = self.to.min(to);
+        while let Some(last) = self.found.last_entry().filter(|last| u128::from(last.key().0) >= self.to) {
+            let entry = last.remove();
+            self.bytes -= ENTRY_BYTES + entry.key.len() + entry.value.len();
+        }
+    }
+
+    /// READs the paths of all of its keys in a table. In the first one, the range comes to end where a path does.
+    async fn read(&mut self, linear: &Linear, span: &Span, segment: &Segment) -> Result<Path, IndexError> {
+        let (home, slots) = (segment.home_of(self.from), segment.slots());
+        let mut path = Path { ends: false, sign: None };
+        let mut walked = 0;
+        while walked < slots && !path.ends {
+            let at = segment.after(home, walked);
+            let count = REGION.min(slots - at).min(slots - walked);
+            let buf = read_slots(span, segment, at, count).await?;
+            let last = u64::try_from(self.to - 1).map_or(slots - 1, |place| segment.home_of(place));
+            let mut end = None;
+            for (i, head) in (walked..).zip(buf.words().iter().step_by(segment.width / 8)) {
+                let slot = Slot::decode(*head);
+                if matches!(slot, Slot::Sealed | Slot::Moved) && path.sign.is_none() {
+                    path.sign = Some(segment.after(home, i));
+                }
+                if matches!(slot, Slot::Empty | Slot::Sealed) && (!self.closed || home + i >= last) {
+                    end = Some(home + i);
+                }
+            }
+            if let Some(end) = end {
+                path.ends = true;
+                // Beyond the last slot, the path of its home ends there.
+                if !self.closed && end + 1 < slots {
+                    self.cut(segment.first_place(end + 1));
+                }
+            }
+            let (met, wrong) = entries_of(&linear.session, span, segment, at, buf, |_| true).await?;
+            met.into_iter().for_each(|entry| self.add(place(linear.hash(&entry.key)), entry));
+            self.wrong.extend(wrong);
+            walked += count;
+        }
+        self.closed = true;
+        Ok(path)
+    }
+
+    /// Looks up all of its keys, and brings its end about; `false` if the table has moved on, and it is to begin again.
+    async fn look_up(&mut self, linear: &Linear, table: &Table, pin: &Pin<'_>) -> Result<bool, IndexError> {
+        let mut segment = table.geometry().current;
+        loop {
+            let Path { ends, sign } = self.read(linear, pin.span(), &segment).await?;
+            if ends && sign.is_none() {
+                return Ok(true);
+            }
+            let mut next = table.next_of(&segment);
+            if next.is_none() {
+                // Without an end and without a sign, the root alone tells of keys in a next table.
+                if table.look(pin).await?.current.generation > segment.generation {
+                    mark!("linear walk: range begun again");
+                    return Ok(false);
+                }
+                next = table.next_of(&segment);
+            }
+            match (next, sign) {
+                (Some(next), _) => {
+                    mark!("linear walk: on to the next table");
+                    segment = next;
+                }
+                (None, None) => return Ok(true),
+                (None, Some(index)) => {
+                    let what =
+                        format!("{} is sealed or moved, and there is no next table", walk::name(&segment, index));
+                    self.wrong.push(Damage { at: segment.slot(index), what });
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
 impl Linear {
     /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
     pub async fn for_each(
         &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        let mut seen = 0;
-        for table in &self.tables {
-            let mut next = Some(table.current(&self.session).await?.current);
-            while let Some(segment) = next {
-                for region in 0..segment.regions {
-                    let Some(met) = table.met_in(&self.session, &segment, region, damaged).await? else { break };
-                    for entry in met {
-                        each(&entry.key, entry.value).await?;
-                        seen += 1;
-                    }
-                }
-                next = table.newer(&self.session, segment.generation).await?;
-            }
-        }
-        Ok(seen)
+        walk::for_each(self, each, damaged).await
     }
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound, and it lies where a
-    /// lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
+    /// The next step of a walk.
+    pub(super) async fn step_on(
+        &self,
+        table: &Table,
+        pin: &Pin<'_>,
+        Progress(left): &mut Progress,
+    ) -> Result<Option<Step>, IndexError> {
+        let Some(from) = *left else { return Ok(None) };
+        let range = loop {
+            let mut range = Range::new(from);
+            if range.look_up(self, table, pin).await? {
+                break range;
+            }
+        };
+        *left = u64::try_from(range.to).ok();
+        Ok(Some(Step { met: range.found.into_values().collect(), wrong: range.wrong }))
+    }
+
+    /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound. `alone` says that no
+    /// other client is at work: then nothing may be unfinished, and every entry lies where a lookup finds it. Otherwise each key is
+    /// counted once, as a walk meets it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut report = IndexAudit::default();
         FIGURES.iter().for_each(|name| report.count(name, 0));
         let mut problems = Problems::default();
         let mut keys = Vec::new();
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            if table.root().node() != node {
-                problems.add(format!("the table of memory node {node} has its root at {}", table.root()));
-            }
-            audit.reach(table.root(), ROOT_LEN as u64, "a root");
-            let geometry = table.current(&self.session).await?;
-            report.resizes = report.resizes.max(geometry.current.generation);
-            if alone && geometry.state.resizer().is_some() {
-                problems.add(format!("the root at {} names a resizer, and no client is there", table.root()));
-            }
-            let chunk = self.session.pool().geometry(node).chunk_size;
+            let findings = (&mut *audit, &mut report, &mut problems);
+            let Some(geometry) = audit_root(&self.session, table, node, alone, findings).await? else { continue };
             for segment in geometry.segments() {
-                let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
-                report.index_bytes += bytes;
-                report.count("slots", segment.slots());
-                audit.reach(segment.start, bytes, "a segment");
                 self.audit_segment(table, &geometry, &segment, alone, audit, &mut report, &mut problems, &mut keys)
                     .await?;
             }
-        }
-        if alone {
-            keys.sort_unstable();
-            for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-                problems.add(format!("the slots at {} and {} have the same key", pair[0].1, pair[1].1));
+            if !alone {
+                audit_walk(self, table, audit, &mut report, &mut problems, |_, _| {}).await?;
             }
         }
+        report.entries -= find_same_keys(keys, &mut problems);
         report.problems = problems.into_vec();
         Ok(report)
     }
@@ -124,8 +261,12 @@ impl Linear {
                     problems.add(format!("the slot at {at} belongs to a move that nobody finishes: {head:#018x}"));
                 }
             }
-            let (met, wrong) = entries_of(pin.span(), segment, region, slots).await?;
-            wrong.into_iter().for_each(|what| problems.add(what));
+            if !alone {
+                continue;
+            }
+            let first = region * REGION;
+            let (met, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
+            wrong.into_iter().for_each(|damage| problems.add(damage.what));
             for entry in met {
                 let hash = self.hash(&entry.key);
                 places.push((entry.at, segment.home(hash)));
@@ -187,7 +328,7 @@ fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)]
         run = if ends[i] { 0 } else { (run + 1).min(segment.slots()) };
     }
     for (at, home) in places {
-        let index = (at.offset() - segment.start.offset()) / segment.width as u64;
+        let index = segment.index_of(*at);
         let away = segment.after(index, segment.slots() - home);
         if before.get(index as usize).is_none_or(|before| *before < away) {
             problems.add(format!("the entry at {at} lies where no lookup comes by"));

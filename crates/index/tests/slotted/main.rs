@@ -1,0 +1,12 @@
+//! Walks through the tables of slots that linear probing and cuckoo hashing have in common: each key at most once, with a value that
+//! it had during the walk, however the table is moved meanwhile.
+
+#[path = "../common/alone.rs"]
+mod alone;
+mod amid;
+mod beside;
+mod crash;
+mod damage;
+#[path = "../common/ground.rs"]
+mod ground;
+mod kinds;
