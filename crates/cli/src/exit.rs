@@ -24,6 +24,8 @@ pub(crate) const REFUSED: u8 = 5;
 pub(crate) const FULL: u8 = 6;
 /// Somebody else is in the way.
 pub(crate) const BUSY: u8 = 7;
+/// Nothing is wrong, but crashed clients have left something behind.
+pub(crate) const LEFT_BEHIND: u8 = 9;
 /// A bug of the program.
 pub(crate) const BUG: u8 = 70;
 /// Ended by Ctrl-C.
@@ -45,6 +47,8 @@ Exit codes:
     5  entries were refused: too long a key or value, or rejects of a load
     6  no room: the pool is full, or its client slots, or its catalog
     7  somebody else is in the way: a lock held too long, a lease that ran out
+    9  the pool is sound, but crashed clients have left memory or unfinished steps
+       behind (pool check)
    70  a bug in this program
   130  ended by Ctrl-C
   141  the reader of the output has gone";

@@ -93,6 +93,10 @@ impl Place {
     pub(crate) fn session(&self) -> Result<Session, Failure> {
         Ok(self.open()?.session()?)
     }
+    /// The same, with the pool as crashed clients have left it.
+    pub(crate) fn session_as_it_is(&self) -> Result<Session, Failure> {
+        Ok(Pool::open_as_it_is(&self.url()?)?.session()?)
+    }
     pub(crate) fn display(&self) -> std::path::Display<'_> {
         std::path::Path::new(&self.path).display()
     }

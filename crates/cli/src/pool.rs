@@ -56,10 +56,11 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Walk every index of a pool and account for every block; exit code 1 if anything is wrong
+    /// Walk every index of a pool and account for every block; exit code 1 if anything is wrong, 9 if nothing is wrong but
+    /// crashed clients have left something behind
     ///
-    /// May run beside clients at work: what they have in hand is told apart from what is lost only if nobody else is there
-    /// from beginning to end.
+    /// Changes nothing without --repair. May run beside clients at work: what they have in hand is told apart from what is
+    /// leaked only if no client is there, from beginning to end, that may be alive.
     Check {
         #[command(flatten)]
         place: Place,
@@ -237,8 +238,10 @@ fn check_json(report: &CheckReport, usage: &[NodeUsage], problems: &[String]) ->
     json!({
         "sound": problems.is_empty(),
         "problems": problems,
+        "left_behind": report.left_behind().collect::<Vec<_>>(),
         "alone": report.pool.alone,
         "lost_objects": report.pool.lost,
+        "lost_bytes": report.pool.lost_bytes,
         "clients": report.pool.clients.iter().map(client_json).collect::<Vec<_>>(),
         "nodes": report.pool.nodes.iter().zip(usage).map(node).collect::<Vec<_>>(),
         "indexes": report.indexes.iter().map(index).collect::<Vec<_>>(),
@@ -246,7 +249,7 @@ fn check_json(report: &CheckReport, usage: &[NodeUsage], problems: &[String]) ->
 }
 
 fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
-    let session = place.session()?;
+    let session = place.session_as_it_is()?;
     let repaired = if repair { Some(session.repair()?) } else { None };
     let report = match session.check() {
         Ok(report) => report,
@@ -260,6 +263,7 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
     };
     let usage = session.usage()?;
     let problems: Vec<String> = report.problems().collect();
+    let left_behind = report.left_behind().next().is_some();
     let mut result = check_json(&report, &usage, &problems);
     if let Some(Repaired { evicted, drops, mended, reclaimed }) = repaired {
         result["repaired"] = json!({
@@ -294,7 +298,7 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
         for (node, counted) in report.pool.nodes.iter().enumerate() {
             let _ = writeln!(
                 out,
-                "node {node}: {} of {} live ({}) in {} objects, {} held by clients or lost",
+                "node {node}: {} of {} live ({}) in {} objects, {} held by clients or leaked",
                 bytes(counted.live_bytes),
                 bytes(counted.data_bytes),
                 percent(counted.live_bytes, counted.data_bytes),
@@ -303,18 +307,32 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
             );
         }
         if !report.pool.alone {
-            let others = report.pool.clients.len();
-            let _ = writeln!(out, "{others} other clients are there, or were: nothing is called lost");
+            let others = report.pool.clients.iter().filter(|client| client.gone != Some(true)).count();
+            let _ = writeln!(out, "{others} other clients are there, or were: nothing is called leaked");
         }
         for problem in &problems {
             let _ = writeln!(out, "PROBLEM: {problem}");
         }
-        if report.pool.lost > 0 && !repair {
-            out.push_str("What is lost, clients that died had in hand: `farindex pool check --repair` frees it.\n");
+        for left in report.left_behind() {
+            let _ = writeln!(out, "left behind: {left}");
         }
-        let verdict = if problems.is_empty() { "sound" } else { "NOT SOUND" };
+        if left_behind {
+            out.push_str(
+                "Crashed clients left this behind. `farindex pool check --repair` puts it right, and so does the next client \
+                 that opens the pool while no other is there.\n",
+            );
+        }
+        let verdict = match (problems.is_empty(), left_behind) {
+            (false, _) => "NOT SOUND",
+            (true, true) => "sound, but crashed clients left something behind",
+            (true, false) => "sound",
+        };
         let _ = writeln!(out, "{}: {verdict}", place.display());
         out
     })?;
-    Ok(if problems.is_empty() { exit::OK } else { exit::NO })
+    Ok(match (problems.is_empty(), left_behind) {
+        (false, _) => exit::NO,
+        (true, true) => exit::LEFT_BEHIND,
+        (true, false) => exit::OK,
+    })
 }

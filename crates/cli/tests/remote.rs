@@ -183,6 +183,7 @@ fn a_killed_memory_node_comes_back() {
     session.repair().expect("a repair");
     let report = session.check().expect("a check");
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());
+    assert_eq!(report.pool.lost, 0);
 }
 
 fn feed(input: &mut ChildStdin, from: u64, to: u64) -> std::io::Result<()> {
@@ -241,6 +242,7 @@ fn a_frozen_client_is_told() {
     }
     let report = session.check().expect("a check");
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());
+    assert_eq!(report.pool.lost, 0);
 }
 
 /// Three memory nodes: an index that is larger than any of them, and one of them cut off.

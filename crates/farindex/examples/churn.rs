@@ -130,7 +130,7 @@ fn main() {
         growth * 100.0
     );
     let report = session.check().expect("a check");
-    let problems: Vec<_> = report.problems().collect();
+    let problems: Vec<_> = report.problems().chain(report.left_behind()).collect();
     println!("check: {problems:?}, {} entries", report.indexes[0].1.entries);
     assert!(problems.is_empty() && growth <= 0.05);
 }

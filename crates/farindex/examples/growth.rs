@@ -58,7 +58,7 @@ fn main() {
     }
     println!("all found after {:.1} s more", clock.elapsed().as_secs_f64() - loaded);
     let report = session.check().expect("a check");
-    let problems: Vec<_> = report.problems().collect();
+    let problems: Vec<_> = report.problems().chain(report.left_behind()).collect();
     let audit = &report.indexes[0].1;
     let node = &report.pool.nodes[0];
     println!("{audit:?}");

@@ -2,11 +2,12 @@
 
 use crate::Error;
 use crate::any::AnyIndex;
-use farindex_fabric::OpKind;
+use farindex_fabric::{OpKind, Span};
 use farindex_index::IndexAudit;
 use farindex_pool::audit::{Audit, AuditReport};
+use farindex_pool::leaks::Leaks;
 use farindex_pool::reclaim::Reclaimed;
-use farindex_pool::{Session, catalog};
+use farindex_pool::{Session, catalog, clients};
 use std::rc::Rc;
 
 /// What a check found.
@@ -16,12 +17,15 @@ pub struct CheckReport {
     pub indexes: Vec<(String, IndexAudit)>,
     /// The pool itself.
     pub pool: AuditReport,
+    /// Steps that crashed clients have left unfinished, in words. Clients that need what they have locked finish them or undo
+    /// them, and so does a repair.
+    pub unfinished: Vec<String>,
     /// An index was being dropped, so not all of its memory was met.
     pub(crate) missed: bool,
 }
 
 impl CheckReport {
-    /// Everything that is wrong, in words.
+    /// Everything that is wrong, in words. What crashed clients have left behind is not wrong.
     pub fn problems(&self) -> impl Iterator<Item = String> + '_ {
         let of_indexes = self
             .indexes
@@ -29,9 +33,14 @@ impl CheckReport {
             .flat_map(|(name, audit)| audit.problems.iter().map(move |problem| format!("index {name:?}: {problem}")));
         of_indexes.chain(self.pool.problems.iter().cloned())
     }
-    /// Is all well?
+    /// Is nothing wrong?
     pub fn is_sound(&self) -> bool {
         self.problems().next().is_none()
+    }
+    /// What crashed clients have left behind, in words: leaked memory and unfinished steps. It is given back, and they are finished, when
+    /// a client opens the pool and finds itself alone, or by [`Session::repair`](crate::Session::repair).
+    pub fn left_behind(&self) -> impl Iterator<Item = String> + '_ {
+        self.pool.leak().into_iter().chain(self.unfinished.iter().cloned())
     }
 }
 
@@ -51,8 +60,29 @@ pub struct Repaired {
 
 /// Puts right what the dead have left, all over the pool. Takes a little more than a lease.
 pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
+    let evicted = session.client().outlive(session.endpoint()).await?;
+    recover(session, evicted).await
+}
+
+/// The same, if crashed clients have left something and no other client is there. Only those that are proved gone are evicted, so
+/// it waits for nobody.
+pub(crate) async fn repair_if_alone(session: &Rc<Session>) -> Result<Option<Repaired>, Error> {
     let span = session.span(OpKind::Maintenance);
-    let mut repaired = Repaired { evicted: session.client().outlive(session.endpoint()).await?, ..Repaired::default() };
+    let leaks = Leaks::read(&span).await?;
+    let mut others = clients(session.pool(), &span).await?;
+    others.retain(|other| other.slot != session.client().slot());
+    if others.iter().any(|other| other.gone != Some(true)) || others.is_empty() && !leaks.worth_a_look() {
+        return Ok(None);
+    }
+    let evicted = session.client().evict_expired(session.endpoint()).await?;
+    Ok(Some(recover(session, evicted).await?))
+}
+
+/// Finishes what evicted clients have left unfinished, and gives back what they had in hand.
+async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error> {
+    let span = session.span(OpKind::Maintenance);
+    let leaks = Leaks::read(&span).await?;
+    let mut repaired = Repaired { evicted, ..Repaired::default() };
     repaired.drops = AnyIndex::finish_drops(session).await?;
     for info in catalog::list(session.pool(), &span).await? {
         match AnyIndex::open_info(session, &info).await {
@@ -69,6 +99,11 @@ pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
         session.flush().await?;
         repaired.reclaimed = audit.reclaim(session, &span).await?;
     }
+    if repaired.reclaimed.alone {
+        leaks.clear(&span).await?;
+    } else if !report.is_sound() && leaks.any() {
+        leaks.give_up(&span).await?;
+    }
     Ok(repaired)
 }
 
@@ -77,10 +112,14 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     // What this session holds itself would look lost.
     session.flush().await?;
     let mut alone = true;
+    let mut unfinished: Option<Vec<String>> = None;
     loop {
         let mut audit = Audit::begin(session, &span).await?;
         alone = alone && audit.undisturbed(session, &span).await?;
-        let mut report = walk(session, &mut audit, alone).await?;
+        if unfinished.is_some() {
+            audit.expect_unfinished_steps();
+        }
+        let mut report = walk(session, &mut audit, alone && unfinished.is_none()).await?;
         session.flush().await?;
         // Who came during the walk has moved things, and has some half done: that is no fault, but the walk was told otherwise.
         let misled = alone && !report.is_sound() && !audit.undisturbed(session, &span).await?;
@@ -88,9 +127,24 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
             alone = false;
             continue;
         }
+        // A client that crashed may have left steps unfinished, as clients at work do. What is wrong even if they are
+        // expected is damage.
+        if alone && unfinished.is_none() && !report.is_sound() && crashed(session, &span).await? {
+            unfinished = Some(report.problems().collect());
+            continue;
+        }
+        let wrong: Vec<_> = report.problems().collect();
+        report.unfinished = unfinished.unwrap_or_default();
+        report.unfinished.retain(|what| !wrong.contains(what));
         report.pool = audit.settle(session, &span).await?;
         return Ok(report);
     }
+}
+
+/// Have clients crashed since what such clients left was last put right, or could not be put right?
+async fn crashed(session: &Session, span: &Span) -> Result<bool, Error> {
+    let gone = clients(session.pool(), span).await?.iter().any(|client| client.gone == Some(true));
+    Ok(gone || Leaks::read(span).await?.worth_a_look())
 }
 
 /// Every index that is not being dropped.

@@ -36,6 +36,9 @@ struct Inner {
 
 impl Pool {
     /// Opens a pool: `shm:PATH` or `connect:HOST:PORT` one that exists, `memory:SIZE` a new one. See [`PoolUrl`] for all forms.
+    ///
+    /// If other clients of the pool have crashed and this one finds itself alone, it recovers what they have left, which takes as long
+    /// as a check of the whole pool, once.
     pub fn open(url: &str) -> Result<Pool, Error> {
         Self::open_at(&url.parse()?)
     }
@@ -46,9 +49,24 @@ impl Pool {
             PoolUrl::Memory { len, nodes } => {
                 Self::format(Arc::new(MemoryFabric::new(*nodes, *len)?), &PoolOptions::default())
             }
-            PoolUrl::Shm { paths } => Self::attach(Arc::new(ShmFabric::open(paths)?)),
-            PoolUrl::Remote { addrs, token_file } => Self::attach(connect(addrs, token_file.as_deref())?),
+            PoolUrl::Shm { .. } | PoolUrl::Remote { .. } => {
+                let pool = Self::open_as_it_is(url)?;
+                pool.repair_if_alone();
+                Ok(pool)
+            }
         }
+    }
+
+    /// Opens a pool that exists and leaves in it what crashed clients have left: for checks.
+    pub fn open_as_it_is(url: &PoolUrl) -> Result<Pool, Error> {
+        let fabric: Arc<dyn Fabric> = match url {
+            PoolUrl::Memory { .. } => {
+                return Err(Error::Settings("a memory: pool is gone when its process ends".to_owned()));
+            }
+            PoolUrl::Shm { paths } => Arc::new(ShmFabric::open(paths)?),
+            PoolUrl::Remote { addrs, token_file } => connect(addrs, token_file.as_deref())?,
+        };
+        Self::attach_as_it_is(fabric)
     }
 
     /// Creates a pool. `size` is that of each memory node, for `shm:`; `memory:` has it in its string.
@@ -94,6 +112,19 @@ impl Pool {
 
     /// Opens the pool that the memory nodes of a fabric form.
     pub fn attach(fabric: Arc<dyn Fabric>) -> Result<Pool, Error> {
+        let pool = Self::attach_as_it_is(fabric)?;
+        pool.repair_if_alone();
+        Ok(pool)
+    }
+
+    /// If clients have crashed and no other client is there, this one finishes what they have left unfinished and gives back
+    /// their memory, once, as a file system that was not unmounted is recovered: it walks the whole pool.
+    fn repair_if_alone(&self) {
+        // What fails here fails again where it matters, in an operation of the user.
+        let _ = self.session().and_then(|session| session.block_on(check::repair_if_alone(session.raw())));
+    }
+
+    fn attach_as_it_is(fabric: Arc<dyn Fabric>) -> Result<Pool, Error> {
         let identity = fabric.new_identity();
         let opened = once(&fabric, &identity, async |endpoint: &Endpoint| {
             farindex_pool::Pool::open(Arc::clone(&fabric), endpoint).await

@@ -31,6 +31,7 @@ fn sessions_of_a_process_share_verbs() {
     });
     let report = session.check().unwrap();
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());
+    assert_eq!(report.pool.lost, 0);
     assert_eq!(report.indexes[0].1.entries, 4);
     session.drop_index("a").unwrap();
 }

@@ -9,7 +9,8 @@
 //! account: a client that came or went in between has changed what was walked already. Every slot counts its owners, so
 //! the same slot words before and after prove that nobody did.
 
-use crate::alloc::chunks::{Chunk, all_chunks, free_blocks, marked_bits};
+use crate::alloc::bitmap::{Chunk, free_blocks, marked_bits};
+use crate::alloc::chunks::all_chunks;
 use crate::alloc::{classes, place};
 use crate::client::slot_words;
 use crate::layout::{ChunkDescriptor, ChunkUse, Geometry};
@@ -43,14 +44,26 @@ pub struct NodeReport {
 pub struct AuditReport {
     /// Node by node.
     pub nodes: Vec<NodeReport>,
-    /// Other clients that were registered meanwhile.
+    /// Other clients that were registered meanwhile, crashed ones included.
     pub clients: Vec<ClientInfo>,
-    /// Was nobody else there from beginning to end, and nothing in this session's hands? Only then is anything called lost.
+    /// Was nobody else there from beginning to end, except crashed clients, and nothing in this session's hands? Only then is
+    /// anything called leaked.
     pub alone: bool,
-    /// Objects that are neither reachable nor free although no other client is there to hold them.
+    /// Objects that are neither reachable nor free although no other client is there to hold them: memory that crashed clients
+    /// leaked.
     pub lost: u64,
-    /// Everything that is wrong, in words. Empty for a sound pool.
+    /// Bytes of them.
+    pub lost_bytes: u64,
+    /// Everything that is wrong, in words. Empty for a sound pool. Leaked memory is not wrong.
     pub problems: Vec<String>,
+}
+
+impl AuditReport {
+    /// The memory that is leaked, in words.
+    pub fn leak(&self) -> Option<String> {
+        let (objects, bytes) = (self.lost, self.lost_bytes);
+        (objects > 0).then(|| format!("{objects} objects of {bytes} bytes are leaked: neither reachable nor free"))
+    }
 }
 
 /// Problems that are spelled out; further ones are only counted.
@@ -66,8 +79,9 @@ pub struct Audit {
     twice: Vec<String>,
     pub(crate) problems: Vec<String>,
     unspelled: u64,
-    /// The words of all client slots before the walk.
-    before: Option<Vec<u64>>,
+    /// The words of all client slots before the walk, and how many sessions this client had opened.
+    before: Option<(Vec<u64>, u64)>,
+    unfinished: bool,
 }
 
 /// Objects that begin in one page: a bit for each 64 bytes, and their least and largest size in units of 64 bytes. All
@@ -102,8 +116,16 @@ impl Audit {
     /// Begins an audit: notes who is there, so that [`settle`](Self::settle) can tell whether anyone came or went during
     /// the walk. (An audit made by `default` compares with the moment its client registered.)
     pub async fn begin(session: &Session, span: &Span) -> Result<Self, PoolError> {
-        let before = Some(slot_words(session.pool(), span).await?);
+        // With another one open nobody can tell what it does during the walk.
+        let client = session.client();
+        let opened = if client.sessions() == 1 { client.sessions_opened() } else { u64::MAX };
+        let before = Some((slot_words(session.pool(), span).await?, opened));
         Ok(Audit { before, ..Audit::default() })
+    }
+
+    /// Crashed clients have left steps unfinished: an object that was being moved may be reached from both places.
+    pub fn expect_unfinished_steps(&mut self) {
+        self.unfinished = true;
     }
 
     /// Notes a problem.
@@ -192,17 +214,18 @@ impl Audit {
         let mut pages = pages.into_iter().peekable();
         for (node, chunks) in session.pool().nodes().zip(&nodes) {
             let counted = self.settle_node(&session.pool().geometry(node), node, chunks, &mut pages, alone);
-            report.lost += if alone { counted.held_objects } else { 0 };
+            if alone {
+                report.lost += counted.held_objects;
+                report.lost_bytes += counted.held_bytes;
+            }
             report.nodes.push(counted);
         }
         for object in pages.flat_map(|(page, objects)| objects.objects(page)) {
             self.problem(format!("the object at {object} lies on a memory node that does not exist"));
         }
-        for twice in std::mem::take(&mut self.twice).into_iter().filter(|_| alone) {
+        let finished = alone && !self.unfinished;
+        for twice in std::mem::take(&mut self.twice).into_iter().filter(|_| finished) {
             self.problem(twice);
-        }
-        if report.lost > 0 {
-            self.problem(format!("{} objects are lost: neither reachable nor free", report.lost));
         }
         if self.unspelled > 0 {
             self.problems.push(format!("and {} more", self.unspelled));
@@ -216,14 +239,21 @@ impl Audit {
         Ok(self.company(session, span).await?.1)
     }
 
-    /// Who else is there now, and whether nobody was from the beginning until now.
-    async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
+    /// Who else is there now, and whether nobody was from the beginning until now, except clients that are proved gone: nothing of
+    /// those takes effect any more.
+    pub(crate) async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
         let client = session.client();
         let mut others = clients(session.pool(), span).await?;
         others.retain(|other| other.slot != client.slot());
         let now = slot_words(session.pool(), span).await?;
-        let before = self.before.as_deref().unwrap_or(client.slots_at_registration());
-        let undisturbed = others.is_empty() && now == before && client.sessions() == 1;
+        // A session of this client that came and went would have changed what was walked already, too.
+        let (before, opened) = match &self.before {
+            Some((before, opened)) => (before.as_slice(), *opened),
+            None => (client.slots_at_registration(), 1),
+        };
+        let nobody = others.iter().all(|other| other.gone == Some(true));
+        let mine_alone = client.sessions() == 1 && client.sessions_opened() == opened;
+        let undisturbed = nobody && now == before && mine_alone;
         Ok((others, undisturbed))
     }
 

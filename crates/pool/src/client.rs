@@ -9,6 +9,7 @@ use crate::epoch::OldestPin;
 use crate::faults::{Fault, planted};
 use crate::intent::{Lock, cleared, describe, stands};
 use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
+use crate::leaks::Leaks;
 use crate::mark;
 use crate::session::{Limbo, Session};
 use crate::takeover::{Watch, evict};
@@ -38,6 +39,8 @@ pub struct Client {
     /// One tick at a time; who finds it taken goes on, because the other's tick serves it too.
     ticking: AtomicBool,
     pins: Mutex<Vec<Arc<OldestPin>>>,
+    /// Sessions that were ever opened.
+    opened: AtomicU64,
     /// What closed sessions could not give back themselves.
     orphans: Mutex<Limbo>,
     /// The words of all client slots when this one was taken.
@@ -129,6 +132,7 @@ impl Client {
                         slots_before,
                         cataloguing: AtomicBool::new(false),
                         pins: Mutex::default(),
+                        opened: AtomicU64::new(0),
                         orphans: Mutex::default(),
                         intents: pool.nodes().map(|_| Cells::default()).collect(),
                         watch: Mutex::default(),
@@ -241,6 +245,7 @@ impl Client {
 
     /// Opens a session on the calling thread.
     pub fn session(self: &Arc<Self>, endpoint: Endpoint) -> Session {
+        self.opened.fetch_add(1, Ordering::SeqCst);
         let oldest = Arc::new(OldestPin::default());
         let mut pins = lock(&self.pins);
         pins.retain(|pin| Arc::strong_count(pin) > 1);
@@ -356,6 +361,10 @@ impl Client {
     pub(crate) fn sessions(&self) -> usize {
         lock(&self.pins).iter().filter(|pin| Arc::strong_count(pin) > 1 && !pin.is_closed()).count()
     }
+    /// Sessions that were opened since this client registered.
+    pub(crate) fn sessions_opened(&self) -> u64 {
+        self.opened.load(Ordering::SeqCst)
+    }
     /// Verbs of closed sessions that nobody waits for, and that may land yet.
     fn trails(&self) -> bool {
         lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
@@ -466,7 +475,12 @@ impl Client {
         // A lock may be held under such an intent, and verbs may be on their way. Whoever frees the slot later has shut this
         // client out by then.
         if !self.leaves_intents() && !self.trails() {
-            span.cas(self.pool.geometry(HOME).client(self.slot), self.state, self.state & !0xFF).await?;
+            let mut batch = span.batch();
+            if !self.orphans().is_empty() {
+                Leaks::count(&mut batch);
+            }
+            batch.cas(self.pool.geometry(HOME).client(self.slot), self.state, self.state & !0xFF);
+            batch.post().await?;
         }
         self.lost.store(true, Ordering::Relaxed);
         Ok(())
@@ -485,10 +499,12 @@ pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolEr
         .collect())
 }
 
-/// The state word of every client slot: who is there, and how often each has been taken.
+/// The state word of every client slot: who is there, and how often each has been taken. Of a client that is proved gone it is
+/// what the slot says once the client was evicted, whenever that happens.
 pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
     let slots = read_slots(span, pool).await?;
-    Ok(parse_slots(&slots).iter().map(|slot| slot.state).collect())
+    let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
+    Ok(parse_slots(&slots).iter().map(|slot| if gone(slot) { slot.state & !0xFF } else { slot.state }).collect())
 }
 
 pub(crate) fn identity_of(slot: &ClientSlot) -> Identity {

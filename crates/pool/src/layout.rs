@@ -314,6 +314,8 @@ pub mod header {
     pub const CATALOG_LOCK: u64 = 0x118;
     /// The last `uid` given to an index (node 0).
     pub const LAST_UID: u64 = 0x120;
+    /// How many clients have gone without giving back their memory (node 0): [`Leaks`](crate::leaks::Leaks).
+    pub const LEAKS: u64 = 0x128;
     /// What the fabric was measured to do: three figures and a checksum (node 0).
     pub const CALIBRATION: u64 = 0x140;
     /// About how many blocks of each size class lie free in chunk bitmaps: one word for each class.

@@ -19,6 +19,7 @@
 //! | [`faults`] | rules broken on purpose, for tests |
 //! | [`marks`] | counts of rare paths, for tests |
 //! | [`audit`] | is every block where it should be? |
+//! | [`leaks`] | the mark that clients have left memory behind |
 //! | [`reclaim`] | freeing what the dead have left |
 
 pub mod alloc;
@@ -31,6 +32,7 @@ pub mod error;
 pub mod faults;
 pub mod intent;
 pub mod layout;
+pub mod leaks;
 pub mod marks;
 pub mod pool;
 pub mod reclaim;

@@ -43,7 +43,9 @@ impl Audit {
         for node in session.pool().nodes() {
             nodes.push(all_chunks(session.pool(), span, node).await?);
         }
-        let alone = self.undisturbed(session, span).await? && session.holds_nothing();
+        let (others, undisturbed) = self.company(session, span).await?;
+        // Those that are gone must have been evicted, too.
+        let alone = undisturbed && others.is_empty() && session.holds_nothing();
         let mut done = Reclaimed { alone: alone && self.problems.is_empty(), ..Reclaimed::default() };
         if !done.alone {
             return Ok(done);

@@ -14,6 +14,7 @@ use crate::client::{Client, first_word, identity_of, parse_slots, read_slots};
 use crate::faults::{Fault, planted};
 use crate::intent::{Found, GENERATION_MASK, cell_words, cleared, given_up, read_cells, standing};
 use crate::layout::{ClientSlot, HOME, INTENT_LEN};
+use crate::leaks::Leaks;
 use crate::mark;
 use crate::session::Session;
 use crate::{Intent, IntentCell, Lock, Pool, PoolError, intent};
@@ -78,7 +79,12 @@ pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSl
     } else {
         mark!("takeover: arriving slot taken back");
     }
-    span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
+    let mut batch = span.batch();
+    if record.active() {
+        Leaks::count(&mut batch);
+    }
+    batch.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF);
+    batch.post().await?;
     Ok(true)
 }
 

@@ -540,6 +540,7 @@ fn drive<A: Access>(
     let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));
     shared.failures.borrow_mut().extend(pool.problems.iter().map(|problem| format!("pool: {problem}")));
+    shared.failures.borrow_mut().extend(pool.leak().map(|leak| format!("pool: {leak}")));
     if !pool.alone {
         shared.fail("pool: somebody has not left".to_owned());
     }

@@ -269,6 +269,7 @@ fn a_memory_node_comes_back_from_its_file() {
     session.repair().expect("a repair");
     let report = session.check().expect("a check");
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());
+    assert_eq!(report.pool.lost, 0);
 }
 
 #[test]
@@ -295,6 +296,7 @@ fn who_sleeps_past_the_lease_is_told() {
     assert!(before == after, "a client that was shut out changed something");
     let report = session.check().expect("a check");
     assert!(report.is_sound(), "{:?}", report.problems().collect::<Vec<_>>());
+    assert_eq!(report.pool.lost, 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The pool's side of allocation: chunks, spans and bitmaps, operated by verbs.
 
+use super::bitmap::{Chunk, Claim, free_blocks, marked_bits, valid_bits};
 use super::classes::CLASSES;
 use super::search::{ALL, Counters, Hints, SCAN, at_least_zero};
 use super::{Run, Stock, classes, place};
@@ -8,7 +9,7 @@ use crate::layout::{
     BITMAP_WORDS, Bitmap, ChunkDescriptor, ChunkUse, DESCRIPTOR_LEN, Geometry, bitmap_word, header, header_word,
 };
 use crate::{Pool, PoolError};
-use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, NodeId, RemotePtr, Span};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
@@ -573,68 +574,6 @@ impl Chunks<'_> {
 
 fn no_span(at: RemotePtr) -> PoolError {
     PoolError::Corrupt { at, what: "a span that is no span was freed".to_owned() }
-}
-
-/// A chunk as its descriptor tells of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Chunk {
-    /// What it is used for.
-    pub used: ChunkUse,
-    /// Its free blocks.
-    pub free: Bitmap,
-}
-
-/// The bits of bitmap word `i` that stand for blocks, in a chunk of so many.
-fn valid_bits(blocks: u64, i: usize) -> u64 {
-    match blocks.saturating_sub(i as u64 * 64) {
-        0 => 0,
-        bits @ 1..64 => (1 << bits) - 1,
-        _ => u64::MAX,
-    }
-}
-
-/// Bits of a bitmap that are set, whether they stand for blocks or not.
-pub(crate) fn marked_bits(free: &Bitmap) -> u64 {
-    free.iter().map(|word| u64::from(word.count_ones())).sum()
-}
-
-/// Free blocks of a chunk of so many.
-pub(crate) fn free_blocks(free: &Bitmap, blocks: u64) -> u64 {
-    free.iter().enumerate().map(|(i, word)| u64::from((word & valid_bits(blocks, i)).count_ones())).sum()
-}
-
-/// A claim that was posted: for each word its number, what it held, the bits asked for and the CAS.
-struct Claim {
-    chunk: u64,
-    words: Vec<(u64, u64, u64, Ticket)>,
-    state: Ticket,
-}
-
-/// Bits that were won, and what the chunk is used for since then.
-struct Claimed {
-    chunk: u64,
-    used: ChunkUse,
-    bits: Vec<u64>,
-}
-
-impl Claim {
-    fn settle(self, done: &mut Done, chunks: &Chunks<'_>) -> Claimed {
-        let geometry = chunks.geometry();
-        let state = first_word(&done.buf(self.state));
-        let used = ChunkUse::from_bits(state, geometry.descriptor(chunks.node, self.chunk));
-        let blocks = match used {
-            ChunkUse::Blocks { class, .. } => classes::blocks(class, geometry.chunk_size),
-            _ => 0,
-        };
-        let mut bits = Vec::new();
-        for (i, held, asked, ticket) in self.words {
-            if done.old(ticket) == held {
-                bits.extend((0..64).filter(|bit| asked >> bit & 1 == 1).map(|bit| i * 64 + bit));
-            }
-        }
-        bits.retain(|bit| *bit < blocks);
-        Claimed { chunk: self.chunk, used, bits }
-    }
 }
 
 /// Every chunk of a node below the cursor, for checkers, and whatever its descriptor says.

@@ -10,6 +10,7 @@
 //! waiting for the epoch), or free in its chunk's bitmap. A chunk below the cursor whose descriptor says `Free` belongs to
 //! nobody. Exhaustion is an error that leaves everything as it was.
 
+pub mod bitmap;
 pub mod chunks;
 pub mod classes;
 pub(crate) mod search;
