@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Dir, run, start, text};
+use common::{Dir, Ended, run, start, text};
 use farindex_pool::layout::{CATALOG_ENTRY_LEN, CatalogEntry, Geometry, Superblock};
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use zerocopy::{FromBytes, IntoBytes};
@@ -194,6 +195,43 @@ fn files_that_are_no_pool() {
         (vec!["pool", "create", "/proc/sys/farindex", "--size", "8MiB"], 3, "/proc/sys/farindex"),
         (vec!["pool", "create", "/nowhere/pool", "--size", "8MiB"], 3, "/nowhere/pool"),
     ]);
+}
+
+#[test]
+fn a_wrong_path_takes_no_space() {
+    let dir = Dir::new();
+    let sparse = dir.path("sparse");
+    std::fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&sparse).unwrap());
+    let before = blocks();
+    judge(&[
+        (vec!["get", text(&sparse), "demo", "key"], 3, "holds no farindex pool (all zeros)"),
+        (vec!["pool", "stat", text(&sparse)], 3, "holds no farindex pool (all zeros)"),
+        (vec!["pool", "check", text(&sparse), "--repair"], 3, "holds no farindex pool (all zeros)"),
+    ]);
+    assert_eq!(blocks(), before);
+}
+
+#[test]
+fn a_pool_that_is_cut_while_it_is_open() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "64MiB");
+    let mut load = start(&["load", text(&pool), "demo", "-"]);
+    let mut input = load.stdin.take().unwrap();
+    let feeder = std::thread::spawn(move || {
+        // Ends by a broken pipe.
+        for i in 0u64.. {
+            if writeln!(input, "k{i}\tv").is_err() {
+                return;
+            }
+        }
+    });
+    while run(&["exists", text(&pool), "demo", "k500"]).code != Some(0) {}
+    OpenOptions::new().write(true).open(&pool).unwrap().set_len(1 << 20).unwrap();
+    let ended = Ended::from(load.wait_with_output().unwrap());
+    feeder.join().unwrap();
+    assert_eq!(ended.code, Some(3), "{}", ended.err);
+    assert!(ended.err.contains("the file was cut while it was mapped"), "{}", ended.err);
 }
 
 #[test]

@@ -79,7 +79,17 @@ impl Mapped {
         Ok(revokes)
     }
 
+    /// Carries a chain out. Where what a region held is gone, its verbs have touched zeros in its place, and fail.
     fn run(&self, gate: &Gate, chain: &mut Chain) -> Result<(), FabricError> {
+        self.carry_out(gate, chain)?;
+        let lost = |node: NodeId| self.nodes.get(node.index()).is_some_and(Region::is_lost);
+        match chain.iter().map(|verb| verb.node()).find(|node| lost(*node)) {
+            Some(node) => Err(FabricError::Unreachable { node, reason: LOST.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    fn carry_out(&self, gate: &Gate, chain: &mut Chain) -> Result<(), FabricError> {
         if self.check_rights(chain)? {
             Words::check_all(chain, |ptr| self.region(ptr))?;
             for verb in chain.iter() {
@@ -111,6 +121,9 @@ impl Mapped {
         )
     }
 }
+
+const LOST: &str = "a part of its file is gone: the file was cut while it was mapped, or its file system is full; put the \
+    file back from a copy and open it again";
 
 struct Connection {
     mapped: Arc<Mapped>,

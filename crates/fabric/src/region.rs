@@ -4,6 +4,8 @@
 //! except as `AtomicU64`.
 #![allow(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+use crate::shm::fault::Guard;
 use std::sync::atomic::AtomicU64;
 
 /// The memory of one node.
@@ -24,11 +26,34 @@ impl Region {
             Region::Mapped(mapping) => mapping.words(),
         }
     }
+
+    /// From now on it is an error, not the end of the process, if what lies behind a mapping is gone: see [`is_lost`](Self::is_lost).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn guard(&mut self) {
+        if let Region::Mapped(mapping) = self {
+            mapping.guard = Guard::of(mapping.words());
+        }
+    }
+
+    /// Is what it held gone? To be asked behind every access: what was read may be zeros in its place.
+    pub(crate) fn is_lost(&self) -> bool {
+        match self {
+            Region::Heap(_) => false,
+            #[cfg(target_os = "linux")]
+            Region::Mapped(mapping) => {
+                crate::shm::fault::any_lost() && mapping.guard.as_ref().is_some_and(Guard::is_lost)
+            }
+        }
+    }
 }
 
 /// A mapping, whole: of a file, shared, or of fresh memory.
 #[cfg(target_os = "linux")]
-pub(crate) struct Mapping(memmap2::MmapRaw);
+pub(crate) struct Mapping {
+    /// Before the map: it is dropped first.
+    guard: Option<Guard>,
+    map: memmap2::MmapRaw,
+}
 
 #[cfg(target_os = "linux")]
 impl Mapping {
@@ -37,7 +62,7 @@ impl Mapping {
         let map = memmap2::MmapRaw::from(memmap2::MmapOptions::new().len(len).map_anon()?);
         // Advice: a system without huge pages gives small ones.
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(Mapping(map))
+        Ok(Mapping { guard: None, map })
     }
 
     /// Maps the first `len` bytes of a file.
@@ -45,14 +70,14 @@ impl Mapping {
         let mut options = memmap2::MmapOptions::new();
         options.len(len);
         let map = if read_only { options.map_raw_read_only(file)? } else { options.map_raw(file)? };
-        Ok(Mapping(map))
+        Ok(Mapping { guard: None, map })
     }
 
     fn words(&self) -> &[AtomicU64] {
-        let start = self.0.as_ptr().cast::<AtomicU64>();
+        let start = self.map.as_ptr().cast::<AtomicU64>();
         // SAFETY:
         // - `start` is page-aligned, so aligned for `AtomicU64`, and not null; the mapping is one allocation of
-        //   `self.0.len()` bytes, of which whole words are taken, and any bits are an `AtomicU64`.
+        //   `self.map.len()` bytes, of which whole words are taken, and any bits are an `AtomicU64`.
         // - The mapping lives as long as `self`, which the slice borrows.
         // - `AtomicU64` allows change behind a shared reference. This process reaches the memory by such references
         //   alone; what other processes do to it is outside the language's model, and by aligned 8-byte accesses alone if
@@ -60,8 +85,8 @@ impl Mapping {
         // - On a read-only mapping a store would fault: `Mapped` refuses every verb but READ there, and READs with
         //   relaxed loads, which are guaranteed to work on read-only memory.
         // - Pages exist behind the whole length: fresh memory has them on demand, files are made with their space reserved. A file that somebody shrinks
-        //   while it is mapped ends the process by SIGBUS: an end, not undefined behaviour.
-        unsafe { std::slice::from_raw_parts(start, self.0.len() / size_of::<AtomicU64>()) }
+        //   while it is mapped costs a SIGBUS: an end, or zeros in the file's place if the mapping is guarded; not undefined behaviour.
+        unsafe { std::slice::from_raw_parts(start, self.map.len() / size_of::<AtomicU64>()) }
     }
 }
 

@@ -39,7 +39,7 @@ impl ServedRegion {
     pub fn file(path: &Path, len: Option<u64>) -> Result<Self, FabricError> {
         let paths = [path.to_owned()];
         let mut nodes = match (path.exists(), len) {
-            (true, _) => file::open_all(&paths, false)?,
+            (true, _) => file::open_all(&paths, false, |_, _| Ok::<_, FabricError>(u64::MAX))?,
             (false, Some(len)) => file::create_all(&paths, len)?,
             (false, None) => return Err(file::refuse(path, "it does not exist: say how long it shall be (--size)")),
         };

@@ -38,19 +38,22 @@
 //!
 //! # What the user must keep
 //!
-//! * Nobody may shrink a file while it is mapped: the next verb beyond its new end would end the process by `SIGBUS`. (No
-//!   lock is held against it: file locks are advisory, and those who know of them do not do that.) Removing a file is
-//!   harmless: it goes on to exist for those who have it mapped.
+//! * Nobody may shrink a file while it is mapped. (No lock is held against it: file locks are advisory, and those who know
+//!   of them do not do that.) From the first verb beyond its new end on, every verb on that node fails with
+//!   [`FabricError::Unreachable`]. For that, this fabric handles `SIGBUS` from when it first maps a file; a program that
+//!   installs a handler of its own later gives this up. Removing a file is harmless: it goes on to exist for those who
+//!   have it mapped.
 //! * A `fork` child must not use the endpoints of its parent, but open the fabric and connect anew.
 //! * A network file system is no shared memory, even where it can be mapped.
 
+pub(crate) mod fault;
 pub(crate) mod file;
 
 use crate::gate::Gates;
 use crate::mapped::{Delivery, Mapped};
 use crate::process::{self, Fate};
 use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
-use crate::{Endpoint, FabricError};
+use crate::{Endpoint, FabricError, NodeId};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -111,18 +114,29 @@ impl ShmFabric {
 
     /// Maps files that exist, one for each memory node, in the order in which they were created.
     pub fn open(paths: &[PathBuf]) -> Result<Self, FabricError> {
+        Self::open_as(paths, false, |_, _| Ok(u64::MAX))
+    }
+
+    /// Maps files that exist, or looks at them only, if they are what `own` takes them for: it is shown the node and its file's first 4 KiB
+    /// before anything is done to the file, and answers how many bytes of it are in use. Space is reserved for those
+    /// alone. (A device is not shown: nothing is reserved on it.)
+    pub fn open_as<E: From<FabricError>>(
+        paths: &[PathBuf],
+        read_only: bool,
+        own: impl Fn(NodeId, &[u8]) -> Result<u64, E>,
+    ) -> Result<Self, E> {
         check_count(paths)?;
-        Ok(Self::from_nodes(file::open_all(paths, false)?, false))
+        Ok(Self::from_nodes(file::open_all(paths, read_only, own)?, read_only))
     }
 
     /// The same for looking only: verbs that change memory fail with [`FabricError::ReadOnly`] before any verb of their
     /// batch takes effect. Needs no more than permission to read the files.
     pub fn open_read_only(paths: &[PathBuf]) -> Result<Self, FabricError> {
-        check_count(paths)?;
-        Ok(Self::from_nodes(file::open_all(paths, true)?, true))
+        Self::open_as(paths, true, |_, _| Ok(u64::MAX))
     }
 
-    fn from_nodes(nodes: Vec<file::Node>, read_only: bool) -> Self {
+    fn from_nodes(mut nodes: Vec<file::Node>, read_only: bool) -> Self {
+        nodes.iter_mut().for_each(|node| node.region.guard());
         let any_device = nodes.iter().any(|node| node.is_device);
         let policy = Arc::new(Policy { kill: AtomicBool::new(false), across_hosts: any_device });
         let revoker = Arc::clone(&policy);

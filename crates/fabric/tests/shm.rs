@@ -331,3 +331,74 @@ fn permission_is_asked_for() {
     let error = ShmFabric::open(&[file]).map(drop).expect_err("no permission");
     assert!(error.to_string().contains("same user"), "{error}");
 }
+
+#[test]
+fn a_file_that_was_cut_while_it_was_mapped_is_an_error_of_every_verb() {
+    let dir = Dir::new();
+    let (cut, whole) = (dir.path("cut"), dir.path("whole"));
+    let make = |path: &Path| ShmFabric::create(&[path.to_owned()], 1 << 20).expect("a file");
+    let (fabric, other) = (make(&cut), make(&whole));
+    let connect = |fabric: &ShmFabric| fabric.connect(&fabric.new_identity()).expect("a connection");
+    let (endpoint, spared) = (connect(&fabric), connect(&other));
+    assert_eq!((faa(&endpoint, word(0), 5), faa(&spared, word(0), 6)), (Ok(0), Ok(0)));
+    fs::OpenOptions::new().write(true).open(&cut).expect("the file").set_len(8192).expect("it is cut");
+    // Within what is left, and beyond it.
+    assert_eq!(faa(&endpoint, word(0), 1), Ok(5));
+    for far in [word(70_000), word(70_001), word(0)] {
+        let error = faa(&endpoint, far, 1).expect_err("it is gone");
+        assert!(
+            matches!(&error, FabricError::Unreachable { node, reason }
+            if node.index() == 0 && reason.contains("cut while it was mapped")),
+            "{error}"
+        );
+        let run = |read| Executor::new().block_on(&endpoint, read);
+        assert!(run(endpoint.span(OpKind::Other).read(far, 64)).is_err());
+    }
+    assert_eq!(faa(&spared, word(0), 1), Ok(6), "another file is not affected");
+    drop((endpoint, fabric));
+    // Its place in the table is taken by the next region, which is whole.
+    let again = connect(&make(&dir.path("again")));
+    assert_eq!((faa(&again, word(70_000), 1), faa(&again, word(70_000), 1)), (Ok(0), Ok(1)));
+    assert_eq!(fs::metadata(&cut).expect("the file").len(), 8192);
+}
+
+#[test]
+fn a_bus_error_that_is_nobodys_region_ends_the_process_as_before() {
+    let dir = Dir::new();
+    let file = dir.path("file");
+    let _fabric = ShmFabric::create(std::slice::from_ref(&file), LEN).expect("a file");
+    let mut peer = Peer::start("client", &file);
+    let pid = rustix::process::Pid::from_raw(peer.child.id() as i32).expect("a process");
+    // The standard library's handler, which was there before, takes the first one that was sent, and puts the default back.
+    let status = loop {
+        rustix::process::kill_process(pid, rustix::process::Signal::BUS).expect("SIGBUS");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        if let Some(status) = peer.child.try_wait().expect("its end") {
+            break status;
+        }
+    };
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(rustix::process::Signal::BUS.as_raw()));
+}
+
+#[test]
+fn nothing_is_reserved_in_a_file_before_it_is_known() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = Dir::new();
+    let sparse = dir.path("sparse");
+    fs::File::create(&sparse).expect("a file").set_len(1 << 40).expect("no space is taken");
+    let blocks = || fs::metadata(&sparse).expect("the file").blocks();
+    let before = blocks();
+    let refuse = |_: NodeId, head: &[u8]| {
+        assert_eq!((head.len(), head.iter().max()), (4096, Some(&0)));
+        Err(FabricError::Settings("no".to_owned()))
+    };
+    for read_only in [false, true] {
+        let error = ShmFabric::open_as(std::slice::from_ref(&sparse), read_only, refuse).map(drop);
+        assert_eq!(error, Err(FabricError::Settings("no".to_owned())));
+        assert_eq!(blocks(), before);
+    }
+    // And no more than is in use.
+    ShmFabric::open_as(std::slice::from_ref(&sparse), false, |_, _| Ok::<_, FabricError>(1 << 20))
+        .expect("there is room");
+    assert!((1..=1 << 12).contains(&(blocks() - before)), "{} blocks", blocks() - before);
+}

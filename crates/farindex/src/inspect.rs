@@ -2,9 +2,9 @@
 
 use crate::keeper::once;
 use crate::net::connect;
+use crate::pool::open_files;
 use crate::url::PoolUrl;
 use crate::{Error, IndexInfo};
-use farindex_fabric::shm::ShmFabric;
 use farindex_fabric::{Endpoint, Fabric, OpKind, Span};
 use farindex_pool::alloc::bitmap::Chunk;
 use farindex_pool::alloc::chunks::all_chunks;
@@ -77,7 +77,7 @@ impl Inspection {
     /// the files, or a token for reading.
     pub fn of(url: &PoolUrl) -> Result<Self, Error> {
         let fabric: Arc<dyn Fabric> = match url {
-            PoolUrl::Shm { paths } => Arc::new(ShmFabric::open_read_only(paths)?),
+            PoolUrl::Shm { paths } => Arc::new(open_files(paths, true)?),
             PoolUrl::Remote { addrs, token_file } => connect(addrs, token_file.as_deref())?,
             PoolUrl::Memory { .. } => {
                 return Err(Error::Settings(

@@ -10,8 +10,9 @@ use crate::{Error, check};
 use farindex_fabric::shm::ShmFabric;
 use farindex_fabric::{Endpoint, Executor, Fabric, Identity, MemoryFabric, Meter, OpKind, Task};
 use farindex_index::Coalescer;
-use farindex_pool::{Client, ClientInfo, IndexInfo, PoolOptions, catalog, clients};
+use farindex_pool::{Client, ClientInfo, IndexInfo, PoolError, PoolOptions, catalog, clients};
 use std::future::Future;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
@@ -63,7 +64,7 @@ impl Pool {
             PoolUrl::Memory { .. } => {
                 return Err(Error::Settings("a memory: pool is gone when its process ends".to_owned()));
             }
-            PoolUrl::Shm { paths } => Arc::new(ShmFabric::open(paths)?),
+            PoolUrl::Shm { paths } => Arc::new(open_files(paths, false)?),
             PoolUrl::Remote { addrs, token_file } => connect(addrs, token_file.as_deref())?,
         };
         Self::attach_as_it_is(fabric)
@@ -160,6 +161,12 @@ impl Pool {
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.inner.fabric
     }
+}
+
+/// Maps the files of a pool. Whether they are that is seen before any space is reserved in them, and no more is reserved
+/// than the pool has.
+pub(crate) fn open_files(paths: &[PathBuf], read_only: bool) -> Result<ShmFabric, PoolError> {
+    ShmFabric::open_as(paths, read_only, |node, head| Ok(farindex_pool::Pool::recognise(node, head)?.region_len))
 }
 
 impl Drop for Inner {

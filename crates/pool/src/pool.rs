@@ -11,7 +11,7 @@ use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr, Span};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Settings of a new pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,23 +142,8 @@ impl Pool {
             if info.len < header::END {
                 return Err(PoolError::NotAPool { node, found: format!("only {} bytes", info.len) });
             }
-            let buf = span.read(RemotePtr::new(node, 0), 128).await?;
+            let block = Self::recognise(node, span.read(RemotePtr::new(node, 0), 128).await?.bytes())?;
             let damaged = |what: String| PoolError::Damaged { node, what };
-            let block: Superblock = buf.parse().ok_or_else(|| damaged("it cannot be read".to_owned()))?;
-            if block.magic != MAGIC {
-                let found = if buf.words().iter().all(|word| *word == 0) {
-                    "all zeros".to_owned()
-                } else {
-                    format!("it begins with {:016x}", block.magic.swap_bytes())
-                };
-                return Err(PoolError::NotAPool { node, found });
-            }
-            if block.version != FORMAT_VERSION {
-                return Err(PoolError::Version { found: block.version, expected: FORMAT_VERSION });
-            }
-            if block.checksum != block.expected_checksum() {
-                return Err(damaged("its checksum is wrong".to_owned()));
-            }
             let geometry = geometry_of(&block);
             if block.region_len > info.len || geometry.end() > info.len {
                 let has = info.len;
@@ -186,6 +171,27 @@ impl Pool {
             superblocks.push(block);
         }
         Ok(Pool { fabric, superblocks: superblocks.into() })
+    }
+
+    /// The superblock of a memory node that begins with these bytes, if it is one of a pool that this program reads.
+    pub fn recognise(node: NodeId, head: &[u8]) -> Result<Superblock, PoolError> {
+        let damaged = |what: &str| PoolError::Damaged { node, what: what.to_owned() };
+        let (block, _) = Superblock::read_from_prefix(head).map_err(|_| damaged("it cannot be read"))?;
+        if block.magic != MAGIC {
+            let found = if block.as_bytes().iter().all(|byte| *byte == 0) {
+                "all zeros".to_owned()
+            } else {
+                format!("it begins with {:016x}", block.magic.swap_bytes())
+            };
+            return Err(PoolError::NotAPool { node, found });
+        }
+        if block.version != FORMAT_VERSION {
+            return Err(PoolError::Version { found: block.version, expected: FORMAT_VERSION });
+        }
+        match block.checksum == block.expected_checksum() {
+            true => Ok(block),
+            false => Err(damaged("its checksum is wrong")),
+        }
     }
 
     /// The fabric below.

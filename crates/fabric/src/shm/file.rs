@@ -1,17 +1,21 @@
 //! The files behind a shared-memory fabric: made, opened, checked and mapped.
 //!
 //! Invariants: an existing file is never overwritten, emptied or cut; a file that was made by a call which then fails is
-//! removed again; whatever is mapped has its space reserved, so that touching it cannot end the process for want of room.
+//! removed again; nothing is reserved in a file before it is known for what it is; whatever of it is in use is mapped with its space
+//! reserved, so that touching it does not fail for want of room.
 
-use crate::FabricError;
 use crate::ptr::MAX_NODE_LEN;
 use crate::region::{Mapping, Region};
+use crate::{FabricError, NodeId};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// Bytes of a file that are shown to whoever has to know it. No region is shorter.
+const HEAD: usize = 4096;
 
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
@@ -152,22 +156,37 @@ fn map(path: &Path, file: &File, len: u64, is_device: bool, read_only: bool) -> 
     Ok(Node { region: Region::Mapped(mapped), is_device, key })
 }
 
+/// Says how many bytes of a file with these first bytes are in use, or why it is not the one that is wanted.
+pub(crate) trait Own<E>: Fn(NodeId, &[u8]) -> Result<u64, E> {}
+impl<E, F: Fn(NodeId, &[u8]) -> Result<u64, E>> Own<E> for F {}
+
+/// The first bytes of a file, read rather than mapped: to touch a mapped page of a sparse file may allocate it.
+fn head_of(path: &Path, file: &File) -> Result<Vec<u8>, FabricError> {
+    let mut head = vec![0; HEAD];
+    let read = file.read_exact_at(&mut head, 0);
+    read.map_err(|error| explain(path, "cannot be read", &error, ""))?;
+    Ok(head)
+}
+
 /// Maps an existing file or device.
-fn open_one(path: &Path, read_only: bool) -> Result<Node, FabricError> {
+fn open_one<E: From<FabricError>>(path: &Path, node: NodeId, read_only: bool, own: &impl Own<E>) -> Result<Node, E> {
     check_kind(path)?;
     let file = OpenOptions::new().read(true).write(!read_only).open(path);
     let file = file.map_err(|error| explain(path, "cannot be opened", &error, ""))?;
     let (len, is_device) = usable_len(path, &file)?;
-    let reserved = file.metadata().map_or(0, |meta| meta.blocks().saturating_mul(512));
-    if !is_device && !read_only && reserved < len {
-        reserve(path, &file, len, reserved)?;
+    if !is_device {
+        let wanted = own(node, &head_of(path, &file)?)?.min(len);
+        let reserved = file.metadata().map_or(0, |meta| meta.blocks().saturating_mul(512));
+        if !read_only && reserved < wanted {
+            reserve(path, &file, wanted, reserved)?;
+        }
     }
-    map(path, &file, len, is_device, read_only)
+    Ok(map(path, &file, len, is_device, read_only)?)
 }
 
 fn create_one(path: &Path, len: u64, made: &mut Made) -> Result<Node, FabricError> {
     if fs::metadata(path).is_ok() && check_kind(path)? {
-        let node = open_one(path, false)?;
+        let node = open_one(path, NodeId::new(0), false, &|_, _: &[u8]| Ok::<_, FabricError>(u64::MAX))?;
         let has = node.region.words().len() as u64 * 8;
         if has < len {
             return Err(refuse(path, format!("the device has {has} bytes, and {len} are wanted")));
@@ -202,8 +221,13 @@ fn check_distinct(paths: &[PathBuf], nodes: &[Node]) -> Result<(), FabricError> 
 }
 
 /// Maps existing files and devices, one for each memory node.
-pub(crate) fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Node>, FabricError> {
-    let nodes = paths.iter().map(|path| open_one(path, read_only)).collect::<Result<Vec<_>, _>>()?;
+pub(crate) fn open_all<E: From<FabricError>>(
+    paths: &[PathBuf],
+    read_only: bool,
+    own: impl Own<E>,
+) -> Result<Vec<Node>, E> {
+    let numbered = (0..).map(NodeId::new).zip(paths);
+    let nodes = numbered.map(|(node, path)| open_one(path, node, read_only, &own)).collect::<Result<Vec<_>, _>>()?;
     check_distinct(paths, &nodes)?;
     Ok(nodes)
 }
