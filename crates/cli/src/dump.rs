@@ -6,6 +6,7 @@ use crate::index::Named;
 use crate::output::note;
 use crate::signals;
 use clap::ValueEnum;
+use farindex::Damage;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -28,7 +29,13 @@ pub(crate) struct Args {
     /// Write to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Leave out what is damaged, say on standard error what that is, and go on; exit code 9 if there is any
+    #[arg(long)]
+    skip_damaged: bool,
 }
+
+/// Damaged places that are told in words.
+const IN_WORDS: u64 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -90,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     };
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let (mut line, mut failed, mut without_value) = (Vec::new(), None, 0u64);
-    let written = index.for_each(|key, value| {
+    let each = |key: &[u8], value: &[u8]| {
         without_value += u64::from(args.format == Format::Lines && !value.is_empty());
         encode(args.format, key, value, &mut line);
         failed = out.write_all(&line).err();
@@ -99,7 +106,18 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         } else {
             ControlFlow::Continue(())
         }
-    })?;
+    };
+    let mut places = 0;
+    let told = |damage: Damage| {
+        places += 1;
+        if places <= IN_WORDS {
+            note(format!("left out: {} (at {})", damage.what, damage.at));
+        }
+    };
+    let written = match args.skip_damaged {
+        true => index.for_each_skipping_damage(each, told)?,
+        false => index.for_each(each)?,
+    };
     if let Some(error) = failed.or_else(|| out.flush().err()) {
         return Err(Failure::file(name, "cannot be written", &error));
     }
@@ -109,6 +127,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if stop.load(Ordering::Relaxed) {
         note(format!("interrupted after {written} entries"));
         return Ok(exit::INTERRUPTED);
+    }
+    if places > 0 {
+        if places > IN_WORDS {
+            note(format!("and {} more", places - IN_WORDS));
+        }
+        note(format!("{places} damaged place{} left out", if places == 1 { "" } else { "s" }));
+        return Ok(exit::DAMAGED);
     }
     Ok(exit::OK)
 }

@@ -26,6 +26,8 @@ pub(crate) const FULL: u8 = 6;
 pub(crate) const BUSY: u8 = 7;
 /// Nothing is wrong, but crashed clients have left something behind.
 pub(crate) const LEFT_BEHIND: u8 = 9;
+/// Part of an index was damaged, and left out.
+pub(crate) const DAMAGED: u8 = 10;
 /// A bug of the program.
 pub(crate) const BUG: u8 = 70;
 /// Ended by Ctrl-C.
@@ -49,6 +51,7 @@ Exit codes:
     7  somebody else is in the way: a lock held too long, a lease that ran out
     9  the pool is sound, but crashed clients have left memory or unfinished steps
        behind (pool check)
+    9  damaged places of an index were left out, as asked
    70  a bug in this program
   130  ended by Ctrl-C
   141  the reader of the output has gone";
@@ -85,7 +88,7 @@ impl Failure {
 fn of_pool(error: &PoolError) -> u8 {
     match error {
         PoolError::Full { .. } | PoolError::NoClientSlot(_) | PoolError::CatalogFull(_) => FULL,
-        PoolError::LeaseLost | PoolError::SessionsOpen(_) | PoolError::Held { .. } => BUSY,
+        PoolError::LeaseLost | PoolError::SessionsOpen(_) | PoolError::Held { .. } | PoolError::NotAlone(_) => BUSY,
         PoolError::NoSuchIndex(_)
         | PoolError::IndexExists(_)
         | PoolError::WrongKind { .. }
@@ -109,6 +112,7 @@ fn of_fabric(error: &FabricError) -> u8 {
 pub(crate) fn code_of(error: &Error) -> u8 {
     match error {
         Error::Url { .. } | Error::Settings(_) => USAGE,
+        Error::NotReplaced { why, .. } => code_of(why),
         Error::Fabric(error) => of_fabric(error),
         Error::Pool(error) => of_pool(error),
         Error::Index(error) => match error {

@@ -5,7 +5,8 @@ use crate::output::{Json, bytes, percent};
 use crate::place::{Place, parse_size};
 use clap::Subcommand;
 use farindex::{
-    CheckReport, ClientInfo, Error, Inspection, NodeUsage, Pool, PoolError, PoolOptions, PoolUrl, Repaired,
+    CheckReport, ClientInfo, Error, Inspection, Kept, NodeUsage, Pool, PoolError, PoolOptions, PoolUrl, Repaired,
+    Salvaged,
 };
 use farindex_bench::size::parse_duration;
 use serde_json::{Value, json};
@@ -68,6 +69,10 @@ enum Command {
         /// half-done steps and, if no other client is there, memory. Takes a little more than a lease
         #[arg(long)]
         repair: bool,
+        /// With --repair: then replace each index that is damaged by a copy of what can be read of it, and drop the rest for good.
+        /// Takes room for the copy, and nobody else may be there. See what is lost with `dump --skip-damaged` first
+        #[arg(long, requires = "repair")]
+        drop_damaged: bool,
         #[command(flatten)]
         json: Json,
     },
@@ -85,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             create(place, *size, node, &options, json)
         }
         Command::Stat { place, json } => stat(place, json),
-        Command::Check { place, repair, json } => check(place, *repair, json),
+        Command::Check { place, repair, drop_damaged, json } => check(place, *repair, *drop_damaged, json),
     }
 }
 
@@ -248,9 +253,39 @@ fn check_json(report: &CheckReport, usage: &[NodeUsage], problems: &[String]) ->
     })
 }
 
-fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
+fn salvaged_json(salvaged: &Salvaged) -> Value {
+    match &salvaged.outcome {
+        Ok(kept) => json!({
+            "name": salvaged.name,
+            "entries_kept": kept.entries,
+            "places_dropped": kept.places,
+            "dropped": kept.dropped.iter().map(|damage| &damage.what).collect::<Vec<_>>(),
+        }),
+        Err(error) => json!({ "name": salvaged.name, "error": error.to_string() }),
+    }
+}
+
+fn salvaged_text(out: &mut String, salvaged: &Salvaged) {
+    let _ = match &salvaged.outcome {
+        Ok(Kept { entries, places, dropped }) => {
+            for damage in dropped {
+                let _ = writeln!(out, "dropped: {} (at {})", damage.what, damage.at);
+            }
+            let more = *places - dropped.len() as u64;
+            if more > 0 {
+                let _ = writeln!(out, "and {more} more");
+            }
+            let s = if *places == 1 { "" } else { "s" };
+            writeln!(out, "index {:?}: {entries} entries kept, {places} damaged place{s} dropped", salvaged.name)
+        }
+        Err(error) => writeln!(out, "{error}"),
+    };
+}
+
+fn check(place: &Place, repair: bool, drop_damaged: bool, json: &Json) -> Result<u8, Failure> {
     let session = place.session_as_it_is()?;
     let repaired = if repair { Some(session.repair()?) } else { None };
+    let salvaged = if drop_damaged { session.drop_damaged()? } else { Vec::new() };
     let report = match session.check() {
         Ok(report) => report,
         // Far memory that makes no sense is what a check looks for.
@@ -273,8 +308,12 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
             "reclaimed_bytes": reclaimed.bytes,
         });
     }
+    if drop_damaged {
+        result["salvaged"] = salvaged.iter().map(salvaged_json).collect();
+    }
     json.give(&result, || {
         let mut out = String::new();
+        salvaged.iter().for_each(|salvaged| salvaged_text(&mut out, salvaged));
         if let Some(Repaired { evicted, drops, mended, reclaimed }) = repaired {
             let memory = if reclaimed.alone { bytes(reclaimed.bytes) } else { "no memory (others are there, or an index is not sound)".to_owned() };
             let _ = writeln!(
@@ -330,9 +369,12 @@ fn check(place: &Place, repair: bool, json: &Json) -> Result<u8, Failure> {
         let _ = writeln!(out, "{}: {verdict}", place.display());
         out
     })?;
-    Ok(match (problems.is_empty(), left_behind) {
+    // That an index could not be replaced is said by its own code: no room, or somebody else in the way.
+    let refused = salvaged.iter().filter_map(|salvaged| salvaged.outcome.as_ref().err()).map(exit::code_of);
+    let refused = refused.into_iter().find(|code| matches!(*code, exit::FULL | exit::BUSY));
+    Ok(refused.unwrap_or(match (problems.is_empty(), left_behind) {
         (false, _) => exit::NO,
         (true, true) => exit::LEFT_BEHIND,
         (true, false) => exit::OK,
-    })
+    }))
 }

@@ -2,8 +2,10 @@
 
 use crate::Error;
 use crate::any::AnyIndex;
+use crate::salvage;
 use farindex_fabric::{OpKind, Span};
 use farindex_index::IndexAudit;
+use farindex_index::audit::Damage;
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::leaks::Leaks;
 use farindex_pool::reclaim::Reclaimed;
@@ -81,30 +83,41 @@ pub(crate) async fn repair_if_alone(session: &Rc<Session>) -> Result<Option<Repa
 /// Finishes what evicted clients have left unfinished, and gives back what they had in hand.
 async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error> {
     let span = session.span(OpKind::Maintenance);
-    let leaks = Leaks::read(&span).await?;
     let mut repaired = Repaired { evicted, ..Repaired::default() };
+    salvage::drop_copies(session).await?;
     repaired.drops = AnyIndex::finish_drops(session).await?;
     for info in catalog::list(session.pool(), &span).await? {
-        match AnyIndex::open_info(session, &info).await {
-            Ok(index) => repaired.mended += index.mend().await?,
-            // The check that follows says what is wrong with it.
-            Err(_) => continue,
+        // The check that follows says what is wrong with an index that cannot be opened.
+        let Ok(index) = AnyIndex::open_info(session, &info).await else { continue };
+        match index.mend().await {
+            Ok(mended) => repaired.mended += mended,
+            // So it does of one that is damaged.
+            Err(error) => drop(Damage::of(error, info.root)?),
         }
     }
     // What was mended may have retired what it replaced.
     session.drain().await?;
+    repaired.reclaimed = reclaim(session).await?;
+    Ok(repaired)
+}
+
+/// Frees the memory that dead clients had in their hands, if every index is sound and nobody else is there.
+pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
+    let span = session.span(OpKind::Maintenance);
+    let leaks = Leaks::read(&span).await?;
     let mut audit = Audit::begin(session, &span).await?;
     let report = walk(session, &mut audit, true).await?;
+    let mut reclaimed = Reclaimed::default();
     if report.is_sound() && !report.missed {
         session.flush().await?;
-        repaired.reclaimed = audit.reclaim(session, &span).await?;
+        reclaimed = audit.reclaim(session, &span).await?;
     }
-    if repaired.reclaimed.alone {
+    if reclaimed.alone {
         leaks.clear(&span).await?;
     } else if !report.is_sound() && leaks.any() {
         leaks.give_up(&span).await?;
     }
-    Ok(repaired)
+    Ok(reclaimed)
 }
 
 pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
@@ -148,7 +161,7 @@ async fn crashed(session: &Session, span: &Span) -> Result<bool, Error> {
 }
 
 /// Every index that is not being dropped.
-async fn walk(session: &Rc<Session>, audit: &mut Audit, alone: bool) -> Result<CheckReport, Error> {
+pub(crate) async fn walk(session: &Rc<Session>, audit: &mut Audit, alone: bool) -> Result<CheckReport, Error> {
     let span = session.span(OpKind::Other);
     let mut report = CheckReport::default();
     for info in catalog::list(session.pool(), &span).await? {
@@ -162,17 +175,20 @@ async fn walk(session: &Rc<Session>, audit: &mut Audit, alone: bool) -> Result<C
                 let found = index.audit(audit, alone).await;
                 match found {
                     Err(farindex_index::IndexError::Dropped) => report.missed = true,
-                    found => report.indexes.push((info.name.clone(), found?)),
+                    Ok(found) => report.indexes.push((info.name.clone(), found)),
+                    // Damage that ends an audit is what a check looks for.
+                    Err(error) => report.indexes.push((info.name.clone(), unsound(Damage::of(error, info.root)?.what))),
                 }
             }
             Err(farindex_index::IndexError::Dropped) => report.missed = true,
-            Err(error) => {
-                let audit = IndexAudit { problems: vec![error.to_string()], ..IndexAudit::default() };
-                report.indexes.push((info.name.clone(), audit));
-            }
+            Err(error) => report.indexes.push((info.name.clone(), unsound(error.to_string()))),
         }
     }
     Ok(report)
+}
+
+fn unsound(problem: String) -> IndexAudit {
+    IndexAudit { problems: vec![problem], ..IndexAudit::default() }
 }
 
 #[cfg(test)]

@@ -22,6 +22,14 @@ pub enum Error {
     /// Memory nodes could not be reached, or refuse this client.
     #[error("{0}")]
     Remote(String),
+    /// A damaged index could not be replaced by a copy of what can be read of it.
+    #[error("index {name:?} was not replaced by what can be read of it, and is as it was: {why}")]
+    NotReplaced {
+        /// Its name.
+        name: String,
+        /// What has failed.
+        why: Box<Error>,
+    },
     /// The fabric.
     #[error(transparent)]
     Fabric(#[from] FabricError),

@@ -14,12 +14,13 @@ use std::rc::Rc;
 pub struct Index {
     // Dropped before the session it lives in.
     index: Rc<AnyIndex>,
+    name: Rc<str>,
     session: Session,
 }
 
 impl Index {
-    pub(crate) fn new(session: Session, index: AnyIndex) -> Self {
-        Index { index: Rc::new(index), session }
+    pub(crate) fn new(session: Session, name: &str, index: AnyIndex) -> Self {
+        Index { index: Rc::new(index), name: name.into(), session }
     }
 
     /// The value of a key.
@@ -49,8 +50,30 @@ impl Index {
         Ok(self.session.block_on(self.index.audit(&mut Audit::default(), false))?)
     }
     /// Calls `each` with every key and value until it breaks off; returns how often. What others change meanwhile may be
-    /// seen or not. Nothing of the pool is held while `each` runs, so it may take its time.
-    pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
+    /// seen or not. Nothing of the pool is held while `each` runs, so it may take its time. Damage is an error, which names the place.
+    pub fn for_each(&self, each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
+        let fail = |damage: Damage| damage.within(format_args!("index {:?}", self.name)).fail();
+        self.walk(each, fail)
+    }
+    /// The same, but what cannot be read is reported to `damaged`, and the walk goes on behind it. How many entries were there,
+    /// nothing tells. Every value that lies in a block was checked by its checksum; of a record within a slot, as linear probing has
+    /// them, only the shape is checked.
+    pub fn for_each_skipping_damage(
+        &self,
+        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut damaged: impl FnMut(Damage),
+    ) -> Result<u64, Error> {
+        self.walk(each, |damage| {
+            damaged(damage);
+            Ok(())
+        })
+    }
+
+    fn walk(
+        &self,
+        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut damaged: impl FnMut(Damage) -> Result<(), IndexError>,
+    ) -> Result<u64, Error> {
         let mut calls = 0;
         let mut broken = false;
         let walk = async |key: &[u8], value: Value| {
@@ -59,7 +82,7 @@ impl Index {
             // Any error ends the walk.
             if broken { Err(IndexError::Dropped) } else { Ok(()) }
         };
-        match self.session.block_on(self.index.for_each(walk, &mut Damage::fail)) {
+        match self.session.block_on(self.index.for_each(walk, &mut damaged)) {
             Err(_) if broken => Ok(calls),
             Err(error) => Err(error.into()),
             Ok(_) => Ok(calls),

@@ -40,11 +40,13 @@ mod inspect;
 mod keeper;
 mod net;
 mod pool;
+pub mod salvage;
 pub mod url;
 
 pub use any::{AnyIndex, IndexConfig, OpenOptions, Plain};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
+pub use farindex_index::audit::Damage;
 pub use farindex_index::{
     Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, cuckoo, linear,
     race, sephash, shard,
@@ -54,4 +56,5 @@ pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};
 pub use net::connect_to as connect;
 pub use pool::{Pool, Session};
+pub use salvage::{Kept, Salvaged};
 pub use url::PoolUrl;

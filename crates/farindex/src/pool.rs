@@ -6,7 +6,7 @@ use crate::inspect::{NodeUsage, usage};
 use crate::keeper::{Keeper, once};
 use crate::net::connect;
 use crate::url::PoolUrl;
-use crate::{Error, check};
+use crate::{Error, check, salvage};
 use farindex_fabric::shm::ShmFabric;
 use farindex_fabric::{Endpoint, Executor, Fabric, Identity, MemoryFabric, Meter, OpKind, Task};
 use farindex_index::Coalescer;
@@ -204,8 +204,9 @@ impl Session {
 
     /// Creates an index.
     pub fn create_index(&self, name: &str, config: &IndexConfig) -> Result<Index, Error> {
+        salvage::check_name(name)?;
         let index = self.block_on(AnyIndex::create(&self.inner.raw, name, config))?;
-        Ok(Index::new(self.clone(), index))
+        Ok(Index::new(self.clone(), name, index))
     }
     /// Opens an index by name, whatever its kind.
     pub fn open_index(&self, name: &str) -> Result<Index, Error> {
@@ -217,7 +218,7 @@ impl Session {
         if options.coalesce {
             index = index.coalesced(self.inner.pool.inner.coalescer.get_or_init(Arc::default));
         }
-        Ok(Index::new(self.clone(), index))
+        Ok(Index::new(self.clone(), name, index))
     }
     /// Drops an index. Whoever has it open is told at the next operation.
     pub fn drop_index(&self, name: &str) -> Result<(), Error> {
@@ -243,6 +244,11 @@ impl Session {
     /// lease.
     pub fn repair(&self) -> Result<check::Repaired, Error> {
         self.block_on(check::repair(&self.inner.raw))
+    }
+    /// Replaces every index that is damaged by a copy of what can be read of it, and drops the rest. Nobody else may be there; and it
+    /// takes room for the copy. [Repair](Self::repair) the pool first, so that what crashed clients have left does not count as damage.
+    pub fn drop_damaged(&self) -> Result<Vec<salvage::Salvaged>, Error> {
+        self.block_on(salvage::drop_damaged(&self.inner.raw))
     }
     /// How full each memory node is, by the account of the allocator.
     pub fn usage(&self) -> Result<Vec<NodeUsage>, Error> {

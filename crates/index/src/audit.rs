@@ -1,10 +1,11 @@
 //! What a check of one index reports.
 
 use crate::IndexError;
-use farindex_fabric::RemotePtr;
+use farindex_fabric::{FabricError, RemotePtr};
 use farindex_pool::PoolError;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// One index, checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -47,9 +48,39 @@ pub struct Damage {
 pub type OnDamage<'a> = &'a mut dyn FnMut(Damage) -> Result<(), IndexError>;
 
 impl Damage {
+    /// The damage that made an operation fail which came by `at`. Every other error comes back.
+    pub fn of(error: IndexError, at: RemotePtr) -> Result<Self, IndexError> {
+        match error {
+            IndexError::Pool(PoolError::Corrupt { at, what }) => Ok(Damage { at, what }),
+            IndexError::Fabric(refused) => match leads_nowhere(&refused) {
+                Some(what) => Ok(Damage { at, what: format!("a pointer leads to {what}") }),
+                None => Err(refused.into()),
+            },
+            other => Err(other),
+        }
+    }
+    /// The same damage, with the place in front.
+    #[must_use]
+    pub fn within(self, place: impl Display) -> Self {
+        Damage { at: self.at, what: format!("{place}: {}", self.what) }
+    }
     /// Ends the walk: an [`OnDamage`] for those who want all entries or an error.
     pub fn fail(self) -> Result<(), IndexError> {
         Err(PoolError::Corrupt { at: self.at, what: self.what }.into())
+    }
+}
+
+/// Where a verb was to go that the fabric has refused before it posted anything, in words that follow "points to"; `None` if it
+/// failed for another reason.
+pub(crate) fn leads_nowhere(error: &FabricError) -> Option<String> {
+    match error {
+        FabricError::NoSuchNode(node) => Some(format!("memory node {node}, which does not exist")),
+        FabricError::OutOfBounds { ptr, region, .. } => {
+            Some(format!("{ptr}, which lies beyond the {region} bytes of its memory node"))
+        }
+        FabricError::Misaligned { ptr, .. } => Some(format!("{ptr}, where no object begins")),
+        FabricError::TooLong { ptr, len } => Some(format!("{len} bytes at {ptr}, and no object is so long")),
+        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@
 
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
-use farindex_fabric::{Buf, Endpoint, RemotePtr, Span};
+use farindex_fabric::{Buf, Endpoint, FabricError, RemotePtr, Span};
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -122,7 +122,7 @@ pub fn decode(buf: &Buf) -> Decoded {
 }
 
 /// The whole block whose beginning has been read.
-pub(crate) async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usize) -> Result<Buf, crate::IndexError> {
+pub(crate) async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usize) -> Result<Buf, FabricError> {
     let have = head.len();
     let mut batch = span.block_batch();
     let ticket = batch.read(ptr.add(have as u64), len.saturating_sub(have));

@@ -85,9 +85,12 @@ pub trait PoolIndex: HashIndex + Sized + 'static {
             let span = session.span(OpKind::Maintenance);
             let all = catalog::list(session.pool(), &span).await?;
             let mut finished = 0;
-            for info in all.into_iter().filter(|info| info.dropping && info.kind == Self::KIND) {
-                handle::mark_all_dropped::<Self>(session, &info).await?;
-                catalog::end_drop(session, &span, &info).await?;
+            for info in all.iter().filter(|info| info.dropping && info.kind == Self::KIND) {
+                // A copy that has taken the place of another index may have two entries: the index is not dropped with the first.
+                if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
+                    handle::mark_all_dropped::<Self>(session, info).await?;
+                }
+                catalog::end_drop(session, &span, info).await?;
                 finished += 1;
             }
             Ok(finished)

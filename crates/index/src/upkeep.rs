@@ -2,25 +2,107 @@
 //! hold locks, the grace of a drop.
 
 use crate::IndexError;
-use crate::audit::Problems;
-use crate::block::{self, Decoded, UNIT};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::{PoolError, Session, Vigil, intent};
+use crate::Value;
+use crate::audit::{Problems, leads_nowhere};
+use crate::block::{self, Decoded, Header, UNIT};
+use farindex_fabric::ptr::BLOCK_ALIGN;
+use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
+use farindex_pool::{Pool, PoolError, Session, Vigil, intent};
+use std::ops::Range;
 use std::time::Duration;
 
-/// Reads whole blocks, all in one batch but for those that are longer than so many units.
+/// A key-value block that was read whole, and whose checksum is right.
+pub(crate) struct Block {
+    pub(crate) header: Header,
+    buf: Buf,
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Block {
+    fn of(buf: Buf) -> Option<Self> {
+        match block::decode(&buf) {
+            Decoded::Sound(header, key, value) => Some(Block { header, buf, key, value }),
+            _ => None,
+        }
+    }
+    pub(crate) fn key(&self) -> &[u8] {
+        self.buf.bytes().get(self.key.clone()).unwrap_or_default()
+    }
+    pub(crate) fn into_value(self) -> Value {
+        Value::fetched(self.buf, self.value)
+    }
+}
+
+/// Reads whole blocks, all in one batch but for those that are longer than so many units. A pointer that leads to no sound block is
+/// an error of its own entry alone, in words that follow "points to".
+pub(crate) async fn fetch_blocks(
+    span: &Span,
+    entries: &[(RemotePtr, u64)],
+) -> Result<Vec<Result<Block, String>>, IndexError> {
+    let bufs = read_each(span, entries).await?.into_iter().zip(entries);
+    let blocks = bufs.map(|(buf, (ptr, _))| {
+        Block::of(buf?).ok_or_else(|| format!("{ptr}, where the key-value block has a wrong checksum"))
+    });
+    Ok(blocks.collect())
+}
+
+/// The same for those who decode blocks themselves: what cannot be read is an empty buffer, which is no sound block.
 pub(crate) async fn read_blocks(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Buf>, IndexError> {
-    let mut batch = span.block_batch();
-    let tickets: Vec<_> = entries.iter().map(|(ptr, len)| batch.read(*ptr, *len as usize * UNIT)).collect();
-    let mut done = batch.post().await?;
-    let mut bufs: Vec<_> = tickets.into_iter().map(|ticket| done.buf(ticket)).collect();
-    drop(done);
+    let bufs = read_each(span, entries).await?;
+    Ok(bufs.into_iter().map(|buf| buf.unwrap_or_else(|_| span.endpoint().buf(0))).collect())
+}
+
+async fn read_each(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Result<Buf, String>>, IndexError> {
+    let mut bufs = Vec::with_capacity(entries.len());
+    match read_batch(span, entries).await {
+        Ok(all) => bufs.extend(all.into_iter().map(Ok)),
+        // A pointer that leads nowhere makes the fabric refuse the whole batch. It says so before anything is posted.
+        Err(error) if leads_nowhere(&error).is_some() => {
+            for entry in entries {
+                let one = read_batch(span, std::slice::from_ref(entry)).await;
+                bufs.push(of_its_own(one.map(|mut one| one.pop().unwrap_or_else(|| span.endpoint().buf(0))))?);
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
     for (buf, (ptr, _)) in bufs.iter_mut().zip(entries) {
-        if let Decoded::Longer(len) = block::decode(buf) {
-            *buf = span.read(*ptr, len).await?;
+        if let Ok(head) = buf
+            && let Decoded::Longer(len) = block::decode(head)
+        {
+            *buf = of_its_own(block::read_tail(span, *ptr, head, len).await)?;
         }
     }
     Ok(bufs)
+}
+
+async fn read_batch(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Buf>, FabricError> {
+    let mut batch = span.block_batch();
+    let tickets: Vec<_> = entries.iter().map(|(ptr, units)| batch.read(*ptr, *units as usize * UNIT)).collect();
+    let mut done = batch.post().await?;
+    Ok(tickets.into_iter().map(|ticket| done.buf(ticket)).collect())
+}
+
+/// Tells a pointer that leads nowhere from a READ that has failed.
+fn of_its_own(read: Result<Buf, FabricError>) -> Result<Result<Buf, String>, IndexError> {
+    match read {
+        Ok(buf) => Ok(Ok(buf)),
+        Err(error) => leads_nowhere(&error).map(Err).ok_or_else(|| error.into()),
+    }
+}
+
+/// Why no object of `bytes` bytes can lie at `ptr`, in words that follow "points to". Ask before a READ whose length comes from far
+/// memory as well.
+pub(crate) fn astray(pool: &Pool, ptr: RemotePtr, bytes: u64) -> Option<String> {
+    let node = ptr.node();
+    if node.index() >= pool.nodes().len() {
+        return Some(format!("memory node {node}, which does not exist"));
+    }
+    let geometry = pool.geometry(node);
+    let end = geometry.data() + geometry.chunks * geometry.chunk_size;
+    let fits = ptr.offset() >= geometry.data() && ptr.offset().checked_add(bytes).is_some_and(|last| last <= end);
+    let aligned = ptr.offset().is_multiple_of(BLOCK_ALIGN);
+    (!fits || !aligned).then(|| format!("{bytes} bytes at {ptr}, where no object can lie"))
 }
 
 /// Keys that have two entries, among blocks that are told with their hashes.
@@ -36,13 +118,9 @@ pub(crate) async fn find_twins(
             continue;
         }
         let pin = session.pin(session.span(OpKind::Scan))?;
-        let bufs = read_blocks(pin.span(), &[(first, 1), (second, 1)]).await?;
-        let key = |buf: &Buf| match block::decode(buf) {
-            Decoded::Sound(_, key, _) => buf.bytes().get(key).map(<[u8]>::to_vec),
-            _ => None,
-        };
-        if let [one, two] = bufs.as_slice()
-            && key(one) == key(two)
+        let blocks = fetch_blocks(pin.span(), &[(first, 1), (second, 1)]).await?;
+        if let [Ok(one), Ok(two)] = blocks.as_slice()
+            && one.key() == two.key()
         {
             problems.add(format!("the blocks at {first} and {second} have the same key"));
         }

@@ -7,6 +7,7 @@ use common::{Ctx, Member, World};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_index::IndexError;
+use farindex_index::audit::Damage;
 use farindex_index::extendible::layout::{MAX_DEPTH, suffix};
 use farindex_index::extendible::{Directory, Entry, Shape};
 use farindex_pool::PoolOptions;
@@ -62,14 +63,12 @@ fn words_are_found_by_who_did_not_see_them_published() {
         let costs = |directory: &Directory| directory.cache_bytes();
         assert_eq!(costs(&again), costs(&there));
         let mut all = 0;
-        again
-            .walk(&two.span(), async |suffix, found| {
-                assert_eq!(found, entry(suffix));
-                all += 1;
-                Ok(())
-            })
-            .await
-            .unwrap();
+        let count = async |suffix, found| {
+            assert_eq!(found, entry(suffix));
+            all += 1;
+            Ok(())
+        };
+        again.walk(two.session.pool(), &two.span(), count, &mut Damage::fail).await.unwrap();
         assert_eq!(all, 2 + 9);
         drop((again, there, here));
         two.close_beside(&[&one]).await;
@@ -95,7 +94,8 @@ fn a_walk_meets_what_is_split_off_meanwhile() {
                 }
                 Ok(())
             };
-            directory.walk(&member.span(), visit).await.unwrap();
+            let pool = member.session.pool();
+            directory.walk(pool, &member.span(), visit, &mut Damage::fail).await.unwrap();
             assert_eq!(met, Vec::from_iter(0..256), "from {initial_depth} bits on");
         });
     }

@@ -1,7 +1,8 @@
 //! The catalog: named indexes.
 //!
 //! Invariants: an entry is written whole before its state says ready (one batch, G4), and carries a checksum; names are
-//! added and removed under one lock word, whose holder is named by an intent; an entry's `uid` is never used again.
+//! added and removed under one lock word, whose holder is named by an intent; a `uid` is never given to another index; of several
+//! ready entries of one name the one with the largest `uid` has it.
 
 use crate::client::first_word;
 use crate::layout::{
@@ -11,7 +12,7 @@ use crate::layout::{
 use crate::session::Session;
 use crate::takeover::held;
 use crate::{Claim, Intent, Lock, Pool, PoolError, Taken, Vigil};
-use farindex_fabric::{RemotePtr, Span};
+use farindex_fabric::{Batch, RemotePtr, Span};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -32,7 +33,7 @@ pub struct IndexInfo {
     pub config: [u8; CONFIG_LEN],
     /// Seed of the key hash: every client hashes this index's keys with it.
     pub seed: u64,
-    /// Is it being dropped?
+    /// Is it being dropped, or has another index taken its name?
     pub dropping: bool,
     /// Number of its entry.
     entry: u64,
@@ -64,7 +65,31 @@ async fn look(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolEr
             }
         }
     }
+    mark_superseded(&mut found);
     Ok((found, damaged))
+}
+
+/// What the names of indexes begin with that are copies in the making ([`replace`]).
+const COPY: &str = "\u{b7}copy ";
+
+/// A name for a copy of an index, which takes its place in the end.
+pub fn copy_name(info: &IndexInfo) -> String {
+    format!("{COPY}{}", info.uid)
+}
+
+/// Is this the name of a copy that has not taken the place of another index?
+pub fn is_copy(name: &str) -> bool {
+    name.strip_prefix(COPY).is_some_and(|uid| uid.parse::<u64>().is_ok())
+}
+
+/// Does this entry name the same index as another one that counts more? See [`replace`].
+fn mark_superseded(found: &mut [IndexInfo]) {
+    let ready: Vec<_> = found.iter().filter(|info| !info.dropping).cloned().collect();
+    for info in found {
+        let newer = |other: &IndexInfo| other.name == info.name && other.uid > info.uid;
+        let moved = |other: &IndexInfo| other.uid == info.uid && is_copy(&info.name) && !is_copy(&other.name);
+        info.dropping |= ready.iter().any(|other| newer(other) || moved(other));
+    }
 }
 
 fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
@@ -111,9 +136,15 @@ pub async fn list(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError>
 
 /// The index of this name. Another index's damaged entry does not keep it from being found.
 pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
-    let (found, damaged) = look_twice(pool, span).await?;
-    let found = found.into_iter().find(|info| info.name == name && !info.dropping);
-    found.ok_or_else(|| damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
+    let (mut found, mut damaged) = look_twice(pool, span).await?;
+    let of_name = |found: &[IndexInfo], dropping| {
+        found.iter().find(|info| info.name == name && info.dropping == dropping).cloned()
+    };
+    if of_name(&found, false).is_none() && of_name(&found, true).is_some() {
+        // It was perhaps replaced during the READ, which may bring the new state of one entry and the old one of another (N2).
+        (found, damaged) = look_twice(pool, span).await?;
+    }
+    of_name(&found, false).ok_or_else(|| damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
 }
 
 /// The lock over the catalog's names.
@@ -203,25 +234,72 @@ pub async fn add(
         if all.iter().any(|info| info.name == name && !info.dropping) {
             return Err(PoolError::IndexExists(name.to_owned()));
         }
-        let free = (0..CATALOG_ENTRIES).find(|i| all.iter().all(|info| info.entry != *i));
-        let slot = free.ok_or(PoolError::CatalogFull(CATALOG_ENTRIES as usize))?;
-        let mut entry = CatalogEntry::new_zeroed();
-        entry.uid = uid;
-        entry.kind = kind;
-        entry.version = version;
-        entry.root = root.to_bits();
-        entry.name_len = name.len() as u64;
-        entry.name[..name.len()].copy_from_slice(name.as_bytes());
-        entry.config = *config;
-        entry.seed = pool.superblock(HOME).seed_of(uid);
-        entry.checksum = entry.expected_checksum();
-        let at = pool.geometry(HOME).entry(slot);
+        let (name, entry, seed) = (name.to_owned(), free_entry(&all)?, pool.superblock(HOME).seed_of(uid));
+        let info = IndexInfo { name, uid, kind, version, root, config: *config, seed, dropping: false, entry };
         let mut batch = span.batch();
-        batch.write(at.add(8), session.endpoint().buf_from(&entry.as_bytes()[8..]));
-        batch.write_words(at, &[ENTRY_READY]);
+        write_entry(pool, span, &mut batch, &info);
         batch.post().await?;
-        let (name, seed) = (name.to_owned(), entry.seed);
-        Ok(IndexInfo { name, uid, kind, version, root, config: *config, seed, dropping: false, entry: slot })
+        Ok(info)
+    })
+    .await
+}
+
+fn free_entry(all: &[IndexInfo]) -> Result<u64, PoolError> {
+    let free = (0..CATALOG_ENTRIES).find(|i| all.iter().all(|info| info.entry != *i));
+    free.ok_or(PoolError::CatalogFull(CATALOG_ENTRIES as usize))
+}
+
+/// The WRITEs of an entry that was empty: its state comes last (G4).
+fn write_entry(pool: &Pool, span: &Span, batch: &mut Batch<'_>, info: &IndexInfo) {
+    let mut entry = CatalogEntry::new_zeroed();
+    entry.uid = info.uid;
+    entry.kind = info.kind;
+    entry.version = info.version;
+    entry.root = info.root.to_bits();
+    entry.name_len = info.name.len() as u64;
+    if let Some(name) = entry.name.get_mut(..info.name.len()) {
+        name.copy_from_slice(info.name.as_bytes());
+    }
+    entry.config = info.config;
+    entry.seed = info.seed;
+    entry.checksum = entry.expected_checksum();
+    let at = pool.geometry(HOME).entry(info.entry);
+    batch.write(at.add(8), span.endpoint().buf_from(&entry.as_bytes()[8..]));
+    batch.write_words(at, &[ENTRY_READY]);
+}
+
+/// Gives the name of `old` to the index that was made under the name [`copy_name`], and marks `old` as being dropped. At every moment
+/// one of the two has the name, whatever becomes of this client: the first WRITE that changes anything is the state of a third
+/// entry, with the name of `old` and the larger uid of `copy`. Fails, and changes nothing, if one of them is not there any more, or
+/// if `still` fails, which is asked last.
+pub async fn replace(
+    session: &Session,
+    span: &Span,
+    old: &IndexInfo,
+    copy: &IndexInfo,
+    still: impl AsyncFnOnce() -> Result<(), PoolError>,
+) -> Result<IndexInfo, PoolError> {
+    let pool = session.pool();
+    locked(session, span, async || {
+        let all = list(pool, span).await?;
+        for wanted in [old, copy] {
+            if !all.iter().any(|info| info == wanted && !info.dropping) {
+                return Err(PoolError::NoSuchIndex(wanted.name.clone()));
+            }
+        }
+        if copy.uid <= old.uid {
+            let what = format!("index {} was made after index {}, and has no larger number", copy.uid, old.uid);
+            return Err(PoolError::Corrupt { at: pool.geometry(HOME).entry(copy.entry), what });
+        }
+        let info = IndexInfo { name: old.name.clone(), entry: free_entry(&all)?, ..copy.clone() };
+        still().await?;
+        let mut batch = span.batch();
+        write_entry(pool, span, &mut batch, &info);
+        // From here on the name leads to the copy. The other two WRITEs say the same in a way that needs no comparison.
+        batch.write_words(pool.geometry(HOME).entry(copy.entry), &[ENTRY_EMPTY]);
+        batch.write_words(pool.geometry(HOME).entry(old.entry), &[ENTRY_DROPPING]);
+        batch.post().await?;
+        Ok(info)
     })
     .await
 }

@@ -109,6 +109,11 @@ pub enum PoolError {
         /// By whom, as far as the pool tells.
         holder: String,
     },
+    /// Other clients are registered, or were a moment ago.
+    #[error(
+        "other clients are at work in the pool, or were a moment ago: {0}, close them first (`farindex pool stat` lists them)"
+    )]
+    NotAlone(&'static str),
     /// Far memory holds something that no client writes.
     #[error("corrupted far memory at {at}: {what}; `farindex pool check` shows how far it reaches")]
     Corrupt {

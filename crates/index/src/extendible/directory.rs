@@ -6,10 +6,11 @@
 use super::layout::{DROPPED, Entry, MAX_DEPTH, ROOT_CHUNKS, ROOT_LEN, ROOT_SEAL, ROOT_SHAPE, Shape, suffix, width};
 use super::mirror::Mirror;
 use crate::IndexError;
-use crate::audit::Problems;
+use crate::audit::{Damage, OnDamage, Problems};
+use crate::upkeep::astray;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, PoolError, Session};
+use farindex_pool::{Pin, Pool, PoolError, Session};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -250,17 +251,30 @@ impl Directory {
     /// Every word, in ascending order of suffixes; fills the copy on the way. The words of longer suffixes are read when `each`
     /// has returned for all shorter ones, and so for all of their parents. So a child that is split off before `each` reads its
     /// parent is met behind it, and who walks beside working clients misses nothing, if `each` reads the segment at once.
+    /// A chunk that cannot be read is reported to `damaged`.
     pub async fn walk(
         &self,
+        pool: &Pool,
         span: &Span,
         mut each: impl AsyncFnMut(u64, Entry) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
     ) -> Result<(), IndexError> {
+        let mut lost = None;
         for born in self.shape().generations() {
             let (chunk, first) = self.shape().place(born.start);
             if self.mirror.chunk(chunk).is_none() {
                 self.learn_root(span).await?;
             }
-            let Some(at) = self.mirror.chunk(chunk).map(|at| at.add(first * 8)) else { return Ok(()) };
+            let Some(start) = self.mirror.chunk(chunk) else { return Ok(()) };
+            // Its length is a guess if the pointer is wrong: nothing of it is read then.
+            if let Some(what) = astray(pool, start, self.shape().words_of(chunk) * 8) {
+                if lost.replace(chunk) != Some(chunk) {
+                    let word = self.root.add((ROOT_CHUNKS + chunk) as u64 * 8);
+                    damaged(Damage { at: word, what: format!("chunk {chunk} of the directory points to {what}") })?;
+                }
+                continue;
+            }
+            let at = start.add(first * 8);
             let len = born.end - born.start;
             for start in (0..len).step_by(STEP as usize) {
                 let words = span.read(at.add(start * 8), STEP.min(len - start) as usize * 8).await?;
@@ -279,6 +293,7 @@ impl Directory {
     /// Notes everything that the directory itself takes, and what of its words makes no sense; returns its bytes.
     pub(crate) async fn audit(
         &self,
+        pool: &Pool,
         span: &Span,
         audit: &mut Audit,
         problems: &mut Problems,
@@ -287,14 +302,15 @@ impl Directory {
         audit.reach(self.root, ROOT_LEN as u64, "the root of a directory");
         let mut bytes = ROOT_LEN as u64;
         for chunk in 0..self.shape().chunks() {
-            if let Some(at) = self.mirror.chunk(chunk) {
-                let len = self.shape().words_of(chunk) * 8;
+            let len = self.shape().words_of(chunk) * 8;
+            if let Some(at) = self.mirror.chunk(chunk).filter(|at| astray(pool, *at, len).is_none()) {
                 audit.reach(at, len, "a chunk of a directory");
                 bytes += len;
             }
         }
         let mut known = std::collections::BTreeSet::new();
-        self.walk(span, async |suffix, entry| {
+        let mut damages = Vec::new();
+        let each = async |suffix, entry: Entry| {
             if self.shape().parent(suffix).is_some_and(|parent| !known.contains(&parent)) {
                 problems.add(format!("the segment of suffix {suffix:#b} has no parent"));
             }
@@ -303,8 +319,13 @@ impl Directory {
             }
             known.insert(suffix);
             Ok(())
-        })
-        .await?;
+        };
+        let mut note = |damage: Damage| {
+            damages.push(damage.what);
+            Ok(())
+        };
+        self.walk(pool, span, each, &mut note).await?;
+        damages.into_iter().for_each(|what| problems.add(what));
         for first in (0..1 << self.shape().initial_depth).filter(|first| !known.contains(first)) {
             problems.add(format!("the first segment of suffix {first:#b} is missing"));
         }

@@ -8,11 +8,11 @@ use super::index::SlottedIndex;
 use super::slot::{self, Slot, gather};
 use super::table::Table;
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
-use crate::block::{self, Decoded};
+use crate::block::UNIT;
 use crate::handle::Handle;
 use crate::keyhash::KeyHash;
 use crate::kind::seal;
-use crate::upkeep::{bear, outlast};
+use crate::upkeep::{astray, bear, fetch_blocks, outlast};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
@@ -183,18 +183,6 @@ pub(crate) fn name(segment: &Segment, index: u64) -> String {
     format!("slot {slot} of region {region} of the table of generation {generation} on memory node {node}")
 }
 
-/// Is there no such memory in the pool? Then, why.
-fn beyond(session: &Session, ptr: RemotePtr, len: u64) -> Option<String> {
-    let node = ptr.node();
-    if node.index() >= session.pool().nodes().len() {
-        return Some(format!("memory node {node}, which does not exist"));
-    }
-    let geometry = session.pool().geometry(node);
-    let (last, holds) = (ptr.add(len.saturating_sub(1)), |ptr| geometry.chunk_of(ptr).is_some());
-    let inside = ptr.offset().is_multiple_of(8) && holds(ptr) && holds(last) && ptr.offset() <= last.offset();
-    (!inside).then(|| format!("{ptr}, and {len} bytes there are not the pool's"))
-}
-
 /// An entry whose block has yet to be read.
 struct OutOfBand {
     index: u64,
@@ -241,7 +229,7 @@ pub(crate) async fn entries_of(
             }
             Slot::Heap { ptr, units, signature, .. } => {
                 let units = units.max(1);
-                match beyond(session, ptr, units * block::UNIT as u64) {
+                match astray(session.pool(), ptr, units * UNIT as u64) {
                     _ if !wanted(signature) => {}
                     Some(what) => tell(&format!("points to {what}")),
                     None => blocks.push(OutOfBand { index, head, ptr, units }),
@@ -258,44 +246,18 @@ pub(crate) async fn entries_of(
         let (key, value) = bytes.split_at_checked(key).unwrap_or_default();
         met.push(Met { segment: *segment, at, head, key: key.to_vec(), value: Value::from(value), block: None });
     }
-    read_out_of_band(session, span, segment, blocks, &mut met, &mut wrong).await?;
-    Ok((met, wrong))
-}
-
-/// READs the blocks of entries, all in one batch but for those that are longer than their heads say.
-async fn read_out_of_band(
-    session: &Session,
-    span: &Span,
-    segment: &Segment,
-    blocks: Vec<OutOfBand>,
-    met: &mut Vec<Met>,
-    wrong: &mut Vec<Damage>,
-) -> Result<(), IndexError> {
-    let mut batch = span.block_batch();
-    let read = |of: OutOfBand| {
-        let ticket = batch.read(of.ptr, of.units as usize * block::UNIT);
-        (of, ticket)
-    };
-    let asked: Vec<_> = blocks.into_iter().map(read).collect();
-    let mut done = batch.post().await?;
-    for (OutOfBand { index, head, ptr, .. }, ticket) in asked {
+    let asked: Vec<_> = blocks.iter().map(|of| (of.ptr, of.units)).collect();
+    for (OutOfBand { index, head, ptr, .. }, found) in blocks.into_iter().zip(fetch_blocks(span, &asked).await?) {
         let at = segment.slot(index);
-        let mut buf = done.buf(ticket);
-        if let Decoded::Longer(len) = block::decode(&buf)
-            && beyond(session, ptr, len as u64).is_none()
-        {
-            buf = span.read(ptr, len).await?;
+        match found {
+            Ok(found) => {
+                let (key, block) = (found.key().to_vec(), Some((ptr, found.header.block_len() as u64)));
+                met.push(Met { segment: *segment, at, head, key, value: found.into_value(), block });
+            }
+            Err(what) => wrong.push(Damage { at, what: format!("{} points to {what}", name(segment, index)) }),
         }
-        let Decoded::Sound(header, key, value) = block::decode(&buf) else {
-            let what = format!("{} points to {ptr}, where no sound key-value block is", name(segment, index));
-            wrong.push(Damage { at, what });
-            continue;
-        };
-        let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-        let block = Some((ptr, header.block_len() as u64));
-        met.push(Met { segment: *segment, at, head, key, value: Value::fetched(buf, value), block });
     }
-    Ok(())
+    Ok((met, wrong))
 }
 
 impl<X> Table<X> {
@@ -325,7 +287,7 @@ impl<X> Table<X> {
         let chunk = pin.session().pool().geometry(self.root().node()).chunk_size;
         for segment in geometry.segments() {
             let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
-            if let Some(what) = beyond(pin.session(), segment.start, bytes) {
+            if let Some(what) = astray(pin.session().pool(), segment.start, bytes) {
                 let what = format!("the segment of generation {} is said to lie at {what}", segment.generation);
                 return Err(PoolError::Corrupt { at: self.root(), what }.into());
             }

@@ -187,6 +187,12 @@ pub const fn is_overflow(word: usize) -> bool {
     word >= FIRST && (word - FIRST) / BUCKET_WORDS % GROUP == 1
 }
 
+/// The bucket that a word of a segment lies in, counted over all groups, and its number among the bucket's slots.
+pub const fn bucket_of(word: usize) -> (usize, usize) {
+    let (bucket, at) = (word.saturating_sub(FIRST) / BUCKET_WORDS, word.saturating_sub(FIRST) % BUCKET_WORDS);
+    (bucket, at.saturating_sub(1))
+}
+
 /// Words of a segment that are slots.
 pub fn slots(words: &[u64]) -> impl Iterator<Item = (usize, u64)> + '_ {
     words.iter().copied().enumerate().skip(FIRST).filter(|(i, _)| !is_header(*i))

@@ -5,6 +5,7 @@
 use super::Config;
 use super::segment::{Seat, Shape, State};
 use crate::IndexError;
+use crate::audit::Damage;
 use crate::extendible::directory::Directory;
 use crate::extendible::layout::{Entry, Shape as DirectoryShape};
 use crate::growth::Growth;
@@ -140,10 +141,15 @@ impl Table {
     pub(super) async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
         let mut segments = Vec::new();
         self.directory
-            .walk(span, async |_, entry| {
-                segments.push(entry.at());
-                Ok(())
-            })
+            .walk(
+                session.pool(),
+                span,
+                async |_, entry| {
+                    segments.push(entry.at());
+                    Ok(())
+                },
+                &mut Damage::fail,
+            )
             .await?;
         for at in segments {
             session.free(span, at, self.shape.bytes() as u64).await?;

@@ -1,23 +1,24 @@
 //! Every entry of an index: for dumps, audits and drops.
 //!
 //! A walk goes from each segment to the children that its state tells of. The state is read behind the slots, so whatever has left a
-//! segment by then is met in a child; what moves while others walk may be met twice. Each segment is pinned on its own, so that a long
-//! walk holds up nobody's memory.
+//! segment by then is met in a child, and only there: what does not belong to a segment by its state is passed over. Each segment is
+//! pinned on its own, so that a long walk holds up nobody's memory.
 
 use super::Race;
 use super::rescue::Rescue;
-use super::segment::{SEAL, Seat, State, is_header, is_overflow, lock_of, slots};
+use super::segment::{FIRST, SEAL, Seat, State, bucket_of, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
-use crate::block::{self, Decoded, HEADER_LEN, Header};
+use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Entry as Word;
 use crate::extendible::directory::Directory;
-use crate::upkeep::{bear, find_twins, outlast, read_blocks};
+use crate::extendible::layout::MAX_DEPTH;
+use crate::upkeep::{Block, astray, bear, fetch_blocks, find_twins, outlast};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Vigil};
+use farindex_pool::{IndexInfo, Pin, Vigil};
 use std::collections::BTreeSet;
 
 /// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of directories.
@@ -37,13 +38,29 @@ impl Met {
     fn slot(&self, word: usize) -> RemotePtr {
         self.seat.at.add(word as u64 * 8)
     }
+    /// A slot, for people.
+    fn place(&self, word: usize) -> String {
+        let (bucket, slot) = bucket_of(word);
+        format!("slot {slot} of bucket {bucket} of the segment of suffix {:#b}", self.seat.suffix)
+    }
     fn entries(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
         slots(&self.words).filter_map(|(i, word)| Entry::decode(word).map(|entry| (i, entry)))
     }
 }
 
-/// READs the segment, and its state behind it.
-async fn read_segment(pin: &Pin<'_>, table: &Table, seat: Seat, of: Walked) -> Result<Met, IndexError> {
+/// READs the segment, and its state behind it. `None` if it is no segment of this suffix, which `damaged` has been told.
+async fn read_segment(
+    pin: &Pin<'_>,
+    table: &Table,
+    seat: Seat,
+    of: Walked,
+    damaged: OnDamage<'_>,
+) -> Result<Option<Met>, IndexError> {
+    let place = format!("the segment of suffix {:#b}", seat.suffix);
+    if let Some(what) = astray(pin.session().pool(), seat.at, table.shape().bytes() as u64) {
+        damaged(Damage { at: seat.at, what: format!("the directory's word for {place} points to {what}") })?;
+        return Ok(None);
+    }
     let mut batch = pin.span().batch();
     let guard = match of {
         Walked::Open => table.directory().guard(&mut batch, pin.epoch()),
@@ -54,13 +71,29 @@ async fn read_segment(pin: &Pin<'_>, table: &Table, seat: Seat, of: Walked) -> R
     let mut done = batch.post().await?;
     table.directory().finish_guard(guard, &mut done)?;
     let words = done.buf(words).words().to_vec();
-    let state = State(done.buf(state).words().first().copied().unwrap_or_default());
-    if state.suffix() != seat.suffix || words.get(SEAL) != Some(&table.seal()) {
-        let what = format!("the segment of suffix {:#b} bears another's state or seal", seat.suffix);
-        return Err(PoolError::Corrupt { at: seat.at, what }.into());
+    let mut state = State(done.buf(state).words().first().copied().unwrap_or_default());
+    drop(done);
+    let born = table.birth(seat.suffix);
+    let of_suffix = |state: State| state.suffix() == seat.suffix && (born..=MAX_DEPTH).contains(&state.depth());
+    if !of_suffix(state) || words.get(SEAL) != Some(&table.seal()) {
+        // Each bucket's header says the suffix and the depth as well.
+        let headers = words.iter().enumerate().filter(|(i, _)| is_header(*i)).map(|(_, word)| State(*word));
+        let (own, all) =
+            headers.clone().fold((0, 0), |(own, all), header| (own + u32::from(of_suffix(header)), all + 1));
+        let deepest = headers.filter(|header| of_suffix(*header)).map(State::depth).max();
+        let deepest = deepest.filter(|_| own * 2 > all);
+        let what = format!("{place} bears another's state or seal");
+        let lost = if deepest.is_none() { ", and its entries are lost" } else { "" };
+        damaged(Damage { at: seat.at, what: format!("{what}{lost}") })?;
+        let Some(depth) = deepest else { return Ok(None) };
+        state = State::open(seat.suffix, depth);
+        // Frozen entries are in a child by then, if the directory names one.
+        if matches!(table.child(pin.span(), state).await, Ok(Some(_))) {
+            state = state.close();
+        }
     }
     table.saw(state.depth());
-    Ok(Met { seat, state, words })
+    Ok(Some(Met { seat, state, words }))
 }
 
 /// What is walked.
@@ -81,34 +114,48 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    async fn begin(pin: &Pin<'_>, table: &'a Table, of: Walked) -> Result<Self, IndexError> {
+    async fn begin(pin: &Pin<'_>, table: &'a Table, of: Walked, damaged: OnDamage<'_>) -> Result<Self, IndexError> {
         let mut walk = Walk { table, of, known: BTreeSet::new(), left: Vec::new() };
         let note = async |suffix, entry: Word| {
             walk.known.insert(suffix);
             walk.left.push(Seat { suffix, at: entry.at() });
             Ok(())
         };
-        table.directory().walk(pin.span(), note).await?;
+        table.directory().walk(pin.session().pool(), pin.span(), note, damaged).await?;
+        for first in (0..1 << table.directory().shape().initial_depth).filter(|first| !walk.known.contains(first)) {
+            damaged(lost_segment(table, first))?;
+        }
         walk.left.reverse();
         Ok(walk)
     }
 
     /// The next segment; notes children of it that have come since the directory was read.
-    async fn next(&mut self, pin: &Pin<'_>) -> Result<Option<Met>, IndexError> {
-        let Some(seat) = self.left.pop() else { return Ok(None) };
-        let met = read_segment(pin, self.table, seat, self.of).await?;
-        for bit in self.table.birth(seat.suffix)..=met.state.depth() {
-            let born = State::open(seat.suffix, bit);
-            let due = bit < met.state.depth() || met.state.closing();
-            if due
-                && !self.known.contains(&born.child())
-                && let Some(child) = self.table.child(pin.span(), born).await?
-            {
-                self.known.insert(child.suffix);
-                self.left.push(child);
+    async fn next(&mut self, pin: &Pin<'_>, damaged: OnDamage<'_>) -> Result<Option<Met>, IndexError> {
+        while let Some(seat) = self.left.pop() {
+            let Some(met) = read_segment(pin, self.table, seat, self.of, damaged).await? else { continue };
+            for bit in self.table.birth(seat.suffix)..=met.state.depth() {
+                let born = State::open(seat.suffix, bit);
+                let due = bit < met.state.depth() || met.state.closing();
+                if !due || self.known.contains(&born.child()) {
+                    continue;
+                }
+                match self.table.child(pin.span(), born).await {
+                    Ok(Some(child)) => {
+                        self.known.insert(child.suffix);
+                        self.left.push(child);
+                    }
+                    // X3: the words of all children up to a depth that was read can be read.
+                    Ok(None) if bit < met.state.depth() => damaged(lost_segment(self.table, born.child()))?,
+                    Ok(None) => {}
+                    Err(error) => {
+                        let lost = Damage::of(error, seat.at)?;
+                        damaged(lost.within(format_args!("the directory's word for suffix {:#b}", born.child())))?;
+                    }
+                }
             }
+            return Ok(Some(met));
         }
-        Ok(Some(met))
+        Ok(None)
     }
 
     /// Is what is frozen in this segment in its child as well, which the walk comes to?
@@ -129,16 +176,17 @@ impl Race {
     }
 
     /// A walk that begins now. Whoever begins one is told if the index has been dropped.
-    async fn walk<'a>(&self, table: &'a Table) -> Result<Walk<'a>, IndexError> {
+    async fn walk<'a>(&self, table: &'a Table, damaged: OnDamage<'_>) -> Result<Walk<'a>, IndexError> {
         let pin = self.scan()?;
         let mut batch = pin.span().batch();
         let guard = table.directory().guard(&mut batch, pin.epoch());
         table.directory().finish_guard(guard, &mut batch.post().await?)?;
-        Walk::begin(&pin, table, Walked::Open).await
+        Walk::begin(&pin, table, Walked::Open, damaged).await
     }
 
-    /// Calls `each` with every key and value. A key that is there all the time is met at least once, and one that moves twice.
-    /// Nothing is pinned while `each` runs.
+    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned while `each`
+    /// runs. What cannot be read is reported to `damaged`, and the walk goes on behind it. A slot that was overwritten by zeros looks
+    /// empty: nothing tells of it, unless its bucket's header was lost with it.
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -146,27 +194,15 @@ impl Race {
     ) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
-            let mut walk = self.walk(table).await?;
+            let mut walk = self.walk(table, damaged).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(met) = walk.next(&pin).await? else { break };
-                let entries = walk.entries(&met).filter(|(_, entry)| entry.state != slot::State::Tentative);
-                let entries: Vec<_> = entries.map(|(_, entry)| (entry.ptr, entry.len)).collect();
-                let mut found = Vec::new();
-                for part in entries.chunks(STEP) {
-                    for (buf, (ptr, _)) in read_blocks(pin.span(), part).await?.into_iter().zip(part) {
-                        let Decoded::Sound(_, key, value) = block::decode(&buf) else {
-                            let what = "the key-value block has a wrong checksum".to_owned();
-                            damaged(Damage { at: *ptr, what })?;
-                            continue;
-                        };
-                        let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                        found.push((key, Value::fetched(buf, value)));
-                    }
-                }
+                let Some(met) = walk.next(&pin, damaged).await? else { break };
+                let found = pairs(&pin, &walk, &met, damaged).await?;
                 drop(pin);
-                for (key, value) in found {
-                    each(&key, value).await?;
+                for pair in found {
+                    let key = pair.key().to_vec();
+                    each(&key, pair.into_value()).await?;
                     seen += 1;
                 }
             }
@@ -187,13 +223,15 @@ impl Race {
                 let root = table.directory().root();
                 problems.add(format!("the table of memory node {node} has its root at {root}"));
             }
-            let directory = table.directory().audit(self.scan()?.span(), audit, &mut problems).await?;
+            let pin = self.scan()?;
+            let directory = table.directory().audit(self.session.pool(), pin.span(), audit, &mut problems).await?;
+            drop(pin);
             report.count("directory_bytes", directory);
             report.index_bytes += directory;
-            let mut walk = self.walk(table).await?;
+            let mut walk = self.walk(table, &mut |damage| note(&mut problems, damage)).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(met) = walk.next(&pin).await? else { break };
+                let Some(met) = walk.next(&pin, &mut |damage| note(&mut problems, damage)).await? else { break };
                 depth = depth.max(u64::from(met.state.depth()));
                 let bytes = table.shape().bytes() as u64;
                 audit.reach(met.seat.at, bytes, "a segment");
@@ -234,12 +272,15 @@ impl Race {
         let entries: Vec<_> = entries.collect();
         for part in entries.chunks(STEP) {
             let blocks: Vec<_> = part.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
-            let bufs = read_blocks(pin.span(), &blocks).await?;
-            for ((i, entry), buf) in part.iter().zip(bufs) {
+            let blocks = fetch_blocks(pin.span(), &blocks).await?;
+            for ((i, entry), block) in part.iter().zip(blocks) {
                 let (at, ptr) = (met.slot(*i), entry.ptr);
-                let Decoded::Sound(header, ..) = block::decode(&buf) else {
-                    problems.add(format!("the slot at {at} points to {ptr}, where no sound key-value block is"));
-                    continue;
+                let header = match block {
+                    Ok(block) => block.header,
+                    Err(what) => {
+                        problems.add(format!("{} at {at} points to {what}", met.place(*i)));
+                        continue;
+                    }
                 };
                 let len = header.block_len();
                 if entry.fp != slot::fingerprint(header.hash) || entry.len != slot::units(len) {
@@ -268,10 +309,10 @@ impl Race {
         let maintenance = || session.pin(session.span(OpKind::Maintenance));
         let mut mended = 0;
         for table in &self.tables {
-            let mut walk = self.walk(table).await?;
+            let mut walk = self.walk(table, &mut Damage::fail).await?;
             loop {
                 let pin = maintenance()?;
-                let Some(mut met) = walk.next(&pin).await? else { break };
+                let Some(mut met) = walk.next(&pin, &mut Damage::fail).await? else { break };
                 drop(pin);
                 let mut vigil = Vigil::default();
                 while met.state.locked() {
@@ -279,8 +320,10 @@ impl Race {
                     let rescue = Rescue { index: self.uid, table, pin: &pin };
                     let busy = rescue.look_after(met.seat.at).await?;
                     mended += u64::from(busy.is_none());
-                    met = read_segment(&pin, table, met.seat, Walked::Open).await?;
+                    let again = read_segment(&pin, table, met.seat, Walked::Open, &mut Damage::fail).await?;
                     drop(pin);
+                    let Some(again) = again else { break };
+                    met = again;
                     if met.state.locked() {
                         bear(session, &mut vigil, lock_of(met.seat.at).at, busy.unwrap_or(0)).await?;
                     }
@@ -304,10 +347,10 @@ impl Race {
         }
         outlast(session, span, &info.name).await?;
         for table in &self.tables {
-            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped).await?;
+            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(met) = walk.next(&pin).await? else { break };
+                let Some(met) = walk.next(&pin, &mut Damage::fail).await? else { break };
                 // What is tentative belongs to nobody by now.
                 let blocks: Vec<_> = walk.entries(&met).map(|(_, entry)| entry.ptr).collect();
                 for part in blocks.chunks(STEP) {
@@ -327,6 +370,56 @@ impl Race {
         }
         self.forget(span, info).await
     }
+}
+
+/// The pairs of a segment. An entry of a hash that has left the segment since its slot was read is met in a child.
+async fn pairs(pin: &Pin<'_>, walk: &Walk<'_>, met: &Met, damaged: OnDamage<'_>) -> Result<Vec<Block>, IndexError> {
+    let (table, suffix) = (walk.table, met.seat.suffix);
+    let first = State::open(suffix, table.birth(suffix));
+    for (i, word) in met.words.iter().enumerate().skip(FIRST) {
+        let header = State(*word);
+        if is_header(i) && (header.suffix() != suffix || header.depth() < first.depth()) {
+            let what =
+                format!("bucket {} of the segment of suffix {suffix:#b} has the header {word:#x}", bucket_of(i).0);
+            damaged(Damage { at: met.slot(i), what: format!("{what}: some of its slots may be lost") })?;
+        } else if !is_header(i) && !slot::is_sound(*word) {
+            damaged(Damage { at: met.slot(i), what: format!("{} holds {word:#018x}", met.place(i)) })?;
+        }
+    }
+    let entries = walk.entries(met).filter(|(_, entry)| entry.state != slot::State::Tentative);
+    let entries: Vec<_> = entries.collect();
+    let mut found = Vec::new();
+    for part in entries.chunks(STEP) {
+        let asked: Vec<_> = part.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
+        for ((i, entry), block) in part.iter().zip(fetch_blocks(pin.span(), &asked).await?) {
+            let what = match block {
+                Ok(block) => {
+                    let hash = block.header.hash;
+                    let own = entry.fp == slot::fingerprint(hash) && table.shape().fits(hash, *i);
+                    if own && first.holds(hash) {
+                        found.extend(met.state.holds(hash).then_some(block));
+                        continue;
+                    }
+                    format!("{}, where the block of another slot lies", entry.ptr)
+                }
+                Err(what) => what,
+            };
+            damaged(Damage { at: met.slot(*i), what: format!("{} points to {what}", met.place(*i)) })?;
+        }
+    }
+    Ok(found)
+}
+
+/// A segment that must be there, and that the directory does not name.
+fn lost_segment(table: &Table, suffix: u64) -> Damage {
+    let at = table.directory().address(suffix).unwrap_or(table.directory().root());
+    Damage { at, what: format!("the directory names no segment of suffix {suffix:#b}, and there was one") }
+}
+
+/// Notes damage as a problem of an audit, which goes on behind it.
+fn note(problems: &mut Problems, damage: Damage) -> Result<(), IndexError> {
+    problems.add(format!("{}, at {}", damage.what, damage.at));
+    Ok(())
 }
 
 /// What must not be there when nobody is at work.

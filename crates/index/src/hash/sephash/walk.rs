@@ -8,19 +8,21 @@ use super::layout::{Control, META_LEN, Meta, State, dep_of, fp_of, fp2_of};
 use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::merge::main_items;
-use super::probe::{Segment, count_taken, damaged, taken};
+use super::probe::{Segment, count_taken, damaged as corrupt, taken};
 use super::rescue::Rescue;
 use super::{SepHash, Table};
-use crate::audit::{IndexAudit, OnDamage, Problems};
-use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
+use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Directory;
 use crate::extendible::directory::holds;
+use crate::extendible::layout::width;
 use crate::kind::seal;
+use crate::upkeep::{Block, astray, fetch_blocks};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, Pin, PoolError, Vigil, intent};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 /// Blocks that are read in one batch.
@@ -33,30 +35,53 @@ struct Whole {
     state: State,
     control: Control,
     main: Vec<Item>,
-    /// In the order of slots.
-    cur: Vec<Item>,
+    /// What is wrong with the pointer to the MainSegment, if nothing of that can be read.
+    main_lost: Option<String>,
+    /// With their slots, in the order of those.
+    cur: Vec<(usize, Item)>,
     groups: Vec<u64>,
 }
 
-/// A key-value pair that a walk has met: the block, where the key lies, where the value lies.
-type Met = (Buf, std::ops::Range<usize>, std::ops::Range<usize>);
+impl Whole {
+    /// Slots whose entries have landed, and are not there any more.
+    fn lost(&self) -> Vec<usize> {
+        let there: BTreeSet<usize> = self.cur.iter().map(|(slot, _)| *slot).collect();
+        (0..self.state.count).filter(|slot| !there.contains(slot)).collect()
+    }
+}
+
+/// An entry as a walk meets it.
+#[derive(Clone, Copy)]
+struct Found {
+    /// Its slot in the CurSegment; `None` if it is in the MainSegment.
+    cur: Option<usize>,
+    /// Its number there, or its slot.
+    number: usize,
+    item: Item,
+}
 
 impl SepHash {
-    async fn segments(&self, table: &Table, span: &Span) -> Result<Vec<Segment>, IndexError> {
+    async fn segments(&self, table: &Table, span: &Span, damaged: OnDamage<'_>) -> Result<Vec<Segment>, IndexError> {
         let mut segments = Vec::new();
-        table
-            .directory
-            .walk(span, async |suffix, word| {
-                segments.push(Segment::new((suffix, word)));
-                Ok(())
-            })
-            .await?;
+        let note = async |suffix, word| {
+            segments.push(Segment::new((suffix, word)));
+            Ok(())
+        };
+        table.directory.walk(self.session.pool(), span, note, damaged).await?;
+        let first = table.directory.shape().initial_depth;
+        let known: BTreeSet<u64> = segments.iter().map(|segment| segment.suffix).collect();
+        for suffix in (0..1 << first).filter(|suffix| !known.contains(suffix)) {
+            damaged(lost_segment(table, suffix))?;
+        }
         Ok(segments)
     }
 
     /// Reads a segment until nothing of it has changed meanwhile.
     async fn whole(&self, pin: &Pin<'_>, segment: Segment) -> Result<Whole, IndexError> {
         let span = pin.span();
+        if let Some(what) = astray(self.session.pool(), segment.at, self.geometry.bytes() as u64) {
+            return Err(corrupt(segment.at, &format!("the directory's word points to {what}")));
+        }
         let mut pause = Duration::from_micros(1);
         loop {
             let mut batch = span.batch();
@@ -73,16 +98,19 @@ impl SepHash {
                 && !count_taken(self.geometry, &groups, state.generation).1
             {
                 // Named under this pin, so nobody uses its memory again before the pin ends.
-                let words = match state.len {
-                    0 => span.endpoint().buf(0),
-                    len => span.read(state.main, main_segment::bytes(self.config.table, len) as usize).await?,
+                let bytes = main_segment::bytes(self.config.table, state.len);
+                let main_lost = astray(self.session.pool(), state.main, bytes).filter(|_| state.len > 0);
+                let main = match &main_lost {
+                    None if state.len > 0 => {
+                        main_items(self, span.read(state.main, bytes as usize).await?.words(), state.len)
+                    }
+                    _ => Vec::new(),
                 };
-                let main = main_items(self, words.words(), state.len);
-                let cur = taken(self.geometry, &groups, state.generation).map(|(_, item)| item).collect();
-                return Ok(Whole { state, control, main, cur, groups });
+                let cur = taken(self.geometry, &groups, state.generation).collect();
+                return Ok(Whole { state, control, main, main_lost, cur, groups });
             }
             if pause > Duration::from_secs(1) {
-                return Err(damaged(segment.at, "a segment does not settle; `farindex pool check --repair` may help"));
+                return Err(corrupt(segment.at, "a segment does not settle; `farindex pool check --repair` may help"));
             }
             span.endpoint().sleep(pause).await;
             pause *= 2;
@@ -90,38 +118,140 @@ impl SepHash {
     }
 
     /// The pairs of a segment, from a fingerprint on, and where to go on if there are more.
-    async fn pairs(&self, pin: &Pin<'_>, segment: Segment, from: u8) -> Result<(Vec<Met>, Option<u8>), IndexError> {
-        let whole = self.whole(pin, segment).await?;
-        let mut by_fp: BTreeMap<u8, Vec<Item>> = BTreeMap::new();
+    async fn pairs(
+        &self,
+        pin: &Pin<'_>,
+        (table, segment): (&Table, Segment),
+        from: u8,
+        damaged: OnDamage<'_>,
+    ) -> Result<(Vec<Block>, Option<u8>), IndexError> {
+        let whole = match self.whole(pin, segment).await {
+            Ok(whole) => whole,
+            Err(error) => {
+                let lost = Damage::of(error, segment.at)?;
+                damaged(lost.within(format_args!("the segment of suffix {:#b}", segment.suffix)))?;
+                return Ok((Vec::new(), None));
+            }
+        };
+        if from == 0 {
+            self.report_losses(pin, (table, segment), &whole, damaged).await?;
+        }
+        let newest_lost = whole.lost().last().copied();
+        let mut by_fp: BTreeMap<u8, Vec<Found>> = BTreeMap::new();
         // Newest first.
-        for item in whole.cur.iter().rev().chain(&whole.main) {
-            by_fp.entry(item.entry.fp).or_default().push(*item);
+        let cur = whole.cur.iter().rev().map(|(slot, item)| Found { cur: Some(*slot), number: *slot, item: *item });
+        let main = whole.main.iter().enumerate().map(|(number, item)| Found { cur: None, number, item: *item });
+        for found in cur.chain(main) {
+            by_fp.entry(found.item.entry.fp).or_default().push(found);
         }
         let (mut met, mut bytes) = (Vec::new(), 0);
-        for (fp, items) in by_fp.range(from..) {
+        for (fp, all) in by_fp.range(from..) {
             if bytes > HANDFUL {
                 return Ok((met, Some(*fp)));
             }
-            let mut seen: HashSet<Vec<u8>> = HashSet::new();
-            for part in items.chunks(BLOCKS) {
-                for (item, buf) in part.iter().zip(read_blocks(pin.span(), part).await?) {
-                    let Decoded::Sound(header, key, value) = block::decode(&buf) else {
-                        return Err(damaged(item.entry.ptr, "the key-value block has a wrong checksum"));
+            // What is lost may be newer than what is older than it.
+            let newest_lost = newest_lost.filter(|_| whole.state.filter.holds(*fp));
+            let surer = |found: &&Found| newest_lost.is_none_or(|lost| found.cur.is_some_and(|slot| slot > lost));
+            let all: Vec<Found> = all.iter().filter(surer).copied().collect();
+            let (mut seen, mut doubtful): (HashSet<Vec<u8>>, Vec<Option<u8>>) = (HashSet::new(), Vec::new());
+            for part in all.chunks(BLOCKS) {
+                let blocks = read(pin.span(), part.iter().map(|found| &found.item)).await?;
+                for (found, block) in part.iter().zip(blocks) {
+                    let item = found.item;
+                    let what = match block {
+                        Ok(block) if self.may_be(table, segment, item, &block) => {
+                            let here = holds(segment.suffix, whole.state.depth, block.header.hash.bits());
+                            let sure = !doubtful.iter().any(|fp2| fp2.is_none_or(|fp2| fp2 == item.fp2));
+                            if sure && seen.insert(block.key().to_vec()) && !item.entry.removes() && here {
+                                bytes += block.header.block_len();
+                                met.push(block);
+                            }
+                            continue;
+                        }
+                        Ok(_) => format!("{}, where the block of another entry lies", item.entry.ptr),
+                        Err(what) => what,
                     };
-                    let of_key = buf.bytes().get(key.clone()).unwrap_or_default().to_vec();
-                    let here = holds(segment.suffix, whole.state.depth, header.hash.bits());
-                    if seen.insert(of_key) && !item.entry.removes() && here {
-                        bytes += buf.len();
-                        met.push((buf, key, value));
+                    if let Some(slot) = found.cur {
+                        // The second fingerprint of a slot that has not landed is not there.
+                        doubtful.push((slot < whole.state.count).then_some(item.fp2));
                     }
+                    let place = self.place(&whole, segment, found);
+                    damaged(Damage { at: place.0, what: format!("{} points to {what}", place.1) })?;
                 }
             }
         }
         Ok((met, None))
     }
 
+    /// Can this be the block of an entry of a segment, or of one that has been split off from it?
+    fn may_be(&self, table: &Table, segment: Segment, item: Item, block: &Block) -> bool {
+        let (hash, born) = (block.header.hash, self.born(table, segment));
+        fp_of(hash) == item.entry.fp && holds(segment.suffix, born, hash.bits())
+    }
+
+    /// Depth at which a segment came to be.
+    fn born(&self, table: &Table, segment: Segment) -> u32 {
+        width(segment.suffix).max(table.directory.shape().initial_depth)
+    }
+
+    /// Where an entry lies: its address, and its place in words.
+    fn place(&self, whole: &Whole, segment: Segment, found: &Found) -> (RemotePtr, String) {
+        let Found { cur, number, .. } = found;
+        let (at, of) = match cur {
+            Some(slot) => (segment.at.add(self.geometry.at(self.geometry.slot(*slot))), "slot"),
+            None => (whole.state.main.add(main_segment::offset_of(self.config.table, *number)), "entry"),
+        };
+        let kind = if cur.is_some() { "CurSegment" } else { "MainSegment" };
+        (at, format!("{of} {number} of the {kind} of suffix {:#b}", segment.suffix))
+    }
+
+    /// Reports what a segment shows to be missing: entries that have landed in it, and segments that were split off from it.
+    async fn report_losses(
+        &self,
+        pin: &Pin<'_>,
+        (table, segment): (&Table, Segment),
+        whole: &Whole,
+        damaged: OnDamage<'_>,
+    ) -> Result<(), IndexError> {
+        if let Some(what) = &whole.main_lost {
+            let what = format!("the segment of suffix {:#b} has its MainSegment at {what}", segment.suffix);
+            damaged(Damage { at: segment.at, what })?;
+        }
+        let lost = whole.lost();
+        if let (Some(first), Some(last)) = (lost.first(), lost.last()) {
+            let older = |slot: &Option<usize>| slot.is_none_or(|slot| slot < *last);
+            let cur = whole.cur.iter().map(|(slot, item)| (Some(*slot), item));
+            let all = cur.chain(whole.main.iter().map(|item| (None, item)));
+            let left_out = all.filter(|(slot, item)| older(slot) && whole.state.filter.holds(item.entry.fp)).count();
+            let at = segment.at.add(self.geometry.at(self.geometry.slot(*first)));
+            let what = format!(
+                "{} slots of the CurSegment of suffix {:#b} are lost, the first of them slot {first}; {left_out} entries that may be \
+                 older ones of the same keys are left out",
+                lost.len(),
+                segment.suffix
+            );
+            damaged(Damage { at, what })?;
+        }
+        for bit in self.born(table, segment)..whole.state.depth {
+            let child = segment.suffix | 1 << bit;
+            if table.directory.mirror().get(child).is_none() {
+                // It may have been split off behind the walk. X3: the words of all children up to a depth that was read can be read.
+                match table.directory.look_up(pin.span(), child, bit, bit + 1).await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => damaged(lost_segment(table, child))?,
+                    Err(error) => {
+                        let lost = Damage::of(error, segment.at)?;
+                        damaged(lost.within(format_args!("the directory's word for suffix {child:#b}")))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Calls `each` with every key and value; returns how often. See the promise above for what that means beside working
-    /// clients. Nothing is pinned while `each` runs.
+    /// clients. Nothing is pinned while `each` runs. What cannot be read is reported to `damaged`, and the walk goes on behind it; no
+    /// older value is handed out in place of one that is lost.
     pub async fn for_each(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -131,18 +261,18 @@ impl SepHash {
         for table in &self.tables {
             let pin = self.session.pin(self.session.span(OpKind::Scan))?;
             self.check_alive(table, &pin).await?;
-            let segments = self.segments(table, pin.span()).await?;
+            let segments = self.segments(table, pin.span(), damaged).await?;
             drop(pin);
             for segment in segments {
                 let mut from = Some(0);
                 while let Some(fp) = from {
                     let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                     self.check_alive(table, &pin).await?;
-                    let (pairs, next) = self.pairs(&pin, segment, fp).await?;
+                    let (pairs, next) = self.pairs(&pin, (table, segment), fp, damaged).await?;
                     drop(pin);
-                    for (buf, key, value) in pairs {
-                        let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                        each(&key, Value::fetched(buf, value)).await?;
+                    for pair in pairs {
+                        let key = pair.key().to_vec();
+                        each(&key, pair.into_value()).await?;
                         count += 1;
                     }
                     from = next;
@@ -171,10 +301,11 @@ impl SepHash {
         for table in &self.tables {
             let pin = self.session.pin(self.session.span(OpKind::Scan))?;
             self.check_alive(table, &pin).await?;
-            let bytes = table.directory.audit(pin.span(), audit, &mut problems).await?;
+            let bytes = table.directory.audit(self.session.pool(), pin.span(), audit, &mut problems).await?;
             report.count("directory_bytes", bytes);
             report.index_bytes += bytes;
-            let segments = self.segments(table, pin.span()).await?;
+            // What cannot be read of the directory, its audit has told.
+            let segments = self.segments(table, pin.span(), &mut |_| Ok(())).await?;
             drop(pin);
             for segment in segments {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
@@ -197,7 +328,9 @@ impl SepHash {
     ) -> Result<(), IndexError> {
         let at = segment.at;
         let cur_bytes = self.geometry.bytes() as u64;
-        audit.reach(at, cur_bytes, "a CurSegment");
+        if astray(self.session.pool(), at, cur_bytes).is_none() {
+            audit.reach(at, cur_bytes, "a CurSegment");
+        }
         let whole = match self.whole(pin, segment).await {
             Ok(whole) => whole,
             Err(IndexError::Pool(PoolError::Corrupt { what, .. })) => {
@@ -208,7 +341,9 @@ impl SepHash {
         };
         let state = &whole.state;
         let main_bytes = main_segment::bytes(self.config.table, state.len);
-        if state.len > 0 {
+        if let Some(what) = &whole.main_lost {
+            problems.add(format!("the segment at {at} has its MainSegment at {what}"));
+        } else if state.len > 0 {
             audit.reach(state.main, main_bytes, "a MainSegment");
             report.count("main_bytes", main_bytes);
             report.index_bytes += main_bytes;
@@ -224,7 +359,7 @@ impl SepHash {
             self.audit_settled(segment, &whole, problems);
         }
         let count = state.count.min(whole.cur.len());
-        let landed = whole.cur.iter().take(count).enumerate();
+        let landed = whole.cur.iter().take(count);
         for (i, item) in landed.filter(|(_, item)| !state.filter.holds(item.entry.fp)) {
             problems.add(format!(
                 "slot {i} of the segment at {at}: the filter does not know fingerprint {}",
@@ -300,17 +435,19 @@ impl SepHash {
             .cur
             .iter()
             .rev()
-            .map(|item| (true, *item))
+            .map(|(_, item)| (true, *item))
             .chain(whole.main.iter().map(|item| (false, *item)))
             .collect();
         for part in all.chunks(BLOCKS) {
-            let items: Vec<Item> = part.iter().map(|(_, item)| *item).collect();
-            for ((in_cur, item), buf) in part.iter().zip(read_blocks(span, &items).await?) {
+            for ((in_cur, item), block) in part.iter().zip(read(span, part.iter().map(|(_, item)| item)).await?) {
                 let ptr = item.entry.ptr;
                 let name = || format!("the entry for {ptr} in the segment at {}", segment.at);
-                let Decoded::Sound(header, key, _) = block::decode(&buf) else {
-                    problems.add(format!("{}: no sound key-value block lies there", name()));
-                    continue;
+                let (header, key) = match &block {
+                    Ok(block) => (block.header, block.key()),
+                    Err(what) => {
+                        problems.add(format!("{} points to {what}", name()));
+                        continue;
+                    }
                 };
                 let len = header.block_len() as u64;
                 // The second fingerprint of a slot that has not landed is not there.
@@ -329,7 +466,6 @@ impl SepHash {
                 }
                 audit.reach(ptr, len, "a block");
                 report.block_bytes += len;
-                let key = buf.bytes().get(key).unwrap_or_default();
                 let same = seen.entry(header.hash.bits()).or_default();
                 if same.iter().any(|other| other == key) {
                     report.count("superseded", 1);
@@ -363,7 +499,7 @@ impl SepHash {
         let mut mended = 0;
         for table in &self.tables {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
-            let segments = self.segments(table, pin.span()).await?;
+            let segments = self.segments(table, pin.span(), &mut Damage::fail).await?;
             drop(pin);
             for segment in segments {
                 let mut vigil = Vigil::default();
@@ -429,7 +565,7 @@ impl SepHash {
 
     async fn dropped_segments(&self, table: &Table, span: &Span) -> Result<Vec<Segment>, IndexError> {
         table.directory.learn_root(span).await?;
-        self.segments(table, span).await
+        self.segments(table, span, &mut Damage::fail).await
     }
 
     /// Gives back a segment of a dropped index. One that somebody has died on may share blocks with another: what such a
@@ -439,12 +575,12 @@ impl SepHash {
         let pin = session.pin(session.span(OpKind::Maintenance))?;
         let span = pin.span();
         let Ok(whole) = self.whole(&pin, segment).await else { return Ok(()) };
-        if whole.control.locked() {
+        if whole.control.locked() || whole.main_lost.is_some() {
             return Ok(());
         }
         let mut seen = HashSet::new();
-        let items: Vec<Item> =
-            whole.cur.iter().chain(&whole.main).filter(|item| seen.insert(item.entry.ptr)).copied().collect();
+        let cur = whole.cur.iter().map(|(_, item)| item);
+        let items: Vec<Item> = cur.chain(&whole.main).filter(|item| seen.insert(item.entry.ptr)).copied().collect();
         for part in items.chunks(BLOCKS) {
             let mut batch = span.batch();
             let tickets: Vec<_> = part.iter().map(|item| (item, batch.read(item.entry.ptr, HEADER_LEN))).collect();
@@ -463,17 +599,17 @@ impl SepHash {
     }
 }
 
-/// Reads whole blocks, in one batch.
-async fn read_blocks(span: &Span, items: &[Item]) -> Result<Vec<Buf>, IndexError> {
-    let mut batch = span.block_batch();
-    let tickets: Vec<_> = items.iter().map(|item| batch.read(item.entry.ptr, item.entry.units() * UNIT)).collect();
-    let mut done = batch.post().await?;
-    let mut bufs: Vec<_> = tickets.into_iter().map(|ticket| done.buf(ticket)).collect();
-    drop(done);
-    for (buf, item) in bufs.iter_mut().zip(items) {
-        if let Decoded::Longer(len) = block::decode(buf) {
-            *buf = block::read_tail(span, item.entry.ptr, buf, len).await?;
-        }
-    }
-    Ok(bufs)
+/// A segment that must be there, and that the directory does not name.
+fn lost_segment(table: &Table, suffix: u64) -> Damage {
+    let at = table.directory.address(suffix).unwrap_or(table.directory.root());
+    Damage { at, what: format!("the directory names no segment of suffix {suffix:#b}, and there was one") }
+}
+
+/// Reads the blocks of entries.
+async fn read<'i>(
+    span: &Span,
+    items: impl Iterator<Item = &'i Item>,
+) -> Result<Vec<Result<Block, String>>, IndexError> {
+    let asked: Vec<_> = items.map(|item| (item.entry.ptr, item.entry.units() as u64)).collect();
+    fetch_blocks(span, &asked).await
 }

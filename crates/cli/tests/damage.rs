@@ -1,0 +1,248 @@
+//! Damaged pools: what can be read comes out, what is left out is said, and a repair drops it when it is told to.
+
+mod common;
+
+use common::{Dir, Ended, PROGRAM, run, start, text};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const KINDS: [&str; 5] = ["shard", "race", "sephash", "linear", "cuckoo"];
+
+/// Long enough to lie in a block with every kind.
+fn value(key: u32) -> String {
+    format!("value-of-{key:06}-").repeat(10)
+}
+
+/// A pool with an index `words` of so many entries.
+fn loaded(dir: &Dir, kind: &str, entries: u32, size: &str) -> PathBuf {
+    let pool = dir.path(kind);
+    run(&["pool", "create", text(&pool), "--size", size, "--lease", "1s"]).ok();
+    let lines: String = (0..entries).map(|key| format!("key-{key:06}\t{}\n", value(key))).collect();
+    let lines = dir.file("lines", lines.as_bytes());
+    run(&["load", text(&pool), "words", text(&lines), "--create", "--kind", kind]).ok();
+    pool
+}
+
+/// Where the block of a key lies in the pool's only file.
+fn block_of(bytes: &[u8], key: u32) -> usize {
+    let pair = format!("key-{key:06}{}", value(key));
+    let blocks = (0..bytes.len()).step_by(64).filter(|at| bytes[at + 16..].starts_with(pair.as_bytes()));
+    let blocks: Vec<_> = blocks.collect();
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+    blocks[0]
+}
+
+/// Every line is an entry that was loaded, and none is there twice.
+fn judge_lines(out: &[u8], entries: u32) -> usize {
+    let all: HashMap<String, String> = (0..entries).map(|key| (format!("key-{key:06}"), value(key))).collect();
+    let mut seen = HashSet::new();
+    for line in String::from_utf8(out.to_vec()).expect("text").lines() {
+        let (key, value) = line.split_once('\t').expect("a key and a value");
+        assert_eq!(all.get(key).map(String::as_str), Some(value), "{key}");
+        assert!(seen.insert(key.to_owned()), "{key} twice");
+    }
+    seen.len()
+}
+
+fn dump(pool: &Path, skip: bool) -> Ended {
+    let mut args = vec!["dump", text(pool), "words"];
+    args.extend(skip.then_some("--skip-damaged"));
+    run(&args)
+}
+
+fn drop_damaged(pool: &Path) -> Ended {
+    run(&["pool", "check", text(pool), "--repair", "--drop-damaged"])
+}
+
+#[test]
+fn one_damaged_block_costs_one_entry() {
+    let dir = Dir::new();
+    for kind in KINDS {
+        let pool = loaded(&dir, kind, 20_000, "64MiB");
+        let mut bytes = fs::read(&pool).unwrap();
+        let block = block_of(&bytes, 7_777);
+        bytes[block + 60] ^= 4;
+        fs::write(&pool, bytes).unwrap();
+
+        let failed = dump(&pool, false);
+        assert_eq!(failed.code, Some(3), "{kind}: {}", failed.err);
+        assert!(failed.err.contains("index \"words\": "), "{kind}: {}", failed.err);
+        if matches!(kind, "race" | "sephash") {
+            assert!(failed.err.contains("slot ") || failed.err.contains("entry "), "{kind}: {}", failed.err);
+        }
+        let skipped = dump(&pool, true);
+        assert_eq!(skipped.code, Some(10), "{kind}: {}", skipped.err);
+        assert!(skipped.err.ends_with("\n1 damaged place left out\n"), "{kind}: {}", skipped.err);
+        assert_eq!(judge_lines(&skipped.out, 20_000), 19_999, "{kind}");
+
+        let checked = run(&["pool", "check", text(&pool)]);
+        assert_eq!(checked.code, Some(1), "{kind}: {}", checked.text());
+        let repaired = run(&["pool", "check", text(&pool), "--repair"]);
+        assert_eq!(repaired.code, Some(1), "{kind}: a repair alone drops nothing: {}", repaired.text());
+        let dropped = drop_damaged(&pool);
+        assert_eq!(dropped.code, Some(0), "{kind}: {}{}", dropped.text(), dropped.err);
+        let said = "index \"words\": 19999 entries kept, 1 damaged place dropped\n";
+        assert!(dropped.text().contains(said), "{kind}: {}", dropped.text());
+        let checked = run(&["pool", "check", text(&pool)]);
+        assert_eq!(checked.code, Some(0), "{kind}: {}", checked.text());
+        assert_eq!(judge_lines(&dump(&pool, false).ok(), 20_000), 19_999, "{kind}");
+        run(&["put", text(&pool), "words", "key-007777", &value(7_777)]).ok();
+        assert_eq!(judge_lines(&dump(&pool, false).ok(), 20_000), 20_000, "{kind}");
+    }
+}
+
+#[test]
+fn a_pointer_to_a_node_that_does_not_exist_costs_one_entry() {
+    let dir = Dir::new();
+    for kind in KINDS {
+        let pool = loaded(&dir, kind, 2_000, "16MiB");
+        let mut bytes = fs::read(&pool).unwrap();
+        let block = block_of(&bytes, 1_999) as u64 / 64;
+        let mut changed = 0;
+        for word in bytes.chunks_exact_mut(8) {
+            let slot = u64::from_le_bytes(word.try_into().unwrap());
+            if slot & ((1 << 48) - 1) == block && slot >> 48 != 0 {
+                word.copy_from_slice(&(slot | 9 << 38).to_le_bytes());
+                changed += 1;
+            }
+        }
+        assert_eq!(changed, 1, "{kind}");
+        fs::write(&pool, bytes).unwrap();
+
+        let failed = dump(&pool, false);
+        assert_eq!(failed.code, Some(3), "{kind}: {}", failed.err);
+        assert!(failed.err.contains("index \"words\": "), "{kind}: {}", failed.err);
+        if kind != "shard" {
+            assert!(failed.err.contains("memory node 9, which does not exist"), "{kind}: {}", failed.err);
+        }
+        let skipped = dump(&pool, true);
+        assert_eq!(skipped.code, Some(10), "{kind}: {}", skipped.err);
+        assert_eq!(judge_lines(&skipped.out, 2_000), 1_999, "{kind}");
+        let dropped = drop_damaged(&pool);
+        assert_eq!(dropped.code, Some(0), "{kind}: {}{}", dropped.text(), dropped.err);
+        assert_eq!(judge_lines(&dump(&pool, false).ok(), 2_000), 1_999, "{kind}");
+    }
+}
+
+#[test]
+fn nothing_is_dropped_without_room_or_while_others_are_there() {
+    let dir = Dir::new();
+    let pool = loaded(&dir, "race", 15_000, "8MiB");
+    let mut bytes = fs::read(&pool).unwrap();
+    let block = block_of(&bytes, 3);
+    bytes[block + 60] ^= 4;
+    fs::write(&pool, bytes).unwrap();
+
+    let mut other = start(&["load", text(&pool), "words", "-"]);
+    while !run(&["pool", "stat", text(&pool)]).text().contains("alive") {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let busy = drop_damaged(&pool);
+    assert_eq!(busy.code, Some(7), "{}{}", busy.text(), busy.err);
+    drop(other.stdin.take());
+    assert!(other.wait().unwrap().success());
+
+    let full = drop_damaged(&pool);
+    assert_eq!(full.code, Some(6), "{}{}", full.text(), full.err);
+    assert!(full.text().contains("index \"words\" was not replaced"), "{}", full.text());
+    assert!(full.text().contains("the pool is full"), "{}", full.text());
+    assert_eq!(run(&["index", "list", text(&pool)]).ok().iter().filter(|byte| **byte == b'\n').count(), 1);
+    let skipped = dump(&pool, true);
+    assert_eq!((skipped.code, judge_lines(&skipped.out, 15_000)), (Some(10), 14_999));
+
+    let usage = run(&["pool", "check", text(&pool), "--drop-damaged"]);
+    assert_eq!(usage.code, Some(2), "{}", usage.err);
+}
+
+/// xorshift64*.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as usize % end
+    }
+}
+
+/// Damages one line of 64 bytes that is in use; every second time one that is not of a block.
+fn damage(bytes: &mut [u8], rng: &mut Rng) -> String {
+    let structure = rng.below(2) == 0;
+    let line = loop {
+        let line = rng.below(bytes.len() / 64) * 64;
+        let held = &bytes[line..line + 64];
+        let of_block = held.windows(9).any(|part| part == b"value-of-");
+        if held.iter().any(|byte| *byte != 0) && !(structure && of_block) {
+            break line;
+        }
+    };
+    let how = ["zeros", "ones", "noise", "a bit"][rng.below(4)];
+    let held = &mut bytes[line..line + 64];
+    match how {
+        "zeros" => held.fill(0),
+        "ones" => held.fill(0xFF),
+        "noise" => held.iter_mut().for_each(|byte| *byte = rng.below(256) as u8),
+        _ => held[rng.below(64)] ^= 1 << rng.below(8),
+    }
+    format!("{how} at {line:#x}")
+}
+
+/// Runs a dump that may not last longer than a minute.
+fn dump_in_time(pool: &Path, out: &Path) -> Option<(Option<i32>, String)> {
+    let errors = out.with_extension("err");
+    let mut child = Command::new(PROGRAM)
+        .args(["dump", text(pool), "words", "--skip-damaged"])
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(out).unwrap())
+        .stderr(fs::File::create(&errors).unwrap())
+        .spawn()
+        .expect("the program starts");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(60) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some((status.code(), fs::read_to_string(&errors).unwrap()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+/// `FARINDEX_SEEDS=0..1000` damages more pools than usual.
+#[test]
+fn damage_of_any_kind_neither_ends_in_a_panic_nor_in_wrong_entries() {
+    const ENTRIES: u32 = 1_000;
+    let asked = std::env::var("FARINDEX_SEEDS").ok();
+    let asked = asked.as_deref().and_then(|asked| asked.split_once(".."));
+    let seeds = asked.map_or(0..200, |(low, high)| low.parse().expect("a seed")..high.parse().expect("a seed"));
+    let dir = Dir::new();
+    let (pool, out) = (dir.path("damaged"), dir.path("out"));
+    let sound: Vec<Vec<u8>> = KINDS.map(|kind| fs::read(loaded(&dir, kind, ENTRIES, "8MiB")).unwrap()).into();
+    let mut ends: HashMap<(&str, Option<i32>), u32> = HashMap::new();
+    for seed in seeds {
+        let mut rng = Rng(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed * 2 + 1));
+        let of = seed as usize % KINDS.len();
+        let kind = KINDS[of];
+        let mut bytes = sound[of].clone();
+        let what = damage(&mut bytes, &mut rng);
+        fs::write(&pool, &bytes).unwrap();
+        let ended = dump_in_time(&pool, &out);
+        let (code, err) = ended.unwrap_or_else(|| panic!("seed {seed}, {kind}, {what}: does not end"));
+        assert!(!err.contains("a bug in farindex"), "seed {seed}, {kind}, {what}: {err}");
+        // Nothing is to be had from a pool, a catalog or a root that makes no sense.
+        assert!(matches!(code, Some(0 | 3 | 4 | 9)), "seed {seed}, {kind}, {what}: {code:?}: {err}");
+        if code == Some(3) {
+            println!("seed {seed}, {kind}, {what}: {}", err.trim_end());
+        }
+        let kept = judge_lines(&fs::read(&out).unwrap(), ENTRIES);
+        assert!(code != Some(10) || kept > 0, "seed {seed}, {kind}, {what}: {err}");
+        *ends.entry((kind, code)).or_default() += 1;
+    }
+    println!("{ends:?}");
+    assert!(ends.iter().any(|((_, code), _)| *code == Some(10)));
+}
