@@ -3,7 +3,7 @@
 //! A kind is a line of `kinds!`; everything else here follows from it.
 
 use farindex_fabric::OpKind;
-use farindex_index::audit::OnDamage;
+use farindex_index::audit::{Damage, OnDamage};
 use farindex_index::kind::{PoolIndex, Settings};
 use farindex_index::{
     Coalesced, Coalescer, HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value, kind_name,
@@ -11,6 +11,7 @@ use farindex_index::{
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -231,13 +232,16 @@ impl AnyIndex {
         whatever!(self.plain(), index => index.audit(audit, alone).await)
     }
 
-    /// Calls `each` with every key and value; see [`PoolIndex::for_each`] for the promise.
+    /// Calls `each` with every key and value; see [`PoolIndex::for_each`] for the promise. `damaged` is told of each place once,
+    /// however often the index's kind comes by it.
     pub async fn for_each(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        whatever!(self.plain(), index => index.for_each(each, damaged).await)
+        let mut told = HashSet::new();
+        let mut once = |damage: Damage| if told.insert(damage.clone()) { damaged(damage) } else { Ok(()) };
+        whatever!(self.plain(), index => index.for_each(each, &mut once).await)
     }
 
     /// How often it has grown, as far as this handle knows.

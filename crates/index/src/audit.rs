@@ -36,7 +36,7 @@ impl IndexAudit {
 }
 
 /// Part of an index that a walk cannot read: a block, a bucket, a segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Damage {
     /// Where it lies.
     pub at: RemotePtr,
