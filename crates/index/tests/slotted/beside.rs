@@ -76,7 +76,7 @@ async fn write<I: Kind>(
 ) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
     let index = I::open(&session, "walked").await?;
-    let first = STILL + OWN * me.id() as u32;
+    let first = STILL + OWN * me.id();
     for i in 0..OPERATIONS {
         let key = key(first + dice.below(u64::from(OWN)) as u32);
         let new = (!dice.chance(ODDS / 4)).then(|| value(dice.below(2) as u32, &format!("of {i}")));
