@@ -16,7 +16,7 @@ use crate::flights::{Ending, Flights};
 use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
 use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
-use crate::{Buf, Chain, Driver, FabricError, NodeId, RemotePtr, Verb, VerbKind};
+use crate::{Buf, Chain, Driver, FabricError, Idle, NodeId, RemotePtr, Verb, VerbKind};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -234,6 +234,15 @@ impl Driver for Endpoint {
             due.into_iter().for_each(Waker::wake);
         }
         any
+    }
+
+    /// Completions have to be polled for. Without verbs in flight, only a timer or a waker brings something to do.
+    fn idle(&self) -> Idle {
+        if !self.inner.flights.borrow().is_empty() {
+            return Idle::Poll;
+        }
+        let next = self.inner.timers.borrow().next_due();
+        Idle::Park(next.map(|at| at.saturating_sub(self.now())))
     }
 }
 

@@ -3,52 +3,117 @@
 //! Invariants: a task is polled on the thread that made the executor, and only when it was woken; between polls the
 //! driver is asked for progress: completions on real fabrics, virtual time in a simulator. The same index code runs on
 //! both, unchanged. Tasks run in the order in which they were woken, so a run is as deterministic as its driver.
+//!
+//! Invariant of parking: the thread parks only while no task and no waiting future has been woken, and only if its driver
+//! has nothing in flight. Whoever wakes something writes that down first and looks for a parked thread second; the thread
+//! says first that it is parked and looks for something woken second. So one of the two sees the other.
+
+mod task;
+
+pub use task::Task;
 
 use async_task::Runnable;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
 
 /// What an executor turns to when nothing can run.
 pub trait Driver {
     /// Moves the outside world on a little; returns whether anything happened.
     fn progress(&self) -> bool;
-}
-
-/// A spawned coroutine. Await it for its result; dropping it cancels it, `detach` lets it go on alone.
-pub type Task<T> = async_task::Task<T>;
-
-#[derive(Default)]
-struct Queue(Mutex<VecDeque<Runnable>>);
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Runnable>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What may be done until the next call of [`progress`](Self::progress), when the latest one returned `false`.
+    fn idle(&self) -> Idle {
+        Idle::Poll
     }
 }
 
-struct Flag(AtomicBool);
+/// What a driver has to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    /// Something that only [`Driver::progress`] notices: it is to be called again at once.
+    Poll,
+    /// Nothing before this much time has passed: the thread may park until then, or until a waker is called.
+    Park(Option<Duration>),
+}
 
-impl Wake for Flag {
+/// What an executor shares with its tasks and with the wakers of what it runs.
+struct Shared {
+    queue: Mutex<VecDeque<Runnable>>,
+    /// The future that `block_on` waits for has been woken.
+    woken: AtomicBool,
+    /// The thread is parked, or about to.
+    parked: AtomicBool,
+    thread: Thread,
+    /// The executor was dropped.
+    gone: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Runnable>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Something has been woken.
+    fn rouse(&self) {
+        if self.parked.load(Ordering::SeqCst) {
+            self.thread.unpark();
+        }
+    }
+
+    /// Nothing could run for a while.
+    fn rest(&self, idle: Idle) {
+        let most = match idle {
+            Idle::Park(None) => None,
+            Idle::Park(Some(left)) if left > EARLY * 2 => Some(left - EARLY),
+            Idle::Park(Some(_)) | Idle::Poll => return std::thread::yield_now(),
+        };
+        self.parked.store(true, Ordering::SeqCst);
+        if !self.woken.load(Ordering::SeqCst) && self.lock().is_empty() {
+            match most {
+                None => std::thread::park(),
+                Some(most) => std::thread::park_timeout(most),
+            }
+        }
+        self.parked.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for Shared {
     fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
+        self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.store(true, Ordering::Release);
+        self.woken.store(true, Ordering::SeqCst);
+        self.rouse();
     }
 }
+
+/// A thread that parks for some time comes back about so much later (Linux: 50 us of timer slack). So it parks for less,
+/// and spends the rest, like any short sleep, on polling: pauses of a few microseconds between looks at a lock stay that short.
+const EARLY: Duration = Duration::from_micros(60);
+
+/// Rounds without anything to do: so many spin, and so many more yield the processor, before the thread may park. What is
+/// woken by another thread within some 50 us costs neither of the two a system call.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 128;
 
 /// Runs the coroutines of one worker thread.
 pub struct Executor {
-    queue: Arc<Queue>,
+    shared: Arc<Shared>,
     /// What is being run, kept for its allocation.
     running: RefCell<VecDeque<Runnable>>,
-    flag: Arc<Flag>,
     waker: Waker,
+    /// Inside of `block_on`.
+    blocking: Cell<bool>,
+    /// It stays on its thread.
+    _here: PhantomData<Rc<()>>,
 }
 
 impl Default for Executor {
@@ -57,67 +122,103 @@ impl Default for Executor {
     }
 }
 
+/// A flag that is up until this is dropped, as it also is by a panic.
+struct Blocking<'a>(&'a Cell<bool>);
+
+impl Drop for Blocking<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 impl Executor {
-    /// An executor without tasks.
+    /// An executor without tasks. It and its tasks stay on this thread.
     pub fn new() -> Self {
-        let flag = Arc::new(Flag(AtomicBool::new(true)));
-        let waker = Waker::from(Arc::clone(&flag));
-        Executor { queue: Arc::default(), running: RefCell::default(), flag, waker }
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            woken: AtomicBool::new(true),
+            parked: AtomicBool::new(false),
+            thread: std::thread::current(),
+            gone: AtomicBool::new(false),
+        });
+        let waker = Waker::from(Arc::clone(&shared));
+        Executor { shared, running: RefCell::default(), waker, blocking: Cell::new(false), _here: PhantomData }
     }
 
     /// Starts a coroutine. It first runs inside [`block_on`](Self::block_on) or [`run_ready`](Self::run_ready).
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
-        let queue = Arc::clone(&self.queue);
-        let schedule = move |runnable| queue.lock().push_back(runnable);
+        let shared = Arc::clone(&self.shared);
+        let schedule = move |runnable| {
+            shared.lock().push_back(runnable);
+            shared.rouse();
+        };
         let (runnable, task) = async_task::spawn_local(future, schedule);
         runnable.schedule();
-        task
+        Task::new(task, Arc::clone(&self.shared))
     }
 
     /// Polls every task that has been woken, once each; returns how many.
     pub fn run_ready(&self) -> usize {
         // One lock for all of them. A task that drives this executor itself finds an empty deque here, which does as well.
         let mut running = self.running.take();
-        std::mem::swap(&mut *self.queue.lock(), &mut running);
+        std::mem::swap(&mut *self.shared.lock(), &mut running);
         let ready = running.len();
-        while let Some(runnable) = running.pop_front() {
-            runnable.run();
+        if ready > 0 {
+            let _driven = self.shared.driven();
+            while let Some(runnable) = running.pop_front() {
+                runnable.run();
+            }
         }
         self.running.replace(running);
         ready
     }
 
-    /// Runs until `future` completes, asking `driver` for progress whenever nothing can run.
+    /// Runs until `future` completes, asking `driver` for progress whenever nothing can run. The thread is parked while
+    /// nothing can run and the driver has [nothing in flight](Driver::idle).
+    ///
+    /// # Panics
+    ///
+    /// Inside of a future or task that this executor runs. Two coroutines that did so could wait for each other for ever:
+    /// the first one goes on only when the second one's call has returned, and that may need what the first one holds.
+    #[track_caller]
     pub fn block_on<T>(&self, driver: &dyn Driver, future: impl Future<Output = T>) -> T {
+        assert!(!self.blocking.replace(true), "{NESTED}");
+        let _blocking = Blocking(&self.blocking);
         let mut future = pin!(future);
         let mut context = Context::from_waker(&self.waker);
         let mut idle: u32 = 0;
-        self.flag.0.store(true, Ordering::Release);
+        self.shared.woken.store(true, Ordering::SeqCst);
         loop {
-            if self.flag.0.swap(false, Ordering::Acquire)
-                && let Poll::Ready(value) = future.as_mut().poll(&mut context)
-            {
-                return value;
+            if self.shared.woken.swap(false, Ordering::SeqCst) {
+                let _driven = self.shared.driven();
+                if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                    return value;
+                }
             }
-            let busy = self.run_ready() > 0 || self.flag.0.load(Ordering::Acquire);
+            let busy = self.run_ready() > 0 || self.shared.woken.load(Ordering::SeqCst);
             if driver.progress() || busy {
                 idle = 0;
-            } else {
-                idle = idle.saturating_add(1);
-                match idle {
-                    0..=64 => std::hint::spin_loop(),
-                    _ => std::thread::yield_now(),
-                }
+                continue;
+            }
+            idle = idle.saturating_add(1);
+            match idle {
+                0..=SPINS => std::hint::spin_loop(),
+                _ if idle <= SPINS + YIELDS => std::thread::yield_now(),
+                _ => self.shared.rest(driver.idle()),
             }
         }
     }
 }
 
+const NESTED: &str = "a blocking call inside of a coroutine of the same session: only one block_on of an executor can run at a time. \
+                      Await the async form instead (`Index::concurrent`), or use another session";
+
 impl Drop for Executor {
     /// Woken tasks and the queue hold each other: without this, what tasks own (endpoints, say) would live for ever.
     fn drop(&mut self) {
+        self.shared.gone.store(true, Ordering::Relaxed);
         // Not under the lock: dropping a task may wake another.
-        while let Some(runnable) = { self.queue.lock().pop_front() } {
+        while let Some(runnable) = { self.shared.lock().pop_front() } {
             drop(runnable);
         }
     }

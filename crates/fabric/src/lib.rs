@@ -76,7 +76,7 @@ pub mod words;
 pub use buf::Buf;
 pub use endpoint::{Batch, Completion, Done, Endpoint, Span, Ticket};
 pub use error::FabricError;
-pub use exec::{Driver, Executor, Task};
+pub use exec::{Driver, Executor, Idle, Task};
 pub use memory::MemoryFabric;
 pub use meter::{Class, Counters, Meter, OpKind, OpStats};
 pub use ptr::{NodeId, RemotePtr};

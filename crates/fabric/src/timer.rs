@@ -18,6 +18,10 @@ impl Timers {
     pub(crate) fn is_empty(&self) -> bool {
         self.sleepers.is_empty()
     }
+    /// When the next one is to be woken.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        self.sleepers.first_key_value().map(|((at, _), _)| *at)
+    }
     pub(crate) fn due(&mut self, now: Duration) -> Vec<Waker> {
         let later = self.sleepers.split_off(&(now, u64::MAX));
         std::mem::replace(&mut self.sleepers, later).into_values().collect()

@@ -6,10 +6,16 @@ use crate::{Error, Insert, Remove, Update, Upsert};
 use farindex_index::audit::Damage;
 use farindex_index::{HashIndex, IndexAudit, IndexError, Value};
 use farindex_pool::audit::Audit;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// An open index. The methods block until the operation is done; [`Index::concurrent`] is the way to have many in flight.
+///
+/// A method that blocks panics inside of a coroutine of its own session: see [`Session::block_on`].
 #[derive(Clone)]
 pub struct Index {
     // Dropped before the session it lives in.
@@ -50,7 +56,8 @@ impl Index {
         Ok(self.session.block_on(self.index.audit(&mut Audit::default(), false))?)
     }
     /// Calls `each` with every key and value until it breaks off; returns how often. What others change meanwhile may be
-    /// seen or not. Nothing of the pool is held while `each` runs, so it may take its time. Damage is an error, which names the place.
+    /// seen or not. Nothing of the pool is held while `each` runs, so it may take its time, and it may call the methods of
+    /// this index and of its session. Damage is an error, which names the place.
     pub fn for_each(&self, each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
         let fail = |damage: Damage| damage.within(format_args!("index {:?}", self.name)).fail();
         self.walk(each, fail)
@@ -74,18 +81,40 @@ impl Index {
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
         mut damaged: impl FnMut(Damage) -> Result<(), IndexError>,
     ) -> Result<u64, Error> {
-        let mut calls = 0;
-        let mut broken = false;
+        // The walk hands out one entry and stops; `each` gets it when the session does not run: see `Session::block_on`.
+        let handed: RefCell<(Vec<u8>, Option<Value>)> = RefCell::default();
+        let broken = Cell::new(false);
         let walk = async |key: &[u8], value: Value| {
-            calls += 1;
-            broken = each(key, &value).is_break();
+            {
+                let (last, waiting) = &mut *handed.borrow_mut();
+                last.clear();
+                last.extend_from_slice(key);
+                *waiting = Some(value);
+            }
+            let mut stopped = false;
+            poll_fn(|_| if std::mem::replace(&mut stopped, true) { Poll::Ready(()) } else { Poll::Pending }).await;
             // Any error ends the walk.
-            if broken { Err(IndexError::Dropped) } else { Ok(()) }
+            if broken.get() { Err(IndexError::Dropped) } else { Ok(()) }
         };
-        match self.session.block_on(self.index.for_each(walk, &mut damaged)) {
-            Err(_) if broken => Ok(calls),
-            Err(error) => Err(error.into()),
-            Ok(_) => Ok(calls),
+        let mut walk = pin!(self.index.for_each(walk, &mut damaged));
+        let mut calls = 0;
+        loop {
+            let ended = self.session.block_on(poll_fn(|cx| match walk.as_mut().poll(cx) {
+                Poll::Ready(ended) => Poll::Ready(Some(ended)),
+                Poll::Pending if handed.borrow().1.is_some() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }));
+            match ended {
+                Some(Err(_)) if broken.get() => return Ok(calls),
+                Some(Err(error)) => return Err(error.into()),
+                Some(Ok(_)) => return Ok(calls),
+                None => {}
+            }
+            let (key, value) = &mut *handed.borrow_mut();
+            if let Some(value) = value.take() {
+                calls += 1;
+                broken.set(each(key, &value).is_break());
+            }
         }
     }
 

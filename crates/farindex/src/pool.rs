@@ -193,11 +193,20 @@ pub(crate) struct SessionInner {
 }
 
 impl Session {
-    /// Runs a future on this thread until it completes, with everything that was [spawned](Self::spawn).
+    /// Runs a future on this thread until it completes, with everything that was [spawned](Self::spawn). While none of it
+    /// can run and no verb is in flight, the thread is parked.
+    ///
+    /// # Panics
+    ///
+    /// If the session is running already: inside of a coroutine, that is, or of another future that it blocks on. Every
+    /// method of the session or of its indexes that blocks does the same. Two coroutines that blocked would wait for each
+    /// other: await the operations of [`Index::concurrent`](crate::Index::concurrent) there.
+    #[track_caller]
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.inner.executor.block_on(&self.inner.endpoint, future)
     }
-    /// Starts a coroutine; it runs while the session [blocks](Self::block_on) on something.
+    /// Starts a coroutine; it runs while the session [blocks](Self::block_on) on something. The task is awaited in this
+    /// session: no other one runs it, and awaiting it there panics.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         self.inner.executor.spawn(future)
     }

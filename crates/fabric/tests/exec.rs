@@ -1,0 +1,251 @@
+//! The executor: what waits costs no processor time, wakes in time, and never waits for what cannot come.
+
+#![cfg(target_os = "linux")]
+
+use farindex_fabric::memory::Delivery;
+use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr, Task};
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+fn endpoint(delivery: Delivery) -> Endpoint {
+    let fabric = MemoryFabric::new(1, 4096).expect("memory").with_delivery(delivery);
+    fabric.connect(&fabric.new_identity()).expect("a connection")
+}
+
+/// Processor time of this thread.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Runs a body that must not go on for ever; returns the message if it panicked.
+fn within_seconds(body: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let ended = catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+        });
+        let _ = tell.send(ended);
+    });
+    told.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever")
+}
+
+/// Pending once, and woken by another thread after `pause`.
+async fn woken_by_another_thread(pause: Duration) {
+    let asked = Cell::new(false);
+    poll_fn(|cx| {
+        if asked.replace(true) {
+            return Poll::Ready(());
+        }
+        let waker: Waker = cx.waker().clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            waker.wake();
+        });
+        Poll::Pending
+    })
+    .await;
+}
+
+#[test]
+fn a_sleep_costs_no_processor_time_and_ends_in_time() {
+    let endpoint = endpoint(Delivery::Deferred);
+    let executor = Executor::new();
+    let (began, before) = (Instant::now(), cpu());
+    executor.block_on(&endpoint, endpoint.sleep(Duration::from_millis(300)));
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert!(cpu() - before < Duration::from_millis(30), "{:?} of processor time", cpu() - before);
+    // The earliest of several timers counts, and what another one sleeps for does not.
+    let task = executor.spawn({
+        let endpoint = endpoint.clone();
+        async move { endpoint.sleep(Duration::from_secs(600)).await }
+    });
+    let began = Instant::now();
+    executor.block_on(&endpoint, endpoint.sleep(Duration::from_millis(20)));
+    assert!((Duration::from_millis(20)..Duration::from_secs(60)).contains(&began.elapsed()));
+    drop(task);
+}
+
+#[test]
+fn waiting_for_another_thread_costs_no_processor_time() {
+    let endpoint = endpoint(Delivery::Immediate);
+    let executor = Executor::new();
+    let before = cpu();
+    executor.block_on(&endpoint, woken_by_another_thread(Duration::from_millis(300)));
+    // The same in a task: another list of what was woken.
+    let task = executor.spawn(woken_by_another_thread(Duration::from_millis(300)));
+    executor.block_on(&endpoint, task);
+    assert!(cpu() - before < Duration::from_millis(30), "{:?} of processor time", cpu() - before);
+}
+
+/// A wake-up that comes just when the thread parks is not lost: two threads hand a turn to each other.
+#[test]
+fn no_wake_up_is_lost_to_parking() {
+    #[derive(Default)]
+    struct Turn(std::sync::Mutex<(u64, Option<Waker>)>);
+    impl Turn {
+        async fn take(&self, of: u64) {
+            poll_fn(|cx| {
+                let mut turn = self.0.lock().expect("not poisoned");
+                if turn.0 % 2 == of {
+                    return Poll::Ready(());
+                }
+                turn.1 = Some(cx.waker().clone());
+                Poll::Pending
+            })
+            .await;
+            let waker = {
+                let mut turn = self.0.lock().expect("not poisoned");
+                turn.0 += 1;
+                turn.1.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+    const ROUNDS: u64 = 3_000;
+    let ended = within_seconds(|| {
+        let turn = std::sync::Arc::new(Turn::default());
+        let play = |of: u64| {
+            let turn = std::sync::Arc::clone(&turn);
+            move || {
+                let (executor, endpoint) = (Executor::new(), endpoint(Delivery::Immediate));
+                for round in 0..ROUNDS {
+                    // Long enough now and then for the other side to park.
+                    if round % 64 == of {
+                        std::thread::sleep(Duration::from_micros(200 + round % 7 * 100));
+                    }
+                    let turn = std::sync::Arc::clone(&turn);
+                    match round % 2 {
+                        0 => executor.block_on(&endpoint, turn.take(of)),
+                        _ => executor.block_on(&endpoint, executor.spawn(async move { turn.take(of).await })),
+                    }
+                }
+            }
+        };
+        let other = std::thread::spawn(play(1));
+        play(0)();
+        other.join().expect("no panic");
+        assert_eq!(turn.0.lock().expect("not poisoned").0, 2 * ROUNDS);
+    });
+    assert_eq!(ended, Ok(()));
+}
+
+/// What is in flight is polled for: that a thread may park must not cost a verb any latency.
+#[test]
+fn verbs_in_flight_are_not_parked_on() {
+    let endpoint = endpoint(Delivery::Deferred);
+    let executor = Executor::new();
+    let word = RemotePtr::new(NodeId::new(0), 64);
+    let began = Instant::now();
+    executor.block_on(&endpoint, async {
+        let span = endpoint.span(OpKind::Other);
+        for _ in 0..100_000 {
+            span.read(word, 8).await.expect("a READ");
+        }
+    });
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_nested_block_on_of_the_same_executor_is_refused_at_once() {
+    let ended = within_seconds(|| {
+        let endpoint = endpoint(Delivery::Deferred);
+        let executor = Rc::new(Executor::new());
+        let nested = || {
+            let (executor, endpoint) = (Rc::clone(&executor), endpoint.clone());
+            async move {
+                let span = endpoint.span(OpKind::Other);
+                executor.block_on(&endpoint, span.read(RemotePtr::new(NodeId::new(0), 64), 8)).map(drop)
+            }
+        };
+        let tasks = [executor.spawn(nested()), executor.spawn(nested())];
+        executor.block_on(&endpoint, async {
+            for task in tasks {
+                task.await.expect("a READ");
+            }
+        });
+    });
+    let message = ended.expect_err("it was not refused");
+    assert!(message.contains("inside of a coroutine of the same session"), "{message}");
+}
+
+#[test]
+fn an_executor_is_usable_after_a_refusal_and_inside_of_another_one() {
+    let endpoint = endpoint(Delivery::Deferred);
+    let executor = Executor::new();
+    let pause = || endpoint.sleep(Duration::from_micros(1));
+    let refused = catch_unwind(AssertUnwindSafe(|| {
+        executor.block_on(&endpoint, async { executor.block_on(&endpoint, pause()) });
+    }));
+    assert!(refused.is_err());
+    executor.block_on(&endpoint, pause());
+    executor.block_on(&endpoint, async {
+        pause().await;
+        Executor::new().block_on(&endpoint, pause());
+        pause().await;
+    });
+}
+
+#[test]
+fn awaiting_the_task_of_another_executor_is_refused_at_once() {
+    let ended = within_seconds(|| {
+        let endpoint = endpoint(Delivery::Deferred);
+        let (first, second) = (Executor::new(), Executor::new());
+        let task = first.spawn(endpoint.sleep(Duration::from_micros(1)));
+        second.block_on(&endpoint, task);
+    });
+    let message = ended.expect_err("it was not refused");
+    assert!(message.contains("belongs to another session"), "{message}");
+    // The same where the other executor waits below, and cannot go on.
+    let ended = within_seconds(|| {
+        let endpoint = endpoint(Delivery::Deferred);
+        let (first, second) = (Executor::new(), Executor::new());
+        let task = first.spawn(endpoint.sleep(Duration::from_micros(1)));
+        first.block_on(&endpoint, async { second.block_on(&endpoint, task) });
+    });
+    let message = ended.expect_err("it was not refused");
+    assert!(message.contains("belongs to another session"), "{message}");
+}
+
+#[test]
+fn a_task_that_is_finished_can_be_awaited_anywhere() {
+    let endpoint = endpoint(Delivery::Immediate);
+    let (first, second) = (Executor::new(), Executor::new());
+    let task = first.spawn(async { 7 });
+    first.run_ready();
+    drop(first);
+    assert_eq!(second.block_on(&endpoint, task), 7);
+}
+
+#[test]
+fn awaiting_a_task_whose_session_is_gone_says_so() {
+    let waits_for_ever: Rc<RefCell<Option<Waker>>> = Rc::default();
+    let message = |task: Task<()>| {
+        let endpoint = endpoint(Delivery::Immediate);
+        let panic = catch_unwind(AssertUnwindSafe(|| Executor::new().block_on(&endpoint, task))).expect_err("a panic");
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    };
+    let executor = Executor::new();
+    let woken = executor.spawn(async {});
+    let asleep = executor.spawn({
+        let waits_for_ever = Rc::clone(&waits_for_ever);
+        poll_fn(move |cx| {
+            *waits_for_ever.borrow_mut() = Some(cx.waker().clone());
+            Poll::<()>::Pending
+        })
+    });
+    executor.run_ready();
+    let queued = executor.spawn(async {});
+    drop(woken);
+    drop(executor);
+    assert!(message(queued).contains("session is gone"));
+    assert!(message(asleep).contains("session is gone"));
+}
