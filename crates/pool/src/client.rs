@@ -23,6 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
+/// How long [`Client::close`] waits at most for other clients to quiesce. One that works does so every few milliseconds; one that
+/// crashed where the fabric cannot tell would hold up the end of this program for a whole lease.
+pub const CLOSING: Duration = Duration::from_secs(1);
+
 /// A compute node's membership in a pool. Shared by its threads.
 pub struct Client {
     pool: Pool,
@@ -447,14 +451,14 @@ impl Client {
     }
 
     /// Gives back all that closed sessions left, and then the slot. Refuses while sessions are open: their pins would no
-    /// longer count. What cannot be given back because another client does not quiesce within a lease is left to
-    /// `pool check`.
+    /// longer count. It takes no longer than [`CLOSING`], or than a lease if that is shorter: memory that cannot be given back
+    /// because another client has not quiesced by then is left to the next audit of the pool.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         match self.sessions() {
             0 => {}
             open => return Err(PoolError::SessionsOpen(open)),
         }
-        let until = endpoint.now() + self.pool.lease();
+        let until = endpoint.now() + self.pool.lease().min(CLOSING);
         let mut pause = Duration::from_micros(50);
         loop {
             self.tick(endpoint).await?;

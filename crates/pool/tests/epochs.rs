@@ -6,6 +6,7 @@ use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, pok
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
+use farindex_pool::client::CLOSING;
 use farindex_pool::layout::{HOME, header, header_word};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, clients};
 use farindex_sim::{Config, Preset, Sim};
@@ -13,7 +14,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BYTES: u64 = 1000;
 
@@ -244,6 +245,39 @@ fn a_lost_lease_is_reported() {
     // The slot is another's by now: nothing was written to it.
     let next = rig.join();
     assert_eq!(next.client.slot(), member.client.slot());
+}
+
+/// A client that says nothing, on a fabric that cannot tell whether it crashed, holds up memory. It does not hold up the end
+/// of a program, and only free memory is lost by that: the next audit gives it back.
+#[test]
+fn closing_has_a_limit_and_loses_nothing_but_free_memory() {
+    let lease = Duration::from_secs(4);
+    let rig = Rig::with(1, region(8, 8), &PoolOptions { lease, ..small() });
+    let (silent, member) = (rig.join(), rig.join());
+    let session = member.session();
+    let object = member.alloc(&session, 64).expect("room");
+    member.retire(&session, object, 64);
+    drop(session);
+    let slot = member.client.slot();
+    let began = Instant::now();
+    member.close();
+    let took = began.elapsed();
+    assert!((CLOSING..CLOSING * 2).contains(&took), "{took:?}");
+    // It has left, and the other one has not noticed anything.
+    silent.tick();
+    silent.close();
+    let next = rig.join();
+    assert_eq!(next.client.slot(), 0, "nobody else is there");
+    assert_eq!(rig.peek(rig.pool.geometry(HOME).client(slot), 1)[0] & 0xFF, 0, "its slot is free");
+    let session = next.session();
+    let span = session.span(OpKind::Maintenance);
+    let look =
+        || next.run(async { Audit::begin(&session, &span).await?.settle(&session, &span).await }).expect("an audit");
+    let report = look();
+    assert_eq!((report.alone, report.lost), (true, 1));
+    let audit = next.run(Audit::begin(&session, &span)).expect("an audit");
+    next.run(audit.reclaim(&session, &span)).expect("reclaimed");
+    assert_eq!(look().lost, 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod closing;
 mod frozen;
 
 use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, cuckoo, race, shard};
@@ -208,10 +209,9 @@ fn a_killed_process_harms_nobody_in_cuckoo() {
     kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_cuckoo());
 }
 
-/// The same with the pool behind a memory node, whose loop goes on while its clients die with verbs in flight.
+/// A memory node over UCX in this process; `None` on a machine without UCX.
 #[cfg(feature = "ucx")]
-#[test]
-fn a_killed_process_harms_nobody_over_ucx() {
+fn served() -> Option<(farindex_remote::Node, farindex_remote::Metrics)> {
     use farindex_fabric::NodeId;
     use farindex_remote::{Metrics, Node, NodeMemory, NodeSettings, Tokens};
     use farindex_ucx::{UcxPlane, UcxSettings};
@@ -219,13 +219,20 @@ fn a_killed_process_harms_nobody_over_ucx() {
     if let Err(why) = farindex_ucx::available() {
         assert!(!std::env::var("FARINDEX_REQUIRE").is_ok_and(|what| what.contains("ucx")), "{why}");
         eprintln!("SKIPPED: {why}");
-        return;
+        return None;
     }
     let memory = Arc::new(NodeMemory::anonymous(NodeId::new(0), 64 << 20).expect("memory"));
     let (metrics, settings) = (Metrics::new(), UcxSettings { loopback: true, ..UcxSettings::default() });
     let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).expect("UCX");
     let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
-    let node = Node::start(memory, plane, listen, metrics.clone()).expect("a memory node");
+    Some((Node::start(memory, plane, listen, metrics.clone()).expect("a memory node"), metrics))
+}
+
+/// The same with the pool behind a memory node, whose loop goes on while its clients die with verbs in flight.
+#[cfg(feature = "ucx")]
+#[test]
+fn a_killed_process_harms_nobody_over_ucx() {
+    let Some((node, metrics)) = served() else { return };
     // That a client elsewhere is dead is known by its silence alone, for as long as a lease.
     kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE, &small_shard());
     println!("{}", metrics.text());
