@@ -71,7 +71,8 @@ impl<C, T> Handle<C, T> {
     /// Reclamation, which no operation should pay for under its pin.
     pub(crate) async fn reclaim(&self) -> Result<(), IndexError> {
         if self.session.maintenance_due() {
-            self.session.maintain().await?;
+            // Rare, and larger than what an operation takes by itself.
+            Box::pin(self.session.maintain()).await?;
         }
         Ok(())
     }

@@ -190,7 +190,7 @@ impl<'a> Op<'a> {
         if seen.stale && !planted(Fault::CuckooUnseen) {
             mark!("cuckoo lookup: a newer table");
             self.again()?;
-            self.table.sync(self.span(), self.pin.epoch()).await?;
+            Box::pin(self.table.sync(self.span(), self.pin.epoch())).await?;
             return Ok(false);
         }
         if seen.torn {
@@ -228,7 +228,7 @@ impl<'a> Op<'a> {
         if let Some(sync) = sync {
             self.table.finish_sync(&sync, &mut done)?;
             if !self.table.is_checked(self.pin.epoch()) {
-                self.table.sync(self.span(), self.pin.epoch()).await?;
+                Box::pin(self.table.sync(self.span(), self.pin.epoch())).await?;
             }
             let oldest = spots.iter().map(|spot| spot.segment.generation).min().unwrap_or_default();
             if self.table.geometry().current.generation > oldest {

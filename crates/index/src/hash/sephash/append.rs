@@ -85,14 +85,14 @@ impl Op<'_> {
                 && let Some((place, entry)) = hit.and_then(|hit| hit.main)
                 && mode == Mode::Update
             {
-                return self.update_in_main(&probe, place, entry, ptr, len).await;
+                return Box::pin(self.update_in_main(&probe, place, entry, ptr, len)).await;
             }
         }
         let geometry = self.index.geometry;
         let Some(word) = probe.next.filter(|_| probe.slot < geometry.slots) else {
             *along = late.or(along.take());
             mark!("append: full");
-            return Ok(self.merge(probe.segment, &probe.state).await?.map());
+            return Ok(Box::pin(self.merge(probe.segment, &probe.state)).await?.map());
         };
         let state = &probe.state;
         let entry = Entry::new(self.hash, state.depth, ptr, len, mode == Mode::Remove);

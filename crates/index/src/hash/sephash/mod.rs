@@ -309,6 +309,9 @@ impl SepHash {
 
     /// One operation under one pin after the other, until it has an outcome: what has to wait for an epoch, or for memory,
     /// lets go of its pin first.
+    ///
+    /// What is rare in it has a box of its own, as in `probe` and `append`: an operation in flight is a future of what is
+    /// common.
     async fn run<T>(
         &self,
         kind: OpKind,
@@ -352,7 +355,7 @@ impl SepHash {
             match step {
                 Step::Done(done) => return Ok(done),
                 Step::Stuck(at) => {
-                    self.await_epoch(&at).await?;
+                    Box::pin(self.await_epoch(&at)).await?;
                     stuck = Some(at);
                 }
                 Step::Room(bytes) => {
@@ -360,14 +363,19 @@ impl SepHash {
                     if let Some(error) = full.filter(|_| hungry > 2) {
                         return Err(error);
                     }
-                    let span = self.session.span(OpKind::Maintenance);
-                    let room = self.session.alloc(&span, table.node, bytes).await?;
-                    self.session.free(&span, room, bytes).await?;
+                    Box::pin(self.await_room(table.node, bytes)).await?;
                 }
                 Step::Again => {}
             }
             op = Op::new(self, table, self.session.pin(self.session.span(kind))?, hash, key, stuck);
         }
+    }
+
+    /// Waits until so many bytes can be allocated.
+    async fn await_room(&self, node: NodeId, bytes: u64) -> Result<(), IndexError> {
+        let span = self.session.span(OpKind::Maintenance);
+        let room = self.session.alloc(&span, node, bytes).await?;
+        Ok(self.session.free(&span, room, bytes).await?)
     }
 
     /// Waits until every operation has ended that was at work when somebody was found to owe a landing.
@@ -418,7 +426,8 @@ impl SepHash {
         }
         if matches!(wrote, Ok(Wrote { last: true, .. })) {
             // Whoever took the last slot merges. What goes wrong with that is told to whoever needs a slot next.
-            let merged = self.run(OpKind::Maintenance, hash, key, async |op| op.merge_if_full().await).await;
+            let merged = self.run(OpKind::Maintenance, hash, key, async |op| op.merge_if_full().await);
+            let merged = Box::pin(merged).await;
             debug_assert!(!matches!(merged, Err(IndexError::BadConfig(_))), "merging reads no settings");
         }
         self.reclaim().await?;

@@ -163,9 +163,13 @@ impl<'a> Op<'a> {
 
     /// The segment of the key, as far as the directory's copy knows, or else as the directory says.
     async fn locate(&self) -> Result<Segment, IndexError> {
-        if let Some(known) = self.known() {
-            return Ok(known);
+        match self.known() {
+            Some(known) => Ok(known),
+            None => Box::pin(self.locate_cold()).await,
         }
+    }
+
+    async fn locate_cold(&self) -> Result<Segment, IndexError> {
         mark!("directory: cold");
         let directory = &self.table.directory;
         // What follows reads what the root names: is the root there still?
@@ -288,12 +292,13 @@ impl<'a> Op<'a> {
             Judged::Again => return Ok(Step::Again),
             Judged::Torn(control) => {
                 drop(done);
-                return self.unsettled(segment, control, control.generation(), usize::MAX).await;
+                return Box::pin(self.unsettled(segment, control, control.generation(), usize::MAX)).await;
             }
             Judged::Elsewhere(depth) => {
                 drop(done);
                 let above = width(segment.suffix).max(self.index.config.initial_depth);
-                let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, depth).await?;
+                let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, depth);
+                let found = Box::pin(found).await?;
                 if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
                     self.wait_for(segment).await?;
                 }
@@ -345,7 +350,7 @@ impl<'a> Op<'a> {
         if is_taken(slot, state.generation) {
             mark!("window: not landed");
             let (segment, generation, count) = (probe.segment, state.generation, state.count);
-            return self.unsettled(segment, control, generation, count).await;
+            return Box::pin(self.unsettled(segment, control, generation, count)).await;
         }
         probe.next = Some(slot);
         probe.fp2_word = fp2s;
@@ -446,7 +451,7 @@ impl<'a> Op<'a> {
     /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
     pub(super) async fn wait_for(&mut self, segment: Segment) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
-            true => self.look_after(segment).await,
+            true => Box::pin(self.look_after(segment)).await,
             false => Ok(()),
         }
     }

@@ -1,0 +1,37 @@
+//! How large the future of a lookup is. A program that has many lookups in flight keeps one for each.
+
+use farindex::{HashIndex, IndexConfig, OpenOptions, Plain, Pool};
+
+/// Bytes that it takes at most, by kind. What is rare (waiting for others, recovery, growth) has a box of its own.
+const MOST: usize = 2816;
+/// The same behind the lock table of the process, and of the type that stands for all kinds.
+const MOST_OF_ALL: usize = 3456;
+
+#[test]
+fn the_future_of_a_lookup_is_small() {
+    let pool = Pool::open("memory:64MiB").expect("a pool");
+    let session = pool.session().expect("a session");
+    let mut large = Vec::new();
+    let mut check = |what: &str, size: usize, most: usize| {
+        println!("{what}: {size} bytes");
+        if size > most {
+            large.push(format!("{what}: {size} bytes, at most {most}"));
+        }
+    };
+    for kind in IndexConfig::KINDS {
+        let config = IndexConfig::of_kind(kind).expect("a kind");
+        let index = session.create_index(kind, &config).expect("an index").concurrent();
+        check("any kind", size_of_val(&index.get(b"key")), MOST_OF_ALL);
+        match index.plain() {
+            Plain::Shard(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
+            Plain::Race(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
+            Plain::SepHash(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
+            Plain::Linear(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
+            Plain::Cuckoo(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
+            _ => panic!("{kind} is not checked here"),
+        }
+    }
+    let coalesced = session.open_index_with("shard", &OpenOptions { coalesce: true }).expect("the index").concurrent();
+    check("coalesced", size_of_val(&coalesced.get(b"key")), MOST_OF_ALL);
+    assert!(large.is_empty(), "{large:?}");
+}
