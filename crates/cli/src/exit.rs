@@ -30,7 +30,7 @@ pub(crate) const LEFT_BEHIND: u8 = 9;
 pub(crate) const DAMAGED: u8 = 10;
 /// A bug of the program.
 pub(crate) const BUG: u8 = 70;
-/// Ended by Ctrl-C.
+/// Ended early by a signal; [`crate::signals::exit_code`] says by which.
 pub(crate) const INTERRUPTED: u8 = 130;
 /// Nobody reads the output any more.
 pub(crate) const PIPE: u8 = 141;
@@ -53,7 +53,7 @@ Exit codes:
        behind (pool check)
     9  damaged places of an index were left out, as asked
    70  a bug in this program
-  130  ended by Ctrl-C
+  129  ended by SIGHUP; 130 by Ctrl-C (SIGINT); 143 by SIGTERM
   141  the reader of the output has gone";
 
 /// Why a command did not do what it was asked to.

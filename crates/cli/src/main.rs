@@ -104,5 +104,5 @@ fn main() -> ExitCode {
             code
         }
     };
-    ExitCode::from(code)
+    ExitCode::from(signals::exit_code(code))
 }

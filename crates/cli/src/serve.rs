@@ -1,6 +1,7 @@
 //! `farindex serve`: the memory-node daemon.
 
 use crate::exit::Failure;
+use crate::output::Json;
 use crate::place::parse_size;
 use clap::ValueEnum;
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 /// Serve memory to clients elsewhere: one memory node of a pool
 ///
 /// Prints one line once clients can connect: `memory node N serves BYTES bytes over FABRIC at ADDR`. Ends gracefully on
-/// SIGINT and SIGTERM. Without --file the memory ends with it; with it, the pool is there again when the file is served
+/// SIGINT, SIGTERM and SIGHUP. Without --file the memory ends with it; with it, the pool is there again when the file is served
 /// again. Clients use it by `--connect ADDR[,ADDR...]`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,6 +38,8 @@ pub(crate) struct Args {
     /// Show Prometheus metrics here, as http://ADDR/metrics
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    json: Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,7 +61,7 @@ pub(crate) enum PollMode {
 
 #[cfg(not(feature = "remote"))]
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let Args { listen: _, size: _, file: _, token_file: _, node_id: _, poll: _, metrics: _, fabric } = args;
+    let Args { listen: _, size: _, file: _, token_file: _, node_id: _, poll: _, metrics: _, json: _, fabric } = args;
     Err(missing(*fabric))
 }
 
@@ -82,11 +85,11 @@ pub(crate) use daemon::run;
 mod daemon {
     use super::{Args, Network, PollMode, missing};
     use crate::exit::{self, Failure};
-    use crate::output::{note, print};
+    use crate::output::note;
+    use crate::signals;
     use farindex_fabric::NodeId;
     use farindex_remote::{Metrics, Node, NodeMemory, NodeSettings, Plane, Tokens};
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    use signal_hook::iterator::Signals;
+    use serde_json::json;
     use std::sync::Arc;
 
     fn plane(args: &Args, memory: &Arc<NodeMemory>, metrics: &Metrics) -> Result<Arc<dyn Plane>, Failure> {
@@ -125,8 +128,7 @@ mod daemon {
             None => Tokens::open(),
         };
         // From here on a signal waits for whoever looks for it below.
-        let mut signals = Signals::new([SIGINT, SIGTERM])
-            .map_err(|error| Failure::new(exit::BUG, format!("signals cannot be watched: {error}")))?;
+        let mut signals = signals::watch()?;
         let node = NodeId::new(args.node_id);
         let memory = match (&args.file, args.size) {
             (Some(path), size) => NodeMemory::file(node, path, size),
@@ -145,7 +147,11 @@ mod daemon {
             note(format!("metrics at http://{}/metrics", shown.addr()));
         }
         let (bytes, fabric, addr) = (memory.region().len(), super::name(args.fabric), served.addr());
-        print(&format!("memory node {node} serves {bytes} bytes over {fabric} at {addr}\n"))?;
+        let ready = json!({
+            "node": args.node_id, "bytes": bytes, "fabric": fabric, "address": addr.to_string(),
+            "metrics": shown.as_ref().map(|shown| shown.addr().to_string()),
+        });
+        args.json.give(&ready, || format!("memory node {node} serves {bytes} bytes over {fabric} at {addr}\n"))?;
         let signal = signals.forever().next();
         note(format!("ending on signal {}", signal.unwrap_or_default()));
         served.stop();
