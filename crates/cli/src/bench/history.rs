@@ -5,14 +5,16 @@ use super::options::{FabricKind, IndexKind, Run};
 use crate::check_history::name;
 use crate::exit::{self, Failure};
 use crate::output::note;
+use farindex::{Pool, PoolUrl};
 use farindex_bench::history::{Recorded, Recording};
-use farindex_bench::size::parse_count;
+use farindex_bench::size::{parse_count, parse_duration};
 use farindex_bench::{Bench, Outcome, Plan};
 use farindex_check::{Limits, Verdict, check, format};
 use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct History {
@@ -31,6 +33,9 @@ pub(crate) struct History {
     /// Work on the keys that another `bench --fabric shm --path FILE --shared` has loaded, or is loading
     #[arg(long)]
     join: bool,
+    /// With --join: how long the pool and its index may take to appear
+    #[arg(long, value_name = "TIME", requires = "join", default_value = "10s", value_parser = parse_duration)]
+    join_wait: Duration,
 }
 
 /// What became of the history.
@@ -100,6 +105,34 @@ impl History {
     }
     pub(crate) fn shared(&self) -> bool {
         self.shared || self.join
+    }
+
+    /// Opens the pool that another process has made, or is about to make, once the index is there too.
+    pub(crate) fn join_pool(&self, url: &PoolUrl, watch: &Watch) -> Result<Pool, Failure> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let began = Instant::now();
+        // Kept between attempts: every opening registers a client.
+        let mut opened = None;
+        loop {
+            let mut attempt = || -> Result<Pool, farindex::Error> {
+                let pool: &Pool = match &mut opened {
+                    Some(pool) => pool,
+                    none => none.insert(Pool::open_at(url)?),
+                };
+                pool.session()?.open_index("bench")?;
+                Ok(pool.clone())
+            };
+            let failure = match attempt() {
+                Ok(pool) => return Ok(pool),
+                Err(error) => Failure::from(error),
+            };
+            // A pool or an index that is not there, or half made, may come; any other error stays.
+            let may_come = matches!(failure.code, exit::FILE | exit::INDEX);
+            if !may_come || began.elapsed() >= self.join_wait || watch.stopped() {
+                return Err(failure);
+            }
+            std::thread::sleep(PAUSE.min(self.join_wait));
+        }
     }
 
     /// What it means for the run.

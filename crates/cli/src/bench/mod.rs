@@ -17,7 +17,7 @@ use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
 use farindex_bench::{Bench, Control, Outcome, Plan, Progress, Row};
 use farindex_fabric::{Fabric, MemoryFabric, ShmFabric};
 use indicatif::ProgressBar;
-pub(crate) use options::{FabricKind, Work, pool_size};
+pub(crate) use options::{FabricKind, Work, check_limits, pool_size};
 use options::{Options, Run};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -176,12 +176,8 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             let common = run.connect.clone();
             let common = common.or_else(|| Some(PoolUrl::Shm { paths: vec![run.path.clone()?] }));
             let subject = match common.filter(|_| args.history.joins()) {
-                Some(url) => {
-                    let pool = Pool::open_at(&url)?;
-                    // An index that is not there is found out before the run.
-                    pool.session()?.open_index("bench")?;
-                    subject::Subject::existing(pool, "bench")
-                }
+                // An index that does not appear is found out before the run.
+                Some(url) => subject::Subject::existing(args.history.join_pool(&url, watch)?, "bench"),
                 None => {
                     let pool = match (&run.connect, run.fabric) {
                         (Some(url), _) => open_or_create(url)?,

@@ -11,6 +11,7 @@ use farindex::{IndexConfig, PoolUrl};
 use farindex_bench::scenario::{Expect, Scenario};
 use farindex_bench::size::{parse_count, parse_duration};
 use farindex_bench::{Distribution, Op, Plan, ValueSize, Workload};
+use farindex_index::block::{MAX_KEY, MAX_VALUE};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -195,6 +196,9 @@ impl Options {
         let fabric = self.fabric.or(fabric);
         let plan = self.work.change(&of_scenario, self.threads);
         plan.check()?;
+        if let IndexKind::Pool(config) = index {
+            check_limits(config.kind(), &plan)?;
+        }
         let fabric = fabric.unwrap_or(FabricKind::Memory);
         if self.path.is_some() && fabric != FabricKind::Shm {
             return Err(Failure::usage("--path names the file of a shm fabric: add --fabric shm"));
@@ -247,6 +251,18 @@ impl Work {
         plan.seed = self.seed.unwrap_or(plan.seed);
         plan
     }
+}
+
+/// Refuses keys and values that no index of a pool takes: every operation of the run would fail.
+pub(crate) fn check_limits(kind: &str, plan: &Plan) -> Result<(), Failure> {
+    for (what, size, most) in [("keys", plan.key_size, MAX_KEY), ("values", plan.value_size.max, MAX_VALUE)] {
+        if size > most {
+            return Err(Failure::usage(format!(
+                "{what} of {size} bytes: an index of kind {kind} takes at most {most}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of far memory that a run needs, generously: memory that is never touched costs nothing on the memory fabric.

@@ -5,7 +5,7 @@ pub(crate) mod subject;
 pub(crate) mod sweep;
 
 use crate::bench::history::{Judged, Told};
-use crate::bench::{Watch, Work, pool_size};
+use crate::bench::{Watch, Work, check_limits, pool_size};
 use crate::exit::{self, Failure};
 use crate::kind::{Settings, kinds};
 use crate::output::{Json, note};
@@ -128,6 +128,7 @@ impl Args {
         let mut plan = self.work.change(&usual, Some(threads));
         plan.clients = clients;
         plan.check()?;
+        check_limits(&self.index, &plan)?;
         let size = self.work.size.unwrap_or_else(|| pool_size(&plan));
         // Every worker has chunks of its own on each memory node.
         let node_len = (size / memory_nodes as u64 + ((threads as u64) << 20)).next_multiple_of(4096);
