@@ -339,4 +339,26 @@ fn metrics_have_their_own_port() {
     };
     assert!(get("/metrics").contains("farindex_admitted_total 1\n"));
     assert!(get("/").starts_with("HTTP/1.1 404"));
+    // Clients that connect and say nothing, or never end what they say, are in nobody's way, and are not kept for ever.
+    let idle: Vec<_> = (0..40)
+        .map(|i| {
+            let mut stream = TcpStream::connect(server.addr()).unwrap();
+            if i % 2 == 1 {
+                write!(stream, "GET /metrics HTTP/1.1\r\n").unwrap();
+            }
+            stream
+        })
+        .collect();
+    let asked = Instant::now();
+    assert!(get("/metrics").contains("farindex_admitted_total 1\n"));
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    for mut stream in idle {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let ended = stream.read(&mut [0; 16]);
+        let timed_out = |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        assert!(!ended.as_ref().is_err_and(timed_out), "an idle connection is closed: {ended:?}");
+    }
+    let asked = Instant::now();
+    drop((TcpStream::connect(server.addr()).unwrap(), server));
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
 }
