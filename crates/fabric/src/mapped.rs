@@ -11,6 +11,7 @@ use crate::transport::{Capabilities, Completions, Identity, NodeInfo, Post, Tran
 use crate::words::Words;
 use crate::{Chain, Endpoint, FabricError, NodeId, RemotePtr, VerbKind};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub(crate) struct Mapped {
     pub(crate) read_only: bool,
     pub(crate) zeroed: bool,
     pub(crate) epoch: Instant,
+    /// Files that stay locked for as long as their memory is in use.
+    pub(crate) _held: Vec<File>,
 }
 
 impl Mapped {

@@ -53,6 +53,7 @@ impl MemoryFabric {
             read_only: false,
             zeroed: true,
             epoch: Instant::now(),
+            _held: Vec::new(),
         };
         let shared = Shared { mapped: Arc::new(mapped), next_token: AtomicU64::new(1) };
         Ok(MemoryFabric { shared: Arc::new(shared), delivery: Delivery::Immediate })

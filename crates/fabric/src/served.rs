@@ -6,8 +6,9 @@
 use crate::FabricError;
 use crate::ptr::MAX_NODE_LEN;
 use crate::region::{Mapping, Region};
-use crate::shm::file;
+use crate::shm::file::{self, Hold};
 use crate::words::Words;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
@@ -16,6 +17,8 @@ pub struct ServedRegion {
     region: Region,
     file: Option<PathBuf>,
     zeroed: bool,
+    /// The file, locked: nobody else may map it meanwhile.
+    _held: Vec<File>,
 }
 
 impl ServedRegion {
@@ -31,7 +34,7 @@ impl ServedRegion {
         let mapped = mapped.and_then(|bytes| Mapping::anonymous(bytes).map_err(|error| error.to_string()));
         let mapping =
             mapped.map_err(|why| FabricError::Settings(format!("{bytes} bytes cannot be had: {why}; ask for less")))?;
-        Ok(ServedRegion { region: Region::Mapped(mapping), file: None, zeroed: true })
+        Ok(ServedRegion { region: Region::Mapped(mapping), file: None, zeroed: true, _held: Vec::new() })
     }
 
     /// A file (or DAX device), which keeps its content: the one that is there, or a new one of `len` bytes with all its
@@ -52,7 +55,8 @@ impl ServedRegion {
                 format!("it has {has} bytes, and {len} were asked for: leave the size out"),
             ));
         }
-        Ok(ServedRegion { region: node.region, file: Some(path.to_owned()), zeroed: !node.is_device })
+        let held = file::hold(&paths, Hold::Alone)?;
+        Ok(ServedRegion { region: node.region, file: Some(path.to_owned()), zeroed: !node.is_device, _held: held })
     }
 
     /// Its words, all of them.

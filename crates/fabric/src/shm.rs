@@ -54,6 +54,8 @@ use crate::mapped::{Delivery, Mapped};
 use crate::process::{self, Fate};
 use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
 use crate::{Endpoint, FabricError, NodeId};
+use file::Hold;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -109,10 +111,12 @@ impl ShmFabric {
         if len_each == 0 {
             return Err(FabricError::Settings("0 bytes for each memory node: it takes at least one page".to_owned()));
         }
-        Ok(Self::from_nodes(file::create_all(paths, len_each)?, false))
+        let nodes = file::create_all(paths, len_each)?;
+        Ok(Self::from_nodes(nodes, file::hold(paths, Hold::Shared)?, false))
     }
 
-    /// Maps files that exist, one for each memory node, in the order in which they were created.
+    /// Maps files that exist, one for each memory node, in the order in which they were created. A file that a process
+    /// serves to clients elsewhere is refused, and as long as this fabric or an endpoint of it lives, none can serve it.
     pub fn open(paths: &[PathBuf]) -> Result<Self, FabricError> {
         Self::open_as(paths, false, |_, _| Ok(u64::MAX))
     }
@@ -126,7 +130,10 @@ impl ShmFabric {
         own: impl Fn(NodeId, &[u8]) -> Result<u64, E>,
     ) -> Result<Self, E> {
         check_count(paths)?;
-        Ok(Self::from_nodes(file::open_all(paths, read_only, own)?, read_only))
+        let nodes = file::open_all(paths, read_only, own)?;
+        // Who only looks keeps nobody away.
+        let held = if read_only { Vec::new() } else { file::hold(paths, Hold::Shared)? };
+        Ok(Self::from_nodes(nodes, held, read_only))
     }
 
     /// The same for looking only: verbs that change memory fail with [`FabricError::ReadOnly`] before any verb of their
@@ -135,7 +142,7 @@ impl ShmFabric {
         Self::open_as(paths, true, |_, _| Ok(u64::MAX))
     }
 
-    fn from_nodes(mut nodes: Vec<file::Node>, read_only: bool) -> Self {
+    fn from_nodes(mut nodes: Vec<file::Node>, held: Vec<File>, read_only: bool) -> Self {
         nodes.iter_mut().for_each(|node| node.region.guard());
         let any_device = nodes.iter().any(|node| node.is_device);
         let policy = Arc::new(Policy { kill: AtomicBool::new(false), across_hosts: any_device });
@@ -148,6 +155,7 @@ impl ShmFabric {
             revoke_foreign: Box::new(move |identity| revoker.revoke(identity)),
             read_only,
             zeroed: !any_device,
+            _held: held,
             epoch: Instant::now(),
         };
         ShmFabric { mapped: Arc::new(mapped), policy, delivery: Delivery::Immediate }

@@ -1,7 +1,9 @@
 //! Shared memory between processes: what only this fabric has. Its share of the contract is in `conformance.rs`.
 #![cfg(all(target_os = "linux", not(miri)))]
 
-use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, Identity, NodeId, OpKind, RemotePtr, ShmFabric};
+use farindex_fabric::{
+    Endpoint, Executor, Fabric, FabricError, Identity, NodeId, OpKind, RemotePtr, ServedRegion, ShmFabric,
+};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -295,6 +297,34 @@ fn what_is_no_region_is_refused_with_a_reason() {
     for (paths, len) in [(vec![], LEN), (vec![dir.path("x"); 1024], LEN), (vec![dir.path("x")], 0)] {
         assert!(matches!(ShmFabric::create(&paths, len).map(drop), Err(FabricError::Settings(_))));
     }
+}
+
+/// Who comes second is refused, and told who came first; readers that change nothing are never in the way.
+#[test]
+fn a_file_is_served_or_mapped_but_not_both() {
+    let dir = Dir::new();
+    let path = dir.path("node");
+    let paths = [path.clone()];
+    let me = format!("process {}", std::process::id());
+    let local = ShmFabric::create(&paths, LEN).expect("a new file");
+    let other = ShmFabric::open(&paths).expect("several processes may map it");
+    let endpoint = other.connect(&other.new_identity()).expect("an endpoint");
+    let refused = |result: Result<(), FabricError>, part: &str| {
+        let error = result.expect_err("somebody else has it").to_string();
+        assert!(error.contains(part) && error.contains(&me), "{error}");
+    };
+    let serve = || ServedRegion::file(&path, None);
+    refused(serve().map(drop), "has it open");
+    drop((local, other));
+    refused(serve().map(drop), "has it open");
+    // An endpoint keeps the memory, and so the file.
+    drop(endpoint);
+    let served = serve().expect("nobody has it");
+    refused(ShmFabric::open(&paths).map(drop), "--connect");
+    refused(serve().map(drop), "has it open");
+    ShmFabric::open_read_only(&paths).map(drop).expect("looking is allowed");
+    drop(served);
+    ShmFabric::open(&paths).map(drop).expect("nobody serves it");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use crate::ptr::MAX_NODE_LEN;
 use crate::region::{Mapping, Region};
 use crate::{FabricError, NodeId};
-use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -218,6 +218,55 @@ fn check_distinct(paths: &[PathBuf], nodes: &[Node]) -> Result<(), FabricError> 
         }
     }
     Ok(())
+}
+
+/// The process that has locked a file, as far as this one is told.
+fn locker(file: &File) -> Option<u32> {
+    let meta = file.metadata().ok()?;
+    let (device, inode) = (meta.dev(), meta.ino());
+    let name = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let mut words = locks.lines().map(|line| line.split_ascii_whitespace().skip(1).collect::<Vec<_>>());
+    words.find_map(|words| match words.as_slice() {
+        ["FLOCK", _, _, pid, file, ..] if *file == name => pid.parse().ok().filter(|pid| *pid > 0),
+        _ => None,
+    })
+}
+
+/// Who uses a file meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// This process, and others that map it too.
+    Shared,
+    /// This process alone: it serves the memory to clients elsewhere.
+    Alone,
+}
+
+/// Locks the files for as long as what is returned lives, or this process. Readers that change nothing need no lock.
+///
+/// A process that serves a file answers for its clients (it shuts them out, it counts them), and local processes answer for
+/// themselves: neither would see the other's clients.
+pub(crate) fn hold(paths: &[PathBuf], how: Hold) -> Result<Vec<File>, FabricError> {
+    let one = |path: &PathBuf| {
+        let file = File::open(path).map_err(|error| explain(path, "cannot be opened", &error, ""))?;
+        let operation = match how {
+            Hold::Shared => FlockOperation::NonBlockingLockShared,
+            Hold::Alone => FlockOperation::NonBlockingLockExclusive,
+        };
+        // Where files have no locks, nobody is kept out.
+        if flock(&file, operation) == Err(Errno::WOULDBLOCK) {
+            let who = locker(&file).map_or("another process".to_owned(), |pid| format!("process {pid}"));
+            return Err(refuse(
+                path,
+                match how {
+                    Hold::Shared => format!("it is being served by {who}: use --connect with the address of that"),
+                    Hold::Alone => format!("{who} has it open: end that first, or have it use --connect"),
+                },
+            ));
+        }
+        Ok(file)
+    };
+    paths.iter().map(one).collect()
 }
 
 /// Maps existing files and devices, one for each memory node.
