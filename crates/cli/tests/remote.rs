@@ -123,6 +123,8 @@ fn every_command_takes_connect() {
         (0, &["index", "stat", "demo"]),
         (0, &["dump", "demo"]),
         (0, &["pool", "check"]),
+        (0, &["calibrate", "--dry-run", "--time", "20ms"]),
+        (0, &["calibrate", "--time", "20ms", "--threads", "1"]),
     ] {
         let output = with(&tokens, args);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
@@ -140,6 +142,79 @@ fn every_command_takes_connect() {
     assert!(process.0.wait().expect("an end").success());
     let gone = farindex(&["pool", "stat", "--connect", &node.addr, "--token-file", tokens.path()]);
     assert!(gone.status.code() == Some(3) && said(&gone).contains("farindex serve"), "{}", said(&gone));
+}
+
+/// Where it can be reached, for programs.
+#[test]
+fn a_memory_node_describes_itself_as_json() {
+    if !have_ucx() {
+        return;
+    }
+    let mut child = Command::new(PROGRAM)
+        .args([
+            "serve",
+            "--fabric",
+            "ucx",
+            "--listen",
+            "127.0.0.1:0",
+            "--size",
+            "4MiB",
+            "--node-id",
+            "2",
+            "--json",
+            "-",
+        ])
+        .args(["--metrics", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("farindex serve");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let process = Process(child);
+    let mut text = String::new();
+    for line in lines {
+        text += &line.expect("a line");
+        if text.ends_with('}') {
+            break;
+        }
+    }
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((&told["node"], &told["bytes"], &told["fabric"]), (&2.into(), &(4 << 20).into(), &"ucx".into()));
+    for name in ["address", "metrics"] {
+        let addr: std::net::SocketAddr = told[name].as_str().expect("text").parse().expect("an address");
+        assert!(std::net::TcpStream::connect(addr).is_ok(), "{name}");
+    }
+    process.signal("-INT");
+    let mut process = process;
+    assert!(process.0.wait().expect("an end").success());
+}
+
+/// A file is used through its memory node, or as local memory, but never both ways at once.
+#[test]
+fn a_file_that_is_served_cannot_be_opened_locally() {
+    if !have_ucx() {
+        return;
+    }
+    let file = Scratch::new("served");
+    let node = serve("127.0.0.1:0", &["--size", "16MiB", "--file", file.path()]);
+    for args in [&["pool", "create"][..], &["index", "create", "demo"]] {
+        let output = farindex(&[args, &["--connect", &node.addr]].concat());
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", said(&output));
+    }
+    let who = format!("served by process {}: use --connect", node.process.0.id());
+    for args in [&["put", file.path(), "demo", "k", "v"][..], &["pool", "check", file.path()]] {
+        let refused = farindex(args);
+        assert!(refused.status.code() == Some(3) && said(&refused).contains(&who), "{args:?}: {}", said(&refused));
+    }
+    let looked = farindex(&["pool", "stat", file.path()]);
+    assert_eq!(looked.status.code(), Some(0), "{}", said(&looked));
+    // The lock ends with the process, however that ends.
+    drop(node);
+    let pool = Pool::open(&format!("shm:{}", file.path())).expect("nobody serves it");
+    let me = format!("process {} has it open", std::process::id());
+    let refused = farindex(&["serve", "--fabric", "ucx", "--listen", "127.0.0.1:0", "--file", file.path()]);
+    assert!(refused.status.code() == Some(3) && said(&refused).contains(&me), "{}", said(&refused));
+    drop(pool);
+    serve("127.0.0.1:0", &["--file", file.path()]);
 }
 
 /// A memory node is killed and restarted from its file: errors within the deadline, reconnection, nothing lost.
