@@ -3,13 +3,13 @@
 use crate::escape::escape;
 use crate::exit::{self, Failure};
 use crate::index::Named;
-use crate::output::note;
+use crate::output::{note, stdout};
 use crate::signals;
 use clap::ValueEnum;
 use farindex::Damage;
 use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             let file = File::create(path).map_err(|error| Failure::file(&name, "cannot be written", &error))?;
             (name, Box::new(file))
         }
-        None => ("standard output".to_owned(), Box::new(io::stdout())),
+        None => ("standard output".to_owned(), Box::new(stdout()?)),
     };
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let (mut line, mut failed, mut without_value) = (Vec::new(), None, 0u64);

@@ -57,7 +57,7 @@ enum Command {
 }
 
 /// An index of a pool.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Named {
     #[command(flatten)]
     pub(crate) place: Place,
@@ -105,13 +105,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Command::Kinds { json } => {
             let all: Vec<_> = IndexConfig::KINDS.iter().filter_map(|kind| IndexConfig::of_kind(kind)).collect();
             let line = |kind: &Kind| format!("{}\t{}\t{}\n", kind.name, usual(kind.name), kind.about);
-            json.give(&all, || KINDS.iter().map(line).collect())?;
+            json.give(&json!({ "kinds": all }), || KINDS.iter().map(line).collect())?;
         }
         Command::List { place, json } => {
             let found = Inspection::of(&place.url()?)?.indexes;
             let line = |info: &IndexInfo| format!("{}\t{}\n", info.name, info_text(info));
             let all: Vec<_> = found.iter().map(info_json).collect();
-            json.give(&all, || found.iter().map(line).collect())?;
+            json.give(&json!({ "indexes": all }), || found.iter().map(line).collect())?;
         }
         Command::Stat { name, json } => stat(name, json)?,
         Command::Drop { name: Named { place, name }, json } => {

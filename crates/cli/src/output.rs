@@ -1,10 +1,11 @@
 //! What goes to standard output, and what goes to files for machines.
 
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Stdout, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a machine wants its JSON: `-` is standard output.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -27,7 +28,7 @@ impl Json {
     pub(crate) fn write(&self, result: &impl Serialize) -> Result<(), Failure> {
         let Some(path) = &self.json else { return Ok(()) };
         let json = serde_json::to_string_pretty(result)
-            .map_err(|error| Failure::new(crate::exit::BUG, format!("a result that is no JSON: {error}")))?;
+            .map_err(|error| Failure::new(exit::BUG, format!("a result that is no JSON: {error}")))?;
         if self.to_stdout() {
             return print(&(json + "\n"));
         }
@@ -42,10 +43,39 @@ impl Json {
     }
 }
 
+/// Was the program started without standard output (`>&-`)?
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+// Before `main`, Rust's runtime opens /dev/null in place of a standard output that is closed, and results would vanish
+// without an error. This runs before the runtime does, and makes a single system call.
+ctor::declarative::ctor! {
+    #[ctor]
+    fn look_at_stdout() {
+        let closed = rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_err();
+        CLOSED.store(closed, Ordering::Relaxed);
+    }
+}
+
+/// Standard output, if there is one.
+pub(crate) fn stdout() -> Result<Stdout, Failure> {
+    if CLOSED.load(Ordering::Relaxed) {
+        return Err(Failure::new(exit::FILE, "standard output: cannot be written: it is closed"));
+    }
+    Ok(io::stdout())
+}
+
 /// Writes to standard output. A reader that has gone is no error worth a word.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    print_bytes(text.as_bytes())
+}
+
+/// The same for bytes. Nothing to write needs no standard output.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut out = stdout()?.lock();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
     written.map_err(|error| Failure::file("standard output", "cannot be written", &error))
 }
 
