@@ -1,15 +1,22 @@
 //! `farindex get|put|del|exists`.
 
 use crate::dump;
+use crate::escape::escape;
 use crate::exit::{self, Failure};
 use crate::index::Named;
-use crate::output::{Json, print};
+use crate::load::engine::{Action, Counts, Course, Each, Reading, Source};
+use crate::output::{Json, note, print, print_bytes};
+use crate::signals;
 use clap::ValueEnum;
 use farindex::{Insert, Remove, Update, Upsert};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of lines that are written at once.
+const LINES: usize = 1 << 16;
 
 /// A key of an index.
 #[derive(Debug, clap::Args)]
@@ -26,13 +33,62 @@ pub(crate) struct Key {
     json: Json,
 }
 
+/// One key of an index, or those of a file.
+#[derive(Debug, clap::Args)]
+struct OneOrMany {
+    #[command(flatten)]
+    name: Named,
+    /// The key, byte for byte as the shell passes it
+    #[arg(value_name = "KEY", allow_hyphen_values = true, required_unless_present = "keys_from")]
+    key: Option<OsString>,
+    /// Key and value are written in hexadecimal, such as 00ff
+    #[arg(long, conflicts_with = "keys_from")]
+    hex: bool,
+    /// In place of KEY: the keys of this file, one in each line, many at a time; - is standard input. Exit code 1 if one
+    /// of them is absent
+    #[arg(long, value_name = "FILE", conflicts_with = "key")]
+    keys_from: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten, next_help_heading = "How --keys-from reads its file")]
+    reading: Reading,
+}
+
+impl OneOrMany {
+    /// The one key, as the commands for one key take it.
+    fn one(&self) -> Result<Key, Failure> {
+        if !self.reading.is_usual() {
+            return Err(Failure::usage("the flags for reading a file go with --keys-from"));
+        }
+        let key = self.key.clone().ok_or_else(|| Failure::usage("it takes KEY, or --keys-from FILE"))?;
+        Ok(Key { name: self.name.clone(), key, hex: self.hex, json: self.json.clone() })
+    }
+
+    /// Works on the keys of the file. What is found goes to `each`.
+    fn many(&self, path: &Path, action: Action, each: &mut Each<'_>) -> Result<Course, Failure> {
+        let stop = signals::stop_flag()?;
+        let source = Source::open(path, &self.reading, None, &stop)?;
+        source.work(&self.name.open()?, action, each)
+    }
+
+    /// The exit code: rejects are worse than absent keys.
+    fn finish(course: Course) -> Result<u8, Failure> {
+        let absent = course.counts.absent;
+        Ok(match course.finish()? {
+            exit::OK if absent > 0 => exit::NO,
+            code => code,
+        })
+    }
+}
+
 /// Write the value of a key to standard output; exit code 1 if the key is absent
 ///
-/// The value comes out byte for byte; on a terminal a newline follows it.
+/// The value comes out byte for byte; on a terminal a newline follows it. Of many keys (--keys-from), each that is there
+/// comes out as a line, key, tab, value, escaped as `dump` does, in the order of the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Get {
     #[command(flatten)]
-    key: Key,
+    keys: OneOrMany,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,11 +114,11 @@ pub(crate) struct Put {
     mode: Mode,
 }
 
-/// Remove a key; exit code 1 if it was absent
+/// Remove a key, or many (--keys-from); exit code 1 if one was absent
 #[derive(Debug, clap::Args)]
 pub(crate) struct Del {
     #[command(flatten)]
-    key: Key,
+    keys: OneOrMany,
 }
 
 /// Tell by the exit code whether a key is there: 0 present, 1 absent
@@ -118,7 +174,11 @@ fn tell(key: &Key, bytes: &[u8], what: &str, yes: bool) -> Result<u8, Failure> {
     Ok(found(yes))
 }
 
-pub(crate) fn get(Get { key }: &Get) -> Result<u8, Failure> {
+pub(crate) fn get(Get { keys }: &Get) -> Result<u8, Failure> {
+    if let Some(path) = &keys.keys_from {
+        return get_many(keys, path);
+    }
+    let key = &keys.one()?;
     let bytes = key.key()?;
     let value = key.name.open()?.get(&bytes)?;
     if key.json.wanted() {
@@ -132,13 +192,43 @@ pub(crate) fn get(Get { key }: &Get) -> Result<u8, Failure> {
         print(&(hex(&value) + "\n"))?;
         return Ok(exit::OK);
     }
-    let mut out = io::stdout().lock();
-    if out.is_terminal() {
+    if io::stdout().is_terminal() {
         value.push(b'\n');
     }
-    let written = out.write_all(&value).and_then(|()| out.flush());
-    written.map_err(|error| Failure::file("standard output", "cannot be written", &error))?;
+    print_bytes(&value)?;
     Ok(exit::OK)
+}
+
+fn get_many(keys: &OneOrMany, path: &Path) -> Result<u8, Failure> {
+    let to_stdout = keys.json.to_stdout();
+    let (mut entries, mut lines) = (Vec::new(), Vec::new());
+    let mut show = |key: &[u8], value: &[u8]| {
+        if keys.json.wanted() {
+            entries.push(object(key, ("found", true), Some(value)));
+        }
+        if !to_stdout {
+            escape(key, &mut lines);
+            lines.push(b'\t');
+            escape(value, &mut lines);
+            lines.push(b'\n');
+        }
+        if lines.len() < LINES {
+            return Ok(());
+        }
+        let full = print_bytes(&lines);
+        lines.clear();
+        full
+    };
+    let course = keys.many(path, Action::Get, &mut show)?;
+    print_bytes(&lines)?;
+    let Counts { found, absent, .. } = course.counts;
+    let mut result = course.json(&keys.name.name);
+    result["found"] = found.into();
+    result["absent"] = absent.into();
+    result["entries"] = entries.into();
+    keys.json.write(&result)?;
+    note(format!("{found} found, {absent} absent, {} rejected in {:.2} s", course.rejected, course.seconds));
+    OneOrMany::finish(course)
 }
 
 pub(crate) fn put(Put { key, value, mode }: &Put) -> Result<u8, Failure> {
@@ -178,10 +268,28 @@ pub(crate) fn put(Put { key, value, mode }: &Put) -> Result<u8, Failure> {
     Ok(found(done))
 }
 
-pub(crate) fn del(Del { key }: &Del) -> Result<u8, Failure> {
+pub(crate) fn del(Del { keys }: &Del) -> Result<u8, Failure> {
+    if let Some(path) = &keys.keys_from {
+        return del_many(keys, path);
+    }
+    let key = &keys.one()?;
     let bytes = key.key()?;
     let removed = key.name.open()?.remove(&bytes)? == Remove::Removed;
     tell(key, &bytes, "removed", removed)
+}
+
+fn del_many(keys: &OneOrMany, path: &Path) -> Result<u8, Failure> {
+    let course = keys.many(path, Action::Remove, &mut |_, _| Ok(()))?;
+    let Counts { removed, absent, .. } = course.counts;
+    let mut result = course.json(&keys.name.name);
+    result["removed"] = removed.into();
+    result["absent"] = absent.into();
+    keys.json.give(&result, || {
+        let (rejected, seconds) = (course.rejected, course.seconds);
+        let rate = (removed + absent) as f64 / seconds.max(1e-9);
+        format!("{removed} removed, {absent} absent, {rejected} rejected in {seconds:.2} s ({rate:.0} a second)\n")
+    })?;
+    OneOrMany::finish(course)
 }
 
 pub(crate) fn exists(Exists { key }: &Exists) -> Result<u8, Failure> {

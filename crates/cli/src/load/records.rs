@@ -3,7 +3,7 @@
 //! Invariants: bytes are taken as they are, UTF-8 or not; a line that is too long to be of use is passed over without
 //! being kept in memory; what is no record is a reject with its line number, and reading goes on behind it.
 
-use super::Format;
+use super::engine::Format;
 use crate::escape::unescape;
 use std::io::{self, BufRead, Read};
 
@@ -25,7 +25,7 @@ pub(super) struct Reject {
 
 /// Which column, as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Column {
+pub(crate) enum Column {
     /// From 0.
     Number(usize),
     Name(String),
@@ -59,9 +59,54 @@ const LINE_MAX: usize = 80 << 20;
 
 type Input = Box<dyn BufRead>;
 
+/// Where a byte of a CSV file stands, by the rules of the reader behind: a quote opens a field only at its beginning, and two
+/// of them are one inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Quoting {
+    FieldBegins,
+    Plain,
+    Quoted,
+    /// Behind a quote that ends the field, unless another one follows.
+    PerhapsEnded,
+}
+
+/// A CSV file, watched for a quote that is never closed: the reader takes the rest of the file for the field.
+struct Quotes {
+    input: Input,
+    at: Quoting,
+    ended: bool,
+}
+
+impl Quotes {
+    /// Has the file ended within quotes?
+    fn are_open(&self) -> bool {
+        self.ended && self.at == Quoting::Quoted
+    }
+}
+
+impl Read for Quotes {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.read(buf)?;
+        self.ended |= len == 0 && !buf.is_empty();
+        for byte in buf.iter().take(len) {
+            self.at = match (self.at, byte) {
+                (Quoting::FieldBegins | Quoting::PerhapsEnded, b'"') => Quoting::Quoted,
+                (Quoting::Quoted, b'"') => Quoting::PerhapsEnded,
+                (Quoting::Quoted, _) => Quoting::Quoted,
+                (_, b',' | b'\n' | b'\r') => Quoting::FieldBegins,
+                _ => Quoting::Plain,
+            };
+        }
+        Ok(len)
+    }
+}
+
+/// Why a record that ends within quotes is none.
+const OPEN_QUOTE: &str = "a quote is never closed: the rest of the file would be this field";
+
 enum Source {
     Lines { input: Input, line: u64, buf: Vec<u8> },
-    Csv { reader: Box<csv::Reader<Input>>, record: csv::ByteRecord },
+    Csv { reader: Box<csv::Reader<Quotes>>, record: csv::ByteRecord },
 }
 
 /// Reads records.
@@ -77,7 +122,11 @@ impl Records {
     pub(super) fn new(input: Input, rules: &Rules) -> io::Result<Result<Self, String>> {
         let mut source = match rules.format {
             Format::Csv => {
-                let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
+                let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Quotes {
+                    input,
+                    at: Quoting::FieldBegins,
+                    ended: false,
+                });
                 Source::Csv { reader: Box::new(reader), record: csv::ByteRecord::new() }
             }
             _ => Source::Lines { input, line: 0, buf: Vec::new() },
@@ -86,6 +135,9 @@ impl Records {
             (false, _) => Vec::new(),
             (true, Source::Csv { reader, record }) => {
                 reader.read_byte_record(record).map_err(io::Error::other)?;
+                if reader.get_ref().are_open() {
+                    return Ok(Err(format!("line 1: {OPEN_QUOTE}")));
+                }
                 record.iter().map(<[u8]>::to_vec).collect()
             }
             (true, Source::Lines { input, line, buf }) => {
@@ -136,6 +188,10 @@ impl Records {
                 let line = record.position().map_or_else(|| reader.position().line(), csv::Position::line);
                 match read {
                     Ok(false) => Ok(None),
+                    // Records before this one were complete before the end was seen.
+                    Ok(true) if reader.get_ref().are_open() => {
+                        Ok(Some(Err(Reject { line, why: OPEN_QUOTE.to_owned() })))
+                    }
                     Ok(true) => {
                         let parsed = csv_fields(record, *key, *value);
                         let made = parsed.map(|(key, value)| Record { line, key, value });
@@ -187,6 +243,9 @@ fn missing(column: usize, has: usize) -> String {
 }
 
 fn tsv(line: &[u8], key: usize, value: Option<usize>) -> Result<(&[u8], &[u8]), String> {
+    if line.is_empty() {
+        return Err("the line is blank: an empty key is a line that begins with a tab".to_owned());
+    }
     let columns = || line.split(|&byte| byte == b'\t');
     let column = |number: usize| columns().nth(number).ok_or_else(|| missing(number, columns().count()));
     let found = column(key)?;
@@ -268,8 +327,12 @@ mod tests {
     fn columns_of_tab_separated_lines() {
         let text = b"a\tb\tc\n\nd\ne\t\nf\\t\tg\r\nlast";
         let all = read(text, |_| ());
-        let want = [("a", "b\tc"), ("", ""), ("d", ""), ("e", ""), ("f\\t", "g\r"), ("last", "")];
-        assert_eq!(all, want.map(|(key, value)| pair(key, value)));
+        let want = [("a", "b\tc"), ("d", ""), ("e", ""), ("f\\t", "g\r"), ("last", "")];
+        let mut want = want.map(|(key, value)| pair(key, value)).to_vec();
+        want.insert(1, Err("2: the line is blank: an empty key is a line that begins with a tab".into()));
+        assert_eq!(all, want);
+        assert_eq!(read(b"\t\n", |_| ()), [pair("", "")]);
+        assert_eq!(read(b"\n", |rules| rules.format = Format::Lines), [pair("", "")]);
         let second = read(b"a\tb\tc\nd\n", |rules| rules.key = Column::Number(1));
         assert_eq!(second, [pair("b", "c"), Err("2: column 2 is missing: the line has 1".into())]);
         let both = read(b"a\tb\tc\n", |rules| {
@@ -300,6 +363,38 @@ mod tests {
         };
         assert!(refuse(b"name,number\n", &rules).contains("the header has name, number"));
         assert!(refuse(b"name,id\n", &Rules { header: false, ..rules }).contains("add --header"));
+    }
+
+    /// Wherever the reader's buffer ends, and whatever stands before.
+    #[test]
+    fn csv_quotes_that_are_never_closed() {
+        let csv = |text: &[u8]| read(text, |rules| rules.format = Format::Csv);
+        let open = |line: u64| Err(format!("{line}: {OPEN_QUOTE}"));
+        assert_eq!(csv(b"a,1\n\"b,2\nc,3\n"), [pair("a", "1"), open(2)]);
+        assert_eq!(csv(b"a,\"1\"\"\n"), [open(1)]);
+        assert_eq!(csv(b"\""), [open(1)]);
+        for closed in [&b"a,\"1\""[..], b"a,\"1\"\"\"", b"a,1\"", b"\"a\"x\",1", b"\"\"\r\n\"\"", b"\"a\r\nb\",1\r\n"] {
+            assert!(csv(closed).iter().all(Result::is_ok), "{:?}", csv(closed));
+        }
+        for lines in [100, 1000, 1639, 1640, 5000] {
+            let text = [b"k,\"v\"\n".repeat(lines), b"last,\"open\n".to_vec()].concat();
+            let all = csv(&text);
+            assert_eq!((all.len(), &all[lines]), (lines + 1, &open(lines as u64 + 1)));
+            assert!(all[..lines].iter().all(Result::is_ok));
+        }
+        let refused = |text: &[u8]| {
+            let rules = Rules {
+                format: Format::Csv,
+                key: Column::Number(0),
+                value: None,
+                header: true,
+                escaped: false,
+                crlf: false,
+            };
+            Records::new(Box::new(io::Cursor::new(text.to_vec())), &rules).unwrap().err()
+        };
+        assert_eq!(refused(b"\"id,name\n1,2\n"), Some(format!("line 1: {OPEN_QUOTE}")));
+        assert_eq!(refused(b"\"id\",name\n1,2\n"), None);
     }
 
     #[test]
