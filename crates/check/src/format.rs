@@ -6,6 +6,7 @@
 //! 2. no input makes [`read()`] panic, and every error names its line;
 //! 3. a file of another version, or with a field that this version does not know, is refused rather than misread.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::ops::Bound;
 
@@ -45,6 +46,9 @@ pub enum LineError {
     /// The header names another version.
     #[error("version {0} is not supported; this is version {VERSION}")]
     OtherVersion(u32),
+    /// A JSON array, a number, a string: the fields of a line have names.
+    #[error("a line is one JSON object, and this is something else")]
+    NoObject,
     /// Not JSON, or not of the described shape.
     #[error("malformed: {0}")]
     Malformed(#[from] serde_json::Error),
@@ -91,9 +95,20 @@ enum Bytes {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "BTreeMap<String, String>")]
 struct Hex {
     hex: String,
+}
+
+/// An array, which a derived reader would take for the fields in their order, is no map.
+impl TryFrom<BTreeMap<String, String>> for Hex {
+    type Error = &'static str;
+    fn try_from(mut fields: BTreeMap<String, String>) -> Result<Self, Self::Error> {
+        match (fields.remove("hex"), fields.is_empty()) {
+            (Some(hex), true) => Ok(Hex { hex }),
+            _ => Err("it takes the field \"hex\" alone"),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -188,8 +203,19 @@ pub fn read(from: impl BufRead) -> Result<History, ReadError> {
     History::new(operations).map_err(|error| at(error.into()))
 }
 
+/// One line's JSON object. A derived reader would take an array too, for the fields in their order.
+fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, LineError> {
+    match text.trim_start().starts_with('{') {
+        true => Ok(serde_json::from_str(text)?),
+        // What is no JSON at all is told as that.
+        false => {
+            Err(serde_json::from_str::<serde::de::IgnoredAny>(text).map_or_else(Into::into, |_| LineError::NoObject))
+        }
+    }
+}
+
 fn check_header(text: &str) -> Result<(), LineError> {
-    let header: Header = serde_json::from_str(text)?;
+    let header: Header = object(text)?;
     if header.format != FORMAT {
         return Err(LineError::OtherFormat(header.format));
     }
@@ -231,7 +257,7 @@ fn encode(operation: &Operation) -> Line {
 }
 
 fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
-    let line: Line = serde_json::from_str(text)?;
+    let line: Line = object(text)?;
     let response = match (line.responded, line.outcome) {
         (Some(at), Some(answer)) => Some(Response { at, outcome: outcome(answer)? }),
         (None, None) => None,
