@@ -1,7 +1,10 @@
 //! One figure.
 
 use super::Figure;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use std::ops::Range;
 
 const SIZE: (u32, u32) = (760, 420);
 /// Colours that differ in brightness too.
@@ -42,9 +45,62 @@ pub(super) fn draw(figure: &Figure) -> Result<String, String> {
     Ok(svg)
 }
 
+/// The horizontal axis.
+#[derive(Clone)]
+struct Across {
+    logarithmic: bool,
+    range: Range<f64>,
+    /// Where its labels are; without any, at round numbers.
+    ticks: Vec<f64>,
+}
+
+impl Across {
+    fn of(figure: &Figure) -> Across {
+        let logarithmic = figure.is_logarithmic();
+        let xs = figure.curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+        let (least, most) = xs.fold((f64::INFINITY, 0.0), |(a, b), x| (x.min(a), x.max(b)));
+        let range = if logarithmic { least / 1.25..most * 1.25 } else { 0.0..end(std::iter::once(most)) };
+        let mut ticks = figure.ticks.clone();
+        ticks.sort_by(f64::total_cmp);
+        ticks.dedup();
+        let mut across = Across { logarithmic, range, ticks: Vec::new() };
+        // Labels that would run into each other are worse than round numbers.
+        let room = (across.place(across.range.end) - across.place(across.range.start)) / 20.0;
+        if ticks.windows(2).all(|pair| matches!(pair, [a, b] if across.place(*b) - across.place(*a) >= room)) {
+            across.ticks = ticks;
+        }
+        across
+    }
+    fn place(&self, x: f64) -> f64 {
+        if self.logarithmic { x.log2() } else { x }
+    }
+    fn linear(&self) -> RangedCoordf64 {
+        (self.place(self.range.start)..self.place(self.range.end)).into()
+    }
+}
+
+impl Ranged for Across {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.linear().map(&self.place(*value), limit)
+    }
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match (self.ticks.as_slice(), hint.weight().allow_light_points()) {
+            ([], _) => RangedCoordf64::from(self.range.clone()).key_points(hint),
+            (_, true) => Vec::new(),
+            (ticks, false) => ticks.to_vec(),
+        }
+    }
+    fn range(&self) -> Range<f64> {
+        self.range.clone()
+    }
+}
+
 fn paint(figure: &Figure, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let points = || figure.curves.iter().flat_map(|curve| &curve.points);
-    let (right, top) = (end(points().map(|point| point.0)), end(points().map(|point| point.1)));
+    let across = Across::of(figure);
+    let (right, top) = (across.range.end, end(points().map(|point| point.1)));
     // Where there is one curve and no mark, the axis has said what it is; otherwise the legend has room above the curves.
     let legend = figure.curves.len() > 1 || !figure.marks.is_empty();
     let top = if legend { top * 1.3 } else { top };
@@ -56,7 +112,7 @@ fn paint(figure: &Figure, svg: &mut String) -> Result<(), Box<dyn std::error::Er
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(64)
-        .build_cartesian_2d(0.0..right, 0.0..top)?;
+        .build_cartesian_2d(across.clone(), 0.0..top)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)

@@ -8,7 +8,7 @@ mod host;
 mod table;
 
 pub use host::Host;
-pub use table::table;
+pub use table::{labelled, table};
 
 use crate::driver::{Latency, Outcome};
 use crate::workload::Op;

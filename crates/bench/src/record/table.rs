@@ -58,7 +58,15 @@ fn share(part: Option<f64>) -> String {
 
 /// Runs side by side, and below what each operation of them costs in verbs.
 pub fn table(rows: &[Row]) -> String {
+    let named: Vec<_> = rows.iter().map(|row| (String::new(), row)).collect();
+    labelled("", &named)
+}
+
+/// The same for runs that differ in one number: each begins with the number, under its name.
+pub fn labelled(what: &str, rows: &[(String, &Row)]) -> String {
+    let labels = usize::from(!what.is_empty());
     let head = [
+        what,
         "index",
         "fabric",
         "workload",
@@ -76,8 +84,9 @@ pub fn table(rows: &[Row]) -> String {
         "wrong",
         "errors",
     ];
-    let line = |row: &Row| {
-        vec![
+    let line = |(label, row): &(String, &Row)| {
+        let cells = vec![
+            label.clone(),
             row.index.clone(),
             row.fabric.clone(),
             row.workload.clone(),
@@ -94,9 +103,10 @@ pub fn table(rows: &[Row]) -> String {
             bytes(row.cache_bytes as f64),
             row.wrong_answers.to_string(),
             row.errors.to_string(),
-        ]
+        ];
+        cells.into_iter().skip(1 - labels).collect()
     };
-    let mut out = aligned(&head, &rows.iter().map(line).collect::<Vec<_>>());
+    let mut out = aligned(&head[1 - labels..], &rows.iter().map(line).collect::<Vec<_>>());
     let head = [
         "mean of one",
         "count",
@@ -110,10 +120,11 @@ pub fn table(rows: &[Row]) -> String {
         "bytes written",
     ];
     let mut costs = Vec::new();
-    for row in rows {
+    for (label, row) in rows {
         for (kind, cost) in &row.kinds {
             let mean = |number: f64| format!("{number:.2}");
             let name = match rows.len() {
+                _ if labels > 0 => format!("{what} {label} {kind}"),
                 1 => kind.clone(),
                 _ => format!("{} {} {kind}", row.index, row.workload),
             };
@@ -129,7 +140,7 @@ pub fn table(rows: &[Row]) -> String {
         out.push('\n');
         out.push_str(&aligned(&head, &costs));
     }
-    for row in rows {
+    for (_, row) in rows {
         for (what, faults) in [("WRONG ANSWER", &row.wrong_answer_kinds), ("error", &row.error_kinds)] {
             for fault in faults {
                 let _ =

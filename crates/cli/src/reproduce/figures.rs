@@ -149,6 +149,7 @@ pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         curves: runs.iter().map(curve).collect(),
         marks: runs.first().map(|run| run.grown_ms.clone()).unwrap_or_default(),
         marks_name: "a table has grown (as shipped)".to_owned(),
+        ..Figure::default()
     };
     let mut lines = Vec::new();
     for run in &runs {

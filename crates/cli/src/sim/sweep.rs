@@ -83,6 +83,8 @@ fn cells(what: What, value: usize, row: &SimRow) -> Vec<String> {
         latency.p999.to_string(),
         row.row.wrong_answers.to_string(),
         row.row.errors.to_string(),
+        row.row.index.clone(),
+        row.preset.to_owned(),
     ]
 }
 
@@ -102,6 +104,8 @@ fn table(what: What, rows: &[(usize, SimRow)]) -> Table {
         "p999_ns",
         "wrong_answers",
         "errors",
+        "index",
+        "preset",
     ];
     Table {
         head: head.map(str::to_owned).to_vec(),
@@ -116,21 +120,26 @@ fn curve(name: &str, rows: &[(usize, SimRow)], y: impl Fn(&SimRow) -> f64) -> Cu
 }
 
 /// The figures, the throughput first.
-fn figures(what: What, workload: &str, rows: &[(usize, SimRow)]) -> [Figure; 2] {
+fn figures(what: What, first: &SimRow, rows: &[(usize, SimRow)]) -> [Figure; 2] {
     let micros = |ns: u64| ns as f64 / 1000.0;
     let x = what.name().replace('-', " ");
+    let ticks: Vec<f64> = rows.iter().map(|(value, _)| *value as f64).collect();
+    let (index, workload) = (&first.row.index, &first.row.workload);
+    let title = |what: &str| format!("{index}, {workload}: predicted {what}, preset {:?}", first.preset);
     [
         Figure {
-            title: format!("{workload}: throughput, predicted"),
+            title: title("throughput"),
             x: x.clone(),
             y: "million operations per virtual second".to_owned(),
-            curves: vec![curve("shard", rows, |row| row.row.throughput_ops_per_s / 1e6)],
+            curves: vec![curve(index, rows, |row| row.row.throughput_ops_per_s / 1e6)],
+            ticks: ticks.clone(),
             ..Figure::default()
         },
         Figure {
-            title: format!("{workload}: latency, predicted"),
+            title: title("latency"),
             x,
             y: "microseconds".to_owned(),
+            ticks,
             curves: vec![
                 curve("median", rows, |row| micros(row.row.latency_ns.p50)),
                 curve("p99", rows, |row| micros(row.row.latency_ns.p99)),
@@ -142,7 +151,7 @@ fn figures(what: What, workload: &str, rows: &[(usize, SimRow)]) -> [Figure; 2] 
 
 fn page(args: &Args, figures: &[Figure], table: &Table, rows: &[(usize, SimRow)]) -> Result<String, String> {
     let preset = &args.preset;
-    let mut page = Page::new("SHARD on a simulated cluster");
+    let mut page = Page::new(&format!("{} on a simulated cluster, preset {:?}", args.index, preset.name));
     if let Some((_, row)) = rows.first() {
         let row = &row.row;
         page.paragraph(&format!(
@@ -161,6 +170,15 @@ fn page(args: &Args, figures: &[Figure], table: &Table, rows: &[(usize, SimRow)]
     page.paragraph("Assumed, because no paper gives it:");
     page.table(&Table { head: head("assumption"), rows: rows(preset.assumptions) });
     Ok(page.finish())
+}
+
+/// A row for machines, with the number that was changed for it.
+#[derive(serde::Serialize)]
+struct Swept<'a> {
+    swept: &'static str,
+    value: usize,
+    #[serde(flatten)]
+    row: &'a SimRow,
 }
 
 /// Writes `OUT` with this ending.
@@ -217,17 +235,19 @@ pub(super) fn run(args: &Args, sweep: &Sweep, wanted: Option<bool>) -> Result<u8
     let table = table(sweep.what, &rows);
     let mut files = vec![write(&args.out, ".csv", &table.csv())?];
     if let Some((_, first)) = rows.first() {
-        let figures = figures(sweep.what, &first.row.workload, &rows);
+        let figures = figures(sweep.what, first, &rows);
         let bug = |what: String| Failure::new(exit::BUG, what);
         let svg = figures[0].svg().map_err(bug)?;
         files.push(write(&args.out, ".svg", &svg)?);
         files.push(write(&args.out, ".html", &page(args, &figures, &table, &rows).map_err(bug)?)?);
     }
     let names: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
-    let result = json!({ "files": names, "rows": rows.iter().map(|(_, row)| row).collect::<Vec<_>>() });
-    args.json.give(&result, || {
-        let rows: Vec<_> = rows.iter().map(|(_, row)| row.row.clone()).collect();
-        format!("{}\nwritten: {}\n", farindex_bench::record::table(&rows), names.join(", "))
+    let what = sweep.what.name();
+    let swept: Vec<_> = rows.iter().map(|(value, row)| Swept { swept: what, value: *value, row }).collect();
+    args.json.give(&json!({ "files": names, "rows": swept }), || {
+        let rows: Vec<_> = rows.iter().map(|(value, row)| (value.to_string(), &row.row)).collect();
+        let table = farindex_bench::record::labelled(what, &rows);
+        format!("preset {:?}\n\n{table}\nwritten: {}\n", args.preset.name, names.join(", "))
     })?;
     if stop.load(Ordering::SeqCst) {
         return Ok(exit::INTERRUPTED);
