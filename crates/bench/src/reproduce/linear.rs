@@ -15,6 +15,20 @@ pub const TABLE_3: &str = "T. Wang et al., ADMS 2020, Table 3 (slots of one READ
 /// Where the paper's numbers are from.
 pub const TABLE_4: &str = "T. Wang et al., ADMS 2020, Table 4 (READs for each lookup, out of band, 65 % load)";
 
+/// Records of each of the paper's tables (section 5.1); how many slots they have, their load says.
+pub const PAPER_RECORDS: u64 = 120 << 20;
+
+/// Slots of the paper's table of this load.
+pub fn paper_slots(load: f64) -> u64 {
+    (PAPER_RECORDS as f64 / load) as u64
+}
+
+/// The fewest slots whose mean can be compared with the paper's: 4096 times as many as a lookup of an absent key looks at,
+/// which is (1 + 1/(1 - a)^2) / 2. In smaller tables a few long clusters decide the mean.
+pub fn least_slots(load: f64) -> u64 {
+    (4096.0 * (1.0 + 1.0 / (1.0 - load).powi(2)) / 2.0) as u64
+}
+
 /// Bytes of a fixed READ.
 pub const FIXED: u64 = 256;
 /// Largest difference from the paper's number that counts as the same.
@@ -66,6 +80,8 @@ pub struct Line {
     pub ours: (u64, f64),
     /// Cost `E[X] T` of our read size over that of the paper's, both with counted requests.
     pub cost: f64,
+    /// The table is too small for the number to be compared.
+    pub too_small: bool,
 }
 
 impl Line {
@@ -74,7 +90,12 @@ impl Line {
         let cost = |slots, requests| requests * Network::CONNECTX5_EDR.read_cost(slots, 8);
         let (requests, mine) = (counted(read), counted(ours));
         let (ratio, cost) = (requests / paper, cost(ours, mine) / cost(read, requests));
-        Line { load, policy, paper: (read, paper), requests, ratio, ours: (ours, mine), cost }
+        Line { load, policy, paper: (read, paper), requests, ratio, ours: (ours, mine), cost, too_small: false }
+    }
+    /// The same, counted on tables of so many slots.
+    #[must_use]
+    pub fn of_slots(self, slots: u64) -> Self {
+        Line { too_small: slots < least_slots(self.load), ..self }
     }
     /// Are the requests the paper's, and is our read size no worse?
     pub fn holds(&self) -> bool {
@@ -100,10 +121,11 @@ pub fn table_1(lines: &[Line]) -> String {
     for line in lines {
         let policy = format!("{:?}", line.policy).to_lowercase();
         let verdict = if line.holds() { "" } else { "  OFF" };
+        let small = if line.too_small { "  TOO SMALL" } else { "" };
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "{:<4}  {policy:<13}  {:>7}  {:>8.2}  {:>7.3}  {:>5.3}   {:>6}  {:>7.3}   {:.4}{verdict}",
+            "{:<4}  {policy:<13}  {:>7}  {:>8.2}  {:>7.3}  {:>5.3}   {:>6}  {:>7.3}   {:.4}{verdict}{small}",
             line.load, line.paper.0, line.paper.1, line.requests, line.ratio, line.ours.0, line.ours.1, line.cost
         );
     }
@@ -168,6 +190,7 @@ mod tests {
                 assert!(line.holds(), "{line:?}");
             }
         }
+        assert_eq!([0.25, 0.95].map(|load| paper_slots(load) >> 20), [480, 126], "as section 5.1 says");
         assert!(heap_reads(0.65).is_some_and(|reads| (reads - 1.04).abs() < 0.02));
     }
 }

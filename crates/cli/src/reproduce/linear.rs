@@ -7,7 +7,8 @@ use crate::output::Json;
 use clap::ValueEnum;
 use farindex::Session;
 use farindex_bench::reproduce::linear::{
-    Line, OUT_OF_BAND, Policy, REQUESTS, TABLE_1, TABLE_3, TABLE_4, heap_reads, our_read, read_sizes, table_1, table_3,
+    Line, OUT_OF_BAND, Policy, REQUESTS, TABLE_1, TABLE_3, TABLE_4, heap_reads, least_slots, our_read, paper_slots,
+    read_sizes, table_1, table_3,
 };
 use farindex_bench::size::parse_count;
 use farindex_fabric::{OpKind, RemotePtr};
@@ -100,6 +101,29 @@ pub(crate) fn run(args: &Linear) -> Result<u8, Failure> {
         }
         (Some(Table::OutOfBand), _) => out_of_band(args),
     }
+}
+
+/// Is a table of this load too small for its numbers to be compared with the paper's?
+pub(super) fn too_small(slots: u64, load: f64) -> bool {
+    slots < least_slots(load)
+}
+
+/// What a row ends with.
+pub(super) fn mark(slots: u64, load: f64) -> &'static str {
+    if too_small(slots, load) { "  TOO SMALL" } else { "" }
+}
+
+/// How large the tables are beside the paper's, and what `TOO SMALL` means if a row says it. `flag` makes them larger.
+pub(super) fn table_sizes(slots: u64, loads: &[f64], flag: &str) -> String {
+    let paper: Vec<_> = loads.iter().map(|load| format!("{} Mi at {load}", paper_slots(*load) >> 20)).collect();
+    let mut text = format!("slots of a table: {slots}; the paper's, by load: {}\n", paper.join(", "));
+    let least = loads.iter().filter(|load| too_small(slots, **load)).map(|load| least_slots(*load)).max();
+    if let Some(least) = least {
+        text += &format!(
+            "TOO SMALL to be compared with the paper: a few long clusters decide the number; {flag} {least} is enough for all rows\n"
+        );
+    }
+    text
 }
 
 /// A table of 8-byte slots in far memory as the paper has it: built beforehand, zero for empty, looked up by READs of so many
@@ -222,7 +246,9 @@ fn requests(args: &Linear) -> Result<u8, Failure> {
             let found = reads.iter().zip(&counted).find(|(of, _)| **of == read);
             found.map_or(f64::NAN, |(_, (table, _))| *table)
         };
-        lines.extend(row.into_iter().zip(&ours).map(|(paper, ours)| Line::new(load, paper, *ours, of)));
+        lines.extend(
+            row.into_iter().zip(&ours).map(|(paper, ours)| Line::new(load, paper, *ours, of).of_slots(args.slots)),
+        );
     }
     let result = json!({ "table": 1, "slots": args.slots, "lookups": args.lookups, "source": TABLE_1, "lines": lines });
     args.json.give(&result, || {
@@ -230,7 +256,7 @@ fn requests(args: &Linear) -> Result<u8, Failure> {
             "Linear probing, Table 1: tables of {} 8-byte slots in far memory, lookups of present keys that return all matches\n\n",
             args.slots
         );
-        head + &table_1(&lines)
+        head + &table_1(&lines) + &table_sizes(args.slots, &REQUESTS.map(|(load, _)| load), "--slots")
     })?;
     Ok(if lines.iter().all(|line| line.policy == Policy::Fixed || line.holds()) { exit::OK } else { exit::NO })
 }
@@ -244,14 +270,17 @@ fn out_of_band(args: &Linear) -> Result<u8, Failure> {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "{policy:<8}  {read}         {table:.2}, {counted_table:.3}            {heap:.2}, {counted_heap:.3} ({model:.3})"
+            "{policy:<8}  {read}         {table:.2}, {counted_table:.3}            {heap:.2}, {counted_heap:.3} ({model:.3}){}",
+            mark(args.slots, 0.65)
         );
         lines.push(json!({
             "policy": policy, "read": read,
             "paper": [table, heap], "counted": [counted_table, counted_heap], "model_heap": model,
+            "too_small": too_small(args.slots, 0.65),
         }));
     }
     let _ = writeln!(text, "\npaper: {TABLE_4}");
+    text += &table_sizes(args.slots, &[0.65], "--slots");
     let off = |line: &serde_json::Value| {
         (0..2).any(|i| {
             let of = |name: &str| line[name][i].as_f64().unwrap_or(f64::NAN);

@@ -1,6 +1,6 @@
 //! Table 2 and Figures 6, 7, 9, 11, 12 and 13 of linear probing, on a simulated cluster.
 
-use super::linear::Linear;
+use super::linear::{Linear, mark, table_sizes, too_small};
 use crate::bench::Watch;
 use crate::exit::{self, Failure};
 use farindex_bench::reproduce::cuckoo::{Records, Table};
@@ -82,9 +82,18 @@ fn times(one: &Rates, other: &Rates) -> f64 {
 pub(super) fn assumed_loads(args: &Linear) -> Result<u8, Failure> {
     let bench = Bench::new(args)?;
     let mut text = format!(
-        "Linear probing, Table 2: {}\nthroughput over that with the actual load assumed: paper, ours\n",
+        "Linear probing, Table 2: {}\n\
+         a row: tables with this load; a column: READs of the size that is best at this load\n\
+         a cell: throughput as a share of that with READs for the table's own load (the diagonal): the paper's, ours;\n\
+         in brackets ours in million lookups a virtual second\n\nload ",
         bench.about()
     );
+    for (assumed, _) in TABLE_2 {
+        let column = format!("READs for {assumed}: {} slots", model_read(assumed, true));
+        let _ = write!(text, "   {column:<25}");
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     let (mut lines, mut holds) = (Vec::new(), true);
     for (i, (actual, paper)) in TABLE_2.into_iter().enumerate() {
         let table = bench.unique(actual);
@@ -97,21 +106,25 @@ pub(super) fn assumed_loads(args: &Linear) -> Result<u8, Failure> {
             let (wanted, ratio) = (paper[j] / paper[i], rates.lookups / ours[i].lookups);
             // A neighbour costs 20 % at most, in the paper.
             holds &= i.abs_diff(j) > 1 || ratio >= 0.8;
-            let _ = write!(text, "   {wanted:.3}, {ratio:.3} ({:.1} M/s)", rates.lookups / 1e6);
+            let cell = format!("{wanted:.3}, {ratio:.3} ({:.1} M/s)", rates.lookups / 1e6);
+            let _ = write!(text, "   {cell:<25}");
         }
+        text.truncate(text.trim_end().len());
+        text += mark(args.sim_slots, actual);
         text.push('\n');
-        lines.push(json!({ "actual": actual, "paper": paper, "ours": ours }));
+        let small = too_small(args.sim_slots, actual);
+        lines.push(json!({ "actual": actual, "paper": paper, "ours": ours, "too_small": small }));
     }
     let _ = writeln!(
         text,
-        "columns: assumed loads 0.25, 0.5, 0.65, READs of {:?} slots\n{}\npaper: {SOURCE}, Table 2",
-        TABLE_2.map(|(load, _)| model_read(load, true)),
+        "\n{}\npaper: {SOURCE}, Table 2",
         if holds {
             "a neighbouring load costs 20 % at most, as in the paper"
         } else {
             "A NEIGHBOURING LOAD COSTS MORE THAN 20 %"
         }
     );
+    text += &table_sizes(args.sim_slots, &TABLE_2.map(|(load, _)| load), "--sim-slots");
     args.json.give(&json!({ "table": 2, "source": SOURCE, "lines": lines, "holds": holds }), || text)?;
     Ok(if holds { exit::OK } else { exit::NO })
 }
@@ -139,14 +152,16 @@ pub(super) fn throughput(args: &Linear) -> Result<u8, Failure> {
         let cell = |rates: &Rates| format!("{:>5.1} ({:.2})", rates.lookups / 1e6, rates.reads);
         let _ = writeln!(
             text,
-            "{load:<5}  {:<13}  {:<13}  {:<13}  {:>5.1}   {over_fixed:.2}, {over_cuckoo:.2}",
+            "{load:<5}  {:<13}  {:<13}  {:<13}  {:>5.1}   {over_fixed:.2}, {over_cuckoo:.2}{}",
             cell(&fixed),
             cell(&variable),
             cell(&free),
-            cuckoo.lookups / 1e6
+            cuckoo.lookups / 1e6,
+            mark(args.sim_slots, load)
         );
+        let small = too_small(args.sim_slots, load);
         lines.push(
-            json!({ "load": load, "fixed": fixed, "variable": variable, "unconstrained": free, "cuckoo": cuckoo }),
+            json!({ "load": load, "fixed": fixed, "variable": variable, "unconstrained": free, "cuckoo": cuckoo, "too_small": small }),
         );
     }
     let crosses = crossing.map_or("nowhere".to_owned(), |load| format!("at a load of {load}"));
@@ -155,6 +170,7 @@ pub(super) fn throughput(args: &Linear) -> Result<u8, Failure> {
         "\nup to {:.2} times the fixed size (paper: 1.7), up to {:.2} times cuckoo (paper: 2.8); cuckoo is first ahead {crosses} (paper: 0.9)\n{CUCKOO}\npaper: {SOURCE}, Figure 7 and section 5.3",
         best.0, best.1
     );
+    text += &table_sizes(args.sim_slots, &LOADS, "--sim-slots");
     args.json.give(&json!({ "figure": 7, "source": SOURCE, "lines": lines, "over_fixed": best.0, "over_cuckoo": best.1, "crossing": crossing }), || text)?;
     Ok(exit::OK)
 }
@@ -232,9 +248,12 @@ pub(super) fn latency(args: &Linear) -> Result<u8, Failure> {
             let rates = bench.cuckoo(4, lookup, load)?.rates(1, SPAN * 2).map_err(farindex::Error::from)?;
             all.push((name, rates));
         }
-        for (name, rates) in all {
-            let _ = writeln!(text, "{load:<5}  {name:<13}  {:?}", rates.latency_ns);
-            lines.push(json!({ "load": load, "policy": name, "latency_ns": rates.latency_ns, "reads": rates.reads }));
+        for (i, (name, rates)) in all.into_iter().enumerate() {
+            // A cuckoo table has no clusters.
+            let small = i < ways.len() && too_small(args.sim_slots, load);
+            let mark = if small { mark(args.sim_slots, load) } else { "" };
+            let _ = writeln!(text, "{load:<5}  {name:<13}  {:?}{mark}", rates.latency_ns);
+            lines.push(json!({ "load": load, "policy": name, "latency_ns": rates.latency_ns, "reads": rates.reads, "too_small": small }));
         }
     }
     let _ = writeln!(
@@ -243,6 +262,7 @@ pub(super) fn latency(args: &Linear) -> Result<u8, Failure> {
          percentile (5.4 us fixed, 6.2 us variable) is behind cuckoo's (5.1 us); at 0.9 medians are alike; at 0.95 cuckoo is ahead\n\
          paper: {SOURCE}, Figure 9 and section 5.4"
     );
+    text += &table_sizes(args.sim_slots, &LOADS, "--sim-slots");
     args.json.give(&json!({ "figure": 9, "source": SOURCE, "lines": lines }), || text)?;
     Ok(exit::OK)
 }
@@ -283,14 +303,19 @@ pub(super) fn clusters(args: &Linear) -> Result<u8, Failure> {
                 .iter()
                 .map(|(oblivious, tracking)| json!({ "oblivious": oblivious, "tracking": tracking }))
                 .collect();
-            lines.push(json!({ "skew": skew, "outstanding": outstanding, "runs": runs, "ratio": ratio }));
+            let small = too_small(slots as u64, 0.65);
+            lines.push(
+                json!({ "too_small": small, "skew": skew, "outstanding": outstanding, "runs": runs, "ratio": ratio }),
+            );
         }
+        text += mark(slots as u64, 0.65);
         text.push('\n');
     }
     let _ = writeln!(
         text,
         "\nnever less than {least:.3} times (paper: never a loss, up to 1.7 times)\npaper: {SOURCE}, Figure 12 and section 5.8"
     );
+    text += &table_sizes(slots as u64, &[0.65], "eight times as many by --sim-slots:");
     args.json.give(&json!({ "figure": 12, "source": SOURCE, "lines": lines, "least": least }), || text)?;
     // A hundredth is chance.
     Ok(if least > 0.99 { exit::OK } else { exit::NO })
@@ -330,9 +355,16 @@ pub(super) fn storage(args: &Linear) -> Result<u8, Failure> {
             let cuckoo = cuckoo.map_err(farindex::Error::from)?;
             let cell = |rates: &Rates| format!("{:>5.1} ({:.2})", rates.lookups / 1e6, rates.reads);
             let cells = [&fixed, &variable, &cuckoo].map(cell);
-            let _ = writeln!(text, "{bytes:>4} B {name:<7}  {}   {}   {}", cells[0], cells[1], cells[2]);
+            let _ = writeln!(
+                text,
+                "{bytes:>4} B {name:<7}  {}   {}   {}{}",
+                cells[0],
+                cells[1],
+                cells[2],
+                mark(slots as u64, load)
+            );
             best.push(variable.lookups);
-            lines.push(json!({ "record_bytes": bytes, "storage": name, "fixed": fixed, "variable": variable, "cuckoo": cuckoo }));
+            lines.push(json!({ "record_bytes": bytes, "storage": name, "fixed": fixed, "variable": variable, "cuckoo": cuckoo, "too_small": too_small(slots as u64, load) }));
         }
         if best[1] > best[0] && crossing.is_none() {
             crossing = Some(bytes);
@@ -345,6 +377,7 @@ pub(super) fn storage(args: &Linear) -> Result<u8, Failure> {
          cuckoo: a cuckoo index of 65536 slots, 4 in a bucket, filled by inserts; slots of 8, 32 and 128 bytes hold 6, 21 and 105 of a record\n\
          paper: {SOURCE}, Figure 11 and section 5.7"
     );
+    text += &table_sizes(slots as u64, &[load], "eight times as many by --sim-slots:");
     let result = json!({ "figure": 11, "source": SOURCE, "load": load, "lines": lines, "crossing_bytes": crossing });
     args.json.give(&result, || text)?;
     Ok(exit::OK)
