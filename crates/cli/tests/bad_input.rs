@@ -45,6 +45,9 @@ fn arguments() {
         (vec!["bench", "--threads", "2", "--clients", "1"], 2, "at least one client"),
         (vec!["bench", "--key-size", "4"], 2, "at least 8"),
         (vec!["bench", "--value-size", "9..8"], 2, "above the second"),
+        (vec!["bench", "--key-size", "70000"], 2, "an index of kind shard takes at most 65536"),
+        (vec!["bench", "--index", "linear", "--value-size", "8..17Mi"], 2, "kind linear takes at most 16777216"),
+        (vec!["sim", "--key-size", "70000"], 2, "an index of kind shard takes at most 65536"),
         (vec!["bench", "--distribution", "zipf"], 2, "scrambled-zipfian"),
         (vec!["bench", "--seed", "x"], 2, "--seed"),
         (vec!["bench", "--size", "5 parsecs"], 2, "no unit of size"),
@@ -88,6 +91,11 @@ fn arguments() {
         (vec!["get", pool, "demo", "0g", "--hex"], 2, "not hexadecimal"),
         (vec!["get", pool, "demo", "abc", "--hex"], 2, "pairs of the digits"),
         (vec!["put", pool, "demo", "k"], 2, "<VALUE>"),
+        (vec!["get", pool, "demo"], 2, "<KEY>"),
+        (vec!["del", pool, "demo", "k", "--keys-from", "-"], 2, "cannot be used with"),
+        (vec!["del", pool, "demo", "--hex", "--keys-from", "-"], 2, "cannot be used with"),
+        (vec!["del", pool, "demo", "k", "--format", "lines"], 2, "go with --keys-from"),
+        (vec!["get", pool, "demo", "--keys-from", none], 3, "No such file"),
         (vec!["load", pool, "demo", none], 3, "No such file"),
         (vec!["load", pool, "demo", "/"], 3, "is a directory"),
         (vec!["load", pool, "demo", "-", "--key-column", "0"], 2, "counted from 1"),
@@ -131,8 +139,9 @@ fn arguments() {
         (vec!["bench", "--coalesce", "--index", "dashmap"], 2, "an index of a pool"),
         (vec!["bench", "--join"], 2, "--fabric shm --path"),
         (vec!["bench", "--shared", "--fabric", "shm"], 2, "--fabric shm --path"),
-        (vec!["bench", "--join", "--fabric", "shm", "--path", none], 3, "none"),
-        (vec!["bench", "--join", "--fabric", "shm", "--path", pool], 4, "bench"),
+        (vec!["bench", "--join", "--fabric", "shm", "--path", none, "--join-wait", "100ms"], 3, "none"),
+        (vec!["bench", "--join", "--fabric", "shm", "--path", pool, "--join-wait", "100ms"], 4, "bench"),
+        (vec!["bench", "--join-wait", "1s"], 2, "--join"),
         (vec!["bench", "--join", "--fabric", "shm", "--path", pool, "--history", new], 2, "--history-ops 1000000"),
         (vec!["sim", "--preset", "cray"], 2, "there are linear-probing, shard"),
         (vec!["sim", "--compute-nodes", "0"], 2, "at least one"),
@@ -350,6 +359,58 @@ fn columns() {
     assert_eq!(ended.code, Some(5));
     assert!(ended.err.contains("line 3: column 2 is missing"), "{}", ended.err);
     assert_eq!(run(&["get", pool, "demo", "1"]).ok(), b"one");
+}
+
+/// Nothing is lost and nothing is made up without a word.
+#[test]
+fn lines_that_are_no_entries() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "8MiB");
+    let pool = text(&pool);
+    let csv = dir.file("csv", b"a,1\nb,\"2\nc,3\n");
+    let ended = run(&["load", pool, "demo", text(&csv), "--format", "csv"]);
+    assert_eq!(ended.code, Some(5), "{}", ended.err);
+    assert!(ended.err.contains("line 2: a quote is never closed"), "{}", ended.err);
+    assert_eq!(
+        (run(&["exists", pool, "demo", "a"]).code, run(&["exists", pool, "demo", "b"]).code),
+        (Some(0), Some(1))
+    );
+    let csv = dir.file("header", b"\"id,name\n1,one\n");
+    let ended = run(&["load", pool, "demo", text(&csv), "--format", "csv", "--header"]);
+    assert!(ended.code == Some(2) && ended.err.contains("line 1: a quote is never closed"), "{ended:?}");
+    let blank = dir.file("blank", b"x\t1\n\ny\t2\n");
+    let ended = run(&["load", pool, "demo", text(&blank)]);
+    assert!(ended.code == Some(5) && ended.err.contains("line 2: the line is blank"), "{ended:?}");
+    assert_eq!(run(&["exists", pool, "demo", ""]).code, Some(1), "no entry with an empty key");
+}
+
+/// A standard output that is closed takes no result, and that is said; /dev/null takes all.
+#[test]
+fn a_standard_output_that_is_closed() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "8MiB");
+    let pool = text(&pool);
+    run(&["put", pool, "demo", "k", "v"]).ok();
+    let shell = |script: &str, args: &[&str]| -> common::Ended {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", script, common::PROGRAM]).args(args).output().expect("sh").into()
+    };
+    for args in [
+        &["index", "list", pool][..],
+        &["index", "kinds", "--json", "-"],
+        &["pool", "stat", pool],
+        &["get", pool, "demo", "k"],
+        &["dump", pool, "demo"],
+        &["completions", "bash"],
+    ] {
+        let ended = shell("\"$0\" \"$@\" >&-", args);
+        assert_eq!(ended.code, Some(3), "{args:?}: {}", ended.err);
+        assert!(ended.err.contains("standard output: cannot be written: it is closed"), "{args:?}: {}", ended.err);
+        assert_eq!(shell("\"$0\" \"$@\" >/dev/null", args).code, Some(0), "{args:?}");
+        assert_eq!(shell("\"$0\" \"$@\" 1<>/dev/null", args).code, Some(0), "{args:?}");
+    }
+    // What has nothing to say needs none.
+    assert_eq!(shell("\"$0\" \"$@\" >&-", &["put", pool, "demo", "k", "w"]).code, Some(0));
 }
 
 #[test]

@@ -106,6 +106,16 @@ fn histories_are_judged_alone_and_together() {
     let ended = run(&["check-history", text(&bad)]);
     assert_eq!(ended.code, Some(3));
     assert!(ended.err.contains("bad: line 3: malformed: unknown variant `gett`"), "{}", ended.err);
+    // Fields have names: an array of them in some order is no operation, and no header.
+    let bare = write("bare", "[0,\"get\",\"k\",null,null,null,null,5,6,{\"value\":\"x\"}]\n");
+    let ended = run(&["check-history", text(&bare)]);
+    assert!(ended.code == Some(3) && ended.err.contains("bare: line 2: a line is one JSON object"), "{ended:?}");
+    let head = dir.file("head", b"[\"farindex-history\",1]\n");
+    let ended = run(&["check-history", text(&head)]);
+    assert!(ended.code == Some(3) && ended.err.contains("head: line 1: a line is one JSON object"), "{ended:?}");
+    let hex = write("hex", "{\"client\":0,\"op\":\"remove\",\"key\":[\"6b\"],\"invoked\":5}\n");
+    let ended = run(&["check-history", text(&hex)]);
+    assert!(ended.code == Some(3) && ended.err.contains("hex: line 2: malformed"), "{ended:?}");
 }
 
 #[test]
@@ -162,6 +172,33 @@ fn two_processes_record_one_history() {
     assert_eq!(together.code, Some(0), "{}", together.text());
 }
 
+/// As docs/cli.md starts them: which one is first is chance.
+#[test]
+fn a_process_that_joins_waits_for_the_pool_and_its_index() {
+    let dir = Dir::new();
+    for (round, late) in [0, 300, 1000].into_iter().enumerate() {
+        let (pool, a, b) = (dir.path(&format!("pool{round}")), dir.path("a"), dir.path("b"));
+        let process = |more: &str, file: &str, seed: &str| {
+            let common = ["bench", "--fabric", "shm", "--path", text(&pool), "--keys", "100", "--ops", "20K"];
+            start(&[&common[..], &["--warmup", "0", more, "--seed", seed, "--history", file]].concat())
+        };
+        let second = process("--join", text(&b), "2");
+        std::thread::sleep(Duration::from_millis(late));
+        let first = process("--shared", text(&a), "1");
+        for child in [first, second] {
+            let ended = Ended::from(child.wait_with_output().unwrap());
+            assert_eq!(ended.code, Some(0), "{late} ms: {}", ended.err);
+        }
+        let together = run(&["check-history", text(&a), text(&b)]);
+        assert_eq!(together.code, Some(0), "{}", together.text());
+    }
+    let (began, none) = (Instant::now(), dir.path("none"));
+    let ended =
+        run(&["bench", "--fabric", "shm", "--path", text(&none), "--keys", "9", "--join", "--join-wait", "500ms"]);
+    assert_eq!(ended.code, Some(3), "{}", ended.err);
+    assert!((500..8000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
 #[test]
 fn a_simulation_is_a_function_of_its_seed() {
     let small = ["sim", "--keys", "500", "--ops", "2K", "--warmup", "200", "--clients", "12", "--json", "-"];
@@ -200,6 +237,26 @@ fn a_sweep_leaves_a_table_a_figure_and_a_page() {
     let throughput = |line: &str| line.split(',').nth(8).unwrap().parse::<f64>().unwrap();
     assert!(throughput(lines[3]) > 3.0 * throughput(lines[1]), "eight clients do more than one: {}", files[0]);
     assert!(files[1].starts_with("<svg") && files[1].matches("<circle").count() == 3);
+    // It says of what: the index, the cluster, the number that was changed, and its values.
+    assert!(lines[0].ends_with(",index,preset") && lines[1].starts_with("clients,1,"), "{}", files[0]);
+    assert!(lines[3].ends_with(",shard,shard"), "{}", files[0]);
+    assert!(files[1].contains("shard, ycsb-a: predicted throughput, preset &quot;shard&quot;"), "{}", files[1]);
+    let labels: Vec<_> = files[1].split("</text>").filter_map(|text| text.rsplit('>').next()).map(str::trim).collect();
+    assert!(["1", "2", "8"].iter().all(|value| labels.contains(value)), "{labels:?}");
+    assert!(files[2].contains("<h1>shard on a simulated cluster, preset &quot;shard&quot;</h1>"));
+    let args = ["sim", "--index", "race", "--preset", "sephash", "--keys", "300", "--ops", "500", "--warmup", "0"];
+    let args = [&args[..], &["--sweep", "compute-nodes=1,3", "--clients", "6", "--out", text(&out)]].concat();
+    let told = run(&args).text();
+    assert!(told.starts_with("preset \"sephash\"\n\ncompute-nodes  index"), "{told}");
+    assert!(
+        told.lines().any(|line| line.split_whitespace().take(2).eq(["3", "race"]))
+            && told.contains("\ncompute-nodes 3 get"),
+        "{told}"
+    );
+    let told = json(&run(&[&args[..], &["--json", "-"]].concat()));
+    assert_eq!((&told["rows"][1]["swept"], &told["rows"][1]["value"]), (&"compute-nodes".into(), &3.into()));
+    let page = std::fs::read_to_string(format!("{}.html", text(&out))).unwrap();
+    assert!(page.contains("<h1>race on a simulated cluster, preset &quot;sephash&quot;</h1>"));
     is_self_contained(&dir.path("sweep.html"));
     assert_eq!(files, sweep(&dir.path("again")), "the same seed, the same bytes");
 }
@@ -319,8 +376,20 @@ fn linear_probing_is_put_beside_its_paper() {
     let table = told(&["--table", "4"]);
     let heap = table["lines"][1]["counted"][1].as_f64().unwrap();
     assert!((1.0..1.05).contains(&heap), "one READ of the heap, and one in fifty for another's signature: {heap}");
+    assert_eq!(table["lines"][1]["too_small"], false);
     told(&["--table", "3"]);
     told(&["--figure", "13"]);
+    let small =
+        ["reproduce", "linear-probing", "--slots", "4K", "--sim-slots", "8K", "--lookups", "1K", "--tables", "1"];
+    let said = |args: &[&str]| run(&[&small[..], args].concat()).text();
+    let table = said(&["--table", "4"]);
+    assert!(table.contains("slots of a table: 4000; the paper's, by load: 184 Mi at 0.65\n"), "{table}");
+    assert_eq!(table.matches("  TOO SMALL\n").count(), 2, "both rows: {table}");
+    assert!(table.contains("--slots 18766 is enough"), "{table}");
+    let table = said(&["--table", "2"]);
+    assert!(table.contains("a row: tables with this load; a column: READs of the size that is best at this load"));
+    let marked: Vec<_> = table.lines().filter(|line| line.ends_with("TOO SMALL")).collect();
+    assert!(marked.len() == 2 && marked[0].starts_with("0.5 ") && marked[1].starts_with("0.65"), "{table}");
     let figure = told(&["--figure", "11"]);
     let rate = |line: usize, what: &str| figure["lines"][line][what]["lookups"].as_f64().unwrap();
     // 8, 32 and 128 bytes, inline and out of band each.
@@ -376,6 +445,10 @@ fn single_keys_are_told_to_machines() {
     let (code, del) = on(&["del", "k"]);
     assert_eq!((code, &del["removed"]), (Some(0), &true.into()));
     assert_eq!(on(&["del", "k"]).0, Some(1));
+    // What is a list is a list in an object.
+    let one = |args: &[&str]| json(&run(&[args, &["--json", "-"]].concat()));
+    assert_eq!(one(&["index", "list", text(&pool)])["indexes"][0]["name"], "demo");
+    assert_eq!(one(&["index", "kinds"])["kinds"][0]["kind"], "shard");
     // To a file, beside what people read.
     let file = dir.path("get.json");
     let ended = run(&["get", text(&pool), "demo", "ff00", "--hex", "--json", text(&file)]);

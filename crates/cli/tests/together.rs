@@ -221,10 +221,14 @@ fn a_check_says_the_same_of_a_crashed_client_each_time() {
     }
 }
 
+fn send(child: &std::process::Child, signal: &str) {
+    let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+}
+
 /// Asks a process to end as Ctrl-C does.
 fn interrupt(child: &std::process::Child) {
-    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(killed.is_ok_and(|status| status.success()));
+    send(child, "-INT");
 }
 
 #[test]
@@ -256,6 +260,109 @@ fn ctrl_c_ends_a_benchmark_and_a_load_with_what_they_have_done() {
     feeder.join().unwrap();
     assert_eq!(ended.code, Some(130), "{}", ended.err);
     assert!(ended.err.contains("interrupted: all lines before line"), "{}", ended.err);
+}
+
+/// Do the tests themselves run under `nohup`? Then their children ignore SIGHUP too.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
+/// Also while it waits for input that does not come.
+#[test]
+fn sigterm_and_sighup_end_a_load_as_ctrl_c_does() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "16MiB");
+    for (signal, code) in [("-TERM", 143), ("-HUP", 129), ("-INT", 130)] {
+        if signal == "-HUP" && hangup_is_ignored() {
+            eprintln!("SKIPPED: SIGHUP is ignored where these tests run");
+            continue;
+        }
+        let mut load = start(&["load", text(&pool), "demo", "-"]);
+        let mut input = load.stdin.take().unwrap();
+        for i in 0..5000 {
+            writeln!(input, "k{i}\tv").unwrap();
+        }
+        let waited = Instant::now();
+        while run(&["exists", text(&pool), "demo", "k100"]).code != Some(0) {
+            assert!(waited.elapsed() < Duration::from_secs(30), "it loads nothing");
+        }
+        send(&load, signal);
+        let asked = Instant::now();
+        let ended = Ended::from(load.wait_with_output().unwrap());
+        assert_eq!(ended.code, Some(code), "{signal}: {}", ended.err);
+        assert!(ended.err.contains("interrupted: all lines before line"), "{signal}: {}", ended.err);
+        assert!(ended.text().contains("inserted"), "{signal}: it says what it has done: {}", ended.text());
+        assert!(asked.elapsed() < Duration::from_secs(5), "{signal}: {:?}", asked.elapsed());
+        drop(input);
+        run(&["index", "drop", text(&pool), "demo"]).ok();
+        run(&["index", "create", text(&pool), "demo"]).ok();
+    }
+    // Who has it ignored, as `nohup` does, wants the load to go on.
+    let mut load = std::process::Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$0\" load \"$1\" demo -", common::PROGRAM, text(&pool)])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = load.stdin.take().unwrap();
+    for i in 0..5000 {
+        writeln!(input, "k{i}\tv").unwrap();
+    }
+    while run(&["exists", text(&pool), "demo", "k100"]).code != Some(0) {}
+    send(&load, "-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    writeln!(input, "last\tv").unwrap();
+    drop(input);
+    assert_eq!(load.wait_with_output().unwrap().status.code(), Some(0));
+    run(&["exists", text(&pool), "demo", "last"]).ok();
+}
+
+#[test]
+fn many_keys_are_found_and_removed() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "64MiB");
+    let pool = text(&pool);
+    let entries: String = (0..20_000).map(|i| format!("key-{i}\tvalue\\n{i}\n")).collect();
+    run(&["load", pool, "demo", text(&dir.file("entries", entries.as_bytes())), "--escaped"]).ok();
+    // Every other one is there, and one of them twice.
+    let keys: String = (0..10_000).map(|i| format!("key-{}\nnone-{i}\n", 2 * i)).collect();
+    let keys = dir.file("keys", format!("{keys}key-0\n").as_bytes());
+    let got = run(&["get", pool, "demo", "--keys-from", text(&keys)]);
+    assert_eq!(got.code, Some(1), "{}", got.err);
+    assert!(got.err.contains("10001 found, 10000 absent, 0 rejected"), "{}", got.err);
+    let want: String = (0..10_000).map(|i| format!("key-{0}\tvalue\\n{0}\n", 2 * i)).collect();
+    assert!(got.text() == format!("{want}key-0\tvalue\\n0\n"), "as `dump` writes them, in the order of the file");
+    let told: serde_json::Value = {
+        let few = dir.file("few", b"{\"key\":\"key-7\"}\n{\"key_hex\":\"6b6579\"}\n");
+        let args = ["get", pool, "demo", "--keys-from", text(&few), "--format", "jsonl", "--json", "-"];
+        serde_json::from_slice(&run(&args).out).unwrap()
+    };
+    assert_eq!((&told["found"], &told["absent"], &told["complete"]), (&1.into(), &1.into(), &true.into()));
+    assert_eq!((&told["entries"][0]["key"], &told["entries"][0]["value"]), (&"key-7".into(), &"value\n7".into()));
+    let removed = run(&["del", pool, "demo", "--keys-from", text(&keys), "--json", "-"]);
+    assert_eq!(removed.code, Some(1), "{}", removed.err);
+    let told: serde_json::Value = serde_json::from_slice(&removed.out).unwrap();
+    assert_eq!((&told["removed"], &told["absent"], &told["lines"]), (&10_000.into(), &10_001.into(), &20_001.into()));
+    // The others are there still, and all of them go by standard input.
+    let mut child = start(&["del", pool, "demo", "--keys-from", "-", "--format", "lines", "--escaped"]);
+    let mut input = child.stdin.take().unwrap();
+    (0..10_000).for_each(|i| writeln!(input, "key\\x2d{}", 2 * i + 1).unwrap());
+    drop(input);
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    assert!(ended.code == Some(0) && ended.text().starts_with("10000 removed, 0 absent, 0 rejected"), "{ended:?}");
+    assert!(run(&["dump", pool, "demo"]).ok().is_empty());
+    // What cannot be a key is a reject, which is worse than an absent key.
+    let long = dir.file("long", &[&vec![b'k'; 65_537][..], b"\n\nabsent\n"].concat());
+    let rejected = run(&["del", pool, "demo", "--keys-from", text(&long)]);
+    assert_eq!(rejected.code, Some(5), "{}", rejected.err);
+    assert!(rejected.text().starts_with("0 removed, 1 absent, 2 rejected"), "{}", rejected.text());
+    assert!(
+        rejected.err.contains("line 1: a key of 65537 bytes") && rejected.err.contains("line 2: the line is blank")
+    );
+    let checked = run(&["pool", "check", pool]);
+    assert_eq!(checked.code, Some(0), "{}", checked.text());
 }
 
 #[test]
