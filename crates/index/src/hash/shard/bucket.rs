@@ -23,6 +23,12 @@ pub enum Level {
     Two,
 }
 
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "level {}", *self as u8 + 1)
+    }
+}
+
 impl Level {
     /// Slots of a bucket.
     pub const fn slots(self) -> usize {
@@ -124,6 +130,10 @@ impl Snapshot {
     pub fn slot(&self, slot: usize) -> RemotePtr {
         self.at.add(slot as u64 * 8)
     }
+    /// Is this one of its slots?
+    pub fn holds(&self, slot: RemotePtr) -> bool {
+        (self.at..self.at.add(self.words().len() as u64 * 8)).contains(&slot)
+    }
     /// Is the lock taken?
     pub fn locked(&self) -> bool {
         self.word(LOCK_SLOT) & META != 0
@@ -164,6 +174,34 @@ impl Snapshot {
     /// The first fresh slot.
     pub fn first_fresh(&self) -> Option<(usize, Slot)> {
         self.slots().find(|(_, slot)| matches!(slot, Slot::Fresh(..)))
+    }
+
+    /// Tells what a settled bucket of this version does not have apart from anything else of the kind: inserts, updates and
+    /// removals leave it as it is, splits do not.
+    pub fn trace(&self, version: u64) -> u64 {
+        let mine = self.version();
+        let settled = |slot| match slot {
+            Slot::Live(_) => true,
+            Slot::Dead(seen, _) => seen <= version,
+            Slot::Fresh(seen, _) => seen <= version && seen == mine,
+            _ => false,
+        };
+        let odd = self.words().iter().enumerate().filter(|(_, word)| !settled(Slot::decode(**word)));
+        odd.fold(mine, |trace, (i, word)| {
+            xxhash_rust::xxh3::xxh3_64_with_seed(&(word & !META).to_le_bytes(), trace.wrapping_add(i as u64))
+        })
+    }
+
+    /// Is there nothing in a bucket of this version that a split leaves, or a READ that overlapped one brings? Words that no
+    /// client writes do not count.
+    pub fn is_settled(&self, version: u64, side: Option<(u64, u64)>) -> bool {
+        self.slots().all(|(_, slot)| match slot {
+            Slot::Live(entry) => side.is_none_or(|(bit, value)| entry.sid >> bit & 1 == value),
+            Slot::Dead(seen, _) => seen <= version,
+            Slot::Fresh(seen, _) => seen == version,
+            Slot::Unknown | Slot::Link(_) => true,
+            Slot::Unwritten | Slot::Frozen(..) | Slot::Barrier(..) => false,
+        })
     }
 
     /// What can be concluded about keys with this fingerprint, by a client that expects this version?

@@ -20,7 +20,7 @@
 use super::bucket::Level;
 use super::slot::Pattern;
 use crate::keyhash::{FINGERPRINT_BITS, HASH_BITS, KeyHash};
-use farindex_fabric::RemotePtr;
+use farindex_fabric::{NodeId, RemotePtr};
 
 /// Segments of a table at most.
 pub const MAX_SEGMENTS: usize = 47;
@@ -130,6 +130,10 @@ impl Geometry {
     /// Initial number of bits.
     pub fn initial_bits(&self) -> u64 {
         self.initial_bits
+    }
+    /// Are all of its segments on this memory node?
+    pub fn lies_on(&self, node: NodeId) -> bool {
+        self.segments.iter().all(|segment| segment.node() == node)
     }
     /// The segments.
     pub fn segments(&self) -> &[RemotePtr] {
@@ -257,7 +261,6 @@ impl Places {
 mod tests {
     use super::super::slot::{Entry, Slot};
     use super::*;
-    use farindex_fabric::NodeId;
 
     fn geometry(initial_bits: u64, version: u64) -> Geometry {
         let mut words = vec![0; ROOT_LEN / 8];

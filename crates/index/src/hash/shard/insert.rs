@@ -141,6 +141,22 @@ impl Op<'_> {
             Ok(Step::Frozen) => {
                 mark!("put: frozen slots under the lock");
                 self.unfreeze(&under.first, &held.cell).await?;
+                let what = || format!("level 1: slots of bucket {bucket} stand still that nothing makes live");
+                self.unresolved(seen.at, under.first.trace(geometry.version), what)?;
+                Ok(Put::Again)
+            }
+            Ok(Step::Moving) => {
+                self.release(&held).await?;
+                drop(held);
+                self.recover_third(geometry, bucket, &under.chain).await?;
+                Ok(Put::Again)
+            }
+            Ok(Step::Unmarked) => {
+                self.release(&held).await?;
+                drop(held);
+                let what = || format!("the key lies in level 2 or 3, but bucket {bucket} of level 1 does not say so");
+                self.unresolved(seen.slot(overflow_slot(self.places.overflow_class())), 0, what)?;
+                self.wait_for(seen.at).await?;
                 Ok(Put::Again)
             }
             Ok(Step::Again) => {
@@ -209,11 +225,17 @@ impl Op<'_> {
         }
         unknown.extend(self.third_candidates(chain));
         if chain.is_moving(fp, version) {
-            return Ok(Step::Again);
+            return Ok(Step::Moving);
         }
         // Usually the lookup has met them all; but where it was not told to look further, it has not looked there.
-        if !unknown.is_empty() && !matches!(self.verify(unknown).await?, Verified::None) {
-            return Ok(Step::Again);
+        if !unknown.is_empty() {
+            match self.verify(unknown).await? {
+                Verified::None => {}
+                Verified::Hit(hit) if !first.holds(hit.slot) && !first.overflowed(self.places.overflow_class()) => {
+                    return Ok(Step::Unmarked);
+                }
+                _ => return Ok(Step::Again),
+            }
         }
         if let Some(step) = self.recycle(geometry, first, live, held).await? {
             return Ok(step);
@@ -311,6 +333,10 @@ enum Step {
     /// The lock is still held; somebody has begun to split the bucket, and has not got the lock. Whether that split is
     /// due or was a mistake, nobody may ever come back for it.
     Frozen,
+    /// The lock is still held; entries of level 3 stand still, or are of a newer version.
+    Moving,
+    /// The lock is still held; the key is in level 2 or 3, where no lookup comes by.
+    Unmarked,
     /// The lock is still held; this level-2 choice is not in order.
     Second(usize),
 }

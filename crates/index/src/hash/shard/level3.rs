@@ -10,6 +10,7 @@
 //! ```
 
 use super::slot::{META, Pattern, Slot};
+use super::stall::led_from;
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
@@ -19,33 +20,53 @@ use farindex_pool::{Pin, PoolError};
 pub(super) const NODE_SLOTS: usize = 8;
 /// Bytes of a node.
 pub(super) const NODE_LEN: usize = NODE_SLOTS * 8;
-/// A chain longer than this is a circle.
-const MAX_NODES: usize = 1 << 20;
-
 /// The slots that one level-1 bucket has in level 3, in the order in which a lookup comes by.
 pub(super) struct Chain3 {
     /// Addresses and words; links are left out, except that the last word of a full chain stays.
     slots: Vec<(RemotePtr, u64)>,
     /// The nodes.
     pub nodes: Vec<RemotePtr>,
+    /// Where it goes no further because memory is damaged, and why.
+    pub broken: Option<(RemotePtr, String)>,
 }
 
 impl Chain3 {
     /// Follows the chain from its first slot, whose word has been read.
     pub(super) async fn read(span: &Span, at: RemotePtr, word: u64) -> Result<Self, IndexError> {
-        let mut chain = Chain3 { slots: Vec::new(), nodes: Vec::new() };
+        let chain = Self::follow(span, at, word).await?;
+        match chain.broken {
+            Some((at, what)) => Err(PoolError::Corrupt { at, what }.into()),
+            None => Ok(chain),
+        }
+    }
+
+    /// The same, as far as it can be followed.
+    pub(super) async fn follow(span: &Span, at: RemotePtr, word: u64) -> Result<Self, IndexError> {
+        let mut chain = Chain3 { slots: Vec::new(), nodes: Vec::new(), broken: None };
         if word & !META == 0 {
             chain.slots.push((at, word));
             return Ok(chain);
         }
         let (mut at, mut word) = (at, word);
+        // A circle comes back to the node that was the last one at a power of two (Brent).
+        let mut known = RemotePtr::NULL;
         while let Slot::Link(node) = Slot::decode(word) {
-            if chain.nodes.len() >= MAX_NODES {
-                let what = "a chain of level 3 runs in a circle".to_owned();
-                return Err(PoolError::Corrupt { at, what }.into());
+            if node == known {
+                chain.broken = Some((at, "a chain of level 3 runs in a circle".to_owned()));
+                return Ok(chain);
             }
+            if chain.nodes.len().is_power_of_two() {
+                known = node;
+            }
+            let words = match span.read(node, NODE_LEN).await.map_err(|error| led_from(at, error)) {
+                Ok(words) => words,
+                Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
+                    chain.broken = Some((at, what));
+                    return Ok(chain);
+                }
+                Err(error) => return Err(error),
+            };
             chain.nodes.push(node);
-            let words = span.read(node, NODE_LEN).await?;
             let last = NODE_SLOTS - 1;
             for (i, word) in words.words().iter().enumerate().take(last) {
                 chain.slots.push((node.add(i as u64 * 8), *word));
@@ -68,6 +89,26 @@ impl Chain3 {
             Slot::Frozen(frozen, _) => frozen == fp,
             Slot::Dead(of, _) => of > version,
             _ => false,
+        })
+    }
+    /// Is there nothing in it that a split of this or a newer version leaves while it goes on?
+    pub(super) fn is_settled(&self, version: u64) -> bool {
+        self.slots().all(|(_, slot)| match slot {
+            Slot::Frozen(..) => false,
+            Slot::Dead(of, _) => of <= version,
+            _ => true,
+        })
+    }
+    /// Changes when the slots do that a settled chain of this version does not have.
+    pub(super) fn trace(&self, version: u64) -> u64 {
+        let settled = |slot| match slot {
+            Slot::Live(_) | Slot::Unwritten => true,
+            Slot::Dead(of, _) => of <= version,
+            _ => false,
+        };
+        let odd = self.slots.iter().filter(|(_, word)| !settled(Slot::decode(*word)));
+        odd.fold(0, |trace, (at, word)| {
+            xxhash_rust::xxh3::xxh3_64_with_seed(&(word & !META).to_le_bytes(), trace ^ at.to_bits())
         })
     }
     /// Every slot, decoded.

@@ -11,6 +11,7 @@ use super::bucket::{Health, Level, Snapshot};
 use super::geometry::{Geometry, Places};
 use super::level3::Chain3;
 use super::slot::{META, Pattern, Slot};
+use super::stall::{Stall, led_from};
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::Backoff;
@@ -78,6 +79,7 @@ pub(super) struct Op<'a> {
     /// Words that point to other keys' blocks. Under the pin they stay what they are.
     pub(super) rejected: SmallVec<[u64; 4]>,
     pub(super) backoff: Backoff,
+    pub(super) stall: Stall,
     /// The bucket as the split that this operation made has left it.
     pub(super) ready: Option<(u64, u64, Snapshot)>,
     /// Level-1 slots of this recycling have been seen; a READ since then saw all of it.
@@ -95,6 +97,7 @@ impl<'a> Op<'a> {
             places: Places::of(hash),
             rejected: SmallVec::new(),
             backoff: Backoff::default(),
+            stall: Stall::default(),
             ready: None,
             trusted: None,
             counted: false,
@@ -263,7 +266,7 @@ impl<'a> Op<'a> {
         }
         if chain.is_moving(fp, version) {
             mark!("level 3: moving");
-            return self.recover(&geometry, Level::One, &first, Health::Newer).await.map(|()| None);
+            return self.recover_third(&geometry, bucket, &chain).await.map(|()| None);
         }
         Ok(Some(Looked::Absent(Absence { geometry, bucket, first })))
     }
@@ -295,19 +298,40 @@ impl<'a> Op<'a> {
                 }
                 // Nobody has published a newer version: whoever froze these slots is still at it, or gave up.
                 if self.backoff.is_long() && !seen.locked() {
-                    return self.repair(level, seen.at).await;
+                    self.repair(level, seen.at).await?;
                 }
-                self.wait_for(seen.at).await
+                let what = || format!("{level}: slots stand still, or are of a version above {}", geometry.version);
+                self.wait_for_words(seen, geometry.version, what).await
             }
             Health::Mixed => {
                 mark!("health: mixed");
-                self.wait_for(seen.at).await
+                let what = || format!("{level}: slots of different versions");
+                self.wait_for_words(seen, geometry.version, what).await
             }
             _ => {
                 mark!("health: locked");
                 self.wait_for(seen.at).await
             }
         }
+    }
+
+    /// A chain of level 3 in which entries stand still, or that is of a newer version.
+    pub(super) async fn recover_third(
+        &mut self,
+        geometry: &Geometry,
+        bucket: u64,
+        chain: &Chain3,
+    ) -> Result<(), IndexError> {
+        if self.table.sync(self.span(), self.pin.epoch()).await? || self.table.geometry().version > geometry.version {
+            return Ok(());
+        }
+        let at = geometry.bucket(Level::One, bucket);
+        if self.backoff.is_long() {
+            self.shard.rescue(self.table, &self.pin).repair(Level::One, bucket).await?;
+        }
+        let what = || format!("level 3 of bucket {bucket}: slots stand still, or are of a newer version");
+        self.unresolved(geometry.third(bucket), chain.trace(geometry.version), what)?;
+        self.wait_for(at).await
     }
 
     pub(super) fn third_candidates(&self, chain: &Chain3) -> Candidates {
@@ -347,7 +371,10 @@ impl<'a> Op<'a> {
             let ticket = batch.read(entry.ptr, entry.len as usize * block::UNIT);
             asked.push((candidate, entry.ptr, ticket));
         }
-        let mut done = batch.post().await?;
+        let mut done = match batch.post().await {
+            Ok(done) => done,
+            Err(error) => return Err(led_from(asked.first().map_or(RemotePtr::NULL, |(it, ..)| it.slot), error)),
+        };
         for (candidate, ptr, ticket) in asked {
             let buf = done.buf(ticket);
             let (buf, decoded) = match block::decode(&buf) {

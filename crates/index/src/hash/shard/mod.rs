@@ -15,12 +15,15 @@
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
 //! | `rescue` | what the dead leave under a lock | |
+//! | `stall` | bounds on waiting | |
 //! | `thaw` | splits that were begun by mistake | |
 //! | `level3` | single slots and chained nodes | 3.2.1 |
 //! | `published` | removal as published, for checkers to convict | 3.2 |
-//! | `walk` | every entry, for dumps and checks | |
+//! | `dump` | every key once | |
+//! | `walk` | every slot, for audits, recovery and drops | |
 
 pub mod bucket;
+mod dump;
 pub mod geometry;
 mod insert;
 mod level3;
@@ -30,6 +33,7 @@ mod published;
 mod rescue;
 pub mod slot;
 mod split;
+mod stall;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -253,10 +257,11 @@ pool_index!(Shard, Config, KIND, "shard", FORMAT, root: geometry::ROOT_LEN, Tabl
 impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.
     async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
-        if hit.first.as_ref().is_some_and(|first| !first.is_written()) {
+        if let Some(first) = hit.first.as_ref().filter(|first| !first.is_written()) {
             mark!("replace: bucket not settled");
             // The bucket is still being written by who splits its parent, and may be written once more.
-            self.wait_for(hit.slot).await?;
+            let version = self.table.geometry().version;
+            self.wait_for_words(first, version, || "a bucket of level 1 is written in part".to_owned()).await?;
             return Ok(false);
         }
         let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;

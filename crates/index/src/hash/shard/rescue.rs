@@ -18,6 +18,7 @@ use super::level3::{Chain3, NODE_LEN};
 use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp};
 use super::split::{steps, write_changes};
+use super::stall::led_from;
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::hand_on;
@@ -180,20 +181,20 @@ impl Rescue<'_> {
         let session = self.pin.session();
         let mut vigil = Vigil::default();
         while first_word(self.span(), at).await? & META != 0 {
-            match session.claim_covered(self.span(), lock_of(at)).await? {
+            let names = match session.claim_covered(self.span(), lock_of(at)).await? {
                 Claim::Taken(_) => {
                     mark!("rescue: new bucket released");
                     return Box::pin(self.put_right(geometry, level, child, None)).await;
                 }
-                Claim::Busy { names, .. }
-                    if vigil.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 =>
-                {
-                    let holder = farindex_pool::intent::holders(session, self.span(), at).await?;
-                    let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
-                    return Err(IndexError::Locked { at, waited_ms, holder });
-                }
-                _ => session.endpoint().sleep(Duration::from_micros(50)).await,
+                Claim::Busy { names, .. } => names,
+                Claim::Free | Claim::Unsteady => 0,
+            };
+            if vigil.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 {
+                let holder = farindex_pool::intent::holders(session, self.span(), at).await?;
+                let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
+                return Err(IndexError::Locked { at, waited_ms, holder });
             }
+            session.endpoint().sleep(Duration::from_micros(50)).await;
         }
         Ok(())
     }
@@ -208,7 +209,7 @@ impl Rescue<'_> {
             _ => None,
         });
         let asked: Vec<_> = frozen.map(|ptr| (ptr, batch.read(ptr, HEADER_LEN))).collect();
-        let mut done = batch.post().await?;
+        let mut done = batch.post().await.map_err(|error| led_from(now.at, error))?;
         let read = asked.into_iter().filter_map(|(ptr, ticket)| Some((ptr, Header::decode(done.buf(ticket).words())?)));
         Ok(read.collect())
     }

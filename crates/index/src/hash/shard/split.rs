@@ -20,6 +20,7 @@ use super::level3::Chain3;
 use super::lookup::Op;
 use super::rescue::lock_of;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
+use super::stall::{Stall, led_from};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
@@ -136,7 +137,7 @@ impl Op<'_> {
             }
             false => Vec::new(),
         };
-        let mut done = batch.post().await?;
+        let mut done = batch.post().await.map_err(|error| led_from(seen.at, error))?;
         let froze = known.learn(&mut done, &held);
         if done.old(lock) != word {
             mark!("split: lock lost");
@@ -191,6 +192,7 @@ impl Op<'_> {
         let span = self.pin.span();
         let version = now.version();
         // An update or an insert may have come in between: once more, until the bucket stands still.
+        let mut stall = Stall::default();
         loop {
             let mut batch = span.batch();
             let held = hold_still(&mut batch, &now, level, version);
@@ -200,8 +202,13 @@ impl Op<'_> {
             mark!("split: straggler frozen again");
             let read = batch.read(now.at, level.bytes());
             let mut done = batch.post().await?;
-            known.learn(&mut done, &held);
+            let froze = known.learn(&mut done, &held);
             now = Snapshot::new(now.at, done.buf(read));
+            // Others' updates change these words. If none does, the words are not what a locked bucket holds.
+            if !froze && stall.lasts(self.pin.session(), now.trace(u64::MAX)) {
+                let what = format!("{level}: a slot of bucket {bucket} cannot be made to stand still under the lock");
+                return Err(PoolError::Corrupt { at: now.at, what }.into());
+            }
         }
         self.learn_headers(&now, version, known, true).await?;
         let chain = match third {
@@ -232,7 +239,7 @@ impl Op<'_> {
                 asked.push((ptr, batch.read(ptr, HEADER_LEN)));
             }
         }
-        let mut done = batch.post().await?;
+        let mut done = batch.post().await.map_err(|error| led_from(now.at, error))?;
         for (ptr, ticket) in asked {
             let what = "a block's header makes no sense";
             let corrupt = || IndexError::from(PoolError::Corrupt { at: ptr, what: what.to_owned() });
@@ -417,7 +424,7 @@ impl Op<'_> {
             let mut word = word;
             // Level 3 is for hard luck, so it is handled entry by entry.
             while let Slot::Live(entry) = Slot::decode(word) {
-                let header = span.read(entry.ptr, HEADER_LEN).await?;
+                let header = span.read(entry.ptr, HEADER_LEN).await.map_err(|error| led_from(at, error))?;
                 let Some(header) = Header::decode(header.words()) else { break };
                 if !moves(geometry.sid(header.hash.bits(), version), version) {
                     break;
@@ -472,6 +479,7 @@ impl Op<'_> {
             !snapshot.locked() && snapshot.word(LOCK_SLOT) & !META != 0 && version < geometry.version
         };
         let exists = |snapshot: &Snapshot| snapshot.slots().all(|(_, slot)| slot != Slot::Unwritten);
+        let (wanted, trace) = (seen.at, seen.trace(geometry.version));
         let (mut at, mut snapshot) = if exists(&seen) {
             (bucket, seen)
         } else {
@@ -479,7 +487,11 @@ impl Op<'_> {
                 Some(parent) => parent,
                 None => match self.nearest_ancestor(geometry, level, bucket).await? {
                     Some(found) => found,
-                    None => return self.wait_for(seen.at).await,
+                    None => {
+                        let what = || format!("{level}: bucket {bucket} and all that it is split from are not written");
+                        self.unresolved(wanted, trace, what)?;
+                        return self.wait_for(wanted).await;
+                    }
                 },
             }
         };
@@ -488,6 +500,11 @@ impl Op<'_> {
                 snapshot.slots().any(|(_, slot)| matches!(slot, Slot::Fresh(of, _) if of != snapshot.version()));
             if !usable(&snapshot) || mixed {
                 // Somebody is splitting it, or has: look again from the beginning.
+                if !snapshot.locked() {
+                    let what =
+                        || format!("{level}: bucket {bucket} is not written whole, though bucket {at} was split");
+                    self.unresolved(wanted, trace ^ snapshot.trace(geometry.version), what)?;
+                }
                 return self.wait_for(snapshot.at).await;
             }
             let version = snapshot.version();

@@ -27,6 +27,10 @@ use std::time::Duration;
 /// How many lookups of young buckets in a row must find them split before a worker stops to read the parents along.
 const SPECULATION: u32 = 64;
 
+/// So many READs in a row that show no root are no accident: a READ that is posted after another one has shown the newer
+/// version shows the pointer that goes with it, so no more mix the two than are in flight together.
+const TORN: u32 = 4096;
+
 /// One table, as one worker sees it.
 pub struct Table {
     root: RemotePtr,
@@ -49,6 +53,8 @@ pub struct Table {
     speculation: Cell<u32>,
     /// The pool was full when the table was to grow; at this count it may try again.
     grow_at: Cell<u64>,
+    /// READs in a row that showed no root.
+    torn: Cell<u32>,
     /// Somebody resizes: the root's word, and when it was looked at last.
     resizing: Cell<Option<(u64, Duration)>>,
 }
@@ -114,7 +120,8 @@ impl Table {
                 words = span.read(root, ROOT_LEN).await?;
             }
         }
-        let geometry = Geometry::parse(words.words()).ok_or_else(|| corrupt_root(root))?;
+        let geometry = Geometry::parse(words.words()).filter(|geometry| geometry.lies_on(root.node()));
+        let geometry = geometry.ok_or_else(|| corrupt_root(root))?;
         let table = Table {
             root,
             seal,
@@ -129,6 +136,7 @@ impl Table {
             checked: Cell::new(epoch),
             speculation: Cell::new(SPECULATION),
             grow_at: Cell::new(0),
+            torn: Cell::new(0),
             resizing: Cell::new(None),
         };
         table.learn(words.words())?;
@@ -229,9 +237,10 @@ impl Table {
         }
         let known = self.geometry.borrow().version;
         if state.version() > known {
-            let Some(geometry) = Geometry::parse(words) else {
+            let Some(geometry) = Geometry::parse(words).filter(|geometry| geometry.lies_on(self.root.node())) else {
                 self.budget.set(0);
-                return Ok(false);
+                self.torn.set(self.torn.get() + 1);
+                return if self.torn.get() < TORN { Ok(false) } else { Err(corrupt_root(self.root)) };
             };
             *self.geometry.borrow_mut() = Rc::new(geometry);
             self.speculation.set(SPECULATION);
@@ -239,6 +248,7 @@ impl Table {
             // Somebody resizes, or has given up.
             Rc::make_mut(&mut self.geometry.borrow_mut()).state = state;
         }
+        self.torn.set(0);
         let count = words.get(1).copied().unwrap_or_default();
         let count = if count > i64::MAX as u64 { 0 } else { count };
         let added = count.saturating_sub(self.count.replace(count));

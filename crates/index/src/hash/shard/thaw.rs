@@ -38,6 +38,8 @@ impl Op<'_> {
             } else {
                 mark!("split: thawed what was split already");
                 self.repair(level, at).await?;
+                let what = || format!("{level}: slots stand still that nothing makes live");
+                self.unresolved(at, now.trace(now.version()), what)?;
             }
         }
     }

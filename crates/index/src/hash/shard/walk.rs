@@ -1,9 +1,9 @@
-//! Every entry of an index: for dumps, audits and drops.
+//! Every slot of an index: for audits, recovery and drops.
 //!
-//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a later
-//! segment, so a walk beside working clients meets every key that was there all the time at least once; a key that is
-//! moved, or removed and inserted again, it may meet twice. Each step is pinned on its own, so that a long walk holds up
-//! nobody's memory.
+//! They go through the segments in order, and within a segment through its levels. An entry only ever moves to a later
+//! segment, so they meet every key that was there all the time at least once; a key that is moved, or removed and inserted
+//! again, they may meet twice, and an audit beside other clients counts it once. Each step is pinned on its own, so that a
+//! long one holds up nobody's memory. Who wants each key once goes by [classes](super::dump).
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
@@ -11,13 +11,13 @@ use super::level3::{Chain3, NODE_LEN};
 use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
 use super::{Shard, geometry};
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::IndexError;
+use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::upkeep::{bear, find_twins, outlast, read_blocks};
-use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Vigil};
+use farindex_pool::{IndexInfo, Pin, Vigil};
 use std::rc::Rc;
 
 /// Buckets that one step reads.
@@ -41,12 +41,22 @@ struct Met {
     word: u64,
 }
 
+/// An entry that an audit has met.
+struct MetEntry {
+    hash: u64,
+    ptr: RemotePtr,
+    level: usize,
+    bytes: u64,
+}
+
 /// One step of a walk.
 #[derive(Default)]
 struct Step {
     met: Vec<Met>,
     /// Nodes of level 3.
     nodes: Vec<RemotePtr>,
+    /// Where chains of level 3 cannot be followed.
+    broken: Vec<(RemotePtr, String)>,
     /// Locked buckets.
     locked: Vec<RemotePtr>,
     /// Buckets that break S5: they hold dead slots that their latest recycling would have used.
@@ -87,8 +97,9 @@ async fn read_step(
         let words = span.read(geometry.third(first), count as usize * 8).await?;
         for (i, word) in words.words().iter().enumerate().filter(|(_, word)| **word & !META != 0) {
             let bucket = first + i as u64;
-            let chain = Chain3::read(span, geometry.third(bucket), *word).await?;
+            let chain = Chain3::follow(span, geometry.third(bucket), *word).await?;
             step.nodes.extend(&chain.nodes);
+            step.broken.extend(chain.broken.clone());
             let met = |(slot, word): &(RemotePtr, u64)| Met { level, bucket, version: 0, slot: *slot, word: *word };
             step.met.extend(chain.words().iter().map(met));
         }
@@ -126,56 +137,8 @@ async fn read_step(
 }
 
 impl Shard {
-    /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
-    pub async fn for_each(
-        &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        let mut seen = 0;
-        for table in &self.tables {
-            let mut geometry = self.current(table).await?;
-            let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
-            while let Some(part) = left.pop_front() {
-                let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-                let step = read_step(&pin, &geometry, part).await?;
-                let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
-                    Slot::Live(entry) => Some((entry.ptr, entry.len)),
-                    // Being moved: it is here or in a later segment. Its length is in its header.
-                    Slot::Frozen(_, ptr) => Some((ptr, 1)),
-                    _ => None,
-                });
-                let live: Vec<_> = live.collect();
-                let mut found = Vec::new();
-                for part in live.chunks(64) {
-                    for (buf, (ptr, _)) in read_blocks(pin.span(), part).await?.into_iter().zip(part) {
-                        let Decoded::Sound(_, key, value) = block::decode(&buf) else {
-                            let what = "the key-value block has a wrong checksum".to_owned();
-                            damaged(Damage { at: *ptr, what })?;
-                            continue;
-                        };
-                        let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                        found.push((key, Value::fetched(buf, value)));
-                    }
-                }
-                drop(pin);
-                for (key, value) in found {
-                    each(&key, value).await?;
-                    seen += 1;
-                }
-                if left.is_empty() {
-                    // Entries may have moved on to segments that have come since.
-                    let newer = self.current(table).await?;
-                    left.extend(steps(&newer, geometry.segments().len()));
-                    geometry = newer;
-                }
-            }
-        }
-        Ok(seen)
-    }
-
     /// The directory as the root has it now.
-    async fn current(&self, table: &Table) -> Result<Rc<Geometry>, IndexError> {
+    pub(super) async fn current(&self, table: &Table) -> Result<Rc<Geometry>, IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Scan))?;
         table.sync(pin.span(), pin.epoch()).await?;
         Ok(table.geometry())
@@ -187,7 +150,7 @@ impl Shard {
         let mut report = IndexAudit::default();
         FIGURES.iter().for_each(|name| report.count(name, 0));
         let mut problems = Problems::default();
-        let mut hashes: Vec<(u64, RemotePtr)> = Vec::new();
+        let mut met: Vec<MetEntry> = Vec::new();
         let nodes = self.session.pool().nodes();
         for (table, node) in self.tables.iter().zip(nodes) {
             if table.root().node() != node {
@@ -210,20 +173,26 @@ impl Shard {
                     report.index_bytes += NODE_LEN as u64;
                     audit.reach(*node, NODE_LEN as u64, "a node of level 3");
                 }
+                for (at, what) in &step.broken {
+                    problems.add(format!("the slot at {at}: {what}"));
+                }
                 for at in step.locked.iter().filter(|_| alone) {
                     problems.add(format!("the bucket at {at} is locked, and no client is there to release it"));
                 }
                 for at in step.half_recycled.iter().filter(|_| alone) {
                     problems.add(format!("the bucket at {at} holds dead slots that its latest recycling left out"));
                 }
-                for met in step.met.chunks(64) {
-                    self.audit_entries(&pin, &geometry, met, alone, audit, &mut report, &mut problems, &mut hashes)
+                for part in step.met.chunks(64) {
+                    self.audit_entries(&pin, &geometry, part, alone, audit, &mut report, &mut problems, &mut met)
                         .await?;
                 }
             }
         }
         if alone {
+            let hashes = met.iter().map(|entry| (entry.hash, entry.ptr)).collect();
             find_twins(&self.session, hashes, &mut problems).await?;
+        } else {
+            self.count_once(met, &mut report).await?;
         }
         report.problems = problems.into_vec();
         Ok(report)
@@ -239,7 +208,7 @@ impl Shard {
         audit: &mut Audit,
         report: &mut IndexAudit,
         problems: &mut Problems,
-        hashes: &mut Vec<(u64, RemotePtr)>,
+        entries: &mut Vec<MetEntry>,
     ) -> Result<(), IndexError> {
         let span = pin.span();
         let mut live = Vec::new();
@@ -257,7 +226,7 @@ impl Shard {
                     }
                 }
                 // Its sid and its length are gone; its block tells them.
-                Slot::Frozen(fp, ptr) if alone => live.push((met, Entry { fp, sid: 0, len: 0, ptr })),
+                Slot::Frozen(fp, ptr) => live.push((met, Entry { fp, sid: 0, len: 0, ptr })),
                 Slot::Unknown => problems.add(format!("the slot at {} holds {:#018x}", met.slot, met.word)),
                 Slot::Unwritten if alone && met.level < 3 => {
                     problems.add(format!("the slot at {} of a bucket in use was never written", met.slot));
@@ -265,6 +234,13 @@ impl Shard {
                 _ => {}
             }
         }
+        live.retain(|(met, entry)| match self.unreadable(entry.ptr, entry.len.max(1) as usize * UNIT) {
+            Some(what) => {
+                problems.add(format!("the slot at {} points to {what}", met.slot));
+                false
+            }
+            None => true,
+        });
         let blocks: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len.max(1))).collect();
         let bufs = read_blocks(span, &blocks).await?;
         for ((met, entry), buf) in live.into_iter().zip(bufs) {
@@ -289,7 +265,34 @@ impl Shard {
             report.count(LEVELS[met.level.clamp(1, 3) - 1], 1);
             report.block_bytes += header.block_len() as u64;
             audit.reach(entry.ptr, header.block_len() as u64, "a block");
-            hashes.push((header.hash.bits(), entry.ptr));
+            let (hash, bytes) = (header.hash.bits(), header.block_len() as u64);
+            entries.push(MetEntry { hash, ptr: entry.ptr, level: met.level, bytes });
+        }
+        Ok(())
+    }
+
+    /// Beside other clients a key may have been met where it was and where it is now: it counts once.
+    async fn count_once(&self, mut entries: Vec<MetEntry>, report: &mut IndexAudit) -> Result<(), IndexError> {
+        entries.sort_by_key(|entry| entry.hash);
+        for same in entries.chunk_by(|one, two| one.hash == two.hash).filter(|same| same.len() > 1) {
+            let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+            // Their blocks may be gone by now, and others there; but two keys of one hash are a rarity.
+            let blocks: Vec<_> = same.iter().map(|entry| (entry.ptr, 1)).collect();
+            let bufs = read_blocks(pin.span(), &blocks).await?;
+            let mut keys = std::collections::BTreeSet::new();
+            for (entry, buf) in same.iter().zip(bufs) {
+                if let Decoded::Sound(header, key, _) = block::decode(&buf)
+                    && header.hash.bits() == entry.hash
+                {
+                    keys.insert(buf.bytes().get(key).unwrap_or_default().to_vec());
+                }
+            }
+            // What lies furthest back was met last.
+            for entry in same.iter().rev().skip(keys.len().max(1)) {
+                report.entries -= 1;
+                report.figures.entry(LEVELS[entry.level.clamp(1, 3) - 1]).and_modify(|count| *count -= 1);
+                report.block_bytes -= entry.bytes;
+            }
         }
         Ok(())
     }

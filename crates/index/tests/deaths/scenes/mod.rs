@@ -1,6 +1,7 @@
 //! What no seed brings about, set up by hand: slots that stand still although nobody splits, and locks of the living where
 //! somebody puts right what the dead have left.
 
+mod damage;
 mod full;
 mod walks;
 

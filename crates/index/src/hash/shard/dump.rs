@@ -1,0 +1,572 @@
+//! Every key once: a walk goes through classes of hashes, and looks one class up after the other.
+//!
+//! A *class* is what belongs to one level-1 bucket under one version. Classes of one version do not overlap, and a resize cuts
+//! each in two. Invariants: a key is handed out only in the step of its class, so at most once; a class is read by the rules of a
+//! lookup, in the order in which entries move (level 3 before level 1, a bucket before those that are split off from it), so a
+//! key that is there all the time is met; nothing is handed out before its class has been read whole. docs/protocols/shard.md
+//! ("Walks") argues why. The keys of level 2 lie anywhere, so those of a group of classes are collected ahead of it, and each is
+//! looked up by itself in the step of its class.
+
+use super::Shard;
+use super::bucket::{Level, Snapshot};
+use super::geometry::Geometry;
+use super::level3::Chain3;
+use super::lookup::{Looked, Op};
+use super::slot::Slot;
+use super::stall::Stall;
+use super::table::Table;
+use crate::audit::{Damage, OnDamage};
+use crate::block::{self, Decoded, Header, UNIT};
+use crate::keyhash::KeyHash;
+use crate::marks::mark;
+use crate::upkeep::read_blocks;
+use crate::{IndexError, Value};
+use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
+use farindex_pool::{Pin, PoolError};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Classes that one step reads together.
+const STEP: u64 = 16;
+/// Classes whose keys of level 2 are collected together: at most eight keys for each.
+const GROUP: u64 = 1 << 16;
+/// Level-2 buckets that one step reads.
+const SECONDS: u64 = 128;
+
+/// What is in the way of some classes is waited for so long at first, and twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_micros(10);
+
+/// Classes `first..end` of a version.
+#[derive(Clone, Copy)]
+struct Classes {
+    first: u64,
+    end: u64,
+    version: u64,
+}
+
+/// A slot that leads to a block.
+struct Lead {
+    slot: RemotePtr,
+    word: u64,
+    ptr: RemotePtr,
+    units: u64,
+    /// "slot 3 of level-1 bucket 17".
+    name: String,
+}
+
+/// A block that was read.
+struct Found {
+    ptr: RemotePtr,
+    header: Header,
+    key: Range<usize>,
+    value: Range<usize>,
+    buf: Buf,
+}
+
+/// A key that was met in level 2.
+struct Second {
+    hash: KeyHash,
+    key: Vec<u8>,
+    /// Its block.
+    ptr: RemotePtr,
+}
+
+/// A class as it was read: what leads to its entries, in the order of moves.
+struct ClassRead {
+    leads: Vec<Lead>,
+    /// Why a lookup would not conclude anything yet.
+    blocked: Option<Blocked>,
+    /// Words that no client writes, and links that lead nowhere.
+    damage: Vec<Damage>,
+}
+
+/// What is in the way of a class.
+struct Blocked {
+    at: RemotePtr,
+    /// Changes when others make progress.
+    trace: u64,
+    what: String,
+    /// The bucket that stands in the way, if it is not just one that is not written.
+    bucket: Option<u64>,
+    /// What was read of the class's own bucket.
+    own: Snapshot,
+}
+
+/// One walk through one table.
+struct Walk<'a, 'd> {
+    shard: &'a Shard,
+    table: &'a Table,
+    damaged: OnDamage<'d>,
+    /// Keys met in level 2, by the bucket of their class under the version of the group.
+    seconds: BTreeMap<u64, Vec<Second>>,
+    /// Classes in whose way something is, and since when.
+    stalls: BTreeMap<(u64, u64), Stall>,
+}
+
+/// Keys and values of some classes.
+type Pairs = BTreeMap<Vec<u8>, Value>;
+
+impl Shard {
+    /// Calls `each` with every key and value.
+    pub async fn for_each(
+        &self,
+        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        let mut seen = 0;
+        for table in &self.tables {
+            let (seconds, stalls) = Default::default();
+            let mut walk = Walk { shard: self, table, damaged: &mut *damaged, seconds, stalls };
+            let geometry = self.current(table).await?;
+            let (version, buckets) = (geometry.version, geometry.buckets(geometry.version));
+            for first in (0..buckets).step_by(GROUP as usize) {
+                let group = Classes { first, end: (first + GROUP).min(buckets), version };
+                walk.collect_seconds(group).await?;
+                let mut open = vec![group];
+                let mut pause = FIRST_PAUSE;
+                while !open.is_empty() {
+                    let mut late = Vec::new();
+                    while let Some(classes) = open.pop() {
+                        let pairs = walk.step(classes, group, &mut open, &mut late).await?;
+                        for (key, value) in pairs {
+                            each(&key, value).await?;
+                            seen += 1;
+                        }
+                        self.reclaim().await?;
+                    }
+                    if !late.is_empty() {
+                        // All that is in somebody's way is waited for together.
+                        self.session.endpoint().sleep(pause).await;
+                        pause = (pause * 2).min(self.session.pool().lease() / 64);
+                    }
+                    open = late;
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Can these bytes be read at all? If not, what is wrong with the pointer.
+    pub(super) fn unreadable(&self, ptr: RemotePtr, len: usize) -> Option<String> {
+        let pool = self.session.pool();
+        if ptr.node().index() >= pool.nodes().len() {
+            return Some(format!("memory node {}, which does not exist", ptr.node()));
+        }
+        let geometry = pool.geometry(ptr.node());
+        let inside = geometry.chunk_of(ptr).is_some() && ptr.offset() + len as u64 <= geometry.end();
+        (!inside).then(|| format!("{len} bytes at {ptr}, outside of all chunks"))
+    }
+}
+
+impl Walk<'_, '_> {
+    /// Reads the first of these classes, puts the others back into `open`, and those in whose way something is into `late`.
+    async fn step(
+        &mut self,
+        classes: Classes,
+        group: Classes,
+        open: &mut Vec<Classes>,
+        late: &mut Vec<Classes>,
+    ) -> Result<Pairs, IndexError> {
+        let Classes { first, end, version } = classes;
+        let pin = self.shard.session.pin(self.shard.session.span(OpKind::Scan))?;
+        if !self.table.is_checked(pin.epoch()) {
+            self.table.sync(pin.span(), pin.epoch()).await?;
+        }
+        let geometry = self.table.geometry();
+        if geometry.version > version {
+            mark!("walk: classes cut in two");
+            let half = geometry.buckets(version);
+            open.push(Classes { first: first + half, end: end + half, version: version + 1 });
+            open.push(Classes { first, end, version: version + 1 });
+            return Ok(Pairs::new());
+        }
+        let last = end.min(first + STEP);
+        if last < end {
+            open.push(Classes { first: last, end, version });
+        }
+        let (mut pairs, mut damaged) = (Pairs::new(), Vec::new());
+        let numbers: Vec<u64> = (first..last).collect();
+        for (class, read) in numbers.iter().zip(self.read_classes(&pin, &geometry, &numbers).await?) {
+            let home = |header: &Header| geometry.home(header.hash.bits(), version) == *class;
+            let given_up = match read.blocked {
+                None => None,
+                Some(blocked) => match self.unblock(&pin, &geometry, *class, blocked).await? {
+                    None => {
+                        mark!("walk: a class waits");
+                        late.push(Classes { first: *class, end: class + 1, version });
+                        continue;
+                    }
+                    damage => {
+                        damaged.push(*class);
+                        damage
+                    }
+                },
+            };
+            let Some((found, damage)) = self.read_leads(&pin, read.leads, given_up.is_some()).await? else {
+                late.push(Classes { first: *class, end: class + 1, version });
+                continue;
+            };
+            read.damage.into_iter().chain(given_up).chain(damage).try_for_each(&mut *self.damaged)?;
+            for Found { key, value, buf, .. } in found.into_iter().filter(|found| home(&found.header)) {
+                let key = buf.bytes().get(key).unwrap_or_default().to_vec();
+                pairs.insert(key, Value::fetched(buf, value));
+            }
+        }
+        drop(pin);
+        for class in first..last {
+            self.look_up_seconds(class, &geometry, group, late, &damaged, &mut pairs).await?;
+        }
+        Ok(pairs)
+    }
+
+    /// Reads classes, and what they are yet to be split off from.
+    async fn read_classes(
+        &mut self,
+        pin: &Pin<'_>,
+        geometry: &Geometry,
+        classes: &[u64],
+    ) -> Result<Vec<ClassRead>, IndexError> {
+        let mut all = Vec::new();
+        for (class, own) in classes.iter().zip(read_buckets(pin.span(), geometry, classes).await?) {
+            let mut of = *class;
+            let (mut chain, mut bucket) = own;
+            let mut above = None;
+            // One that is not written whole has yet to be split off.
+            while !bucket.is_written() {
+                let Some(parent) = geometry.parent(of) else { break };
+                of = parent;
+                let read = read_buckets(pin.span(), geometry, &[parent]).await?;
+                let Some((third, first)) = read.into_iter().next() else { break };
+                let child = std::mem::replace(&mut bucket, first);
+                above.get_or_insert(child);
+                chain = third;
+            }
+            let again = match bucket.is_written() && bucket.version() < geometry.version {
+                // It may have been split while it was read: then its version has changed by now.
+                true => Some(pin.span().read(bucket.at, Level::Two.bytes()).await?),
+                false => None,
+            };
+            let again = again.map(|words| Snapshot::new(bucket.at, words));
+            all.push(judge(geometry, *class, of, &chain, bucket, above, again));
+        }
+        Ok(all)
+    }
+
+    /// Does what a lookup does about what is in its way. After two leases of the same it is damage.
+    async fn unblock(
+        &mut self,
+        pin: &Pin<'_>,
+        geometry: &Geometry,
+        class: u64,
+        blocked: Blocked,
+    ) -> Result<Option<Damage>, IndexError> {
+        let Blocked { at, mut trace, mut what, bucket, own } = blocked;
+        let session = &self.shard.session;
+        if self.table.sync(pin.span(), pin.epoch()).await? {
+            return Ok(None);
+        }
+        let stall = self.stalls.entry((class, geometry.version)).or_default();
+        let began = stall.begun();
+        if let Some(bucket) = bucket.filter(|_| began) {
+            let rescue = self.shard.rescue(self.table, pin);
+            let first = pin.span().read(at, 8).await?.words().first().copied().unwrap_or_default();
+            let done = if first & super::slot::META != 0 {
+                rescue.look_after(at).await.map(|busy| {
+                    if let Some((lock, names)) = busy {
+                        (trace, what) = (names, format!("level 1: the bucket at {lock} stays locked"));
+                    }
+                })
+            } else if own.version() == geometry.version && own.is_written() {
+                rescue.repair(Level::One, bucket).await
+            } else {
+                // The split that is due, and that somebody has begun.
+                let pin = session.pin(session.span(OpKind::Scan))?;
+                let mut op = Op::new(self.shard, self.table, pin, KeyHash::from_bits(class), &[]);
+                op.split_towards(geometry, Level::One, class, own, None).await
+            };
+            match done {
+                Ok(()) => {}
+                Err(IndexError::Pool(PoolError::Corrupt { what: why, .. })) => what = format!("{what} ({why})"),
+                Err(IndexError::Locked { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(stall.lasts(session, trace ^ at.to_bits()).then_some(Damage { at, what }))
+    }
+
+    /// Reads the blocks that slots lead to. What cannot be read is damage; `None` if a slot has changed meanwhile, so that its
+    /// class is to be read again. Where a class was given up, its frozen entries count for what they are.
+    async fn read_leads(
+        &mut self,
+        pin: &Pin<'_>,
+        leads: Vec<Lead>,
+        given_up: bool,
+    ) -> Result<Option<(Vec<Found>, Vec<Damage>)>, IndexError> {
+        let (mut found, mut damage) = (Vec::new(), Vec::new());
+        for part in leads.chunks(64) {
+            let mut batch = pin.span().block_batch();
+            let mut asked = Vec::new();
+            for lead in part {
+                let len = lead.units as usize * UNIT;
+                match self.shard.unreadable(lead.ptr, len) {
+                    Some(what) => {
+                        damage.push(Damage { at: lead.slot, what: format!("{} points to {what}", lead.name) });
+                    }
+                    None => asked.push((lead, batch.read(lead.ptr, len))),
+                }
+            }
+            let mut done = batch.post().await?;
+            let bufs: Vec<_> = asked.into_iter().map(|(lead, ticket)| (lead, done.buf(ticket))).collect();
+            drop(done);
+            for (lead, mut buf) in bufs {
+                if let Decoded::Longer(len) = block::decode(&buf)
+                    && self.shard.unreadable(lead.ptr, len).is_none()
+                {
+                    buf = match pin.span().read(lead.ptr, len).await {
+                        Err(FabricError::OutOfBounds { .. } | FabricError::TooLong { .. }) => buf,
+                        read => read?,
+                    };
+                }
+                match block::decode(&buf) {
+                    Decoded::Sound(header, key, value) => found.push(Found { ptr: lead.ptr, header, key, value, buf }),
+                    _ => {
+                        let now = pin.span().read(lead.slot, 8).await?.words().first().copied().unwrap_or_default();
+                        if Slot::decode(now) != Slot::decode(lead.word) && !given_up {
+                            return Ok(None);
+                        }
+                        let what = format!("{} points to {}, where no sound key-value block is", lead.name, lead.ptr);
+                        damage.push(Damage { at: lead.ptr, what });
+                    }
+                }
+            }
+        }
+        Ok(Some((found, damage)))
+    }
+
+    /// Collects the keys that lie in level 2 and belong to these classes.
+    async fn collect_seconds(&mut self, group: Classes) -> Result<(), IndexError> {
+        self.seconds.clear();
+        let (mut from, mut geometry) = (0, self.shard.current(self.table).await?);
+        loop {
+            // What is split off while this goes on lies further back.
+            let buckets = geometry.buckets(geometry.version);
+            while from < buckets {
+                let end = buckets.min(from + SECONDS);
+                self.collect_from(&geometry, from..end, group).await?;
+                from = end;
+            }
+            geometry = self.shard.current(self.table).await?;
+            if geometry.buckets(geometry.version) == buckets {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn collect_from(
+        &mut self,
+        geometry: &Geometry,
+        buckets: Range<u64>,
+        group: Classes,
+    ) -> Result<(), IndexError> {
+        let pin = self.shard.session.pin(self.shard.session.span(OpKind::Scan))?;
+        let mut batch = pin.span().batch();
+        let asked: Vec<_> = buckets
+            .map(|bucket| {
+                let at = geometry.bucket(Level::Two, bucket);
+                (bucket, at, batch.read(at, Level::Two.bytes()))
+            })
+            .collect();
+        let mut done = batch.post().await?;
+        let (mut leads, mut damage) = (Vec::new(), Vec::new());
+        for (bucket, at, ticket) in asked {
+            let snapshot = Snapshot::new(at, done.buf(ticket));
+            leads_of(&snapshot, &format!("level-2 bucket {bucket}"), true, &mut leads, &mut damage);
+            if geometry.made_at(bucket) == 0 && !snapshot.is_written() {
+                let what = format!("level-2 bucket {bucket} is not written, though it was made with the table");
+                damage.push(Damage { at, what });
+            }
+        }
+        drop(done);
+        if let Some((found, more)) = self.read_leads(&pin, leads, true).await? {
+            for Found { ptr, header, key, buf, .. } in found {
+                let home = geometry.home(header.hash.bits(), group.version);
+                if (group.first..group.end).contains(&home) {
+                    let key = buf.bytes().get(key).unwrap_or_default().to_vec();
+                    self.seconds.entry(home).or_default().push(Second { hash: header.hash, key, ptr });
+                }
+            }
+            damage.extend(more);
+        }
+        drop(pin);
+        // Other groups come by here as well.
+        if group.first == 0 {
+            damage.into_iter().try_for_each(&mut *self.damaged)?;
+        }
+        Ok(())
+    }
+
+    /// Looks up those of a class's keys that were met in level 2, and not in another level meanwhile. In a class that was given up
+    /// no lookup comes to an end: what was met has to do.
+    #[allow(clippy::too_many_arguments)]
+    async fn look_up_seconds(
+        &mut self,
+        class: u64,
+        geometry: &Geometry,
+        group: Classes,
+        late: &[Classes],
+        damaged: &[u64],
+        pairs: &mut Pairs,
+    ) -> Result<(), IndexError> {
+        if late.iter().any(|waits| (waits.first..waits.end).contains(&class)) {
+            return Ok(());
+        }
+        let Some(keys) = self.seconds.remove(&(geometry.home(class, group.version))) else { return Ok(()) };
+        let (mine, others): (Vec<_>, Vec<_>) =
+            keys.into_iter().partition(|second| geometry.home(second.hash.bits(), geometry.version) == class);
+        if !others.is_empty() {
+            self.seconds.insert(geometry.home(class, group.version), others);
+        }
+        for Second { key, ptr, .. } in mine {
+            if pairs.contains_key(&key) {
+                continue;
+            }
+            mark!("walk: a key of level 2");
+            let (hash, table, pin) = self.shard.begin(OpKind::Scan, &key)?;
+            if damaged.contains(&class) {
+                let Some(buf) = read_blocks(pin.span(), &[(ptr, 1)]).await?.pop() else { continue };
+                if let Decoded::Sound(_, of, value) = block::decode(&buf)
+                    && buf.bytes().get(of) == Some(&key[..])
+                {
+                    pairs.insert(key, Value::fetched(buf, value));
+                }
+                continue;
+            }
+            let mut op = Op::new(self.shard, table, pin, hash, &key);
+            op.look_at_root().await?;
+            let looked = op.look(&mut None).await;
+            drop(op);
+            match looked {
+                Ok(Looked::Hit(hit)) => drop(pairs.insert(key, Value::fetched(hit.buf, hit.value))),
+                Ok(Looked::Absent(_)) => {}
+                Err(IndexError::Pool(PoolError::Corrupt { at, what })) => (self.damaged)(Damage { at, what })?,
+                Err(error @ IndexError::Locked { at, .. }) => {
+                    (self.damaged)(Damage { at, what: error.to_string() })?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Level 3 and then level 1 of these buckets, each in one batch; an entry moves that way.
+async fn read_buckets(
+    span: &Span,
+    geometry: &Geometry,
+    buckets: &[u64],
+) -> Result<Vec<(Chain3, Snapshot)>, IndexError> {
+    let mut batch = span.batch();
+    let thirds: Vec<_> = buckets.iter().map(|bucket| batch.read(geometry.third(*bucket), 8)).collect();
+    let mut done = batch.post().await?;
+    let words: Vec<_> = thirds.into_iter().map(|ticket| done.buf(ticket).words().first().copied()).collect();
+    drop(done);
+    let mut chains = Vec::new();
+    for (bucket, word) in buckets.iter().zip(words) {
+        chains.push(Chain3::follow(span, geometry.third(*bucket), word.unwrap_or_default()).await?);
+    }
+    let mut batch = span.batch();
+    let firsts: Vec<_> = buckets
+        .iter()
+        .map(|bucket| {
+            let at = geometry.bucket(Level::One, *bucket);
+            (at, batch.read(at, Level::One.bytes()))
+        })
+        .collect();
+    let mut done = batch.post().await?;
+    let firsts = firsts.into_iter().map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
+    Ok(chains.into_iter().zip(firsts).collect())
+}
+
+/// Adds what the slots of a bucket lead to, and words that no client writes.
+fn leads_of(bucket: &Snapshot, name: &str, frozen: bool, leads: &mut Vec<Lead>, damage: &mut Vec<Damage>) {
+    for (i, slot) in bucket.slots() {
+        let (at, word) = (bucket.slot(i), bucket.word(i));
+        lead_of(at, word, slot, || format!("slot {i} of {name}"), frozen, leads, damage);
+        if let Slot::Link(_) = slot {
+            damage.push(Damage { at, what: format!("slot {i} of {name} holds {word:#018x}") });
+        }
+    }
+}
+
+fn lead_of(
+    at: RemotePtr,
+    word: u64,
+    slot: Slot,
+    name: impl Fn() -> String,
+    frozen: bool,
+    leads: &mut Vec<Lead>,
+    damage: &mut Vec<Damage>,
+) {
+    match slot {
+        Slot::Live(entry) => {
+            leads.push(Lead { slot: at, word, ptr: entry.ptr, units: entry.len, name: name() });
+        }
+        Slot::Frozen(_, ptr) if frozen => leads.push(Lead { slot: at, word, ptr, units: 1, name: name() }),
+        Slot::Unknown => damage.push(Damage { at, what: format!("{} holds {word:#018x}", name()) }),
+        _ => {}
+    }
+}
+
+/// What was read of a class: `of` is the bucket that its entries should lie in, `child` its own one where that is not written,
+/// `again` a later READ of the version.
+fn judge(
+    geometry: &Geometry,
+    class: u64,
+    of: u64,
+    chain: &Chain3,
+    bucket: Snapshot,
+    child: Option<Snapshot>,
+    again: Option<Snapshot>,
+) -> ClassRead {
+    let version = bucket.version();
+    let what = if !bucket.is_written() {
+        Some((None, format!("level-1 bucket {class} and all that it is split from are not written whole")))
+    } else if bucket.locked() {
+        Some((Some(of), format!("level-1 bucket {of} stays locked")))
+    } else if version <= geometry.version && geometry.home(class, version) != of {
+        Some((None, format!("level-1 bucket {class} is not written whole, though bucket {of} was split")))
+    } else if again.is_some_and(|again| again.locked() || again.version() != version)
+        || version > geometry.version
+        || !bucket.is_settled(version, geometry.side(of, version))
+        || !chain.is_settled(version)
+    {
+        Some((Some(of), format!("slots of level-1 bucket {of} stand still, or are of different versions")))
+    } else {
+        None
+    };
+    let trace = bucket.trace(geometry.version) ^ chain.trace(geometry.version);
+    let trace = child.as_ref().map_or(trace, |child| trace.rotate_left(1) ^ child.trace(geometry.version));
+    let given_up = what.is_some();
+    let (mut leads, mut damage) = (Vec::new(), Vec::new());
+    for (i, (at, word)) in chain.words().iter().enumerate() {
+        let name = || format!("slot {i} of level 3 of bucket {of}");
+        lead_of(*at, *word, Slot::decode(*word), name, given_up, &mut leads, &mut damage);
+    }
+    if let Some((at, what)) = &chain.broken {
+        damage.push(Damage { at: *at, what: format!("level 3 of bucket {of}: {what}") });
+    }
+    leads_of(&bucket, &format!("level-1 bucket {of}"), given_up, &mut leads, &mut damage);
+    if let Some(child) = &child {
+        leads_of(child, &format!("level-1 bucket {class}"), given_up, &mut leads, &mut damage);
+    }
+    let own_at = geometry.bucket(Level::One, class);
+    let blocked = what.map(|(stands, what)| Blocked {
+        at: if stands.is_some() { bucket.at } else { own_at },
+        trace,
+        what,
+        bucket: stands,
+        own: child.unwrap_or(bucket),
+    });
+    ClassRead { leads, blocked, damage }
+}
