@@ -80,6 +80,18 @@ impl Op<'_> {
         Ok(if old == word { Put::Done } else { Put::Again })
     }
 
+    /// A bucket without a fresh slot, in which entries that were removed or moved away have left dead ones: is it worth waiting
+    /// until their grace has passed? Otherwise the entry goes to level 2 or 3, and stays there.
+    pub(super) fn should_await_epoch(&self, first: &Snapshot) -> bool {
+        let epoch = self.pin.epoch();
+        let mut dead = first.slots().filter_map(|(_, slot)| match slot {
+            Slot::Dead(_, stamp) => Some(stamp.graced(epoch)),
+            _ => None,
+        });
+        let waits = first.first_fresh().is_none() && dead.next().is_some_and(|graced| !graced) && dead.all(|it| !it);
+        waits && self.table.may_await_epoch(self.pin.session())
+    }
+
     async fn put_locked(
         &mut self,
         geometry: &Geometry,

@@ -193,7 +193,20 @@ impl Shard {
         let block_len = block::block_len(key.len(), value.len());
         let ptr = self.session.alloc(&span, table.root().node(), block_len as u64).await?;
         let buf = block::encode(self.session.endpoint(), hash, key, value);
-        let wrote = self.write_block(table, span, mode, hash, key, (ptr, buf)).await;
+        let (mut buf, mut span) = (Some(buf), Some(span));
+        let wrote = loop {
+            // One that has waited for the epoch begins again, under another pin.
+            let span = span.take().unwrap_or_else(|| self.session.span(mode.kind()));
+            match self.write_block(table, span, mode, hash, key, (ptr, block_len), buf.take()).await {
+                Ok(Some(wrote)) => break Ok(wrote),
+                Ok(None) => {
+                    if let Err(error) = table.await_epoch(&self.session).await {
+                        break Err(error);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
         match &wrote {
             Ok(Wrote::Inserted) => table.note(1),
             Ok(Wrote::Updated) => {}
@@ -207,6 +220,9 @@ impl Shard {
         wrote
     }
 
+    /// `buf` is what has yet to be written to the block. `None` if it is worth waiting for the epoch, which must not be done
+    /// under the pin.
+    #[allow(clippy::too_many_arguments)]
     async fn write_block(
         &self,
         table: &Table,
@@ -214,12 +230,12 @@ impl Shard {
         mode: Mode,
         hash: KeyHash,
         key: &[u8],
-        (ptr, buf): (RemotePtr, Buf),
-    ) -> Result<Wrote, IndexError> {
-        let block_len = buf.len();
+        (ptr, block_len): (RemotePtr, usize),
+        buf: Option<Buf>,
+    ) -> Result<Option<Wrote>, IndexError> {
         let pin = self.session.pin(span)?;
         let mut op = Op::new(self, table, pin, hash, key);
-        let mut along = Some((ptr, buf));
+        let mut along = buf.map(|buf| (ptr, buf));
         let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
         if planted(Fault::UnawaitedBlock)
             && let Some((ptr, buf)) = along.take()
@@ -230,21 +246,23 @@ impl Shard {
         }
         loop {
             match op.look(&mut along).await? {
-                Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
+                Looked::Hit(_) if mode == Mode::Insert => return Ok(Some(Wrote::Exists)),
                 Looked::Hit(hit) => {
                     let len = ((block_len / UNIT) as u64).min(slot::MAX_UNITS);
                     if let Slot::Live(entry) = Slot::decode(hit.word)
                         && op.replace(&hit, Slot::Live(Entry { len, ptr, ..entry })).await?
                     {
                         op.write_late(late).await?;
-                        return Ok(Wrote::Updated);
+                        return Ok(Some(Wrote::Updated));
                     }
                 }
-                Looked::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
+                Looked::Absent(_) if mode == Mode::Update => return Ok(Some(Wrote::Absent)),
+                // The fault's block is not written yet, and would be forgotten.
+                Looked::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => return Ok(None),
                 Looked::Absent(absence) => {
                     if op.put(&absence, ptr, block_len).await? == Put::Done {
                         op.write_late(late).await?;
-                        return Ok(Wrote::Inserted);
+                        return Ok(Some(Wrote::Inserted));
                     }
                 }
             }

@@ -24,6 +24,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// The epoch is waited for about as long as this, in pauses that double.
+const AWAITED: Duration = Duration::from_millis(4);
+
 /// How many lookups of young buckets in a row must find them split before a worker stops to read the parents along.
 const SPECULATION: u32 = 64;
 
@@ -51,6 +54,8 @@ pub struct Table {
     checked: Cell<u64>,
     /// Lookups of young buckets that still read the parent along.
     speculation: Cell<u32>,
+    /// The latest epoch that was waited for in vain.
+    stuck: Cell<Option<u64>>,
     /// The pool was full when the table was to grow; at this count it may try again.
     grow_at: Cell<u64>,
     /// READs in a row that showed no root.
@@ -135,6 +140,7 @@ impl Table {
             synchronizations: Cell::new(0),
             checked: Cell::new(epoch),
             speculation: Cell::new(SPECULATION),
+            stuck: Cell::new(None),
             grow_at: Cell::new(0),
             torn: Cell::new(0),
             resizing: Cell::new(None),
@@ -286,6 +292,29 @@ impl Table {
                 return Ok(());
             }
         }
+    }
+
+    /// Is there hope that the epoch moves on soon? Not if somebody has waited for that already.
+    pub(super) fn may_await_epoch(&self, session: &Session) -> bool {
+        self.stuck.get() != Some(session.client().epoch())
+    }
+
+    /// Moves the epoch on by one, for an operation that holds no pin. If that takes long, because another operation does not
+    /// come to its end, nobody waits for this epoch any more.
+    pub(super) async fn await_epoch(&self, session: &Session) -> Result<(), IndexError> {
+        mark!("put: waits for the epoch");
+        let before = session.client().epoch();
+        let mut pause = Duration::from_micros(1);
+        while pause < AWAITED {
+            session.maintain().await?;
+            if session.client().epoch() > before {
+                return Ok(());
+            }
+            session.endpoint().sleep(pause).await;
+            pause *= 2;
+        }
+        self.stuck.set(Some(before));
+        Ok(())
     }
 
     /// Is it time to grow?
