@@ -74,7 +74,7 @@ impl SepHash {
                 Some(probe) => op.examine(&probe).await,
                 None => op.get().await,
             };
-            let hit = self.run_from(op, attempt).await?;
+            let hit = self.run_from(&mut Some(op), attempt).await?;
             Ok(hit.map(|hit| Value::fetched(hit.buf, hit.value)))
         };
         many::finish(known.collect(), alone, values).await

@@ -331,26 +331,28 @@ impl SepHash {
         attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
     ) -> Result<T, IndexError> {
         let pin = self.session.pin(span)?;
-        self.run_from(Op::new(self, table, pin, hash, key, None), attempt).await
+        let mut op = Some(Op::new(self, table, pin, hash, key, None));
+        self.run_from(&mut op, attempt).await
     }
 
-    /// The same, of an operation that has begun.
+    /// The same, of an operation that has begun. It stays where the caller has it: a parameter would be kept twice.
     async fn run_from<'a, T>(
         &'a self,
-        mut op: Op<'a>,
+        op: &mut Option<Op<'a>>,
         mut attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
     ) -> Result<T, IndexError> {
-        let (table, hash, key, kind) = (op.table, op.hash, op.key, op.span().kind());
         let mut hungry = 0;
         loop {
+            let Some(open) = op.as_mut() else { return Err(IndexError::Interrupted) };
+            let (table, hash, key, kind) = (open.table, open.hash, open.key, open.span().kind());
             let step = loop {
-                match attempt(&mut op).await? {
+                match attempt(open).await? {
                     Step::Again => {}
                     step => break step,
                 }
             };
-            let full = op.full.take();
-            drop(op);
+            let full = open.full.take();
+            *op = None;
             let mut stuck = None;
             match step {
                 Step::Done(done) => return Ok(done),
@@ -367,7 +369,8 @@ impl SepHash {
                 }
                 Step::Again => {}
             }
-            op = Op::new(self, table, self.session.pin(self.session.span(kind))?, hash, key, stuck);
+            let pin = self.session.pin(self.session.span(kind))?;
+            *op = Some(Op::new(self, table, pin, hash, key, stuck));
         }
     }
 
