@@ -34,7 +34,7 @@ async fn table(session: &Rc<Session>) -> Result<Shard, IndexError> {
         if word(session, geometry.bucket(Level::One, 2)).await? & !META != 0 {
             break;
         }
-        let home = geometry.home(farindex_index::keyhash::KeyHash::of(&key(i)).bits(), 0);
+        let home = geometry.home(index.hash(&key(i)).bits(), 0);
         if home == 0 {
             index.get(&key(i)).await?;
         }
