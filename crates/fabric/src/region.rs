@@ -27,7 +27,8 @@ impl Region {
         }
     }
 
-    /// From now on it is an error, not the end of the process, if what lies behind a mapping is gone: see [`is_lost`](Self::is_lost).
+    /// From now on it is an error, not the end of the process, if what lies behind a mapping is gone: see
+    /// [`is_lost`](Self::is_lost).
     #[cfg(target_os = "linux")]
     pub(crate) fn guard(&mut self) {
         if let Region::Mapped(mapping) = self {
@@ -85,7 +86,8 @@ impl Mapping {
         // - On a read-only mapping a store would fault: `Mapped` refuses every verb but READ there, and READs with
         //   relaxed loads, which are guaranteed to work on read-only memory.
         // - Pages exist behind the whole length: fresh memory has them on demand, files are made with their space reserved. A file that somebody shrinks
-        //   while it is mapped costs a SIGBUS: an end, or zeros in the file's place if the mapping is guarded; not undefined behaviour.
+        //   while it is mapped costs a SIGBUS: an end, or zeros in the file's place if the mapping is guarded; not
+        //   undefined behaviour.
         unsafe { std::slice::from_raw_parts(start, self.map.len() / size_of::<AtomicU64>()) }
     }
 }

@@ -38,11 +38,11 @@
 //!
 //! # What the user must keep
 //!
-//! * Nobody may shrink a file while it is mapped. (No lock is held against it: file locks are advisory, and those who know
-//!   of them do not do that.) From the first verb beyond its new end on, every verb on that node fails with
-//!   [`FabricError::Unreachable`]. For that, this fabric handles `SIGBUS` from when it first maps a file; a program that
-//!   installs a handler of its own later gives this up. Removing a file is harmless: it goes on to exist for those who
-//!   have it mapped.
+//! * Nobody may shrink a file while it is mapped. (No lock is held against it: file locks are advisory, and those who
+//!   know of them do not do that.) From the first verb beyond its new end on, every verb on that node fails with
+//!   [`FabricError::Unreachable`]. For that, this fabric handles `SIGBUS` from when it first maps a file; a program
+//!   that installs a handler of its own later gives this up. Removing a file is harmless: it goes on to exist for those
+//!   who have it mapped.
 //! * A `fork` child must not use the endpoints of its parent, but open the fabric and connect anew.
 //! * A network file system is no shared memory, even where it can be mapped.
 
@@ -121,9 +121,9 @@ impl ShmFabric {
         Self::open_as(paths, false, |_, _| Ok(u64::MAX))
     }
 
-    /// Maps files that exist, or looks at them only, if they are what `own` takes them for: it is shown the node and its file's first 4 KiB
-    /// before anything is done to the file, and answers how many bytes of it are in use. Space is reserved for those
-    /// alone. (A device is not shown: nothing is reserved on it.)
+    /// Maps files that exist, or looks at them only, if they are what `own` takes them for: it is shown the node and
+    /// its file's first 4 KiB before anything is done to the file, and answers how many bytes of it are in use. Space
+    /// is reserved for those alone. (A device is not shown: nothing is reserved on it.)
     pub fn open_as<E: From<FabricError>>(
         paths: &[PathBuf],
         read_only: bool,

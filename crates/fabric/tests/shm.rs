@@ -399,7 +399,8 @@ fn a_bus_error_that_is_nobodys_region_ends_the_process_as_before() {
     let _fabric = ShmFabric::create(std::slice::from_ref(&file), LEN).expect("a file");
     let mut peer = Peer::start("client", &file);
     let pid = rustix::process::Pid::from_raw(peer.child.id() as i32).expect("a process");
-    // The standard library's handler, which was there before, takes the first one that was sent, and puts the default back.
+    // The standard library's handler, which was there before, takes the first one that was sent, and puts the default
+    // back.
     let status = loop {
         rustix::process::kill_process(pid, rustix::process::Signal::BUS).expect("SIGBUS");
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -19,8 +19,8 @@ pub struct CheckReport {
     pub indexes: Vec<(String, IndexAudit)>,
     /// The pool itself.
     pub pool: AuditReport,
-    /// Steps that crashed clients have left unfinished, in words. Clients that need what they have locked finish them or undo
-    /// them, and so does a repair.
+    /// Steps that crashed clients have left unfinished, in words. Clients that need what they have locked finish them
+    /// or undo them, and so does a repair.
     pub unfinished: Vec<String>,
     /// An index was being dropped, so not all of its memory was met.
     pub(crate) missed: bool,
@@ -39,8 +39,9 @@ impl CheckReport {
     pub fn is_sound(&self) -> bool {
         self.problems().next().is_none()
     }
-    /// What crashed clients have left behind, in words: leaked memory and unfinished steps. It is given back, and they are finished, when
-    /// a client opens the pool and finds itself alone, or by [`Session::repair`](crate::Session::repair).
+    /// What crashed clients have left behind, in words: leaked memory and unfinished steps. It is given back, and they
+    /// are finished, when a client opens the pool and finds itself alone, or by
+    /// [`Session::repair`](crate::Session::repair).
     pub fn left_behind(&self) -> impl Iterator<Item = String> + '_ {
         self.pool.leak().into_iter().chain(self.unfinished.iter().cloned())
     }
@@ -66,8 +67,8 @@ pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
     recover(session, evicted).await
 }
 
-/// The same, if crashed clients have left something and no other client is there. Only those that are proved gone are evicted, so
-/// it waits for nobody.
+/// The same, if crashed clients have left something and no other client is there. Only those that are proved gone are
+/// evicted, so it waits for nobody.
 pub(crate) async fn repair_if_alone(session: &Rc<Session>) -> Result<Option<Repaired>, Error> {
     let span = session.span(OpKind::Maintenance);
     let leaks = Leaks::read(&span).await?;
@@ -129,6 +130,7 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     loop {
         let mut audit = Audit::begin(session, &span).await?;
         alone = alone && audit.undisturbed(session, &span).await?;
+        unfinished = unfinished.filter(|_| alone);
         if unfinished.is_some() {
             audit.expect_unfinished_steps();
         }
@@ -137,7 +139,7 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
         // Who came during the walk has moved things, and has some half done: that is no fault, but the walk was told otherwise.
         let misled = alone && !report.is_sound() && !audit.undisturbed(session, &span).await?;
         if misled {
-            alone = false;
+            (alone, unfinished) = (false, None);
             continue;
         }
         // A client that crashed may have left steps unfinished, as clients at work do. What is wrong even if they are

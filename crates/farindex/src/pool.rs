@@ -38,8 +38,8 @@ struct Inner {
 impl Pool {
     /// Opens a pool: `shm:PATH` or `connect:HOST:PORT` one that exists, `memory:SIZE` a new one. See [`PoolUrl`] for all forms.
     ///
-    /// If other clients of the pool have crashed and this one finds itself alone, it recovers what they have left, which takes as long
-    /// as a check of the whole pool, once.
+    /// If other clients of the pool have crashed and this one finds itself alone, it recovers what they have left,
+    /// which takes as long as a check of the whole pool, once.
     pub fn open(url: &str) -> Result<Pool, Error> {
         Self::open_at(&url.parse()?)
     }
@@ -118,8 +118,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// If clients have crashed and no other client is there, this one finishes what they have left unfinished and gives back
-    /// their memory, once, as a file system that was not unmounted is recovered: it walks the whole pool.
+    /// If clients have crashed and no other client is there, this one finishes what they have left unfinished and gives
+    /// back their memory, once, as a file system that was not unmounted is recovered: it walks the whole pool.
     fn repair_if_alone(&self) {
         // What fails here fails again where it matters, in an operation of the user.
         let _ = self.session().and_then(|session| session.block_on(check::repair_if_alone(session.raw())));
@@ -163,8 +163,8 @@ impl Pool {
     }
 }
 
-/// Maps the files of a pool. Whether they are that is seen before any space is reserved in them, and no more is reserved
-/// than the pool has.
+/// Maps the files of a pool. Whether they are that is seen before any space is reserved in them, and no more is
+/// reserved than the pool has.
 pub(crate) fn open_files(paths: &[PathBuf], read_only: bool) -> Result<ShmFabric, PoolError> {
     ShmFabric::open_as(paths, read_only, |node, head| Ok(farindex_pool::Pool::recognise(node, head)?.region_len))
 }

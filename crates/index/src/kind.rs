@@ -136,8 +136,8 @@ pub(crate) fn expect_kind<I: PoolIndex>(info: &IndexInfo) -> Result<I::Config, I
     I::Config::decode(&info.config)
 }
 
-/// May an index of this name be made? Somebody else may take it meanwhile: the catalog has the last word. Returns the largest
-/// uid in the catalog.
+/// May an index of this name be made? Somebody else may take it meanwhile: the catalog has the last word. Returns the
+/// largest uid in the catalog.
 pub(crate) async fn expect_new(session: &Session, name: &str) -> Result<u64, IndexError> {
     catalog::check_name(name)?;
     let span = session.span(OpKind::Other);

@@ -46,11 +46,11 @@ pub struct AuditReport {
     pub nodes: Vec<NodeReport>,
     /// Other clients that were registered meanwhile, crashed ones included.
     pub clients: Vec<ClientInfo>,
-    /// Was nobody else there from beginning to end, except crashed clients, and nothing in this session's hands? Only then is
-    /// anything called leaked.
+    /// Was nobody else there from beginning to end, except crashed clients, and nothing in this session's hands? Only
+    /// then is anything called leaked.
     pub alone: bool,
-    /// Objects that are neither reachable nor free although no other client is there to hold them: memory that crashed clients
-    /// leaked.
+    /// Objects that are neither reachable nor free although no other client is there to hold them: memory that crashed
+    /// clients leaked.
     pub lost: u64,
     /// Bytes of them.
     pub lost_bytes: u64,
@@ -239,8 +239,8 @@ impl Audit {
         Ok(self.company(session, span).await?.1)
     }
 
-    /// Who else is there now, and whether nobody was from the beginning until now, except clients that are proved gone: nothing of
-    /// those takes effect any more.
+    /// Who else is there now, and whether nobody was from the beginning until now, except clients that are proved gone:
+    /// nothing of those takes effect any more.
     pub(crate) async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
         let client = session.client();
         let mut others = clients(session.pool(), span).await?;

@@ -206,8 +206,8 @@ async fn locked<T>(
     result
 }
 
-/// A number for a new index, unlike any other's. It must be larger than `largest`, the largest that was read in the catalog
-/// before: numbers are drawn in ascending order, so any other answer comes from a damaged counter.
+/// A number for a new index, unlike any other's. It must be larger than `largest`, the largest that was read in the
+/// catalog before: numbers are drawn in ascending order, so any other answer comes from a damaged counter.
 pub async fn new_uid(span: &Span, largest: u64) -> Result<u64, PoolError> {
     let at = header_word(HOME, header::LAST_UID);
     let last = span.faa(at, 1).await?;

@@ -503,8 +503,8 @@ pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolEr
         .collect())
 }
 
-/// The state word of every client slot: who is there, and how often each has been taken. Of a client that is proved gone it is
-/// what the slot says once the client was evicted, whenever that happens.
+/// The state word of every client slot: who is there, and how often each has been taken. Of a client that is proved
+/// gone it is what the slot says once the client was evicted, whenever that happens.
 pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
     let slots = read_slots(span, pool).await?;
     let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);

@@ -237,8 +237,9 @@ pub const MIN_CHUNK: u64 = 16 << 10;
 
 /// What a chunk is used for.
 ///
-/// As bits: 0-2 use, 3-15 client slot that took the chunk, 16-47 size class or chunks of the span, 48-63 check. The check
-/// is a hash of the other bits and of the descriptor's address, so a word that some client wrote is told from damage.
+/// As bits: 0-2 use, 3-15 client slot that took the chunk, 16-47 size class or chunks of the span, 48-63 check. The
+/// check is a hash of the other bits and of the descriptor's address, so a word that some client wrote is told from
+/// damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkUse {
     /// Nothing, ever: only at the cursor and above it. All bits are zero.

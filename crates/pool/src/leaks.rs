@@ -1,8 +1,9 @@
 //! A mark in the pool: clients have gone without giving back what they had in hand.
 //!
-//! Invariants: the mark is set before a crashed client's slot is free again, so a client that finds itself alone and the mark
-//! unset knows that nothing is leaked by a crash; it is cleared by a CAS from the count that was read before everything was
-//! given back, so a crash in between sets it again. It decides nothing but whether it is worth while to look.
+//! Invariants: the mark is set before a crashed client's slot is free again, so a client that finds itself alone and
+//! the mark unset knows that nothing is leaked by a crash; it is cleared by a CAS from the count that was read before
+//! everything was given back, so a crash in between sets it again. It decides nothing but whether it is worth while to
+//! look.
 
 use crate::PoolError;
 use crate::client::first_word;

@@ -1,4 +1,5 @@
-//! Damage in what the allocator reads from far memory. Nothing that is live is handed out again, whatever was overwritten.
+//! Damage in what the allocator reads from far memory. Nothing that is live is handed out again, whatever was
+//! overwritten.
 
 mod common;
 

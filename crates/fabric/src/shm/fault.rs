@@ -1,12 +1,12 @@
-//! SIGBUS as an error of a verb: what lies behind a mapped file may be gone when it is touched. The file was cut, its file
-//! system has no room for a page that was never written, or the memory is broken.
+//! SIGBUS as an error of a verb: what lies behind a mapped file may be gone when it is touched. The file was cut, its
+//! file system has no room for a page that was never written, or the memory is broken.
 //!
 //! The handler maps zeros over the whole region in which the fault lies, and marks the region as lost. The access that
 //! faulted then goes on with those zeros, and its verb fails, because the mark is looked at behind every access.
 //!
-//! Invariants: a region is entered in [`SLOTS`] after it was mapped and taken out before it is unmapped; a slot that is read
-//! while it changes is passed over; the mark is set before the zeros are mapped, so whoever has read them finds the mark.
-//! Faults elsewhere, and signals that were sent, go to the handler that was there before.
+//! Invariants: a region is entered in [`SLOTS`] after it was mapped and taken out before it is unmapped; a slot that is
+//! read while it changes is passed over; the mark is set before the zeros are mapped, so whoever has read them finds
+//! the mark. Faults elsewhere, and signals that were sent, go to the handler that was there before.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, siginfo_t};
@@ -37,8 +37,8 @@ impl Slot {
         self.end.store(end, Ordering::SeqCst);
         self.version.fetch_add(1, Ordering::SeqCst);
     }
-    /// The range, if this address is in it. That of a region in which a thread has faulted does not change meanwhile: whoever
-    /// touches a region borrows it.
+    /// The range, if this address is in it. That of a region in which a thread has faulted does not change meanwhile:
+    /// whoever touches a region borrows it.
     fn range_around(&self, address: usize) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::SeqCst);
         let range = (self.start.load(Ordering::SeqCst), self.end.load(Ordering::SeqCst));
@@ -92,9 +92,10 @@ type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 fn install() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        // SAFETY: `sigaction` is a plain C structure, of which all-zero bytes are a value; it is only read once the calls
-        // have filled it in or its fields were set. The handler has the signature that SA_SIGINFO asks for, and does nothing
-        // but what is safe in a signal handler (see there). SA_ONSTACK keeps it off the stack of a thread that has overflowed it.
+        // SAFETY: `sigaction` is a plain C structure, of which all-zero bytes are a value; it is only read once the
+        // calls have filled it in or its fields were set. The handler has the signature that SA_SIGINFO asks for, and
+        // does nothing but what is safe in a signal handler (see there). SA_ONSTACK keeps it off the stack of a thread
+        // that has overflowed it.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) != 0 {
@@ -112,8 +113,8 @@ fn install() {
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel hands a valid `siginfo_t` to a handler that was installed with SA_SIGINFO, and for these codes of
-    // SIGBUS it holds the address of the fault.
+    // SAFETY: the kernel hands a valid `siginfo_t` to a handler that was installed with SA_SIGINFO, and for these codes
+    // of SIGBUS it holds the address of the fault.
     let address = unsafe {
         let code = (*info).si_code;
         matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR).then(|| (*info).si_addr().addr())
@@ -128,14 +129,14 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
 fn lose(slot: &Slot, (start, end): (usize, usize)) -> bool {
     slot.lost.store(true, Ordering::SeqCst);
     ANY_LOST.store(true, Ordering::SeqCst);
-    // SAFETY: `start..end` is a whole mapping of this process that its owner touches at this moment, so it lives, and it is
-    // replaced by memory of the same range that may be read and written: no reference into it becomes invalid. It is only
-    // touched as atomics, for which other values are what other processes may cause as well. `errno` belongs to this thread, and is
-    // put back because the handler interrupts code that may be about to read it.
+    // SAFETY: `start..end` is a whole mapping of this process that its owner touches at this moment, so it lives, and
+    // it is replaced by memory of the same range that may be read and written: no reference into it becomes invalid. It
+    // is only touched as atomics, for which other values are what other processes may cause as well. `errno` belongs to
+    // this thread, and is put back because the handler interrupts code that may be about to read it.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
-        let at = std::ptr::with_exposed_provenance_mut::<c_void>(start);
+        let at = std::ptr::without_provenance_mut::<c_void>(start);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let mapped = libc::mmap(at, end - start, access, flags, -1, 0);
@@ -147,9 +148,9 @@ fn lose(slot: &Slot, (start, end): (usize, usize)) -> bool {
 /// Hands the signal to whoever took it before, or lets it end the process.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|before| ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction));
-    // SAFETY: what the kernel told to be the handler is a function of the signature that its flags say, made for this signal,
-    // and it is called in a handler for this signal with the kernel's arguments. Otherwise the default is put back, under
-    // which the raised signal ends the process as soon as this handler returns.
+    // SAFETY: what the kernel told to be the handler is a function of the signature that its flags say, made for this
+    // signal, and it is called in a handler for this signal with the kernel's arguments. Otherwise the default is put
+    // back, under which the raised signal ends the process as soon as this handler returns.
     unsafe {
         match previous {
             Some(before) if before.sa_flags & libc::SA_SIGINFO != 0 => {

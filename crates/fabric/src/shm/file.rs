@@ -1,8 +1,8 @@
 //! The files behind a shared-memory fabric: made, opened, checked and mapped.
 //!
 //! Invariants: an existing file is never overwritten, emptied or cut; a file that was made by a call which then fails is
-//! removed again; nothing is reserved in a file before it is known for what it is; whatever of it is in use is mapped with its space
-//! reserved, so that touching it does not fail for want of room.
+//! removed again; nothing is reserved in a file before it is known for what it is; whatever of it is in use is mapped
+//! with its space reserved, so that touching it does not fail for want of room.
 
 use crate::ptr::MAX_NODE_LEN;
 use crate::region::{Mapping, Region};

@@ -65,8 +65,8 @@ impl Chunks<'_> {
         Ok(chunks.map(|(chunk, found)| Chunk { used: used(chunk, found), free: found.free() }).collect())
     }
 
-    /// Descriptors `first..first + count`, all of them below the cursor, by whose word memory is handed out. A chunk below
-    /// the cursor was taken before the cursor moved past it, and nobody sets its state to zero again.
+    /// Descriptors `first..first + count`, all of them below the cursor, by whose word memory is handed out. A chunk
+    /// below the cursor was taken before the cursor moved past it, and nobody sets its state to zero again.
     async fn trusted(&self, span: &Span, first: u64, count: u64) -> Result<Vec<Chunk>, PoolError> {
         let chunks = self.descriptors(span, first, count).await?;
         for (chunk, found) in (first..).zip(&chunks) {
@@ -109,8 +109,8 @@ impl Chunks<'_> {
                     break;
                 }
                 let free = free_blocks(&found.free, classes::blocks(class, size));
-                // Bits behind the last block, in which no client ever sets any: the others mean as little. (Or the chunk changed
-                // its class while it was read, and is met again.)
+                // Bits behind the last block, in which no client ever sets any: the others mean as little. (Or the
+                // chunk changed its class while it was read, and is met again.)
                 let believed = free == marked_bits(&found.free);
                 if matches!(found.used, ChunkUse::Blocks { class: c, .. } if c == class) && free > 0 && believed {
                     blocks += free;
@@ -285,9 +285,9 @@ impl Chunks<'_> {
         Ok(seen)
     }
 
-    /// Takes chunks that are `from`, unused or free, one by one. Gives up at the first batch in which one is not, says how many it
-    /// tried, and gives back those that it took: as free ones, since whoever met them meanwhile may have moved the cursor past them,
-    /// where none may be unused.
+    /// Takes chunks that are `from`, unused or free, one by one. Gives up at the first batch in which one is not, says
+    /// how many it tried, and gives back those that it took: as free ones, since whoever met them meanwhile may have
+    /// moved the cursor past them, where none may be unused.
     async fn claim_run(
         &self,
         span: &Span,
