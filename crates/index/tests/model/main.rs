@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod crashed;
 mod damage;
 mod errors;
 mod race;

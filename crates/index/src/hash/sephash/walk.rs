@@ -1,8 +1,8 @@
 //! Every entry of an index: for dumps, audits and drops.
 //!
 //! A walk goes through the directory in ascending order of suffixes. A key only ever moves to a segment with a longer
-//! suffix, so a walk beside working clients meets every key that was there all the time at least once; a key that is moved
-//! by a split, it may meet twice. Each segment is pinned on its own, so that a long walk holds up nobody's memory.
+//! suffix, so a walk beside working clients meets every key that was there all the time; what is in a segment and in a child of it
+//! that the walk comes to, it meets in the child alone. Each segment is pinned on its own, so that a long walk holds up nobody's memory.
 
 use super::layout::{Control, META_LEN, Meta, State, dep_of, fp_of, fp2_of};
 use super::lookup::first_word;
@@ -15,7 +15,7 @@ use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Directory;
 use crate::extendible::directory::holds;
-use crate::extendible::layout::width;
+use crate::extendible::layout::{MAX_DEPTH, width};
 use crate::kind::seal;
 use crate::upkeep::{Block, astray, fetch_blocks};
 use crate::{IndexError, Value};
@@ -97,6 +97,11 @@ impl SepHash {
                 && state.generation == control.generation()
                 && !count_taken(self.geometry, &groups, state.generation).1
             {
+                let born = width(segment.suffix).max(self.config.initial_depth);
+                if state.depth < born {
+                    let what = format!("CurSegMeta says depth {}, and the segment was made with {born}", state.depth);
+                    return Err(corrupt(segment.at, &what));
+                }
                 // Named under this pin, so nobody uses its memory again before the pin ends.
                 let bytes = main_segment::bytes(self.config.table, state.len);
                 let main_lost = astray(self.session.pool(), state.main, bytes).filter(|_| state.len > 0);
@@ -122,10 +127,21 @@ impl SepHash {
         &self,
         pin: &Pin<'_>,
         (table, segment): (&Table, Segment),
+        known: &BTreeSet<u64>,
         from: u8,
         damaged: OnDamage<'_>,
     ) -> Result<(Vec<Block>, Option<u8>), IndexError> {
+        // The depth is raised behind the word of the child (X3), and the list of those is older.
+        let deepest = (0..MAX_DEPTH).rev().find(|bit| {
+            let child = segment.suffix | 1 << bit;
+            child != segment.suffix && *bit >= self.born(table, segment) && known.contains(&child)
+        });
         let whole = match self.whole(pin, segment).await {
+            Ok(whole) if deepest.is_none_or(|bit| whole.state.depth >= bit) => Ok(whole),
+            Ok(_) => Err(corrupt(segment.at, "CurSegMeta says a depth less than that of a child")),
+            Err(error) => Err(error),
+        };
+        let whole = match whole {
             Ok(whole) => whole,
             Err(error) => {
                 let lost = Damage::of(error, segment.at)?;
@@ -136,6 +152,9 @@ impl SepHash {
         if from == 0 {
             self.report_losses(pin, (table, segment), &whole, damaged).await?;
         }
+        // A split is in its last step, perhaps for ever: the child is whole and still locked, and what belongs to it is met there.
+        let child = segment.suffix | 1 << whole.state.depth;
+        let child = known.contains(&child).then_some(child);
         let newest_lost = whole.lost().last().copied();
         let mut by_fp: BTreeMap<u8, Vec<Found>> = BTreeMap::new();
         // Newest first.
@@ -160,7 +179,9 @@ impl SepHash {
                     let item = found.item;
                     let what = match block {
                         Ok(block) if self.may_be(table, segment, item, &block) => {
-                            let here = holds(segment.suffix, whole.state.depth, block.header.hash.bits());
+                            let (depth, hash) = (whole.state.depth, block.header.hash.bits());
+                            let moved = child.is_some_and(|child| holds(child, depth + 1, hash));
+                            let here = holds(segment.suffix, depth, hash) && !moved;
                             let sure = !doubtful.iter().any(|fp2| fp2.is_none_or(|fp2| fp2 == item.fp2));
                             if sure && seen.insert(block.key().to_vec()) && !item.entry.removes() && here {
                                 bytes += block.header.block_len();
@@ -263,12 +284,13 @@ impl SepHash {
             self.check_alive(table, &pin).await?;
             let segments = self.segments(table, pin.span(), damaged).await?;
             drop(pin);
+            let known = segments.iter().map(|segment| segment.suffix).collect();
             for segment in segments {
                 let mut from = Some(0);
                 while let Some(fp) = from {
                     let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                     self.check_alive(table, &pin).await?;
-                    let (pairs, next) = self.pairs(&pin, (table, segment), fp, damaged).await?;
+                    let (pairs, next) = self.pairs(&pin, (table, segment), &known, fp, damaged).await?;
                     drop(pin);
                     for pair in pairs {
                         let key = pair.key().to_vec();
