@@ -58,7 +58,12 @@ fn run(death: Option<(u64, Fate)>) -> Run {
     let sim = Sim::new(7, config).expect("a cluster");
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
-        let options = PoolOptions { client_slots: 4, lease: Duration::from_millis(50), chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
+        let options = PoolOptions {
+            client_slots: 4,
+            lease: Duration::from_millis(50),
+            chunk_size: Some(16 << 10),
+            ..PoolOptions::unseeded()
+        };
         let pool = Pool::create(fabric, &harness.connect(), &options).await?;
         let session = join(&pool, &harness).await?;
         let old = add(&session, NAME).await?;

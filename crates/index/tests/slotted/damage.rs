@@ -71,7 +71,14 @@ fn damage_is_told<I: Kind>() {
             let outside = heap(RemotePtr::new(ptr.node(), 64 << 20), 256, signature, Stamp::CLAIMED);
             is_told(index, at, outside, slot, "bytes there are not the pool's").await;
             is_told(index, at, 1, slot, "holds 0x0000000000000001").await;
-            is_told(index, ptr.add(40), 7, slot, &format!("points to {ptr}, where the key-value block has a wrong checksum")).await;
+            is_told(
+                index,
+                ptr.add(40),
+                7,
+                slot,
+                &format!("points to {ptr}, where the key-value block has a wrong checksum"),
+            )
+            .await;
         }
     });
 }

@@ -220,7 +220,7 @@ fn walk_beside_a_loader(kill: Option<Duration>) {
         Ok::<_, IndexError>(())
     });
     if let Some(after) = kill {
-        sim.run_for(after);
+        sim.run_for(after).assert_done();
         loader.kill(Fate::Landed);
     }
     run(&sim, &walker, async move {
