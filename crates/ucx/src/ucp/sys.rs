@@ -6,7 +6,7 @@
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::OnceLock;
 
 /// What Debian and Ubuntu call the package.
@@ -254,10 +254,27 @@ pub(super) fn load() -> Result<&'static Api, String> {
     LOADED.get_or_init(open).as_ref().map_err(Clone::clone)
 }
 
+/// Loads something, and gives the process its action for SIGHUP back. UCX's initialiser takes that signal for its own debug mode
+/// (UCX_DEBUG_SIGNO), so that a terminal that closes would not end the program. Who sets the variable has said which it shall be.
+fn with_hangup_kept<T>(load: impl FnOnce() -> T) -> T {
+    if std::env::var_os("UCX_DEBUG_SIGNO").is_some() {
+        return load();
+    }
+    let mut before = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: no new action is given, and there is a place for the one that is set.
+    let kept = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), before.as_mut_ptr()) } == 0;
+    let loaded = load();
+    if kept {
+        // SAFETY: the call above has written the action, which was in force until then, so its handler may run at any time.
+        unsafe { libc::sigaction(libc::SIGHUP, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    loaded
+}
+
 fn open() -> Result<Api, String> {
     // SAFETY: loading runs the library's initialisers: UCX's read its settings from the environment and prepare its own
     // data. Global, as when a program is linked to it, since its transports are plugins that look for its symbols.
-    let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) };
+    let library = with_hangup_kept(|| unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) });
     let library = library.map_err(|error| {
         format!(
             "the ucx fabric needs UCX, which cannot be loaded ({error}); install {PACKAGE} (apt-get install {PACKAGE})"
