@@ -6,8 +6,9 @@ use farindex_fabric::OpKind;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::shard::Config;
 use farindex_index::shard::geometry::Places;
-use farindex_index::{HashIndex, IndexError, Shard};
+use farindex_index::{HashIndex, IndexError, Insert, PoolIndex, Shard};
 use farindex_pool::Session;
+use farindex_pool::audit::Audit;
 use farindex_testkit::workload::Op;
 use std::rc::Rc;
 
@@ -238,8 +239,27 @@ impl Mortal for Shard {
         Ok(())
     }
 
-    /// Values of one length take as much in any table.
+    /// Values of one length take as much in any table, but for level 3: one run waits for the epoch, and finds room in level 1, where
+    /// another, whose epoch a crashed client holds up, links a node. Here every full table gets one.
     async fn level_out(&self, _: &Rc<Session>) -> Result<(), IndexError> {
+        let geometry = self.tables()[0].geometry();
+        if geometry.initial_bits() != 2 {
+            return Ok(());
+        }
+        self.swell(-(1 << 20));
+        let segments: u64 = geometry.spans().map(|(_, bytes)| bytes).sum();
+        let mut added = Vec::new();
+        for key in keys_at(0xF, 3).filter(|name| is_tight(name)).take(150) {
+            if self.audit(&mut Audit::default(), true).await?.index_bytes > segments {
+                break;
+            }
+            if self.insert(key.as_bytes(), b"").await? == Insert::Inserted {
+                added.push(key);
+            }
+        }
+        for key in added {
+            self.remove(key.as_bytes()).await?;
+        }
         Ok(())
     }
 }

@@ -189,6 +189,9 @@ impl Walk<'_, '_> {
         let numbers: Vec<u64> = (first..last).collect();
         for (class, read) in numbers.iter().zip(self.read_classes(&pin, &geometry, &numbers).await?) {
             let home = |header: &Header| geometry.home(header.hash.bits(), version) == *class;
+            if !read.damage.is_empty() {
+                damaged.push(*class);
+            }
             let given_up = match read.blocked {
                 None => None,
                 Some(blocked) => match self.unblock(&pin, &geometry, *class, blocked).await? {

@@ -157,14 +157,9 @@ impl Shard {
                 problems.add(format!("the table of memory node {node} has its root at {}", table.root()));
             }
             audit.reach(table.root(), ROOT_LEN as u64, "a root");
-            let geometry = self.current(table).await?;
-            report.count("level1_slots", geometry.slots());
-            report.resizes = report.resizes.max(geometry.version);
-            for (segment, bytes) in geometry.spans() {
-                report.index_bytes += bytes;
-                audit.reach(segment, bytes, "a segment");
-            }
-            for part in steps(&geometry, 0) {
+            let mut geometry = self.current(table).await?;
+            let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
+            while let Some(part) = left.pop_front() {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 report.count("buckets", step.written);
@@ -186,6 +181,19 @@ impl Shard {
                     self.audit_entries(&pin, &geometry, part, alone, audit, &mut report, &mut problems, &mut met)
                         .await?;
                 }
+                drop(pin);
+                if left.is_empty() {
+                    // Entries may have moved on to segments that have come since.
+                    let newer = self.current(table).await?;
+                    left.extend(steps(&newer, geometry.segments().len()));
+                    geometry = newer;
+                }
+            }
+            report.count("level1_slots", geometry.slots());
+            report.resizes = report.resizes.max(geometry.version);
+            for (segment, bytes) in geometry.spans() {
+                report.index_bytes += bytes;
+                audit.reach(segment, bytes, "a segment");
             }
         }
         if alone {

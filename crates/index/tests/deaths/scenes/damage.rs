@@ -155,7 +155,7 @@ fn damage_every_range(seed: Option<u64>) {
         all = count.get();
         range += 1;
     }
-    assert!(all > 50, "{all} ranges");
+    assert!(all >= 50, "{all} ranges");
 }
 
 #[test]

@@ -91,10 +91,11 @@ fn entries_that_stand_still_are_met_and_those_that_nobody_moves_are_mended() {
                 let report = audited(&index).await?;
                 assert_eq!((report.entries, report.problems, index.mend().await?), (KEYS, vec![], 0), "level {level}");
                 if !due {
+                    // A walk over all keys splits what is due in level 2, so the next round would find nothing due.
                     assert_eq!(span.cas(at, old, freeze(old)).await?, old);
+                    let met = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await?;
+                    assert_eq!((met, audited(&index).await?.problems), (KEYS, vec![]), "level {level}");
                 }
-                let met = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await?;
-                assert_eq!((met, audited(&index).await?.problems), (KEYS, vec![]), "level {level}");
             }
         }
         Ok(())
