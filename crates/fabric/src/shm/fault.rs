@@ -24,13 +24,15 @@ struct Slot {
 }
 
 impl Slot {
-    const EMPTY: Slot = Slot {
-        taken: AtomicBool::new(false),
-        version: AtomicUsize::new(0),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        lost: AtomicBool::new(false),
-    };
+    const fn empty() -> Slot {
+        Slot {
+            taken: AtomicBool::new(false),
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+        }
+    }
     fn set(&self, start: usize, end: usize) {
         self.version.fetch_add(1, Ordering::SeqCst);
         self.start.store(start, Ordering::SeqCst);
@@ -48,7 +50,7 @@ impl Slot {
 }
 
 /// Every guarded region of this process. Those that find no room in it are not guarded.
-static SLOTS: [Slot; 2048] = [const { Slot::EMPTY }; 2048];
+static SLOTS: [Slot; 2048] = [const { Slot::empty() }; 2048];
 /// Is any region lost?
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
 /// What was done about SIGBUS before.
