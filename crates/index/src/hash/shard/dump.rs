@@ -89,6 +89,8 @@ struct Blocked {
     what: String,
     /// The bucket that stands in the way, if it is not just one that is not written.
     bucket: Option<u64>,
+    /// Is it its level 3? No split begins before that stands as it should.
+    third: bool,
     /// What was read of the class's own bucket.
     own: Snapshot,
 }
@@ -264,7 +266,7 @@ impl Walk<'_, '_> {
         class: u64,
         blocked: Blocked,
     ) -> Result<Option<Damage>, IndexError> {
-        let Blocked { at, mut trace, mut what, bucket, own } = blocked;
+        let Blocked { at, mut trace, mut what, bucket, third, own } = blocked;
         let session = &self.shard.session;
         if self.table.sync(pin.span(), pin.epoch()).await? {
             return Ok(None);
@@ -280,7 +282,7 @@ impl Walk<'_, '_> {
                         (trace, what) = (names, format!("level 1: the bucket at {lock} stays locked"));
                     }
                 })
-            } else if own.version() == geometry.version && own.is_written() {
+            } else if third || own.version() == geometry.version && own.is_written() {
                 rescue.repair(Level::One, bucket).await
             } else {
                 // The split that is due, and that somebody has begun.
@@ -569,6 +571,7 @@ fn judge(
         trace,
         what,
         bucket: stands,
+        third: !chain.is_settled(version),
         own: child.unwrap_or(bucket),
     });
     ClassRead { leads, blocked, damage }

@@ -119,9 +119,9 @@ impl Geometry {
             && segments.iter().all(|segment| !segment.is_null());
         sound.then_some(Geometry { version, state, initial_bits, segments })
     }
-    /// Buckets of level 1 under a version.
+    /// Buckets of level 1 under a version. What a damaged bucket says of its version may be far beyond any table's.
     pub fn buckets(&self, version: u64) -> u64 {
-        1 << (self.initial_bits + version)
+        1 << (self.initial_bits + version).min(63)
     }
     /// Buckets of one segment.
     pub fn segment_buckets(initial_bits: u64, segment: u64) -> u64 {
@@ -207,12 +207,17 @@ impl Geometry {
     /// entries do not tell, because that split has renewed them.
     pub fn side(&self, bucket: u64, version: u64) -> Option<(u64, u64)> {
         let split = version.checked_sub(1).filter(|_| !version.is_multiple_of(ROUND))?;
-        Some((split % ROUND, bucket >> (self.initial_bits + split) & 1))
+        Some((split % ROUND, shifted(bucket, self.initial_bits + split) & 1))
     }
     /// The 4 bits of a hash that decide the splits of the round that `version` belongs to.
     pub fn sid(&self, hash: u64, version: u64) -> u64 {
-        hash >> (self.initial_bits + version / ROUND * ROUND) & 0xF
+        shifted(hash, self.initial_bits + version / ROUND * ROUND) & 0xF
     }
+}
+
+/// A shift by more bits than there are leaves nothing.
+fn shifted(word: u64, by: u64) -> u64 {
+    u32::try_from(by).ok().and_then(|by| word.checked_shr(by)).unwrap_or(0)
 }
 
 /// Splits whose outcome a sid tells; after as many, the sids of a bucket are renewed.

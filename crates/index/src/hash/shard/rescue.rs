@@ -145,9 +145,8 @@ impl Rescue<'_> {
         let at = geometry.bucket(level, bucket);
         let now = Snapshot::new(at, span.read(at, level.bytes()).await?);
         let version = now.version();
-        if let Some(split) = version.checked_sub(1).filter(|split| bucket < geometry.buckets(*split))
-            && version <= geometry.version
-        {
+        let split = version.checked_sub(1).filter(|split| *split < geometry.version);
+        if let Some(split) = split.filter(|split| bucket < geometry.buckets(*split)) {
             self.release_child(geometry, level, bucket + geometry.buckets(split)).await?;
         }
         let chain = match level {
