@@ -12,6 +12,11 @@ use farindex_pool::audit::Audit;
 
 const KEYS: u64 = 30_000;
 
+/// Large enough for growth to keep up with all inserts that are in flight; what is left is that splits leave dead slots.
+fn config() -> shard::Config {
+    shard::Config { initial_bits: 8, ..shard::Config::default() }
+}
+
 /// Entries of levels 2 and 3, and batches for a hundred gets, after a load by so many coroutines.
 fn load(coroutines: u64) -> (u64, u64, u64) {
     let world = World::memory(1, 48 << 20, Delivery::Deferred);
@@ -19,7 +24,7 @@ fn load(coroutines: u64) -> (u64, u64, u64) {
     let told = std::rc::Rc::clone(&result);
     world.run(async move |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
-        let index = &Shard::create(&member.session, "a", &shard::Config::default()).await.unwrap();
+        let index = &Shard::create(&member.session, "a", &config()).await.unwrap();
         let loads = (0..coroutines).map(|mine| async move {
             for i in (mine..KEYS).step_by(coroutines as usize) {
                 assert_eq!(index.insert(&i.to_le_bytes(), &i.to_le_bytes()).await, Ok(Insert::Inserted));
@@ -52,7 +57,7 @@ fn a_table_has_the_same_shape_however_it_was_loaded() {
             "{coroutines} coroutines: {second} entries in level 2, {third} in level 3, {batches} batches for 1000 gets"
         );
         println!("one coroutine: {alone:?}");
-        assert!(second <= KEYS / 100 && third <= KEYS / 1000, "{coroutines}: {second} and {third} entries");
-        assert!(batches <= alone.2 + 15, "{coroutines}: {batches} batches for 1000 gets, not {}", alone.2);
+        assert!(second <= KEYS / 50 && third == 0, "{coroutines}: {second} and {third} entries");
+        assert!(batches <= alone.2 + 20, "{coroutines}: {batches} batches for 1000 gets, not {}", alone.2);
     }
 }

@@ -197,10 +197,12 @@ impl Shard {
         let wrote = loop {
             // One that has waited for the epoch begins again, under another pin.
             let span = span.take().unwrap_or_else(|| self.session.span(mode.kind()));
+            let began = span.endpoint().now();
             match self.write_block(table, span, mode, hash, key, (ptr, block_len), buf.take()).await {
                 Ok(Some(wrote)) => break Ok(wrote),
                 Ok(None) => {
-                    if let Err(error) = table.await_epoch(&self.session).await {
+                    let took = self.session.endpoint().now().saturating_sub(began);
+                    if let Err(error) = table.await_epoch(&self.session, took).await {
                         break Err(error);
                     }
                 }

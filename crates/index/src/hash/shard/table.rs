@@ -24,8 +24,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The epoch is waited for about as long as this, in pauses that double.
+/// The epoch is waited for as long as this, or so many times as long as the insert has taken: it moves when the operations in flight
+/// have ended, and those take as long.
 const AWAITED: Duration = Duration::from_millis(4);
+const AWAITED_TIMES: u32 = 8;
 
 /// How many lookups of young buckets in a row must find them split before a worker stops to read the parents along.
 const SPECULATION: u32 = 64;
@@ -299,19 +301,20 @@ impl Table {
         self.stuck.get() != Some(session.client().epoch())
     }
 
-    /// Moves the epoch on by one, for an operation that holds no pin. If that takes long, because another operation does not
+    /// Moves the epoch on by one, for an operation that holds no pin, and has taken so long. If that takes long, because another operation does not
     /// come to its end, nobody waits for this epoch any more.
-    pub(super) async fn await_epoch(&self, session: &Session) -> Result<(), IndexError> {
+    pub(super) async fn await_epoch(&self, session: &Session, took: Duration) -> Result<(), IndexError> {
         mark!("put: waits for the epoch");
-        let before = session.client().epoch();
+        let (before, began) = (session.client().epoch(), session.endpoint().now());
+        let patience = AWAITED.max(took * AWAITED_TIMES).min(session.pool().lease() / 8);
         let mut pause = Duration::from_micros(1);
-        while pause < AWAITED {
+        while session.endpoint().now().saturating_sub(began) < patience {
             session.maintain().await?;
             if session.client().epoch() > before {
                 return Ok(());
             }
             session.endpoint().sleep(pause).await;
-            pause *= 2;
+            pause = (pause * 2).min(AWAITED / 4);
         }
         self.stuck.set(Some(before));
         Ok(())
