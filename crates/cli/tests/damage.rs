@@ -219,7 +219,9 @@ fn damage_of_any_kind_neither_ends_in_a_panic_nor_in_wrong_entries() {
     const ENTRIES: u32 = 1_000;
     let asked = std::env::var("FARINDEX_SEEDS").ok();
     let asked = asked.as_deref().and_then(|asked| asked.split_once(".."));
-    let seeds = asked.map_or(0..200, |(low, high)| low.parse().expect("a seed")..high.parse().expect("a seed"));
+    let asked = asked.map(|(low, high)| (low.parse().expect("a seed")..high.parse().expect("a seed")).collect());
+    // The last one leaves a lock that nobody holds (docs/bugs/124).
+    let seeds: Vec<u64> = asked.unwrap_or_else(|| (0..200).chain([640]).collect());
     let dir = Dir::new();
     let (pool, out) = (dir.path("damaged"), dir.path("out"));
     let sound: Vec<Vec<u8>> = KINDS.map(|kind| fs::read(loaded(&dir, kind, ENTRIES, "8MiB")).unwrap()).into();

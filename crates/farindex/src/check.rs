@@ -4,8 +4,8 @@ use crate::Error;
 use crate::any::AnyIndex;
 use crate::salvage;
 use farindex_fabric::{OpKind, Span};
-use farindex_index::IndexAudit;
 use farindex_index::audit::Damage;
+use farindex_index::{IndexAudit, IndexError};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::leaks::Leaks;
 use farindex_pool::reclaim::Reclaimed;
@@ -87,12 +87,14 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
     let mut repaired = Repaired { evicted, ..Repaired::default() };
     salvage::drop_copies(session).await?;
     repaired.drops = AnyIndex::finish_drops(session).await?;
+    let audit = Audit::begin(session, &span).await?;
     for info in catalog::list(session.pool(), &span).await? {
         // The check that follows says what is wrong with an index that cannot be opened.
         let Ok(index) = AnyIndex::open_info(session, &info).await else { continue };
         match index.mend().await {
             Ok(mended) => repaired.mended += mended,
-            // So it does of one that is damaged.
+            // So it does of one that is damaged: a lock that is held by nobody is damage as well.
+            Err(IndexError::Locked { .. }) if audit.undisturbed(session, &span).await? => {}
             Err(error) => drop(Damage::of(error, info.root)?),
         }
     }
@@ -176,13 +178,13 @@ pub(crate) async fn walk(session: &Rc<Session>, audit: &mut Audit, alone: bool) 
             Ok(index) => {
                 let found = index.audit(audit, alone).await;
                 match found {
-                    Err(farindex_index::IndexError::Dropped) => report.missed = true,
+                    Err(IndexError::Dropped) => report.missed = true,
                     Ok(found) => report.indexes.push((info.name.clone(), found)),
                     // Damage that ends an audit is what a check looks for.
                     Err(error) => report.indexes.push((info.name.clone(), unsound(Damage::of(error, info.root)?.what))),
                 }
             }
-            Err(farindex_index::IndexError::Dropped) => report.missed = true,
+            Err(IndexError::Dropped) => report.missed = true,
             Err(error) => report.indexes.push((info.name.clone(), unsound(error.to_string()))),
         }
     }
