@@ -28,6 +28,8 @@ use std::time::Duration;
 /// have ended, and those take as long.
 const AWAITED: Duration = Duration::from_millis(4);
 const AWAITED_TIMES: u32 = 8;
+/// And it is looked at so often at least: among many coroutines one look takes as long as all of them.
+const AWAITED_LOOKS: u32 = 16;
 
 /// How many lookups of young buckets in a row must find them split before a worker stops to read the parents along.
 const SPECULATION: u32 = 64;
@@ -307,8 +309,9 @@ impl Table {
         mark!("put: waits for the epoch");
         let (before, began) = (session.client().epoch(), session.endpoint().now());
         let patience = AWAITED.max(took * AWAITED_TIMES).min(session.pool().lease() / 8);
-        let mut pause = Duration::from_micros(1);
-        while session.endpoint().now().saturating_sub(began) < patience {
+        let (mut pause, mut looks) = (Duration::from_micros(1), 0);
+        while looks < AWAITED_LOOKS || session.endpoint().now().saturating_sub(began) < patience {
+            looks += 1;
             session.maintain().await?;
             if session.client().epoch() > before {
                 return Ok(());
