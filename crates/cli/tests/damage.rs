@@ -119,15 +119,14 @@ fn a_pointer_to_a_node_that_does_not_exist_costs_one_entry() {
                 changed += 1;
             }
         }
-        assert_eq!(changed, 1, "{kind}");
+        // SepHash's merges leave words in slots of the CurSegment that are not in use.
+        assert!(changed == 1 || kind == "sephash" && changed == 2, "{kind}: {changed}");
         fs::write(&pool, bytes).unwrap();
 
         let failed = dump(&pool, false);
         assert_eq!(failed.code, Some(3), "{kind}: {}", failed.err);
         assert!(failed.err.contains("index \"words\": "), "{kind}: {}", failed.err);
-        if kind != "shard" {
-            assert!(failed.err.contains("memory node 9, which does not exist"), "{kind}: {}", failed.err);
-        }
+        assert!(failed.err.contains("memory node 9, which does not exist"), "{kind}: {}", failed.err);
         let skipped = dump(&pool, true);
         assert_eq!(skipped.code, Some(10), "{kind}: {}", skipped.err);
         assert_eq!(judge_lines(&skipped.out, 2_000), 1_999, "{kind}");
@@ -247,7 +246,7 @@ fn damage_of_any_kind_neither_ends_in_a_panic_nor_in_wrong_entries() {
         let (code, err) = ended.unwrap_or_else(|| panic!("seed {seed}, {kind}, {what}: does not end"));
         assert!(!err.contains("a bug in farindex"), "seed {seed}, {kind}, {what}: {err}");
         // Nothing is to be had from a pool, a catalog or a root that makes no sense.
-        assert!(matches!(code, Some(0 | 3 | 4 | 9)), "seed {seed}, {kind}, {what}: {code:?}: {err}");
+        assert!(matches!(code, Some(0 | 3 | 4 | 10)), "seed {seed}, {kind}, {what}: {code:?}: {err}");
         if code == Some(3) {
             println!("seed {seed}, {kind}, {what}: {}", err.trim_end());
         }

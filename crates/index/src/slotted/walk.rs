@@ -288,7 +288,7 @@ impl<X> Table<X> {
         for segment in geometry.segments() {
             let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
             if let Some(what) = astray(pin.session().pool(), segment.start, bytes) {
-                let what = format!("the segment of generation {} is said to lie at {what}", segment.generation);
+                let what = format!("the root's segment of generation {} points to {what}", segment.generation);
                 return Err(PoolError::Corrupt { at: self.root(), what }.into());
             }
         }

@@ -69,7 +69,7 @@ fn damage_is_told<I: Kind>() {
             let lost = heap(nowhere, 256, signature, Stamp::CLAIMED);
             is_told(index, at, lost, slot, "points to memory node 9, which does not exist").await;
             let outside = heap(RemotePtr::new(ptr.node(), 64 << 20), 256, signature, Stamp::CLAIMED);
-            is_told(index, at, outside, slot, "bytes there are not the pool's").await;
+            is_told(index, at, outside, slot, "where no object can lie").await;
             is_told(index, at, 1, slot, "holds 0x0000000000000001").await;
             is_told(
                 index,
@@ -102,7 +102,7 @@ fn a_root_is_told<I: Kind>() {
         for (word, broken, says) in [
             (0, 5 << 32, "no table has such a root"),
             (ROOT_SEGMENTS, nowhere, "memory node 9, which does not exist"),
-            (ROOT_SEGMENTS + 1, 1 << 33, "are not the pool's"),
+            (ROOT_SEGMENTS + 1, 1 << 33, "where no object can lie"),
         ] {
             let at = root.add(8 * word as u64);
             let old = poke(index, at, broken).await;

@@ -19,7 +19,7 @@ use crate::audit::{Damage, OnDamage};
 use crate::block::{self, Decoded, Header, UNIT};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use crate::upkeep::read_blocks;
+use crate::upkeep::{astray, read_blocks};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
@@ -147,17 +147,6 @@ impl Shard {
             }
         }
         Ok(seen)
-    }
-
-    /// Can these bytes be read at all? If not, what is wrong with the pointer.
-    pub(super) fn unreadable(&self, ptr: RemotePtr, len: usize) -> Option<String> {
-        let pool = self.session.pool();
-        if ptr.node().index() >= pool.nodes().len() {
-            return Some(format!("memory node {}, which does not exist", ptr.node()));
-        }
-        let geometry = pool.geometry(ptr.node());
-        let inside = geometry.chunk_of(ptr).is_some() && ptr.offset() + len as u64 <= geometry.end();
-        (!inside).then(|| format!("{len} bytes at {ptr}, outside of all chunks"))
     }
 }
 
@@ -308,13 +297,14 @@ impl Walk<'_, '_> {
         leads: Vec<Lead>,
         given_up: bool,
     ) -> Result<Option<(Vec<Found>, Vec<Damage>)>, IndexError> {
+        let pool = self.shard.session.pool();
         let (mut found, mut damage) = (Vec::new(), Vec::new());
         for part in leads.chunks(64) {
             let mut batch = pin.span().block_batch();
             let mut asked = Vec::new();
             for lead in part {
                 let len = lead.units as usize * UNIT;
-                match self.shard.unreadable(lead.ptr, len) {
+                match astray(pool, lead.ptr, len as u64) {
                     Some(what) => {
                         damage.push(Damage { at: lead.slot, what: format!("{} points to {what}", lead.name) });
                     }
@@ -326,7 +316,7 @@ impl Walk<'_, '_> {
             drop(done);
             for (lead, mut buf) in bufs {
                 if let Decoded::Longer(len) = block::decode(&buf)
-                    && self.shard.unreadable(lead.ptr, len).is_none()
+                    && astray(pool, lead.ptr, len as u64).is_none()
                 {
                     buf = match pin.span().read(lead.ptr, len).await {
                         Err(FabricError::OutOfBounds { .. } | FabricError::TooLong { .. }) => buf,

@@ -14,7 +14,7 @@ use super::{Shard, geometry};
 use crate::IndexError;
 use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
-use crate::upkeep::{bear, find_twins, outlast, read_blocks};
+use crate::upkeep::{astray, bear, find_twins, outlast, read_blocks};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, Pin, Vigil};
@@ -242,7 +242,7 @@ impl Shard {
                 _ => {}
             }
         }
-        live.retain(|(met, entry)| match self.unreadable(entry.ptr, entry.len.max(1) as usize * UNIT) {
+        live.retain(|(met, entry)| match astray(self.session.pool(), entry.ptr, entry.len.max(1) * UNIT as u64) {
             Some(what) => {
                 problems.add(format!("the slot at {} points to {what}", met.slot));
                 false

@@ -143,7 +143,7 @@ fn a_block_in_free_memory_is_told_of() {
         batch.write_words(at, &[moved.over(old)]);
         batch.post().await?;
         let problems = audited(&index).await?.problems;
-        assert!(matches!(&problems[..], [one] if one.contains("used as Free")), "{problems:?}");
+        assert!(matches!(&problems[..], [one] if one.contains("used as Unused")), "{problems:?}");
         Ok(())
     });
 }
@@ -290,7 +290,7 @@ fn a_walk_names_what_it_cannot_read_and_goes_on() {
             };
             for (damage, what) in [
                 (nowhere(9, entry.ptr.offset()).over(old), "memory node 9, which does not exist"),
-                (nowhere(0, 1 << 40).over(old), "outside of all chunks"),
+                (nowhere(0, 1 << 40).over(old), "where no object can lie"),
                 (nowhere(0, 3 << 20).over(old), "where no sound key-value block is"),
                 (old & !(0xF << 48) | 0xF << 52, "holds 0x"),
             ] {
