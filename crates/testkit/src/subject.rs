@@ -73,14 +73,17 @@ impl<S: Subject> Access for S {
     }
 }
 
+/// A client's slot and generation.
+type Registration = (u64, u64);
+
 /// An index behind a local lock table for each client.
 #[derive(Clone)]
 pub struct Coalescing<S> {
     subject: S,
     fault: Fault,
-    /// By registration (slot and generation): one table for all coroutines of a client. The next client in a slot needs a new
+    /// By registration: one table for all coroutines of a client. The next client in a slot needs a new
     /// one, because the lanes of the old one belong to coroutines that a crash has ended.
-    tables: Arc<Mutex<BTreeMap<(u64, u64), Arc<Coalescer>>>>,
+    tables: Arc<Mutex<BTreeMap<Registration, Arc<Coalescer>>>>,
 }
 
 impl<S: Subject> Coalescing<S> {
