@@ -1,6 +1,7 @@
 //! What `farindex check` runs, for every kind: sound code passes, with and without the lock table, with and without crashes.
 
 use farindex_testkit::seeds_or;
+use farindex_testkit::trial;
 use farindex_testkit::trials::{SHIPPED, trials};
 use std::ops::ControlFlow;
 
@@ -36,4 +37,14 @@ fn every_kind_survives_behind_the_lock_table() {
 #[test]
 fn every_kind_survives_crashes_behind_the_lock_table() {
     every_kind_survives(true, true);
+}
+
+#[test]
+fn seeds_that_once_failed() {
+    // docs/bugs/108
+    for (seed, coalesces) in [(9242, false), (11_047, true)] {
+        let trial = trial("shard", SHIPPED, coalesces).expect("a trial");
+        let report = trial.run_seed(seed, &trial.setup.clone().with_deaths());
+        assert!(report.is_sound(), "{report}");
+    }
 }

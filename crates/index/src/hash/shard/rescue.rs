@@ -233,16 +233,19 @@ impl Rescue<'_> {
         for (i, slot) in now.slots() {
             match slot {
                 Slot::Frozen(fp, ptr) => {
-                    let Some(header) = headers.get(&ptr) else { continue };
-                    let hash = Op::placing_hash(geometry, level, bucket, version, header);
-                    let slot = match moves(geometry.sid(hash, version), version) {
-                        true => Slot::Dead(next, stamp),
-                        false => {
-                            let of = if next.is_multiple_of(ROUND) { next } else { version };
-                            live(fp, ptr, geometry.sid(hash, of), header)
-                        }
-                    };
-                    old[i] = slot.over(old[i]);
+                    // Nobody can change an entry that stays, so its block says where it belongs. One that has moved may have been
+                    // replaced in the new bucket since, and its block may hold another key by now, or none.
+                    let stays = headers.get(&ptr).filter(|header| header.hash.fingerprint() == fp).and_then(|header| {
+                        let hash = Op::placing_hash(geometry, level, bucket, version, header);
+                        let here =
+                            geometry.home(hash, version) == bucket && !moves(geometry.sid(hash, version), version);
+                        let of = if next.is_multiple_of(ROUND) { next } else { version };
+                        here.then(|| live(fp, ptr, geometry.sid(hash, of), header))
+                    });
+                    if stays.is_none() {
+                        mark!("rescue: moved away");
+                    }
+                    old[i] = stays.unwrap_or(Slot::Dead(next, stamp)).over(old[i]);
                 }
                 Slot::Fresh(_, recycled) | Slot::Barrier(_, recycled) => {
                     old[i] = Slot::Fresh(next, recycled).over(old[i]);
