@@ -5,7 +5,7 @@
 //! both, unchanged. Tasks run in the order in which they were woken, so a run is as deterministic as its driver.
 //!
 //! Invariant of parking: the thread parks only while no task and no waiting future has been woken, and only if its driver
-//! has nothing in flight. Whoever wakes something writes that down first and looks for a parked thread second; the thread
+//! has nothing in flight. A thread that wakes something writes that down first and looks for a parked thread second; the thread
 //! says first that it is parked and looks for something woken second. So one of the two sees the other.
 
 mod task;

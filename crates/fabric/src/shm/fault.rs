@@ -5,7 +5,7 @@
 //! faulted then goes on with those zeros, and its verb fails, because the mark is looked at behind every access.
 //!
 //! Invariants: a region is entered in [`SLOTS`] after it was mapped and taken out before it is unmapped; a slot that is
-//! read while it changes is passed over; the mark is set before the zeros are mapped, so whoever has read them finds
+//! read while it changes is passed over; the mark is set before the zeros are mapped, so a verb that has read them finds
 //! the mark. Faults elsewhere, and signals that were sent, go to the handler that was there before.
 #![allow(unsafe_code)]
 
@@ -40,7 +40,7 @@ impl Slot {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
     /// The range, if this address is in it. That of a region in which a thread has faulted does not change meanwhile:
-    /// whoever touches a region borrows it.
+    /// a thread that touches a region borrows it.
     fn range_around(&self, address: usize) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::SeqCst);
         let range = (self.start.load(Ordering::SeqCst), self.end.load(Ordering::SeqCst));
@@ -147,7 +147,7 @@ fn lose(slot: &Slot, (start, end): (usize, usize)) -> bool {
     }
 }
 
-/// Hands the signal to whoever took it before, or lets it end the process.
+/// Hands the signal to the handler that was there before, or lets it end the process.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|before| ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction));
     // SAFETY: what the kernel told to be the handler is a function of the signature that its flags say, made for this

@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that are shown to whoever has to know it. No region is shorter.
+/// Bytes of a file that are shown to the caller that has to recognise it. No region is shorter.
 const HEAD: usize = 4096;
 
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;

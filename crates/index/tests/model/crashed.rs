@@ -24,7 +24,7 @@ fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64
     let sim = Sim::new(11, sim).unwrap();
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
-        let pool = Pool::create(fabric, &harness.connect(), &PoolOptions::default()).await.unwrap();
+        let pool = Pool::create(fabric, &harness.connect(), &PoolOptions::unseeded()).await.unwrap();
         drop(I::create(&join(&pool, &harness).await, "words", &config).await.unwrap());
         pool
     });

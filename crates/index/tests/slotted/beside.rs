@@ -122,7 +122,7 @@ fn is_met_once<I: Kind>(seed: u64) -> usize {
     let sim = Sim::new(seed, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let lease = Duration::from_secs(120);
-    let options = PoolOptions { chunk_size: Some(16 << 10), lease, ..PoolOptions::default() };
+    let options = PoolOptions { chunk_size: Some(16 << 10), lease, ..PoolOptions::unseeded() };
     let slots = 64 << Dice::new(seed, 1).below(3);
     let made = sim.block_on(async move {
         let endpoint = harness.connect();

@@ -44,7 +44,7 @@ fn dies_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
-    let options = PoolOptions { chunk_size: Some(16 << 10), ..PoolOptions::default() };
+    let options = PoolOptions { chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
     let made = sim.block_on(async move {
         let endpoint = harness.connect();
         let pool = Pool::create(fabric, &endpoint, &options).await?;
