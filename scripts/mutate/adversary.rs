@@ -14,11 +14,11 @@ fn cases() -> Vec<(u64, Setup)> {
     let mut cases = Vec::new();
     for round in 0..1200 {
         cases.push((round, Setup::default()));
-        cases.extend((0..3).map(|i| (round * 3 + i, Setup::deadly())));
+        cases.extend((0..3).map(|i| (round * 3 + i, Setup::crashing())));
         if round % 2 == 0 {
             let fate = [Fate::Lost, Fate::Landed, Fate::Prefix][round as usize / 2 % 3];
-            let setup = Setup { dies_at: Some((1 + round / 2, fate)), tight: 0, ..Setup::deadly() };
-            cases.push((round % 12, Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
+            let setup = Setup { crashes_at: Some((1 + round / 2, fate)), tight: 0, ..Setup::crashing() };
+            cases.push((round % 12, Setup { crashes: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
         }
         if round % 10 == 0 {
             cases.push((round, Setup { many: ODDS * 2 / 3, ..Setup::default() }));

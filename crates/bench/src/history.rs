@@ -18,7 +18,7 @@
 use crate::driver::{Bench, Simulated, Worker};
 use farindex_check::{Call, ClientLog, History, HistoryError, Operation, Outcome, Recorder};
 use farindex_fabric::{Endpoint, Executor};
-use farindex_index::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl<W: Worker> Worker for RecordingWorker<W> {
     }
 }
 
-impl<W: Worker> HashIndex for RecordingWorker<W> {
+impl<W: Worker> PointIndex for RecordingWorker<W> {
     fn limits(&self) -> Limits {
         self.inner.index().limits()
     }
@@ -263,7 +263,7 @@ impl<W: Worker> HashIndex for RecordingWorker<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::yardstick::LocalMap;
+    use crate::baseline::LocalMap;
     use crate::{Control, Plan, run};
     use farindex_check::{Verdict, check};
 

@@ -7,9 +7,9 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`workload`] | operations, mixes, distributions, keys and values |
-//! | [`truth`] | what the answers must be |
-//! | [`driver`] | threads, clients, phases; runs any [`HashIndex`](farindex_index::HashIndex) |
-//! | [`yardstick`] | what to compare with: naked verbs, a local map, nothing at all |
+//! | [`oracle`] | what the answers must be |
+//! | [`driver`] | threads, clients, phases; runs any [`PointIndex`](farindex_index::PointIndex) |
+//! | [`baseline`] | what to compare with: naked verbs, a local map, nothing at all |
 //! | [`history`] | what the clients were told, recorded for the checker |
 //! | [`record`] | one row for each run, as JSON and as a table |
 //! | [`scenario`] | runs as data files, with what is expected of them |
@@ -30,18 +30,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod baseline;
 pub mod clock;
 pub mod driver;
 mod error;
 pub mod history;
+pub mod oracle;
 pub mod plot;
 pub mod record;
 pub mod reproduce;
 pub mod scenario;
 pub mod size;
-pub mod truth;
 pub mod workload;
-pub mod yardstick;
 
 pub use driver::{Bench, Control, Faults, Measured, Outcome, Plan, Progress, Simulated, Worker, run, simulate};
 pub use error::BenchError;

@@ -1,9 +1,9 @@
 //! The driver against indexes that tell the truth and indexes that lie.
 
-use farindex_bench::yardstick::{LocalMap, Null, Raw, RawSettings, Shapes, efficiency};
+use farindex_bench::baseline::{LocalMap, Null, Raw, RawSettings, Shapes, efficiency};
 use farindex_bench::{Bench, BenchError, Control, Distribution, Identity, Op, Outcome, Plan, Row, Worker, run};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, memory::Delivery};
-use farindex_index::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl Worker for Liar {
     }
 }
 
-impl HashIndex for Liar {
+impl PointIndex for Liar {
     fn limits(&self) -> Limits {
         self.map.limits()
     }
@@ -340,7 +340,7 @@ impl Worker for Counter {
     }
 }
 
-impl HashIndex for Counter {
+impl PointIndex for Counter {
     fn limits(&self) -> Limits {
         Limits { key: 8, value: 8 }
     }

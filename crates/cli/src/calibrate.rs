@@ -2,7 +2,7 @@
 
 use crate::exit::{self, Failure};
 use crate::output::Json;
-use crate::place::Place;
+use crate::pool_arg::Place;
 use farindex::{Pool, Session};
 use farindex_bench::size::parse_duration;
 use farindex_fabric::{FabricError, OpKind, RemotePtr};

@@ -8,8 +8,8 @@ use crate::{progress, signals};
 use clap::builder::PossibleValuesParser;
 use farindex::IndexConfig;
 use farindex_check::{Limits, check};
-use farindex_testkit::trials::SHIPPED;
-use farindex_testkit::{SeedReport, Setup, Size, Totals, Trial, parse_seeds, trial};
+use farindex_testkit::test_runs::SHIPPED;
+use farindex_testkit::{SeedReport, Setup, Size, TestRun, Totals, parse_seeds, test_run};
 use serde_json::json;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ impl Args {
     /// The setup, changed as the flags say.
     fn setup(&self, mut setup: Setup) -> Setup {
         if self.crashes {
-            setup = setup.with_deaths();
+            setup = setup.with_crashes();
         }
         Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
         setup
@@ -112,8 +112,8 @@ fn seed_json(report: &SeedReport) -> serde_json::Value {
     })
 }
 
-fn replay(args: &Args, seed: u64, setup: Setup, trial: &Trial) -> Result<u8, Failure> {
-    let report = trial.run_seed(seed, &Setup { log: args.log, ..setup });
+fn replay(args: &Args, seed: u64, setup: Setup, test_run: &TestRun) -> Result<u8, Failure> {
+    let report = test_run.run_seed(seed, &Setup { log: args.log, ..setup });
     if args.log > 0 {
         note(&report.log);
     }
@@ -147,15 +147,15 @@ fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let trial = trial(&args.index, &args.variant, args.coalesce).map_err(Failure::usage)?;
-    let setup = args.setup(trial.setup.clone());
+    let test_run = test_run(&args.index, &args.variant, args.coalesce).map_err(Failure::usage)?;
+    let setup = args.setup(test_run.setup.clone());
     match args.replay {
-        Some(seed) => replay(args, seed, setup, &trial),
-        None => search(args, &setup, &trial),
+        Some(seed) => replay(args, seed, setup, &test_run),
+        None => search(args, &setup, &test_run),
     }
 }
 
-fn search(args: &Args, setup: &Setup, trial: &Trial) -> Result<u8, Failure> {
+fn search(args: &Args, setup: &Setup, test_run: &TestRun) -> Result<u8, Failure> {
     let stop = signals::stop_flag()?;
     let wanted = match (args.progress, args.no_progress) {
         (_, true) => Some(false),
@@ -185,7 +185,7 @@ fn search(args: &Args, setup: &Setup, trial: &Trial) -> Result<u8, Failure> {
         if stop.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let began = Instant::now();
-    let totals = trial.explore(seeds, setup, each);
+    let totals = test_run.explore(seeds, setup, each);
     let seconds = began.elapsed().as_secs_f64();
     if let Some(bar) = &bar {
         bar.finish_and_clear();

@@ -3,7 +3,7 @@
 use crate::exit::{self, Failure};
 use crate::kind::{Settings, info_json, info_text, kinds, usual};
 use crate::output::{Json, bytes};
-use crate::place::Place;
+use crate::pool_arg::Place;
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use farindex::{IndexConfig, IndexInfo, Inspection, Session};
@@ -126,7 +126,7 @@ fn stat(name: &Named, json: &Json) -> Result<(), Failure> {
     let index = name.open()?;
     let audit = index.audit()?;
     let info = info_of(index.session(), &name.name)?;
-    let cache = farindex::HashIndex::cache_bytes(&*index.concurrent());
+    let cache = farindex::PointIndex::cache_bytes(&*index.concurrent());
     let result = json!({ "index": info, "entries": audit.entries, "cache_bytes": cache, "audit": audit });
     json.give(&result, || {
         let mut figures = vec![("entries".to_owned(), audit.entries.to_string())];

@@ -15,8 +15,8 @@ mod index;
 mod kind;
 mod load;
 mod output;
-mod place;
 mod pool;
+mod pool_arg;
 mod progress;
 mod reproduce;
 mod serve;
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         let text = info.to_string().replace('\n', " ");
         output::note(format!("error: a bug in farindex, please report it: {text}"));
     }));
-    let command = Cli::parse_from(place::rewrite(std::env::args_os().collect())).command;
+    let command = Cli::parse_from(pool_arg::rewrite(std::env::args_os().collect())).command;
     let code = match std::panic::catch_unwind(|| run(&command)) {
         Err(_) => exit::BUG,
         Ok(Ok(code)) => code,

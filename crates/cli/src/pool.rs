@@ -2,7 +2,7 @@
 
 use crate::exit::{self, Failure};
 use crate::output::{Json, bytes, percent};
-use crate::place::{Place, parse_size};
+use crate::pool_arg::{Place, parse_size};
 use clap::Subcommand;
 use farindex::{
     CheckReport, ClientInfo, Error, Inspection, Kept, NodeUsage, Pool, PoolError, PoolOptions, PoolUrl, Repaired,
@@ -300,11 +300,11 @@ fn check(place: &Place, repair: bool, drop_damaged: bool, json: &Json) -> Result
     let problems: Vec<String> = report.problems().collect();
     let left_behind = report.left_behind().next().is_some();
     let mut result = check_json(&report, &usage, &problems);
-    if let Some(Repaired { evicted, drops, mended, reclaimed }) = repaired {
+    if let Some(Repaired { evicted, drops, recovered, reclaimed }) = repaired {
         result["repaired"] = json!({
             "evicted_clients": evicted,
             "finished_drops": drops,
-            "mended_places": mended,
+            "mended_places": recovered,
             "reclaimed_bytes": reclaimed.bytes,
         });
     }
@@ -314,11 +314,11 @@ fn check(place: &Place, repair: bool, drop_damaged: bool, json: &Json) -> Result
     json.give(&result, || {
         let mut out = String::new();
         salvaged.iter().for_each(|salvaged| salvaged_text(&mut out, salvaged));
-        if let Some(Repaired { evicted, drops, mended, reclaimed }) = repaired {
+        if let Some(Repaired { evicted, drops, recovered, reclaimed }) = repaired {
             let memory = if reclaimed.alone { bytes(reclaimed.bytes) } else { "no memory (others are there, or an index is not sound)".to_owned() };
             let _ = writeln!(
                 out,
-                "repaired: {evicted} clients shut out, {drops} drops finished, {mended} places put right, {memory} reclaimed"
+                "repaired: {evicted} crashed clients evicted, {drops} drops finished, {recovered} places recovered, {memory} reclaimed"
             );
         }
         for (name, audit) in &report.indexes {

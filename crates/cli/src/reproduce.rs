@@ -8,13 +8,13 @@ mod missing;
 mod probing;
 mod sephash;
 
-use crate::bench::subject::Subject;
+use crate::bench::worker_state::Subject;
 use crate::bench::{FabricKind, Watch, make_pool, pool_size};
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
 use clap::{Subcommand, ValueEnum};
 use farindex::shard::Config;
-use farindex::{HashIndex, IndexConfig};
+use farindex::{IndexConfig, PointIndex};
 use farindex_bench::record::Identity;
 use farindex_bench::reproduce::shard::{self, RoundTrips, Space};
 use farindex_bench::size::parse_count;

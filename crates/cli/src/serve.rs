@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use crate::output::Json;
-use crate::place::parse_size;
+use crate::pool_arg::parse_size;
 use clap::ValueEnum;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ mod batch;
 pub use batch::{Batch, Completion, Done, Ticket};
 
 use crate::buf::BufPool;
-use crate::flights::{Ending, Flights};
+use crate::inflight::{Ending, Inflight};
 use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
 use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
@@ -38,7 +38,7 @@ pub struct Endpoint {
 
 struct Inner {
     transport: RefCell<Box<dyn Transport>>,
-    flights: RefCell<Flights>,
+    flights: RefCell<Inflight>,
     buffers: Rc<BufPool>,
     chains: RefCell<Vec<Chain>>,
     meter: RefCell<Meter>,

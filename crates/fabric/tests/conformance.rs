@@ -86,8 +86,8 @@ fn every_case_convicts() {
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
 fn convictions_are_deterministic() {
     let subject = Stepping { seed: 7, masked_cas: true, flaw: Some(Flaw::SplitsCas) };
-    let convict = || CASES.iter().map(|case| check_case(&subject, case)).collect::<Vec<_>>();
-    assert_eq!(convict(), convict());
+    let detect = || CASES.iter().map(|case| check_case(&subject, case)).collect::<Vec<_>>();
+    assert_eq!(detect(), detect());
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]

@@ -1,6 +1,6 @@
 //! Many operations in flight on one thread.
 
-use farindex::{HashIndex, IndexConfig, Pool};
+use farindex::{IndexConfig, PointIndex, Pool};
 
 fn main() -> Result<(), farindex::Error> {
     let pool = Pool::open("memory:64MiB")?;

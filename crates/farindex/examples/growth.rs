@@ -2,7 +2,7 @@
 //!
 //! `growth [KEYS] [CLIENTS] [THREADS]`, 10,000,000 keys by 8 clients on 2 threads unless told otherwise.
 
-use farindex::{HashIndex, IndexConfig, Insert, Pool, PoolOptions, shard};
+use farindex::{IndexConfig, Insert, PointIndex, Pool, PoolOptions, shard};
 
 fn argument(at: usize, default: u64) -> u64 {
     std::env::args().nth(at).map_or(default, |text| text.parse().expect("a whole number"))

@@ -4,7 +4,7 @@
 //! otherwise. All four take turns in each round, so what else the machine does hits all of them.
 
 use farindex::linear::Config;
-use farindex::{HashIndex, IndexConfig, Insert, Pool, PoolOptions};
+use farindex::{IndexConfig, Insert, PointIndex, Pool, PoolOptions};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr};
 use std::time::Instant;
 

@@ -6,7 +6,7 @@ use farindex_fabric::OpKind;
 use farindex_index::audit::{Damage, OnDamage};
 use farindex_index::kind::{PoolIndex, Settings};
 use farindex_index::{
-    Coalesced, Coalescer, HashIndex, IndexAudit, IndexError, Insert, Limits, Remove, Update, Upsert, Value, kind_name,
+    Coalesced, Coalescer, IndexAudit, IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value, kind_name,
 };
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
@@ -128,7 +128,7 @@ impl Default for IndexConfig {
     }
 }
 
-impl HashIndex for Plain {
+impl PointIndex for Plain {
     fn limits(&self) -> Limits {
         whatever!(self, index => index.limits())
     }
@@ -147,8 +147,8 @@ impl HashIndex for Plain {
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         whatever!(self, index => index.upsert(key, value).await)
     }
-    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        whatever!(self, index => index.upsert_told(key, value).await)
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        whatever!(self, index => index.upsert_with_outcome(key, value).await)
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         whatever!(self, index => index.remove(key).await)
@@ -223,8 +223,8 @@ impl AnyIndex {
     }
 
     /// Walks the whole index for what dead clients have left, and puts it right; returns how many places there were.
-    pub async fn mend(&self) -> Result<u64, IndexError> {
-        whatever!(self.plain(), index => index.mend().await)
+    pub async fn recover(&self) -> Result<u64, IndexError> {
+        whatever!(self.plain(), index => index.recover().await)
     }
 
     /// Walks the whole index and checks every entry.
@@ -269,7 +269,7 @@ macro_rules! either {
     };
 }
 
-impl HashIndex for AnyIndex {
+impl PointIndex for AnyIndex {
     fn limits(&self) -> Limits {
         either!(self, index => index.limits())
     }
@@ -288,8 +288,8 @@ impl HashIndex for AnyIndex {
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         either!(self, index => index.upsert(key, value).await)
     }
-    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        either!(self, index => index.upsert_told(key, value).await)
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        either!(self, index => index.upsert_with_outcome(key, value).await)
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         either!(self, index => index.remove(key).await)

@@ -55,7 +55,7 @@ pub struct Repaired {
     /// Indexes whose dropping was finished.
     pub drops: u64,
     /// Places in indexes that dead clients had left locked, or half changed.
-    pub mended: u64,
+    pub recovered: u64,
     /// Memory that dead clients had in their hands, and that is free again; nothing while other clients are there or
     /// while an index is not sound.
     pub reclaimed: Reclaimed,
@@ -63,7 +63,7 @@ pub struct Repaired {
 
 /// Puts right what the dead have left, all over the pool. Takes a little more than a lease.
 pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
-    let evicted = session.client().outlive(session.endpoint()).await?;
+    let evicted = session.client().wait_and_evict_expired(session.endpoint()).await?;
     recover(session, evicted).await
 }
 
@@ -91,8 +91,8 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
     for info in catalog::list(session.pool(), &span).await? {
         // The check that follows says what is wrong with an index that cannot be opened.
         let Ok(index) = AnyIndex::open_info(session, &info).await else { continue };
-        match index.mend().await {
-            Ok(mended) => repaired.mended += mended,
+        match index.recover().await {
+            Ok(recovered) => repaired.recovered += recovered,
             // So it does of one that is damaged: a lock that is held by nobody is damage as well.
             Err(IndexError::Locked { .. }) if audit.undisturbed(session, &span).await? => {}
             Err(error) => drop(Damage::of(error, info.root)?),

@@ -4,7 +4,7 @@ use crate::any::AnyIndex;
 use crate::pool::Session;
 use crate::{Error, Insert, Remove, Update, Upsert};
 use farindex_index::audit::Damage;
-use farindex_index::{HashIndex, IndexAudit, IndexError, Value};
+use farindex_index::{IndexAudit, IndexError, PointIndex, Value};
 use farindex_pool::audit::Audit;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -118,7 +118,7 @@ impl Index {
         }
     }
 
-    /// The same index with operations that are futures ([`HashIndex`]): start many, then wait for them with
+    /// The same index with operations that are futures ([`PointIndex`]): start many, then wait for them with
     /// [`Session::block_on`].
     pub fn concurrent(&self) -> Rc<AnyIndex> {
         Rc::clone(&self.index)

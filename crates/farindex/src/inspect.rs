@@ -1,6 +1,6 @@
 //! Looking at a pool from outside: nobody registers, nothing is written.
 
-use crate::keeper::once;
+use crate::heartbeat::once;
 use crate::net::connect;
 use crate::pool::open_files;
 use crate::url::PoolUrl;

@@ -17,7 +17,7 @@
 //! Many operations in flight on one thread:
 //!
 //! ```
-//! use farindex::{HashIndex, IndexConfig, Pool};
+//! use farindex::{PointIndex, IndexConfig, Pool};
 //!
 //! let pool = Pool::open("memory:64MiB")?;
 //! let session = pool.session()?;
@@ -35,9 +35,9 @@
 mod any;
 pub mod check;
 mod error;
+mod heartbeat;
 mod index;
 mod inspect;
-mod keeper;
 mod net;
 mod pool;
 pub mod salvage;
@@ -48,7 +48,7 @@ pub use check::{CheckReport, Repaired};
 pub use error::Error;
 pub use farindex_index::audit::Damage;
 pub use farindex_index::{
-    Coalescer, HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert, Value, cuckoo, linear,
+    Coalescer, IndexAudit, IndexError, Insert, PointIndex, PoolIndex, Remove, Update, Upsert, Value, cuckoo, linear,
     race, sephash, shard,
 };
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};

@@ -1,9 +1,9 @@
 //! A pool as a user sees it.
 
 use crate::any::{AnyIndex, IndexConfig, OpenOptions};
+use crate::heartbeat::{Heartbeat, once};
 use crate::index::Index;
 use crate::inspect::{NodeUsage, usage};
-use crate::keeper::{Keeper, once};
 use crate::net::connect;
 use crate::url::PoolUrl;
 use crate::{Error, check, salvage};
@@ -30,7 +30,7 @@ struct Inner {
     pool: farindex_pool::Pool,
     identity: Identity,
     client: Arc<Client>,
-    keeper: Keeper,
+    heartbeat: Heartbeat,
     /// Made when the first index is opened that wants it.
     coalescer: OnceLock<Arc<Coalescer>>,
 }
@@ -136,8 +136,8 @@ impl Pool {
     fn join(fabric: Arc<dyn Fabric>, pool: farindex_pool::Pool, identity: Identity) -> Result<Pool, Error> {
         let client =
             once(&fabric, &identity, async |endpoint: &Endpoint| Client::register(&pool, identity, endpoint).await)??;
-        let keeper = Keeper::start(Arc::clone(&fabric), identity, Arc::clone(&client))?;
-        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, keeper, coalescer: OnceLock::new() }) })
+        let heartbeat = Heartbeat::start(Arc::clone(&fabric), identity, Arc::clone(&client))?;
+        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, heartbeat, coalescer: OnceLock::new() }) })
     }
 
     /// Opens a session for the calling thread.
@@ -154,8 +154,8 @@ impl Pool {
     }
     /// How often this process has been silent for a lease and has come back: it was stopped, or not scheduled. It has lost
     /// nothing by it, or every operation would say so; but others may have been refused what it held, or have waited for it.
-    pub fn lapses(&self) -> u64 {
-        self.inner.client.lapses()
+    pub fn missed_leases(&self) -> u64 {
+        self.inner.client.missed_leases()
     }
     /// The fabric below.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
@@ -171,7 +171,7 @@ pub(crate) fn open_files(paths: &[PathBuf], read_only: bool) -> Result<ShmFabric
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.keeper.stop();
+        self.heartbeat.stop();
         let client = Arc::clone(&self.client);
         // What cannot be given back now is found by the next check of the pool.
         let _ = once(&self.fabric, &self.identity, async |endpoint: &Endpoint| client.close(endpoint).await);

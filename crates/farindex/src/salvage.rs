@@ -11,7 +11,7 @@ use crate::any::{AnyIndex, IndexConfig};
 use crate::{Error, check};
 use farindex_fabric::OpKind;
 use farindex_index::audit::Damage;
-use farindex_index::{HashIndex, IndexError, Value};
+use farindex_index::{IndexError, PointIndex, Value};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session, catalog};
 use std::rc::Rc;
@@ -179,7 +179,7 @@ mod tests {
         session.block_on(async {
             let copy = AnyIndex::create(raw, &name, &IndexConfig::default()).await.unwrap();
             for key in 0..entries {
-                farindex_index::HashIndex::insert(&copy, &key.to_le_bytes(), b"new").await.unwrap();
+                farindex_index::PointIndex::insert(&copy, &key.to_le_bytes(), b"new").await.unwrap();
             }
             let span = raw.span(OpKind::Other);
             let copy = catalog::find(raw.pool(), &span, &name).await.unwrap();

@@ -1,6 +1,6 @@
 //! One lock table for all threads of a process.
 
-use farindex::{HashIndex, IndexConfig, OpenOptions, Pool};
+use farindex::{IndexConfig, OpenOptions, PointIndex, Pool};
 
 #[test]
 fn sessions_of_a_process_share_verbs() {

@@ -1,6 +1,6 @@
 //! How large the future of a lookup is. A program that has many lookups in flight keeps one for each.
 
-use farindex::{HashIndex, IndexConfig, OpenOptions, Plain, Pool};
+use farindex::{IndexConfig, OpenOptions, Plain, PointIndex, Pool};
 
 /// Bytes that it takes at most, by kind. What is rare (waiting for others, recovery, growth) has a box of its own.
 const MOST: usize = 2816;

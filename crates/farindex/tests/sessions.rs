@@ -1,6 +1,6 @@
 //! What a session refuses at once, because it would wait for ever, and what it allows.
 
-use farindex::{HashIndex, IndexConfig, Pool, PoolOptions, Session};
+use farindex::{IndexConfig, PointIndex, Pool, PoolOptions, Session};
 use farindex_fabric::MemoryFabric;
 use farindex_fabric::memory::Delivery;
 use std::ops::ControlFlow;

@@ -2,7 +2,7 @@
 
 use crate::IndexError;
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{IntentCell, Session, Vigil, intent};
+use farindex_pool::{IntentCell, LockTimeout, Session, intent};
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_nanos(500);
@@ -16,7 +16,7 @@ const PATIENT: u32 = 14;
 pub(crate) struct Backoff {
     rounds: u32,
     looked: Option<Duration>,
-    vigil: Vigil,
+    lock_timeout: LockTimeout,
     began: Option<Duration>,
 }
 
@@ -43,7 +43,7 @@ impl Backoff {
     }
 
     /// Somebody who may be alive is in the way, and it is the same as long as `names` does not change.
-    pub(crate) async fn bear(
+    pub(crate) async fn wait_for_lock_holder(
         &mut self,
         session: &Session,
         span: &Span,
@@ -51,7 +51,7 @@ impl Backoff {
         names: u64,
     ) -> Result<(), IndexError> {
         let now = session.endpoint().now();
-        if self.vigil.lasts(names, now) <= session.pool().lease() * 2 {
+        if self.lock_timeout.lasts(names, now) <= session.pool().lease() * 2 {
             return Ok(());
         }
         let holder = intent::holders(session, span, lock).await?;
@@ -62,7 +62,7 @@ impl Backoff {
 
 /// Whoever has claimed a lock and cannot put right what is under it lets the next one try: a lock is not left held because
 /// something was wrong. Only after a failed verb is it open what holds (N7), and nobody may go on before this client was shut out.
-pub(crate) async fn hand_on(
+pub(crate) async fn release_after_failed_recovery(
     span: &Span,
     cell: Option<&IntentCell<'_>>,
     done: Result<(), IndexError>,
@@ -70,7 +70,7 @@ pub(crate) async fn hand_on(
     if let (Err(error), Some(cell)) = (&done, cell)
         && !matches!(error, IndexError::Fabric(_))
     {
-        cell.give_up(span).await?;
+        cell.abandon_lock(span).await?;
     }
     done
 }

@@ -7,7 +7,7 @@
 use crate::IndexError;
 use crate::block::{MAX_KEY, MAX_VALUE};
 use crate::keyhash::KeyHash;
-use crate::kind::{PoolIndex, Settings, expect_new, seal};
+use crate::kind::{PoolIndex, Settings, expect_new, index_tag};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::layout::HOME;
 use farindex_pool::{IndexInfo, Pin, Session, catalog};
@@ -97,14 +97,14 @@ pub(crate) async fn create<I: PoolIndex>(
     let largest = expect_new(session, name).await?;
     let span = session.span(OpKind::Other);
     let uid = catalog::new_uid(&span, largest).await?;
-    let seal = seal(session, uid);
+    let index_tag = index_tag(session, uid);
     let nodes = session.pool().nodes();
     let list_len = nodes.len() as u64 * 8;
     let list = session.alloc(&span, HOME, list_len).await?;
     let mut roots = Vec::new();
     let making = async {
         for node in nodes {
-            roots.push(make(&span, node, seal).await?);
+            roots.push(make(&span, node, index_tag).await?);
         }
         let words: Vec<_> = roots.iter().map(|root| root.to_bits()).collect();
         span.write(list, session.endpoint().buf_from_words(&words)).await?;
@@ -115,7 +115,7 @@ pub(crate) async fn create<I: PoolIndex>(
         Ok(info) => I::open_info(session, &info).await,
         Err(error) => {
             // Nobody has seen it: everything goes back.
-            undo(&span, &roots, seal).await?;
+            undo(&span, &roots, index_tag).await?;
             session.free(&span, list, list_len).await?;
             Err(error)
         }
@@ -136,7 +136,7 @@ pub(crate) async fn mark_all_dropped<I: PoolIndex>(session: &Session, info: &Ind
     for (root, node) in roots.into_iter().zip(session.pool().nodes()) {
         // What lies there may be another's by now.
         if root.node() == node && session.pool().geometry(node).chunk_of(root.add(I::ROOT_LEN)).is_some() {
-            I::mark_dropped(pin.span(), root, seal(session, info.uid)).await?;
+            I::mark_dropped(pin.span(), root, index_tag(session, info.uid)).await?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! and are refused, not guessed, if they make no sense.
 
 use crate::audit::OnDamage;
-use crate::{HashIndex, IndexAudit, IndexError, Value, handle};
+use crate::{IndexAudit, IndexError, PointIndex, Value, handle};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::CONFIG_LEN;
@@ -31,7 +31,7 @@ pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + Des
 /// use farindex_index::{PoolIndex, Shard};
 /// assert_eq!(Shard::NAME, "shard");
 /// ```
-pub trait PoolIndex: HashIndex + Sized + 'static {
+pub trait PoolIndex: PointIndex + Sized + 'static {
     /// Its settings.
     type Config: Settings;
     /// Its number in the catalog.
@@ -98,7 +98,7 @@ pub trait PoolIndex: HashIndex + Sized + 'static {
     }
 
     /// Tells everybody that the index with this seal has been dropped, if this is a root of it.
-    fn mark_dropped(span: &Span, root: RemotePtr, seal: u64) -> impl Future<Output = Result<(), IndexError>>;
+    fn mark_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> impl Future<Output = Result<(), IndexError>>;
 
     /// Its number in the catalog, which no other index of the pool ever has.
     fn uid(&self) -> u64;
@@ -107,7 +107,7 @@ pub trait PoolIndex: HashIndex + Sized + 'static {
     fn resizes(&self) -> u64;
 
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were.
-    fn mend(&self) -> impl Future<Output = Result<u64, IndexError>>;
+    fn recover(&self) -> impl Future<Output = Result<u64, IndexError>>;
 
     /// Walks the whole index, notes every object in `audit`, and checks every entry. `alone` says that no other client is
     /// at work: then nothing may be unfinished.
@@ -149,7 +149,7 @@ pub(crate) async fn expect_new(session: &Session, name: &str) -> Result<u64, Ind
 }
 
 /// What the roots of an index bear, and nothing else does.
-pub(crate) fn seal(session: &Session, uid: u64) -> u64 {
+pub(crate) fn index_tag(session: &Session, uid: u64) -> u64 {
     let [a, b] = session.pool().superblock(farindex_pool::layout::HOME).pool_id;
     let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&a.to_le_bytes());
@@ -180,9 +180,9 @@ macro_rules! pool_index {
             async fn mark_dropped(
                 span: &farindex_fabric::Span,
                 root: farindex_fabric::RemotePtr,
-                seal: u64,
+                index_tag: u64,
             ) -> Result<(), IndexError> {
-                $mark_dropped(span, root, seal).await
+                $mark_dropped(span, root, index_tag).await
             }
             fn uid(&self) -> u64 {
                 self.uid
@@ -190,8 +190,8 @@ macro_rules! pool_index {
             fn resizes(&self) -> u64 {
                 self.resizes()
             }
-            async fn mend(&self) -> Result<u64, IndexError> {
-                self.mend().await
+            async fn recover(&self) -> Result<u64, IndexError> {
+                self.recover().await
             }
             async fn audit(
                 &self,

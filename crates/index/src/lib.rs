@@ -6,7 +6,7 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`traits`] | [`HashIndex`], and outcomes named for what happened |
+//! | [`traits`] | [`PointIndex`], and outcomes named for what happened |
 //! | [`hash`] | unordered indexes |
 //! | [`kind`] | [`PoolIndex`]: how an index comes into a pool, is looked after, and goes; every kind there is |
 //! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
@@ -34,12 +34,12 @@ pub mod hash;
 mod join;
 pub mod keyhash;
 pub mod kind;
+mod maintenance;
 mod many;
 pub mod marks;
-mod pace;
 pub mod slotted;
+mod sync_interval;
 pub mod traits;
-mod upkeep;
 pub mod value;
 mod write;
 
@@ -52,5 +52,5 @@ pub use hash::race::{self, Race};
 pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, kind_name};
-pub use traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+pub use traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 pub use value::Value;

@@ -1,6 +1,6 @@
 //! What every index promises.
 //!
-//! Keys and values are byte strings of any content, up to the limits of [`HashIndex::limits`]; there is no reserved key
+//! Keys and values are byte strings of any content, up to the limits of [`PointIndex::limits`]; there is no reserved key
 //! and no reserved value. Every point operation is linearizable under the fabric's
 //! [contract](farindex_fabric::contract), and says what it did. An index handle belongs to one worker thread; many
 //! operations may be in flight on it at once.
@@ -57,7 +57,7 @@ pub struct Limits {
 }
 
 /// An unordered index.
-pub trait HashIndex {
+pub trait PointIndex {
     /// The longest key and value: those that a block takes, unless the index says otherwise.
     fn limits(&self) -> Limits {
         Limits { key: MAX_KEY, value: MAX_VALUE }
@@ -77,7 +77,7 @@ pub trait HashIndex {
     /// Sets the value of a key, present or not.
     fn upsert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
     /// The same, and never [`Upsert::Written`]: what an index that writes blindly pays a lookup for.
-    fn upsert_told(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>> {
+    fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>> {
         self.upsert(key, value)
     }
     /// Removes a key.

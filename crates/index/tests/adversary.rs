@@ -12,9 +12,9 @@ mod marks;
 use farindex_index::coalesce;
 use farindex_index::shard::Variant;
 use farindex_sim::ODDS;
+use farindex_testkit::index_under_test::Coalescing;
 use farindex_testkit::seeds::run_until;
-use farindex_testkit::shard::{ShardUnderTest, come_and_go};
-use farindex_testkit::subject::Coalescing;
+use farindex_testkit::shard::{ShardUnderTest, insert_remove_churn};
 use farindex_testkit::{SeedReport, Setup, run_seeds, seeds_or};
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ fn survives_the_adversary() {
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
 #[test]
 fn survives_deaths() {
-    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &ShardUnderTest::repaired());
+    let totals = run_seeds(seeds_or(0..300), &Setup::crashing(), &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
     marks::assert_passed(&totals, &marks_of(&["src/hash/shard", "../pool/src"]), COMMON_WITH_DEATHS);
@@ -133,17 +133,17 @@ fn what_once_failed() {
         run_seeds(seed..seed + 1, &Setup::default(), &ShardUnderTest::repaired()).assert_sound();
     }
     // docs/bugs/024
-    run_seeds(10920..10921, &Setup::deadly(), &ShardUnderTest::repaired()).assert_sound();
+    run_seeds(10920..10921, &Setup::crashing(), &ShardUnderTest::repaired()).assert_sound();
 }
 
 #[test]
 fn the_published_removal_is_convicted() {
     let convicts = |report: &SeedReport| report.failures.iter().any(|failure| failure.contains("not linearizable"));
-    let published = run_until(0..2000, &come_and_go(), &ShardUnderTest::still(Variant::Published), convicts);
+    let published = run_until(0..2000, &insert_remove_churn(), &ShardUnderTest::still(Variant::Published), convicts);
     assert!(published.failures.iter().any(convicts), "nobody found it: {published}");
     let seeds = 0..published.failed.last().copied().unwrap_or_default() + 1;
     println!("convicted by seed {}", seeds.end - 1);
-    run_seeds(seeds, &come_and_go(), &ShardUnderTest::still(Variant::Repaired)).assert_sound();
+    run_seeds(seeds, &insert_remove_churn(), &ShardUnderTest::still(Variant::Repaired)).assert_sound();
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod ground;
 
 use alone::{cost_of, with_shard};
 use farindex_fabric::{OpKind, OpStats};
-use farindex_index::{HashIndex, Insert, Remove, Shard, Update, Upsert, shard};
+use farindex_index::{Insert, PointIndex, Remove, Shard, Update, Upsert, shard};
 
 /// Rare synchronization, so that the operations measured here come without.
 fn config() -> shard::Config {

@@ -84,10 +84,10 @@ fn a_walk_meets_what_is_split_off_meanwhile() {
             let member = ctx.join(&pool).await;
             let root = create(&member, Shape { initial_depth }).await;
             let directory = open(&member, root).await.unwrap();
-            let mut met = Vec::new();
+            let mut visited = Vec::new();
             let visit = async |at: u64, found| {
                 assert_eq!(found, entry(at));
-                met.push(at);
+                visited.push(at);
                 let born = (64 - at.leading_zeros()).max(initial_depth);
                 for depth in born..8 {
                     publish(&member, &directory, at | 1 << depth).await;
@@ -96,7 +96,7 @@ fn a_walk_meets_what_is_split_off_meanwhile() {
             };
             let pool = member.session.pool();
             directory.walk(pool, &member.span(), visit, &mut Damage::fail).await.unwrap();
-            assert_eq!(met, Vec::from_iter(0..256), "from {initial_depth} bits on");
+            assert_eq!(visited, Vec::from_iter(0..256), "from {initial_depth} bits on");
         });
     }
 }

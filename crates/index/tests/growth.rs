@@ -9,7 +9,7 @@ use alone::with_shard;
 use farindex_fabric::OpKind;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::slot::Slot;
-use farindex_index::{HashIndex, Insert, Remove, Update, Upsert, shard};
+use farindex_index::{Insert, PointIndex, Remove, Update, Upsert, shard};
 
 #[test]
 fn nothing_is_lost_from_the_smallest_table_on() {

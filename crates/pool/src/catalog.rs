@@ -11,7 +11,7 @@ use crate::layout::{
 };
 use crate::session::Session;
 use crate::takeover::held;
-use crate::{Claim, Intent, Lock, Pool, PoolError, Taken, Vigil};
+use crate::{Claim, Intent, Lock, LockTimeout, Pool, PoolError, Taken};
 use farindex_fabric::{Batch, RemotePtr, Span};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -161,7 +161,7 @@ async fn locked<T>(
     let mine = client.slot() + 1;
     let lease = session.pool().lease();
     let intent = Intent { index: 0, lock: LOCK, what: [0; 4] };
-    let mut vigil = Vigil::default();
+    let mut lock_timeout = LockTimeout::default();
     let until = endpoint.now() + lease * 2;
     let mut pause = Duration::from_micros(50);
     let (_inside, cell, word) = loop {
@@ -186,7 +186,7 @@ async fn locked<T>(
                     let word = first_word(&batch.post().await?.buf(word));
                     break (inside, cell, word);
                 }
-                Claim::Busy { names, .. } if vigil.lasts(names, endpoint.now()) > lease * 2 => {
+                Claim::Busy { names, .. } if lock_timeout.lasts(names, endpoint.now()) > lease * 2 => {
                     return Err(held(session, span, LOCK, "the catalog").await?);
                 }
                 _ => {}

@@ -11,7 +11,7 @@ use crate::intent::{Lock, cleared, describe, stands};
 use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
 use crate::leaks::Leaks;
 use crate::mark;
-use crate::session::{Limbo, Session};
+use crate::session::{RetireList, Session};
 use crate::takeover::{Watch, evict};
 use crate::{Pool, PoolError};
 use farindex_fabric::{Buf, Endpoint, FabricError, Identity, NodeId, OpKind, RemotePtr, Span};
@@ -39,14 +39,14 @@ pub struct Client {
     lost: AtomicBool,
     /// When the latest heartbeat was posted, in nanoseconds of the fabric's clock.
     beat_at: AtomicU64,
-    lapses: AtomicU64,
+    missed_leases: AtomicU64,
     /// One tick at a time; who finds it taken goes on, because the other's tick serves it too.
     ticking: AtomicBool,
     pins: Mutex<Vec<Arc<OldestPin>>>,
     /// Sessions that were ever opened.
     opened: AtomicU64,
     /// What closed sessions could not give back themselves.
-    orphans: Mutex<Limbo>,
+    orphans: Mutex<RetireList>,
     /// The words of all client slots when this one was taken.
     slots_before: Vec<u64>,
     /// One operation of this client in the catalog at a time.
@@ -131,7 +131,7 @@ impl Client {
                         heartbeat: AtomicU64::new(1),
                         lost: AtomicBool::new(false),
                         beat_at: AtomicU64::new(nanos(began)),
-                        lapses: AtomicU64::new(0),
+                        missed_leases: AtomicU64::new(0),
                         ticking: AtomicBool::new(false),
                         slots_before,
                         cataloguing: AtomicBool::new(false),
@@ -243,8 +243,8 @@ impl Client {
     /// How often others may have seen this client expired although it was alive: more than a lease passed from the posting of
     /// one heartbeat to the completion of the next. It holds its slot still, or [`is_lost`](Self::is_lost) would say so; but
     /// others may have been refused the locks that it held, or have waited for the epoch.
-    pub fn lapses(&self) -> u64 {
-        self.lapses.load(Ordering::Relaxed)
+    pub fn missed_leases(&self) -> u64 {
+        self.missed_leases.load(Ordering::Relaxed)
     }
 
     /// Opens a session on the calling thread.
@@ -273,7 +273,7 @@ impl Client {
         })
     }
 
-    pub(crate) fn orphans(&self) -> MutexGuard<'_, Limbo> {
+    pub(crate) fn orphans(&self) -> MutexGuard<'_, RetireList> {
         lock(&self.orphans)
     }
 
@@ -432,7 +432,7 @@ impl Client {
         let mut done = batch.post().await?;
         let silent = nanos(endpoint.now()).saturating_sub(self.beat_at.swap(beat_at, Ordering::Relaxed));
         if silent > nanos(self.pool.lease()) {
-            self.lapses.fetch_add(1, Ordering::Relaxed);
+            self.missed_leases.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(advance) = advance
             && done.old(advance) == epoch

@@ -10,7 +10,7 @@
 //! * **E2** So whatever the operation makes unreachable, it does at `G <= L + 1 = tag`. An operation of anyone that began
 //!   before then was pinned at `tag` or less.
 //! * **E3** Once a client knows `G >= tag + 2`, every client has published `tag + 1`: all operations of E2 have ended.
-//!   The memory may be used again. This is [`graced`].
+//!   The memory may be used again. This is [`grace_period_elapsed`].
 //!
 //! What a client publishes is a fact about the past, so a late WRITE of it (N5) can only delay others. A client without
 //! operations in flight publishes through its keeper, so an idle, reading or finished client holds nobody up; a dead one
@@ -31,7 +31,7 @@ pub const fn tag(epoch: u64) -> u64 {
 }
 
 /// May memory with this tag be used again by a client that knows `epoch` (E3)?
-pub const fn graced(tag: u64, epoch: u64) -> bool {
+pub const fn grace_period_elapsed(tag: u64, epoch: u64) -> bool {
     epoch >= tag + 2
 }
 

@@ -165,7 +165,7 @@ impl IntentCell<'_> {
     }
     /// Lets others claim the lock although this client lives on: for an operation that holds it, cannot finish, and could as well
     /// have died here. All its verbs must have completed. Does nothing if no intent is declared.
-    pub async fn give_up(&self, span: &Span) -> Result<(), PoolError> {
+    pub async fn abandon_lock(&self, span: &Span) -> Result<(), PoolError> {
         let word = self.word.get();
         if stands(word) && span.cas(self.at, word, word | GIVEN_UP).await? == word {
             self.word.set(word | GIVEN_UP);

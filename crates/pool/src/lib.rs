@@ -46,4 +46,4 @@ pub use error::PoolError;
 pub use intent::{Intent, IntentCell, Lock};
 pub use pool::{Pool, PoolOptions};
 pub use session::{Hold, Pin, Session};
-pub use takeover::{Claim, Taken, Vigil};
+pub use takeover::{Claim, LockTimeout, Taken};

@@ -4,14 +4,14 @@
 //! session frees it once no operation that could have seen it is left (see [`epoch`](crate::epoch)); blocks are taken from
 //! the session's stock without a verb whenever it has some.
 
-mod limbo;
+mod retire_list;
 
-pub(crate) use limbo::Limbo;
-use limbo::Retired;
+pub(crate) use retire_list::RetireList;
+use retire_list::Retired;
 
 use crate::alloc::chunks::Chunks;
 use crate::alloc::search::{Counters, Hints};
-use crate::alloc::{self, Stock, classes};
+use crate::alloc::{self, FreeList, classes};
 use crate::client::Client;
 use crate::epoch::{OldestPin, Pins, tag};
 use crate::pool::zero;
@@ -41,7 +41,7 @@ pub struct Session {
     client: Arc<Client>,
     endpoint: Endpoint,
     pins: Rc<Pins>,
-    stocks: Vec<RefCell<Stock>>,
+    stocks: Vec<RefCell<FreeList>>,
     hints: Vec<Hints>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which the next look at the epoch is due.
@@ -103,7 +103,7 @@ impl Session {
     fn chunks(&self, node: NodeId) -> Chunks<'_> {
         Chunks { pool: self.pool(), node, owner: self.client.slot() as u16 }
     }
-    fn stock(&self, node: NodeId) -> Result<&RefCell<Stock>, PoolError> {
+    fn free_list(&self, node: NodeId) -> Result<&RefCell<FreeList>, PoolError> {
         self.stocks.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
     }
     fn hints(&self, node: NodeId) -> Result<&Hints, PoolError> {
@@ -115,7 +115,7 @@ impl Session {
     /// The class of a block, `None` for a span. An address at which no such object can lie is an error: it came out of
     /// damaged memory, and must not come back out of the stock.
     fn object(&self, ptr: RemotePtr, bytes: u64) -> Result<Option<usize>, PoolError> {
-        self.stock(ptr.node())?;
+        self.free_list(ptr.node())?;
         let geometry = self.pool().geometry(ptr.node());
         let class = classes::of(bytes, geometry.chunk_size);
         let fits = match class {
@@ -126,10 +126,10 @@ impl Session {
         fits.then_some(class).ok_or_else(corrupt)
     }
     /// Puts a free block into the stock; returns how many of its class are there now.
-    fn stow(&self, ptr: RemotePtr, class: usize) -> usize {
-        let Ok(stock) = self.stock(ptr.node()) else { return 0 };
-        let mut stock = stock.borrow_mut();
-        let free = &mut stock.free[class];
+    fn push_free(&self, ptr: RemotePtr, class: usize) -> usize {
+        let Ok(free_list) = self.free_list(ptr.node()) else { return 0 };
+        let mut free_list = free_list.borrow_mut();
+        let free = &mut free_list.free[class];
         free.push(ptr);
         if free.len() > 2 * alloc::keep(class) {
             self.hoards.set(true);
@@ -158,9 +158,9 @@ impl Session {
         let Some(class) = self.class(node, bytes) else {
             return self.alloc_span(span, node, bytes, patience, false).await.map(|(ptr, _)| ptr);
         };
-        let stock = self.stock(node)?;
+        let free_list = self.free_list(node)?;
         loop {
-            if let Some(ptr) = stock.borrow_mut().take(class) {
+            if let Some(ptr) = free_list.borrow_mut().take(class) {
                 return Ok(ptr);
             }
             self.refill(span, node, class, patience).await?;
@@ -192,7 +192,7 @@ impl Session {
         }
         if !zero {
             self.free_graced();
-            if let Some(ptr) = self.stock(node)?.borrow_mut().take_span(geometry.chunks_for(bytes)) {
+            if let Some(ptr) = self.free_list(node)?.borrow_mut().take_span(geometry.chunks_for(bytes)) {
                 return Ok((ptr, false));
             }
         }
@@ -200,20 +200,22 @@ impl Session {
         if let Some(found) = chunks.take_span(span, hints, bytes, zero, false).await? {
             return Ok(found);
         }
-        self.squeeze(span, node, patience, None, async |chunks| chunks.take_span(span, hints, bytes, false, true).await)
-            .await?
-            .ok_or_else(|| chunks.full(bytes))
+        self.alloc_under_pressure(span, node, patience, None, async |chunks| {
+            chunks.take_span(span, hints, bytes, false, true).await
+        })
+        .await?
+        .ok_or_else(|| chunks.full(bytes))
     }
 
     /// Fills the stock with blocks of a class, from the nearest source to the farthest.
     async fn refill(&self, span: &Span, node: NodeId, class: usize, patience: Patience) -> Result<(), PoolError> {
         self.free_graced();
-        let stock = self.stock(node)?;
-        let ready = || stock.borrow().has(class);
+        let free_list = self.free_list(node)?;
+        let ready = || free_list.borrow().has(class);
         if ready() || self.refill_once(span, node, class, false).await? {
             return Ok(());
         }
-        let refilled = self.squeeze(span, node, patience, Some(class), async |_| {
+        let refilled = self.alloc_under_pressure(span, node, patience, Some(class), async |_| {
             Ok((ready() || self.refill_once(span, node, class, true).await?).then_some(()))
         });
         refilled.await?.ok_or_else(|| self.chunks(node).full(classes::bytes(class)))
@@ -221,18 +223,18 @@ impl Session {
 
     async fn refill_once(&self, span: &Span, node: NodeId, class: usize, thorough: bool) -> Result<bool, PoolError> {
         let chunks = self.chunks(node);
-        let stock = self.stock(node)?;
+        let free_list = self.free_list(node)?;
         let counters = chunks.counters(span, Some(class)).await?;
         let enough = counters.many_returned(class);
         if enough && self.claim_returned(span, &chunks, class, &counters).await? {
             return Ok(true);
         }
         if let Some(run) = chunks.take_chunk(span, class, &counters, self.hints(node)?, thorough).await? {
-            let replaced = stock.borrow_mut().runs[class].replace(run);
+            let replaced = free_list.borrow_mut().runs[class].replace(run);
             if let Some(run) = replaced {
                 // Another coroutine of this session filled the stock at the same time.
                 let step = classes::bytes(class);
-                stock.borrow_mut().free[class].extend((0..run.left).map(|i| run.next.add(i * step)));
+                free_list.borrow_mut().free[class].extend((0..run.left).map(|i| run.next.add(i * step)));
             }
             return Ok(true);
         }
@@ -247,10 +249,10 @@ impl Session {
         class: usize,
         counters: &Counters,
     ) -> Result<bool, PoolError> {
-        let mut found = Stock::default();
+        let mut found = FreeList::default();
         let any = chunks.claim_returned(span, class, counters, self.hints(chunks.node)?, &mut found).await;
         // Blocks of another class may be among them: see `Chunks::claim`.
-        for (free, found) in self.stock(chunks.node)?.borrow_mut().free.iter_mut().zip(&mut found.free) {
+        for (free, found) in self.free_list(chunks.node)?.borrow_mut().free.iter_mut().zip(&mut found.free) {
             free.append(found);
         }
         any
@@ -258,7 +260,7 @@ impl Session {
 
     /// The pool looks full. Waits for what has been unlinked to become free, gives back what this session hoards, turns
     /// empty chunks of other classes into free ones, and tries again; for as long as a lease if something is on its way.
-    async fn squeeze<T>(
+    async fn alloc_under_pressure<T>(
         &self,
         span: &Span,
         node: NodeId,
@@ -276,7 +278,8 @@ impl Session {
                 self.free_spans().await?;
             }
             let chunks = self.chunks(node);
-            let ready = class.is_some_and(|class| self.stock(node).is_ok_and(|stock| stock.borrow().has(class)));
+            let ready =
+                class.is_some_and(|class| self.free_list(node).is_ok_and(|free_list| free_list.borrow().has(class)));
             if !ready {
                 self.give_back_all().await?;
                 chunks.recycle(span).await?;
@@ -298,10 +301,10 @@ impl Drop for Session {
         self.pins.close();
         let mut orphans = self.client.orphans();
         orphans.retired.append(self.retired.get_mut());
-        for (node, stock) in self.client.pool().nodes().zip(&mut self.stocks) {
-            let (stock, chunk_size) = (stock.get_mut(), self.client.pool().geometry(node).chunk_size);
-            orphans.free.append(&mut stock.drain());
-            let spans = stock.spans.drain(..);
+        for (node, free_list) in self.client.pool().nodes().zip(&mut self.stocks) {
+            let (free_list, chunk_size) = (free_list.get_mut(), self.client.pool().geometry(node).chunk_size);
+            orphans.free.append(&mut free_list.drain());
+            let spans = free_list.spans.drain(..);
             orphans.retired.extend(spans.map(|(ptr, chunks)| Retired { tag: 0, ptr, bytes: chunks * chunk_size }));
         }
     }

@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// Evicts every client that has expired or is gone; returns how many. Whether one has expired shows only over a lease:
-    /// call it again and again, or use [`outlive`](Self::outlive).
+    /// call it again and again, or use [`wait_and_evict_expired`](Self::wait_and_evict_expired).
     pub async fn evict_expired(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
         let span = endpoint.span(farindex_fabric::OpKind::Maintenance);
         let slots = self.look_at_slots(&span).await?;
@@ -111,7 +111,7 @@ impl Client {
 
     /// Waits until no other client is there that has given no sign of life for a lease, and evicts those; returns how many.
     /// Takes a little more than a lease.
-    pub async fn outlive(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
+    pub async fn wait_and_evict_expired(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
         let lease = self.pool().lease();
         let mut evicted = self.evict_expired(endpoint).await?;
         let until = endpoint.now() + lease + lease / 4;
@@ -198,26 +198,26 @@ async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Alive,
-    Over,
+    Expired,
     /// Nothing of the operation takes effect any more: the client was shut out, or the operation has given its lock up.
-    Buried,
+    Evicted,
 }
 
 impl Session {
     fn standing_of(&self, slots: &[ClientSlot], found: &Found) -> Standing {
         if given_up(found.word) {
-            return Standing::Buried;
+            return Standing::Evicted;
         }
         let Some(record) = slots.get(found.slot as usize) else { return Standing::Alive };
         let ahead = record.generation().wrapping_sub(found.generation) & GENERATION_MASK;
         match ahead {
             0 if record.active() => match self.client().is_over(found.slot as usize, record) {
-                true => Standing::Over,
+                true => Standing::Expired,
                 false => Standing::Alive,
             },
-            0 if record.vacant() => Standing::Buried,
+            0 if record.vacant() => Standing::Evicted,
             // Another owner has the slot by now. (Half of the numbers are behind: that one came after the READ.)
-            1..=0x7F_FFFF => Standing::Buried,
+            1..=0x7F_FFFF => Standing::Evicted,
             _ => Standing::Alive,
         }
     }
@@ -263,7 +263,7 @@ impl Session {
                 mark!("takeover: held by somebody alive");
                 return Ok(Claim::Busy { names, own });
             }
-            let over: Vec<_> = named.iter().zip(&standings).filter(|(_, of)| **of == Standing::Over).collect();
+            let over: Vec<_> = named.iter().zip(&standings).filter(|(_, of)| **of == Standing::Expired).collect();
             for (found, _) in &over {
                 let Some(record) = slots.get(found.slot as usize) else { continue };
                 if !evict(self.pool(), span, found.slot, record).await? {
@@ -309,16 +309,16 @@ impl Session {
 
 /// Patience with those who hold one lock: two leases for each of them.
 #[derive(Debug, Default)]
-pub struct Vigil {
+pub struct LockTimeout {
     names: Option<u64>,
     since: Duration,
 }
 
-impl Vigil {
+impl LockTimeout {
     /// The same intents have named the lock for this long.
     pub fn lasts(&mut self, names: u64, now: Duration) -> Duration {
         if self.names != Some(names) {
-            *self = Vigil { names: Some(names), since: now };
+            *self = LockTimeout { names: Some(names), since: now };
         }
         now.saturating_sub(self.since)
     }

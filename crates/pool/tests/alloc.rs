@@ -453,13 +453,13 @@ fn what_allocation_costs() {
     let first = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, 64).await.expect("fits"));
     assert_eq!(verbs(&first), [2, 2, 0, 2, 0]);
     // From stock, and back: nothing.
-    let stock = cost(&session, &member, async |span| {
+    let free_list = cost(&session, &member, async |span| {
         for _ in 0..100 {
             let ptr = session.alloc(span, NODE, 64).await.expect("in stock");
             session.free(span, ptr, 64).await.expect("freed");
         }
     });
-    assert_eq!(verbs(&stock), [0; 5]);
+    assert_eq!(verbs(&free_list), [0; 5]);
     member.free(&session, ptr, 64);
     let before = member.endpoint.meter();
     member.run(session.flush()).expect("flushed");

@@ -33,7 +33,7 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<Left, PoolError> {
     let session = join(&pool, &me).await?;
     let span = session.span(OpKind::Other);
     let found = catalog::find(&pool, &span, NAME).await?;
-    session.client().outlive(session.endpoint()).await?;
+    session.client().wait_and_evict_expired(session.endpoint()).await?;
     for info in catalog::list(&pool, &span).await?.into_iter().filter(|info| info.dropping) {
         catalog::end_drop(&session, &span, &info).await?;
     }

@@ -119,12 +119,12 @@ fn a_lock_that_was_given_up_is_the_next_ones() {
         let span = span_of(&theirs);
         let (cell, won) = take(&owner, &theirs, lock);
         assert!(won);
-        owner.run(cell.give_up(&span)).expect("given up");
+        owner.run(cell.abandon_lock(&span)).expect("given up");
         drop(cell);
         assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![1], 1));
         let Claim::Taken(taken) = claim(&owner, &theirs, lock, 0) else { panic!("not claimed") };
         assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[0; 4]]);
-        owner.run(taken.cell.expect("its own").give_up(&span)).expect("given up");
+        owner.run(taken.cell.expect("its own").abandon_lock(&span)).expect("given up");
         assert_eq!(owner.run(intent::holders(&theirs, &span, lock.at)).as_deref(), Ok("an unknown client"));
     }
     let slot = owner.client.slot();
@@ -135,7 +135,7 @@ fn a_lock_that_was_given_up_is_the_next_ones() {
     release(&taker, &span_of(&mine), &cell, lock);
     assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![0], 0));
     // What is not declared cannot be given up.
-    taker.run(cell.give_up(&span_of(&mine))).expect("nothing");
+    taker.run(cell.abandon_lock(&span_of(&mine))).expect("nothing");
     assert_eq!(standing(&taker, &mine), 0);
 }
 
@@ -173,12 +173,12 @@ fn the_heir_of_an_heir() {
     let (first, second) = (rig.join(), rig.join());
     let sessions = [first.session(), second.session()];
     let (cell, _) = take(&first, &sessions[0], lock);
-    let Claim::Taken(heir) = claim(&second, &sessions[1], lock, 10) else { panic!("not claimed") };
+    let Claim::Taken(new_holder) = claim(&second, &sessions[1], lock, 10) else { panic!("not claimed") };
     let third = rig.join();
     let session = third.session();
     let Claim::Taken(taken) = claim(&third, &session, lock, 10) else { panic!("not claimed") };
     assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[9; 4]]);
-    std::mem::forget((cell, heir));
+    std::mem::forget((cell, new_holder));
 }
 
 /// A pool whose clients can be declared gone, so that nobody has to wait for a lease.
@@ -326,7 +326,7 @@ fn a_slot_whose_owner_never_arrived_is_taken_back() {
     member.tick();
     member.tick();
     assert!(epoch() <= before + 1, "it may be about to begin");
-    member.run(member.client.outlive(&member.endpoint)).expect("waits");
+    member.run(member.client.wait_and_evict_expired(&member.endpoint)).expect("waits");
     assert_eq!(rig.peek(slot, 1), [5 << 8]);
     assert!(epoch() > before + 1);
 }

@@ -75,8 +75,8 @@ impl Client {
         self.shared.world.borrow_mut().thaw(self.id);
     }
     /// Is it dead?
-    pub fn is_dead(&self) -> bool {
-        self.shared.world.borrow().is_dead(self.id)
+    pub fn has_crashed(&self) -> bool {
+        self.shared.world.borrow().has_crashed(self.id)
     }
     /// Verbs it has posted.
     pub fn verbs(&self) -> u64 {

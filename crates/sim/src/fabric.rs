@@ -109,7 +109,7 @@ impl Fabric for SimFabric {
             return None;
         }
         let conn = world.conns.iter().find(|conn| conn.token == identity.token)?;
-        Some(world.is_dead(conn.client))
+        Some(world.has_crashed(conn.client))
     }
 }
 

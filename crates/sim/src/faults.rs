@@ -64,7 +64,7 @@ impl World {
 
     /// Decides on a death; it comes at once, or when the client's coroutine next waits.
     pub(crate) fn die(&mut self, client: u32, death: Death) {
-        if self.is_dead(client) || client == 0 {
+        if self.has_crashed(client) || client == 0 {
             return;
         }
         if self.current == Some(client) {
@@ -80,7 +80,7 @@ impl World {
         state.dying = None;
         state.parked.clear();
         self.open_tasks -= std::mem::take(&mut state.open_tasks);
-        self.stats.deaths += 1;
+        self.stats.crashes += 1;
         self.trace.mix(self.now ^ u64::from(client) << 32 ^ 0xdead);
         self.log.add(self.now, client, Happened::Died);
         for flight in 0..self.flights.len() as u32 {
@@ -152,7 +152,7 @@ impl World {
 
     /// Stops a client until a moment (`u64::MAX`: until it is thawed).
     pub(crate) fn freeze(&mut self, client: u32, until: u64) {
-        if self.is_dead(client) || client == 0 {
+        if self.has_crashed(client) || client == 0 {
             return;
         }
         self.clients[client as usize].life = Life::Frozen(until);
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    pub(crate) fn thaw_due(&mut self, client: u32) {
+    pub(crate) fn unfreeze_due(&mut self, client: u32) {
         if let Life::Frozen(until) = self.clients[client as usize].life
             && until <= self.now
         {

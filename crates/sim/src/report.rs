@@ -217,7 +217,7 @@ pub struct Stats {
     /// Plain WRITEs that an atomic overwrote without having seen them (N6).
     pub lost_writes: u64,
     /// Clients that died.
-    pub deaths: u64,
+    pub crashes: u64,
     /// Parts of batches of which a death left something out (N7).
     pub cut: u64,
     /// Parts of batches that landed late after their client's death (N7).

@@ -164,7 +164,7 @@ impl Sim {
             result: Rc::clone(&result),
         };
         let mut world = self.shared.world.borrow_mut();
-        if !world.is_dead(client.id()) {
+        if !world.has_crashed(client.id()) {
             world.clients[client.id() as usize].open_tasks += 1;
             world.open_tasks += 1;
             drop(world);

@@ -194,7 +194,7 @@ impl World {
         self.conns[conn as usize].client
     }
 
-    pub(crate) fn is_dead(&self, client: u32) -> bool {
+    pub(crate) fn has_crashed(&self, client: u32) -> bool {
         self.clients[client as usize].life == Life::Dead
     }
 
@@ -234,7 +234,7 @@ impl World {
             self.conns[conn as usize].client = current;
         }
         let client = self.client_of(conn);
-        if self.is_dead(client) {
+        if self.has_crashed(client) {
             return Post::Pending;
         }
         if let Err(error) = self.check(&chain) {
@@ -286,13 +286,13 @@ impl World {
         self.stats.events += 1;
         match event.what {
             What::Wake { conn } => {
-                if !self.is_dead(self.client_of(conn)) {
+                if !self.has_crashed(self.client_of(conn)) {
                     self.ready.push(conn);
                 }
             }
             What::Thaw { client } => {
                 self.pause = true;
-                self.thaw_due(client);
+                self.unfreeze_due(client);
             }
             What::Complete { flight } => {
                 self.polled(flight);

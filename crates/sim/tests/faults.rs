@@ -148,7 +148,7 @@ fn connections_made_inside_a_coroutine_die_with_its_client() {
     });
     sim.run().assert_done();
     sim.settle();
-    assert!(client.is_dead());
+    assert!(client.has_crashed());
     assert_eq!((sim.peek(word(0)), sim.peek(word(1))), (Some(1), Some(0)));
 }
 

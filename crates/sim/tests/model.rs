@@ -255,7 +255,7 @@ fn the_model_is_repeatable_and_its_clients_can_die() {
         }
         sim.run().assert_done();
         sim.settle();
-        assert_eq!(sim.stats().deaths, 20);
+        assert_eq!(sim.stats().crashes, 20);
         (sim.trace(), sim.now())
     };
     assert_eq!(run(), run());

@@ -209,7 +209,7 @@ fn estate(seed: u64, swarm: Swarm, fate: Fate, verb: u64) -> ([u64; 4], bool) {
         *returned.borrow_mut() = true;
     });
     sim.run().assert_done();
-    assert!(client.is_dead() && !*seen.borrow());
+    assert!(client.has_crashed() && !*seen.borrow());
     let landed = || [0, 1, 2, 3].map(|i| sim.peek(word(i)).unwrap());
     sim.run_for(std::time::Duration::from_millis(4)).assert_done();
     // Whatever was merely late has landed by then.

@@ -1,11 +1,11 @@
 //! One run: clients on a simulated cluster, and what became of it.
 
-use crate::subject::{Access, NAME, Subject};
+use crate::index_under_test::{Access, IndexUnderTest, NAME};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{Endpoint, Fabric, FabricError, OpKind};
-use farindex_index::{HashIndex, IndexAudit, IndexError, Insert, PoolIndex, Remove, Update, Upsert};
+use farindex_index::{IndexAudit, IndexError, Insert, PointIndex, PoolIndex, Remove, Update, Upsert};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
 use farindex_sim::{Config, Dice, Fate, ODDS, Outcome as Ended, Sim, Swarm};
@@ -70,7 +70,7 @@ struct Worker<I> {
     written: u64,
 }
 
-impl<I: HashIndex> Worker<I> {
+impl<I: PointIndex> Worker<I> {
     /// Runs one operation; `false` if the client has lost its lease.
     async fn run(&mut self, op: Op, key: &[u8]) -> bool {
         self.written += 1;
@@ -155,9 +155,9 @@ impl<I: HashIndex> Worker<I> {
         true
     }
 
-    async fn work(mut self, operations: u64, pause: u32, shake: impl Fn(&I, &mut Dice)) {
+    async fn work(mut self, operations: u64, pause: u32, perturb: impl Fn(&I, &mut Dice)) {
         for _ in 0..operations {
-            shake(&self.index, &mut self.dice);
+            perturb(&self.index, &mut self.dice);
             if self.dice.chance(ODDS / 3) {
                 let pause = Duration::from_nanos(self.dice.tail(pause));
                 self.endpoint.sleep(pause).await;
@@ -179,7 +179,7 @@ async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
 }
 
 /// The kind of index that is on trial.
-type Index<A> = <<A as Access>::Subject as Subject>::Index;
+type Index<A> = <<A as Access>::IndexUnderTest as IndexUnderTest>::Index;
 
 /// Pool, index, and the keys that are there from the beginning.
 async fn prepare<A: Access>(
@@ -194,7 +194,7 @@ async fn prepare<A: Access>(
     let pool = Pool::create(fabric, &endpoint, &options).await?;
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = Index::<A>::create(&session, NAME, &access.subject().config()).await?;
+    let index = Index::<A>::create(&session, NAME, &access.index_under_test().config()).await?;
     let index = Rc::new(index);
     let keys = shared.workload.preload(&mut dice);
     let log = shared.recorder.client(0);
@@ -307,7 +307,7 @@ async fn walk<A: Access>(
 }
 
 /// Everybody has left: is everything where it should be?
-async fn look_after<A: Access>(
+async fn try_recover_lock<A: Access>(
     access: A,
     shared: Rc<Shared>,
     harness: farindex_sim::Client,
@@ -318,8 +318,8 @@ async fn look_after<A: Access>(
     let session = session_of(&client, &endpoint).await;
     let index = Rc::new(access.open(&session).await?);
     if shared.kills {
-        client.outlive(&endpoint).await?;
-        access.plain(&index).mend().await?;
+        client.wait_and_evict_expired(&endpoint).await?;
+        access.plain(&index).recover().await?;
         // What is there, in the eyes of a survivor.
         let log = shared.recorder.client(LAST);
         let mut worker = Worker {
@@ -387,8 +387,8 @@ pub fn run_seed<A: Access>(seed: u64, setup: &Setup, access: &A) -> SeedReport {
 fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedReport) -> Result<(), String> {
     let mut dice = Dice::new(seed, SETTINGS);
     let access = access.draw(&mut dice);
-    let crowd_bits = access.subject().crowd_bits(&mut dice);
-    let workload = Workload::draw(&mut dice, setup, crowd_bits);
+    let colliding_bits = access.index_under_test().colliding_bits(&mut dice);
+    let workload = Workload::draw(&mut dice, setup, colliding_bits);
     let nodes = if dice.chance(ODDS / 8) { 2 } else { 1 };
     let freezing = dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = dice.within(12, 24) as u32;
@@ -417,7 +417,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         recorder: Recorder::new(),
         stamps: Stamps::new(),
         failures: RefCell::default(),
-        removes_by_writing: access.subject().removes_by_writing(),
+        removes_by_writing: access.index_under_test().removes_by_writing(),
         refused: Cell::new(0),
         kills: setup.kills(),
         hasty: lease < HASTY,
@@ -430,14 +430,14 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
     let stats = sim.stats();
     report.verbs = stats.verbs;
     report.events = stats.events;
-    report.crashes = stats.deaths;
+    report.crashes = stats.crashes;
     report.log = sim.log();
     if outcome.is_err() {
         report.settings += &format!("; {:?}", sim.swarm());
     }
     report.failures.append(&mut shared.failures.borrow_mut());
     report.marks.insert("refused: pool full".to_owned(), shared.refused.get());
-    report.marks.insert("clients: died".to_owned(), stats.deaths);
+    report.marks.insert("clients: died".to_owned(), stats.crashes);
     report.marks.insert("operations: gets of many keys".to_owned(), shared.batched.get());
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.retain(|_, count| *count > 0);
@@ -448,7 +448,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
 }
 
 /// Decides when a client dies: while it takes or releases a lock, at a verb of its first operations, or at any.
-fn doom(me: &farindex_sim::Client, dice: &mut Dice) {
+fn schedule_crash(me: &farindex_sim::Client, dice: &mut Dice) {
     let fates = [Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Prefix, Fate::Drawn, Fate::Drawn];
     let fate = dice.pick(&fates).unwrap_or(Fate::Drawn);
     let order = dice.within(0, 4);
@@ -495,10 +495,10 @@ fn drive<A: Access>(
     for number in 1..=dice.within(setup.clients.0, setup.clients.1) {
         let me = sim.client();
         me.freezes(freezing.0, freezing.1);
-        if setup.deaths > 0 && number > 1 && dice.chance(setup.deaths) {
-            doom(&me, &mut dice);
+        if setup.crashes > 0 && number > 1 && dice.chance(setup.crashes) {
+            schedule_crash(&me, &mut dice);
         }
-        if let Some((verb, fate)) = setup.dies_at.filter(|_| number == 2) {
+        if let Some((verb, fate)) = setup.crashes_at.filter(|_| number == 2) {
             me.die_at(verb, fate);
         }
         let node = Node {
@@ -519,12 +519,12 @@ fn drive<A: Access>(
                 let Some(sim) = weak.upgrade() else { return };
                 let access = access.clone();
                 sim.spawn(&whose, async move {
-                    let shake = |index: &A::Handle, dice: &mut Dice| {
+                    let perturb = |index: &A::Handle, dice: &mut Dice| {
                         if dice.chance(shaking) {
-                            access.subject().shake(access.plain(index), dice);
+                            access.index_under_test().perturb(access.plain(index), dice);
                         }
                     };
-                    worker.work(operations, pause, shake).await;
+                    worker.work(operations, pause, perturb).await;
                     working.set(working.get() - 1);
                 });
             }),
@@ -535,7 +535,7 @@ fn drive<A: Access>(
         return Err(stuck(report, &outcome, ""));
     }
     sim.settle();
-    let looked = sim.block_on(look_after(access.clone(), Rc::clone(shared), sim.harness(), pool));
+    let looked = sim.block_on(try_recover_lock(access.clone(), Rc::clone(shared), sim.harness(), pool));
     let looked = looked.map_err(|ended| stuck(report, &ended, "while looking: "))?;
     let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));

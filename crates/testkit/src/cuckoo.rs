@@ -1,6 +1,6 @@
 //! Cuckoo hashing on trial: small tables with full buckets, displaced and moved all the time.
 
-use crate::Subject;
+use crate::IndexUnderTest;
 use farindex_index::Cuckoo;
 use farindex_index::cuckoo::{Config, Lookup};
 use farindex_sim::Dice;
@@ -11,7 +11,7 @@ pub struct CuckooUnderTest {
     config: Config,
 }
 
-impl Subject for CuckooUnderTest {
+impl IndexUnderTest for CuckooUnderTest {
     type Index = Cuckoo;
 
     fn draw(&self, dice: &mut Dice) -> Self {
@@ -29,7 +29,7 @@ impl Subject for CuckooUnderTest {
         self.config
     }
     /// The counts are hints that steer growth: wrong ones must do no harm.
-    fn shake(&self, index: &Cuckoo, dice: &mut Dice) {
+    fn perturb(&self, index: &Cuckoo, dice: &mut Dice) {
         let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let segment = table.geometry().current;
         if segment.regions < 32 && dice.chance(farindex_sim::ODDS / 4) {
@@ -38,7 +38,7 @@ impl Subject for CuckooUnderTest {
             table.note(0, segment.generation, short);
         }
     }
-    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
     }
 }
@@ -49,16 +49,16 @@ pub use faults::cases;
 #[cfg(feature = "marks")]
 mod faults {
     use super::CuckooUnderTest;
-    use crate::convictions::Case;
-    use crate::shard::come_and_go;
+    use crate::fault_detection::FaultCase;
+    use crate::shard::insert_remove_churn;
     use crate::{Setup, run_seed};
     use farindex_index::faults::{Fault, plant};
     use farindex_sim::ODDS;
 
     /// A rule broken, as the histories of others show it.
-    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> Case {
-        Case::new(name, how, move |seed, guilty| {
-            plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
+        FaultCase::new(name, how, move |seed, detected_by| {
+            plant(if detected_by { std::slice::from_ref(&fault) } else { &[] });
             let report = run_seed(seed, &setup, &CuckooUnderTest::default());
             plant(&[]);
             let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
@@ -67,7 +67,7 @@ mod faults {
     }
 
     /// All of cuckoo hashing's.
-    pub fn cases() -> Vec<Case> {
+    pub fn cases() -> Vec<FaultCase> {
         vec![
             planted(
                 "cuckoo: a displacement clears the source before the target is visible",
@@ -78,7 +78,7 @@ mod faults {
             planted(
                 "cuckoo: a torn record behind its head is believed",
                 "Fault::CuckooTorn",
-                Setup { tearing: ODDS, ..come_and_go() },
+                Setup { tearing: ODDS, ..insert_remove_churn() },
                 Fault::CuckooTorn,
             ),
             planted(
@@ -96,7 +96,7 @@ mod faults {
             planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",
-                come_and_go(),
+                insert_remove_churn(),
                 Fault::CuckooUnlocked,
             ),
         ]
@@ -105,5 +105,5 @@ mod faults {
 
 /// Tables that are filled up.
 pub fn packed() -> crate::Setup {
-    crate::Setup { crowd_keys: (30, 60), hot_keys: (4, 10), ..crate::Setup::default() }
+    crate::Setup { colliding_keys: (30, 60), hot_keys: (4, 10), ..crate::Setup::default() }
 }

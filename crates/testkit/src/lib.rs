@@ -6,7 +6,7 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`subject`] | what an index must bring along: [`Subject`] |
+//! | [`index_under_test`] | what an index must bring along: [`IndexUnderTest`] |
 //! | [`setup`] | how much of everything: [`Setup`] |
 //! | [`workload`] | which keys and operations |
 //! | `cluster` | the run |
@@ -17,16 +17,17 @@
 //! | [`shard`] | SHARD as a subject |
 //! | [`race`] | RACE as a subject, and its faults |
 //! | [`sephash`] | SepHash as a subject |
-//! | [`trials`] | every subject by its name, alone and behind the local lock table |
+//! | [`test_runs`] | every subject by its name, alone and behind the local lock table |
 //! | `convictions` | faults, and the seeds that find them (feature `marks`) |
 //! | `damage` | memory that is damaged, for the convictions |
 
 mod cluster;
-#[cfg(feature = "marks")]
-pub mod convictions;
 pub mod cuckoo;
 #[cfg(feature = "marks")]
 mod damage;
+#[cfg(feature = "marks")]
+pub mod fault_detection;
+pub mod index_under_test;
 pub mod linear;
 pub mod race;
 pub mod report;
@@ -34,13 +35,12 @@ pub mod seeds;
 pub mod sephash;
 pub mod setup;
 pub mod shard;
-pub mod subject;
-pub mod trials;
+pub mod test_runs;
 pub mod workload;
 
 pub use cluster::run_seed;
+pub use index_under_test::{Access, Coalescing, IndexUnderTest};
 pub use report::{SeedReport, Stuck, Totals};
 pub use seeds::{explore, parse_seeds, replay, run_cases, run_seeds, seeds_or};
 pub use setup::{Setup, Size};
-pub use subject::{Access, Coalescing, Subject};
-pub use trials::{Trial, trial};
+pub use test_runs::{TestRun, test_run};

@@ -1,6 +1,6 @@
 //! Linear probing on trial: small tables of narrow and wide slots, that are moved all the time.
 
-use crate::Subject;
+use crate::IndexUnderTest;
 use farindex_index::Linear;
 use farindex_index::linear::Config;
 use farindex_sim::Dice;
@@ -13,7 +13,7 @@ pub struct LinearUnderTest {
     cleans: bool,
 }
 
-impl Subject for LinearUnderTest {
+impl IndexUnderTest for LinearUnderTest {
     type Index = Linear;
 
     fn draw(&self, dice: &mut Dice) -> Self {
@@ -33,7 +33,7 @@ impl Subject for LinearUnderTest {
         self.config
     }
     /// The counts are hints that steer growth: wrong ones must do no harm.
-    fn shake(&self, index: &Linear, dice: &mut Dice) {
+    fn perturb(&self, index: &Linear, dice: &mut Dice) {
         let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let segment = table.geometry().current;
         if segment.regions < 32 {
@@ -44,7 +44,7 @@ impl Subject for LinearUnderTest {
             table.note(entries, segment.generation, short);
         }
     }
-    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
     }
 }
@@ -55,16 +55,16 @@ pub use faults::cases;
 #[cfg(feature = "marks")]
 mod faults {
     use super::LinearUnderTest;
-    use crate::convictions::Case;
-    use crate::shard::come_and_go;
+    use crate::fault_detection::FaultCase;
+    use crate::shard::insert_remove_churn;
     use crate::{Setup, run_seed};
     use farindex_index::faults::{Fault, plant};
     use farindex_sim::ODDS;
 
     /// A rule broken, as the histories of others show it.
-    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> Case {
-        Case::new(name, how, move |seed, guilty| {
-            plant(if guilty { std::slice::from_ref(&fault) } else { &[] });
+    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
+        FaultCase::new(name, how, move |seed, detected_by| {
+            plant(if detected_by { std::slice::from_ref(&fault) } else { &[] });
             let report = run_seed(seed, &setup, &LinearUnderTest::default());
             plant(&[]);
             let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
@@ -73,8 +73,8 @@ mod faults {
     }
 
     /// All of linear probing's.
-    pub fn cases() -> Vec<Case> {
-        let removals = || Setup { hot_keys: (2, 6), crowd_keys: (4, 40), ..Setup::default() };
+    pub fn cases() -> Vec<FaultCase> {
+        let removals = || Setup { hot_keys: (2, 6), colliding_keys: (4, 40), ..Setup::default() };
         vec![
             planted(
                 "linear: a lookup stops at a slot that a removal has emptied",
@@ -85,7 +85,7 @@ mod faults {
             planted(
                 "linear: a torn record behind its head is believed",
                 "Fault::LinearTorn",
-                Setup { tearing: ODDS, ..come_and_go() },
+                Setup { tearing: ODDS, ..insert_remove_churn() },
                 Fault::LinearTorn,
             ),
             planted(

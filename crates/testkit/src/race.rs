@@ -2,9 +2,9 @@
 
 #[cfg(feature = "marks")]
 mod faults;
-pub mod scenes;
+pub mod scenarios;
 
-use crate::{Setup, Subject};
+use crate::{IndexUnderTest, Setup};
 use farindex_index::Race;
 use farindex_index::race::{Config, Variant};
 use farindex_sim::Dice;
@@ -14,9 +14,9 @@ pub use faults::cases;
 
 /// Many who put keys of their own into a small table: somebody comes by whatever is split, at every moment of that.
 pub fn crowded() -> Setup {
-    let (hot_keys, crowd_keys, cold_keys) = ((1, 3), (0, 0), (100, 250));
+    let (hot_keys, colliding_keys, cold_keys) = ((1, 3), (0, 0), (100, 250));
     let (clients, coroutines, operations) = ((3, 5), (3, 6), (10, 30));
-    Setup { clients, coroutines, operations, hot_keys, crowd_keys, cold_keys, overflowing: 0, ..Setup::default() }
+    Setup { clients, coroutines, operations, hot_keys, colliding_keys, cold_keys, overflowing: 0, ..Setup::default() }
 }
 
 /// RACE with settings of the seed.
@@ -43,7 +43,7 @@ impl RaceUnderTest {
     }
 }
 
-impl Subject for RaceUnderTest {
+impl IndexUnderTest for RaceUnderTest {
     type Index = Race;
 
     fn draw(&self, dice: &mut Dice) -> Self {
@@ -61,12 +61,12 @@ impl Subject for RaceUnderTest {
         self.config
     }
     /// A copy of the directory may be lost, or have been behind all the time.
-    fn shake(&self, index: &Race, dice: &mut Dice) {
+    fn perturb(&self, index: &Race, dice: &mut Dice) {
         if let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) {
             table.directory().mirror().forget();
         }
     }
-    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
     }
 }

@@ -1,8 +1,8 @@
 //! Many seeds, on all cores.
 
+use crate::index_under_test::Access;
 use crate::report::{SeedReport, Totals};
-use crate::subject::Access;
-use crate::{Setup, Trial, run_seed};
+use crate::{Setup, TestRun, run_seed};
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,7 +66,7 @@ pub fn explore<A: Access + Sync>(
     run_on_all_cores(seeds, |seed| run_seed(seed, setup, access), each)
 }
 
-impl Trial {
+impl TestRun {
     /// [`explore`] for this trial.
     pub fn explore(
         &self,

@@ -1,22 +1,22 @@
 //! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
 
-use crate::{Setup, Subject};
+use crate::{IndexUnderTest, Setup};
 use farindex_index::SepHash;
 use farindex_index::sephash::{Config, TableKind};
 use farindex_sim::{Dice, Fate};
 
 /// Seeds that split again and again: more keys, and fewer of them hot.
 pub fn deepening() -> Setup {
-    Setup { operations: (20, 80), crowd_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
+    Setup { operations: (20, 80), colliding_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
 }
 
 /// Two clients that split segments all the time, one of which dies at this verb; what it had in flight is lost.
 pub fn splitting(verb: u64) -> Setup {
     let (clients, coroutines, operations) = ((2, 2), (1, 1), (60, 120));
     // All keys are hot: hardly any entry is superseded, and segments are split rather than cleaned.
-    let (hot_keys, crowd_keys, cold_keys) = ((100, 200), (0, 0), (0, 0));
-    let setup = Setup { clients, coroutines, operations, hot_keys, crowd_keys, cold_keys, ..Setup::default() };
-    Setup { dies_at: Some((verb, Fate::Lost)), tight: 0, overflowing: 0, ..setup }
+    let (hot_keys, colliding_keys, cold_keys) = ((100, 200), (0, 0), (0, 0));
+    let setup = Setup { clients, coroutines, operations, hot_keys, colliding_keys, cold_keys, ..Setup::default() };
+    Setup { crashes_at: Some((verb, Fate::Lost)), tight: 0, overflowing: 0, ..setup }
 }
 
 /// SepHash with settings of the seed.
@@ -39,7 +39,7 @@ impl SepHashUnderTest {
     }
 }
 
-impl Subject for SepHashUnderTest {
+impl IndexUnderTest for SepHashUnderTest {
     type Index = SepHash;
 
     fn draw(&self, dice: &mut Dice) -> Self {
@@ -69,10 +69,10 @@ impl Subject for SepHashUnderTest {
         true
     }
     /// Caches may be forgotten at any time.
-    fn shake(&self, index: &SepHash, _dice: &mut Dice) {
+    fn perturb(&self, index: &SepHash, _dice: &mut Dice) {
         index.tables().iter().for_each(farindex_index::sephash::Table::forget);
     }
-    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 0, 1, 3, 5, 9]).unwrap_or_default()
     }
 }
@@ -83,8 +83,8 @@ const VERBS: u64 = 600;
 
 /// What the released code does, and what its writers must not do: each planted in the shipped form.
 #[cfg(feature = "marks")]
-pub fn convictions() -> Vec<crate::convictions::Case> {
-    use crate::convictions::{in_trial, verdict};
+pub fn fault_detection() -> Vec<crate::fault_detection::FaultCase> {
+    use crate::fault_detection::{in_trial, verdict};
     use farindex_index::faults::Fault;
 
     let case = |name, planted, faults: &'static [Fault]| {

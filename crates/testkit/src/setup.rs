@@ -15,7 +15,7 @@ pub struct Setup {
     /// Keys that are worked on all the time.
     pub hot_keys: (u64, u64),
     /// Further keys that share the hot keys' place.
-    pub crowd_keys: (u64, u64),
+    pub colliding_keys: (u64, u64),
     /// Keys anywhere.
     pub cold_keys: (u64, u64),
     /// How long a client may be silent; also bounds waiting for others.
@@ -29,11 +29,11 @@ pub struct Setup {
     /// Odds that the seed is about tearing: READs take as long as whole operations of others.
     pub tearing: u32,
     /// Odds that a client, other than the first one, dies at some verb. With this, leases are short.
-    pub deaths: u32,
+    pub crashes: u32,
     /// Odds that a get asks for many keys at once.
     pub many: u32,
     /// The second client dies at this verb, counted from its first; for tests that try each.
-    pub dies_at: Option<(u64, Fate)>,
+    pub crashes_at: Option<(u64, Fate)>,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
@@ -44,16 +44,16 @@ pub struct Setup {
 
 impl Setup {
     /// Clients die in these seeds.
-    pub fn deadly() -> Self {
-        Setup::default().with_deaths()
+    pub fn crashing() -> Self {
+        Setup::default().with_crashes()
     }
     /// The same, but clients die.
     #[must_use]
-    pub fn with_deaths(self) -> Self {
-        Setup { clients: (2, 5), deaths: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
+    pub fn with_crashes(self) -> Self {
+        Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
     }
     pub(crate) fn kills(&self) -> bool {
-        self.deaths > 0 || self.dies_at.is_some()
+        self.crashes > 0 || self.crashes_at.is_some()
     }
 }
 
@@ -64,16 +64,16 @@ impl Default for Setup {
             coroutines: (1, 3),
             operations: (10, 40),
             hot_keys: (1, 5),
-            crowd_keys: (0, 90),
+            colliding_keys: (0, 90),
             cold_keys: (0, 60),
             lease: Duration::from_secs(120),
             node_len: 2 << 20,
             tight: ODDS / 12,
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
-            deaths: 0,
+            crashes: 0,
             many: 0,
-            dies_at: None,
+            crashes_at: None,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,
@@ -103,9 +103,9 @@ impl Size {
         }
         if let Some(keys) = self.keys {
             let hot = setup.hot_keys.1.min(keys);
-            let crowd = if setup.crowd_keys.1 > 0 { (keys - hot) / 2 } else { 0 };
+            let crowd = if setup.colliding_keys.1 > 0 { (keys - hot) / 2 } else { 0 };
             setup.hot_keys = (setup.hot_keys.0.min(hot), hot);
-            setup.crowd_keys = (0, crowd);
+            setup.colliding_keys = (0, crowd);
             setup.cold_keys = (0, keys - hot - crowd);
             // An overflowing crowd has its own size.
             setup.overflowing = 0;

@@ -1,14 +1,14 @@
 //! SHARD on trial: small tables that grow all the time, and for the protocol as published one that stands still.
 
-use crate::{Setup, Subject};
+use crate::{IndexUnderTest, Setup};
 use farindex_index::Shard;
 use farindex_index::shard::{Config, Variant};
 use farindex_sim::Dice;
 
 /// A few keys that come and go in a table that stands still.
-pub fn come_and_go() -> Setup {
+pub fn insert_remove_churn() -> Setup {
     let none = (0, 0);
-    Setup { hot_keys: (1, 3), crowd_keys: none, cold_keys: (0, 12), overflowing: 0, tight: 0, ..Setup::default() }
+    Setup { hot_keys: (1, 3), colliding_keys: none, cold_keys: (0, 12), overflowing: 0, tight: 0, ..Setup::default() }
 }
 
 /// SHARD with settings of the seed.
@@ -33,7 +33,7 @@ impl ShardUnderTest {
     }
 }
 
-impl Subject for ShardUnderTest {
+impl IndexUnderTest for ShardUnderTest {
     type Index = Shard;
 
     fn draw(&self, dice: &mut Dice) -> Self {
@@ -52,7 +52,7 @@ impl Subject for ShardUnderTest {
         self.config
     }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
-    fn shake(&self, index: &Shard, dice: &mut Dice) {
+    fn perturb(&self, index: &Shard, dice: &mut Dice) {
         if !self.grows {
             return;
         }
@@ -63,7 +63,7 @@ impl Subject for ShardUnderTest {
             table.note(wanted.saturating_sub_unsigned(table.count()).max(0));
         }
     }
-    fn crowd_bits(&self, dice: &mut Dice) -> u32 {
+    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
         dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
     }
 }

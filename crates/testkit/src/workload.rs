@@ -57,12 +57,12 @@ fn keys_at(place: u64, bits: u32, count: u64, next: &mut u64) -> Vec<Vec<u8>> {
 
 impl Workload {
     /// Draws one.
-    pub fn draw(dice: &mut Dice, setup: &Setup, crowd_bits: u32) -> Self {
+    pub fn draw(dice: &mut Dice, setup: &Setup, colliding_bits: u32) -> Self {
         let mut count = |(low, high)| dice.within(low, high);
-        let (hot, mut crowd, cold) = (count(setup.hot_keys), count(setup.crowd_keys), count(setup.cold_keys));
-        if dice.chance(ODDS / 2) && setup.crowd_keys.1 >= 64 {
+        let (hot, mut crowd, cold) = (count(setup.hot_keys), count(setup.colliding_keys), count(setup.cold_keys));
+        if dice.chance(ODDS / 2) && setup.colliding_keys.1 >= 64 {
             // Around what one bucket of the usual size holds.
-            crowd = dice.within(56, setup.crowd_keys.1);
+            crowd = dice.within(56, setup.colliding_keys.1);
         }
         let overflowing = dice.chance(setup.overflowing);
         if overflowing {
@@ -74,8 +74,8 @@ impl Workload {
             [dice.within(1, 8), dice.within(0, 6), dice.within(0, 4), dice.within(0, 4), dice.within(0, 6)];
         let shares = if dice.chance(ODDS / 6) { [12, 1, 2, 0, 0] } else { shares };
         Workload {
-            hot: keys_at(place, crowd_bits, hot, &mut next),
-            crowd: keys_at(place, crowd_bits, crowd, &mut next),
+            hot: keys_at(place, colliding_bits, hot, &mut next),
+            crowd: keys_at(place, colliding_bits, crowd, &mut next),
             cold: keys_at(0, 0, cold, &mut next),
             odds: (
                 dice.pick(&[ODDS / 4, ODDS / 2, ODDS * 3 / 4, ODDS]).unwrap_or(ODDS),

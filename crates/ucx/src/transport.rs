@@ -94,7 +94,7 @@ pub(crate) struct Connection {
     worker: Worker,
     lines: Vec<Line>,
     flights: HashMap<u64, Flight>,
-    /// Flights that nothing is owed to any more.
+    /// Inflight that nothing is owed to any more.
     landed: Vec<u64>,
     next: u64,
     swept: Instant,

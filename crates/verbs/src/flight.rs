@@ -17,14 +17,14 @@ pub(crate) struct Flight {
 
 /// All of one transport, by their places.
 #[derive(Default)]
-pub(crate) struct Flights {
+pub(crate) struct Inflight {
     places: Vec<Option<Flight>>,
     free: Vec<usize>,
     /// Those that are to be handed back.
     ended: Vec<usize>,
 }
 
-impl Flights {
+impl Inflight {
     /// A batch that waits for `parts` answers.
     pub(crate) fn begin(&mut self, id: u64, chain: Chain, parts: usize) -> usize {
         let flight = Some(Flight { id, chain, parts, result: Ok(()) });
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_handed_back_once_with_its_first_error() {
-        let mut flights = Flights::default();
+        let mut flights = Inflight::default();
         let (one, two) = (flights.begin(7, Chain::new(), 2), flights.begin(8, Chain::new(), 1));
         let lost = |node| FabricError::NoSuchNode(NodeId::new(node));
         flights.part_ended(one, Err(lost(1)));

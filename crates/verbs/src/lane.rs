@@ -18,7 +18,7 @@
 
 use crate::counts::Counts;
 use crate::device::Device;
-use crate::flight::Flights;
+use crate::flight::Inflight;
 use crate::hello::{Hello, Reply};
 use crate::memory::Scratch;
 use crate::pair::Pair;
@@ -132,7 +132,7 @@ impl Lane {
         &mut self,
         common: &Common,
         control: &Control,
-        flights: &mut Flights,
+        flights: &mut Inflight,
         flight: usize,
         requests: usize,
     ) {
@@ -141,7 +141,7 @@ impl Lane {
     }
 
     /// Goes as far as is possible now.
-    pub(crate) fn advance(&mut self, common: &Common, control: &Control, flights: &mut Flights) {
+    pub(crate) fn advance(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         self.watch(control, common, flights);
         self.hear(common, control, flights);
         if matches!(self.state, State::Down) && !(self.waiting.is_empty() && self.failed.is_empty()) {
@@ -155,7 +155,7 @@ impl Lane {
     }
 
     /// What was attached over a control connection goes with it.
-    fn watch(&mut self, control: &Control, common: &Common, flights: &mut Flights) {
+    fn watch(&mut self, control: &Control, common: &Common, flights: &mut Inflight) {
         let generation = control.generation();
         if generation == self.generation {
             return;
@@ -175,7 +175,7 @@ impl Lane {
         }
     }
 
-    fn dial(&mut self, common: &Common, control: &Control, flights: &mut Flights) {
+    fn dial(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         let made = self.fresh_pair(common);
         match made {
             Ok(pair) => {
@@ -198,7 +198,7 @@ impl Lane {
     }
 
     /// Looks whether the control channel has answered.
-    fn hear(&mut self, common: &Common, control: &Control, flights: &mut Flights) {
+    fn hear(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         let State::Dialing(_, pending) = &self.state else { return };
         let Some(answer) = pending.poll() else { return };
         let State::Dialing(mut pair, _) = std::mem::replace(&mut self.state, State::Down) else { return };
@@ -241,13 +241,13 @@ impl Lane {
         }
     }
 
-    fn end(&mut self, error: FabricError, flights: &mut Flights) {
+    fn end(&mut self, error: FabricError, flights: &mut Inflight) {
         self.fail_all(&error, flights);
         self.state = State::Ended(error);
     }
 
     /// Nothing that waits can be posted. What failed in the queue keeps its own reason, unless this one is final.
-    fn fail_all(&mut self, error: &FabricError, flights: &mut Flights) {
+    fn fail_all(&mut self, error: &FabricError, flights: &mut Inflight) {
         let told = matches!(error, FabricError::Revoked);
         for (flight, own) in std::mem::take(&mut self.failed) {
             flights.part_ended(flight, Err(if told { error.clone() } else { own }));
@@ -278,7 +278,7 @@ impl Lane {
     }
 
     /// A request has failed, so the queue pair is broken.
-    pub(crate) fn broke(&mut self, why: &str, common: &Common, control: &Control, flights: &mut Flights) {
+    pub(crate) fn broke(&mut self, why: &str, common: &Common, control: &Control, flights: &mut Inflight) {
         self.break_off(why);
         self.advance(common, control, flights);
     }
@@ -289,7 +289,7 @@ impl Lane {
     }
 
     /// Requests up to this one have completed: their results are there.
-    pub(crate) fn complete(&mut self, id: u64, flights: &mut Flights) {
+    pub(crate) fn complete(&mut self, id: u64, flights: &mut Inflight) {
         let ordinal = id & ((1 << ORDINAL_BITS) - 1);
         while let Some(piece) = self.pieces.front().filter(|piece| piece.first <= ordinal) {
             let end = piece.first + piece.count as u64;
@@ -315,7 +315,7 @@ impl Lane {
     }
 
     /// Posts what there is room for.
-    fn fill(&mut self, common: &Common, control: &Control, flights: &mut Flights) {
+    fn fill(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         while let Some(job) = self.waiting.front() {
             let (mut count, mut alone) = (job.left.min(common.depth as usize), false);
             if !common.device.keeps_fences() {
@@ -339,7 +339,7 @@ impl Lane {
 
     /// Posts the next `count` requests of the first batch that waits, for which there is room.
     #[allow(unsafe_code)]
-    fn post(&mut self, count: usize, alone: bool, common: &Common, flights: &mut Flights) -> Result<(), String> {
+    fn post(&mut self, count: usize, alone: bool, common: &Common, flights: &mut Inflight) -> Result<(), String> {
         let (State::Up(pair, target), Some(scratch)) = (&mut self.state, &self.scratch) else { return Ok(()) };
         let Some(job) = self.waiting.front_mut() else { return Ok(()) };
         let chain = flights.chain(job.flight).ok_or("the batch is gone")?;

@@ -5,7 +5,7 @@
 
 use crate::counts::Ledger;
 use crate::device::Device;
-use crate::flight::Flights;
+use crate::flight::Inflight;
 use crate::lane::{Common, INLINE, Lane, place_of};
 use crate::memory::Buffers;
 use crate::post::{is_reachable, requests_of};
@@ -24,7 +24,7 @@ pub(crate) struct VerbsTransport {
     // Dropped in this order: queue pairs, then what completes into them, then buffers.
     lanes: Vec<Lane>,
     common: Common,
-    flights: Flights,
+    flights: Inflight,
     client: Arc<ClusterClient>,
     lens: Vec<u64>,
     rights: Rights,
@@ -66,7 +66,7 @@ impl VerbsTransport {
         Ok(VerbsTransport {
             lanes,
             common,
-            flights: Flights::default(),
+            flights: Inflight::default(),
             client,
             lens: cluster.node_infos().iter().map(|info| info.len).collect(),
             rights: cluster.rights(),

@@ -1,11 +1,11 @@
 //! One client: a coroutine that carries out operations, one after the other, and judges the answers.
 
 use super::Worker;
-use super::life::Context;
 use super::shared::{Phase, Shared};
-use crate::truth::{Effect, Truth, WrongAnswer};
+use super::worker::Context;
+use crate::oracle::{Effect, Oracle, WrongAnswer};
 use crate::workload::{ABSENT, Keys, Op, Stream, below};
-use farindex_index::{HashIndex, IndexError, Insert, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Insert, PointIndex, Remove, Update, Upsert, Value};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -43,14 +43,14 @@ struct Target {
 }
 
 async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordinal: u64) -> Option<Target> {
-    let truth = &shared.truth;
+    let oracle = &shared.oracle;
     let known = |number| Some(Target { number, fresh: false });
     match (phase, op) {
         (Phase::Load, _) => Some(Target { number: ordinal, fresh: true }),
         (Phase::Audit, _) => known(ordinal),
         (_, Op::GetAbsent) => known(ABSENT + below(stream.key(), 1 << 40)),
-        (_, Op::Insert) if truth.appends() => loop {
-            if let Some(number) = truth.claim() {
+        (_, Op::Insert) if oracle.appends() => loop {
+            if let Some(number) = oracle.claim() {
                 return Some(Target { number, fresh: true });
             }
             if shared.over(phase) {
@@ -58,7 +58,7 @@ async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordi
             }
             make_way().await;
         },
-        _ => known(shared.chooser.choose(stream, truth.known(), ordinal + shared.base(phase))),
+        _ => known(shared.chooser.choose(stream, oracle.known(), ordinal + shared.base(phase))),
     }
 }
 
@@ -93,7 +93,7 @@ impl From<Update> for Effect {
 }
 
 #[inline]
-async fn ask(index: &impl HashIndex, op: Op, key: &[u8], value: &[u8]) -> Result<Answer, IndexError> {
+async fn ask(index: &impl PointIndex, op: Op, key: &[u8], value: &[u8]) -> Result<Answer, IndexError> {
     Ok(match op {
         Op::Get | Op::GetAbsent => index.get(key).await?.into(),
         Op::Insert => match index.insert(key, value).await? {
@@ -124,17 +124,17 @@ fn judge(
     shared: &Shared,
     op: Op,
     Target { number, fresh }: Target,
-    window: crate::truth::Window,
+    window: crate::oracle::Window,
     answer: &Answer,
 ) -> Result<(), WrongAnswer> {
-    let truth: &Truth = &shared.truth;
+    let oracle: &Oracle = &shared.oracle;
     if op == Op::GetAbsent {
         return if answer.effect.was_present() == Some(true) { Err(WrongAnswer::Phantom) } else { Ok(()) };
     }
-    let mut verdict = truth.end(number, window, fresh, answer.effect);
+    let mut verdict = oracle.end(number, window, fresh, answer.effect);
     if let Some(read) = answer.read {
         // The window covers both halves, and neither half changes presence.
-        verdict = verdict.and(truth.end(number, window, fresh, read));
+        verdict = verdict.and(oracle.end(number, window, fresh, read));
     }
     verdict?;
     match &answer.value {
@@ -176,7 +176,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                 _ => shared.values.fill(target.number, stream.value(), &mut buf),
             };
             let changes = matches!(op, Op::Insert | Op::Upsert | Op::Remove);
-            let window = shared.truth.begin(target.number, changes);
+            let window = shared.oracle.begin(target.number, changes);
             // Other bits of the draw than those that choose the operation.
             let timed = phase == Phase::Measured && (every || draw >> TIMED_SHIFT == 0);
             let started = timed.then(|| context.worker.now());
@@ -190,7 +190,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                 // what began must end, and a new key be acknowledged.
                 Ok(answer) if !answers => {
                     if changes {
-                        let _ = shared.truth.end(target.number, window, target.fresh, answer.effect);
+                        let _ = shared.oracle.end(target.number, window, target.fresh, answer.effect);
                     }
                 }
                 Ok(answer) => {
@@ -200,7 +200,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                 }
                 Err(error) => {
                     if op != Op::GetAbsent {
-                        shared.truth.fail(target.number, window, changes);
+                        shared.oracle.fail(target.number, window, changes);
                     }
                     context.failed(phase, op, target.number, &error);
                 }

@@ -1,4 +1,4 @@
-//! The driver: runs a plan against anything that implements [`HashIndex`].
+//! The driver: runs a plan against anything that implements [`PointIndex`].
 //!
 //! Invariants: each thread has one executor and one handle of the index, and its clients are coroutines on them; a phase
 //! begins when every thread is ready for it and ends when every client has finished, and meters are read as differences
@@ -22,12 +22,12 @@
 
 mod client;
 mod faults;
-mod life;
 mod outcome;
 mod plan;
 mod shared;
 mod simulated;
 mod thread;
+mod worker;
 
 pub use faults::Faults;
 pub use outcome::{FarBytes, Latency, Measured, Outcome, PhaseSummary};
@@ -36,7 +36,7 @@ pub use simulated::{Simulated, simulate};
 
 use crate::BenchError;
 use farindex_fabric::{Endpoint, Executor};
-use farindex_index::HashIndex;
+use farindex_index::PointIndex;
 use shared::Shared;
 use std::future::Future;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub trait Bench: Sync {
 /// What one thread holds: a handle of the index, used by all its clients at once.
 pub trait Worker {
     /// The index.
-    type Index: HashIndex;
+    type Index: PointIndex;
     /// The handle.
     fn index(&self) -> &Self::Index;
     /// The endpoint it works through: driven while clients wait, and metered. `None` for what is local.

@@ -1,7 +1,7 @@
 //! What a run has shown.
 
-use super::life::{Latencies, Report};
 use super::shared::{Phase, Shared};
+use super::worker::{Latencies, Report};
 use super::{Faults, Plan};
 use crate::workload::Op;
 use farindex_fabric::Meter;
@@ -163,7 +163,7 @@ impl Outcome {
             measured,
             wrong,
             errors,
-            entries: shared.truth.entries(),
+            entries: shared.oracle.entries(),
             cache_bytes,
             far_bytes,
             interrupted: shared.interrupted(),

@@ -1,7 +1,7 @@
 //! What is to be run.
 
 use crate::BenchError;
-use crate::truth::Truth;
+use crate::oracle::Oracle;
 use crate::workload::{Distribution, Keys, Mix, Op, ValueSize, Workload, Zipf};
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ impl Plan {
     pub(crate) fn span(&self) -> u64 {
         if self.workload.mix.has(Op::Remove) { self.keys } else { self.loaded() }
     }
-    pub(crate) fn truth(&self) -> Truth {
-        Truth::new(&self.workload.mix, self.keys, self.loaded(), !self.load, self.alone)
+    pub(crate) fn oracle(&self) -> Oracle {
+        Oracle::new(&self.workload.mix, self.keys, self.loaded(), !self.load, self.alone)
     }
 
     /// Says what is wrong with it, if anything is.
@@ -121,8 +121,8 @@ impl Plan {
             let Plan { threads, clients, .. } = self;
             return refuse(format!("{clients} clients on {threads} threads: each thread needs at least one client"));
         }
-        if self.clients > crate::truth::MAX_CLIENTS {
-            return refuse(format!("{} clients: at most {}", self.clients, crate::truth::MAX_CLIENTS));
+        if self.clients > crate::oracle::MAX_CLIENTS {
+            return refuse(format!("{} clients: at most {}", self.clients, crate::oracle::MAX_CLIENTS));
         }
         if self.ops() == Some(0) {
             return refuse("0 operations: there is nothing to measure".to_owned());

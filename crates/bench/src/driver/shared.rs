@@ -1,7 +1,7 @@
 //! What the threads of one run share.
 
 use super::{Plan, Progress};
-use crate::truth::Truth;
+use crate::oracle::Oracle;
 use crate::workload::{Chooser, Keys, Values};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ struct Claimed(AtomicU64);
 
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
-    pub(crate) truth: Truth,
+    pub(crate) oracle: Oracle,
     pub(crate) chooser: Chooser,
     pub(crate) keys: Keys,
     pub(crate) values: Values,
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(plan: Plan, stop: Arc<AtomicBool>) -> Self {
         Shared {
-            truth: plan.truth(),
+            oracle: plan.oracle(),
             chooser: Chooser::new(plan.distribution(), plan.span(), plan.theta),
             keys: Keys::new(plan.key_size),
             values: Values::new(plan.value_size),
@@ -105,7 +105,7 @@ impl Shared {
             Phase::Load => Some(0),
             Phase::Warmup => Some(self.plan.warmup),
             Phase::Measured => self.plan.ops(),
-            Phase::Audit if self.plan.audit => Some(self.truth.known()),
+            Phase::Audit if self.plan.audit => Some(self.oracle.known()),
             Phase::Audit => Some(0),
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! Invariants: what a run does and measures is a function of its plan, seed and cluster; the wall clock decides nothing.
 
-use super::life::{Context, Coroutine, Report, live};
 use super::shared::Shared;
+use super::worker::{Context, Coroutine, Report, live};
 use super::{Control, Outcome, Plan, Worker};
 use crate::BenchError;
 use farindex_sim::Sim;

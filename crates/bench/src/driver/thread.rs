@@ -1,7 +1,7 @@
 //! One worker as a thread of this process, with an executor of its own.
 
-use super::life::{Context, Coroutine, Report, live};
 use super::shared::Shared;
+use super::worker::{Context, Coroutine, Report, live};
 use super::{Bench, Worker};
 use crate::BenchError;
 use farindex_fabric::{Driver, Executor};

@@ -200,7 +200,7 @@ fn round(number: f64, digits: i32) -> f64 {
 }
 
 impl Row {
-    /// The row of a run. `efficiency` is for the caller to add (see [`yardstick`](crate::yardstick)), and so are
+    /// The row of a run. `efficiency` is for the caller to add (see [`baseline`](crate::yardstick)), and so are
     /// `cache_bytes` and the far bytes where the driver could not ask for them.
     pub fn new(identity: Identity, outcome: &Outcome) -> Self {
         let Outcome { plan, measured, .. } = outcome;

@@ -1,6 +1,6 @@
 use super::*;
+use crate::baseline::LocalMap;
 use crate::record::{Identity, KindRow};
-use crate::yardstick::LocalMap;
 use crate::{Control, run};
 
 fn parse(text: &str) -> Result<Scenario, BenchError> {

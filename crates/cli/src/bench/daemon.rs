@@ -1,7 +1,7 @@
 //! A memory node of its own for one run: `farindex serve` as a child process, as it would run elsewhere.
 
 use crate::exit::{self, Failure};
-use crate::place::remote;
+use crate::pool_arg::remote;
 use crate::serve::PollMode;
 use clap::ValueEnum;
 use farindex::PoolUrl;

@@ -4,16 +4,16 @@ mod daemon;
 pub(crate) mod history;
 mod options;
 pub(crate) mod reference;
-pub(crate) mod subject;
+pub(crate) mod worker_state;
 
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
 use crate::{progress, signals};
 use daemon::Daemon;
 use farindex::{Error, OpenOptions, Pool, PoolError, PoolOptions, PoolUrl};
+use farindex_bench::baseline::{LocalMap, Raw, RawSettings, efficiency};
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
-use farindex_bench::yardstick::{LocalMap, Raw, RawSettings, efficiency};
 use farindex_bench::{Bench, Control, Outcome, Plan, Progress, Row};
 use farindex_fabric::{Fabric, MemoryFabric, ShmFabric};
 use indicatif::ProgressBar;
@@ -177,7 +177,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             let common = common.or_else(|| Some(PoolUrl::Shm { paths: vec![run.path.clone()?] }));
             let subject = match common.filter(|_| args.history.joins()) {
                 // An index that does not appear is found out before the run.
-                Some(url) => subject::Subject::existing(args.history.join_pool(&url, watch)?, "bench"),
+                Some(url) => worker_state::Subject::existing(args.history.join_pool(&url, watch)?, "bench"),
                 None => {
                     let pool = match (&run.connect, run.fabric) {
                         (Some(url), _) => open_or_create(url)?,
@@ -187,7 +187,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                         }
                         (None, fabric) => make_pool(fabric, run.path.as_deref(), run.size)?,
                     };
-                    subject::Subject::create(pool, "bench", &config)?
+                    worker_state::Subject::create(pool, "bench", &config)?
                 }
             };
             let subject = subject.with(OpenOptions { coalesce: args.coalesce });

@@ -3,7 +3,7 @@
 use super::reference::block_bytes;
 use crate::exit::Failure;
 use crate::kind::{Settings, kinds};
-use crate::place::remote;
+use crate::pool_arg::remote;
 use crate::serve::PollMode;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -148,7 +148,7 @@ pub(crate) struct Work {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Bytes of the pool, such as 2GiB [default: enough for the keys and what is inserted]
-    #[arg(long, value_name = "BYTES", value_parser = crate::place::parse_size)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::pool_arg::parse_size)]
     pub(crate) size: Option<u64>,
 }
 

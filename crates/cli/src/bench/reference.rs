@@ -1,7 +1,7 @@
 //! The raw reference of a run: the verbs that the index posted, without the index.
 
+use farindex_bench::baseline::{Area, RawSettings, Shape, ShapeVerb, Shapes, VerbShape};
 use farindex_bench::record::{KindRow, Row};
-use farindex_bench::yardstick::{Area, RawSettings, Shape, ShapeVerb, Shapes, VerbShape};
 use farindex_bench::{Op, Plan};
 
 /// Bytes of the key-value block that a run has on average. The header is 16 bytes, blocks are whole units of 64.

@@ -9,7 +9,7 @@ use crate::exit::{self, Failure};
 use crate::output::note;
 use crate::progress;
 use clap::ValueEnum;
-use farindex::{AnyIndex, Error, HashIndex, Index, IndexError, Insert, Remove, Upsert};
+use farindex::{AnyIndex, Error, Index, IndexError, Insert, PointIndex, Remove, Upsert};
 use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 use super::Shard;
 use crate::bench::{Watch, pool_size};
 use crate::exit::{self, Failure};
-use crate::sim::subject::{self, Cluster, Simulation};
 use crate::sim::sweep::write;
+use crate::sim::worker_state::{self, Cluster, Simulation};
 use farindex::IndexConfig;
 use farindex::shard::Config;
 use farindex_bench::plot::{Curve, Figure, Page, Table};
@@ -47,7 +47,7 @@ fn plan(workload: &str, keys: u64, args: &Shard) -> Result<Plan, Failure> {
 
 /// `None` once it was interrupted.
 fn measure(cluster: &Cluster, plan: &Plan, watch: &Watch) -> Result<Option<(Row, Simulation)>, Failure> {
-    let simulation = watch.show(|control| subject::run(cluster, plan, control))?;
+    let simulation = watch.show(|control| worker_state::run(cluster, plan, control))?;
     if watch.stopped() {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 
 use crate::bench::{Watch, pool_size};
 use crate::exit::{self, Failure};
-use crate::sim::subject::{self, Cluster, Grown};
+use crate::sim::worker_state::{self, Cluster, Grown};
 use farindex::IndexConfig;
 use farindex_bench::record::{Identity, KindRow};
 use farindex_bench::workload::{Distribution, ValueSize};
@@ -181,7 +181,7 @@ impl Lab<'_> {
             series: None,
             history: None,
         };
-        let simulation = self.watch.show(|control| subject::run(&cluster, &plan, control))?;
+        let simulation = self.watch.show(|control| worker_state::run(&cluster, &plan, control))?;
         if self.watch.stopped() {
             return Ok(None);
         }

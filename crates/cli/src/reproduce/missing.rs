@@ -3,7 +3,7 @@
 use super::Shard;
 use crate::bench::{Watch, pool_size};
 use crate::exit::{self, Failure};
-use crate::sim::subject::{self, Cluster};
+use crate::sim::worker_state::{self, Cluster};
 use farindex::IndexConfig;
 use farindex_bench::{Plan, Workload};
 use farindex_index::race::{Config, Variant, segment::Shape};
@@ -41,7 +41,7 @@ fn missing(config: Config, plan: &Plan, watch: &Watch) -> Result<Option<u64>, Fa
     let config = IndexConfig::Race(config);
     let (coalesce, blind, series, history) = (false, false, None, None);
     let cluster = Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history };
-    let simulation = watch.show(|control| subject::run(&cluster, plan, control))?;
+    let simulation = watch.show(|control| worker_state::run(&cluster, plan, control))?;
     if watch.stopped() {
         return Ok(None);
     }

@@ -1,6 +1,6 @@
 //! An index whose inserts do not look: the papers' SepHash appends, whether the key is there or not, and calls that an insert.
 
-use farindex::{HashIndex, Insert, Remove, Update, Upsert, Value};
+use farindex::{Insert, PointIndex, Remove, Update, Upsert, Value};
 use farindex_index::{IndexError, Limits};
 
 /// An index, and whether its inserts are upserts.
@@ -18,7 +18,7 @@ impl<I> Blind<I> {
     }
 }
 
-impl<I: HashIndex> HashIndex for Blind<I> {
+impl<I: PointIndex> PointIndex for Blind<I> {
     fn limits(&self) -> Limits {
         self.index.limits()
     }
@@ -44,8 +44,8 @@ impl<I: HashIndex> HashIndex for Blind<I> {
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.index.upsert(key, value).await
     }
-    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.index.upsert_told(key, value).await
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.index.upsert_with_outcome(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.index.remove(key).await

@@ -1,8 +1,8 @@
 //! `farindex sim`.
 
 mod blind;
-pub(crate) mod subject;
 pub(crate) mod sweep;
+pub(crate) mod worker_state;
 
 use crate::bench::history::{Judged, Told};
 use crate::bench::{Watch, Work, check_limits, pool_size};
@@ -18,8 +18,8 @@ use farindex_bench::{Control, Plan, Row, Workload};
 use farindex_sim::Preset;
 use std::fs::File;
 use std::path::Path;
-use subject::Cluster;
 use sweep::Sweep;
+use worker_state::Cluster;
 
 /// Predict what an index would deliver on a cluster: the benchmark on a simulated one, in virtual time
 ///
@@ -171,7 +171,7 @@ fn assumptions(preset: &Preset) -> Vec<String> {
 
 pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<(SimRow, Option<Recorded>), Failure> {
     let Run { cluster, plan } = run;
-    let simulation = subject::run(cluster, plan, control)?;
+    let simulation = worker_state::run(cluster, plan, control)?;
     let row =
         Row::new(Identity { index: cluster.config.kind().to_owned(), fabric: "sim".to_owned() }, &simulation.outcome);
     let row = SimRow {

@@ -5,7 +5,7 @@
 //! one that the operation has already waited for; its chain and its buffers go back to the endpoint however it ends.
 
 use super::{Endpoint, MAX_READ_LEN, Span};
-use crate::flights::Ending;
+use crate::inflight::Ending;
 use crate::meter::Class;
 use crate::{Buf, Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::any::Any;

@@ -146,9 +146,9 @@ fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     let status = child.wait().expect("its end");
     let told = first + &told.join().expect("a listener");
     assert!(status.success(), "{status}: {}", told.lines().last().unwrap_or_default());
-    let lapses = told.lines().find_map(|line| line.strip_prefix("lapses ")).expect("it tells");
-    let lapses: u64 = lapses.parse().expect("a number");
-    assert!(lapses >= frozen, "it was told of {lapses} of {frozen} times");
+    let missed_leases = told.lines().find_map(|line| line.strip_prefix("missed_leases ")).expect("it tells");
+    let missed_leases: u64 = missed_leases.parse().expect("a number");
+    assert!(missed_leases >= frozen, "it was told of {missed_leases} of {frozen} times");
     let mut ledger = Ledger::default();
     ledger.settle(&survivor.index, 1, &told, true);
     survivor.check();
@@ -156,7 +156,7 @@ fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     assert_sound(&session);
     let acknowledged = ledger.acknowledged;
     println!(
-        "{frozen} freezes, {lapses} lapses told, {acknowledged} acknowledged writes; {refused} operations of the survivor \
+        "{frozen} freezes, {missed_leases} missed_leases told, {acknowledged} acknowledged writes; {refused} operations of the survivor \
          refused, none after more than {longest:?}"
     );
 }

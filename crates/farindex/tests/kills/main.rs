@@ -188,7 +188,7 @@ fn child() {
             break;
         }
     }
-    writeln!(out, "\nlapses {}", pool.lapses()).expect("the parent listens");
+    writeln!(out, "\nmissed_leases {}", pool.missed_leases()).expect("the parent listens");
 }
 
 #[test]

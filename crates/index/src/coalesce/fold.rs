@@ -6,13 +6,13 @@
 /// What a write wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// See [`HashIndex::insert`](crate::HashIndex::insert).
+    /// See [`PointIndex::insert`](crate::PointIndex::insert).
     Insert,
-    /// See [`HashIndex::update`](crate::HashIndex::update).
+    /// See [`PointIndex::update`](crate::PointIndex::update).
     Update,
-    /// See [`HashIndex::upsert`](crate::HashIndex::upsert).
+    /// See [`PointIndex::upsert`](crate::PointIndex::upsert).
     Upsert,
-    /// See [`HashIndex::remove`](crate::HashIndex::remove).
+    /// See [`PointIndex::remove`](crate::PointIndex::remove).
     Remove,
 }
 

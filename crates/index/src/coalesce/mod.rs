@@ -73,7 +73,7 @@ pub use table::Coalescer;
 
 use crate::join::try_join_all;
 use crate::marks::mark;
-use crate::traits::{HashIndex, Insert, Limits, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_pool::PoolError;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ enum Part<'k> {
     Wait(Asked<'k>, Wait<'k>),
 }
 
-impl<I: HashIndex> Coalesced<I> {
+impl<I: PointIndex> Coalesced<I> {
     /// `uid` tells the indexes apart that share a table: handles of one index have the same, others another.
     pub fn new(index: I, table: Arc<Coalescer>, uid: u64) -> Self {
         Coalesced { index, table, uid }
@@ -209,13 +209,13 @@ impl<I: HashIndex> Coalesced<I> {
         Ok(match remote {
             Remote::Insert => self.index.insert(key, value).await? == Insert::Exists,
             Remote::Update => self.index.update(key, value).await? == Update::Updated,
-            Remote::Upsert => self.index.upsert_told(key, value).await? == Upsert::Updated,
+            Remote::Upsert => self.index.upsert_with_outcome(key, value).await? == Upsert::Updated,
             Remote::Remove => self.index.remove(key).await? == Remove::Removed,
         })
     }
 }
 
-impl<I: HashIndex> HashIndex for Coalesced<I> {
+impl<I: PointIndex> PointIndex for Coalesced<I> {
     fn limits(&self) -> Limits {
         self.index.limits()
     }

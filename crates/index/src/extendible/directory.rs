@@ -3,11 +3,13 @@
 //! Invariants: X1 to X4 of the [module](super); an operation that begins in an epoch in which this worker has not read the
 //! root does so in its first batch, so whoever frees a dropped index two epochs later meets nobody who does not know.
 
-use super::layout::{DROPPED, Entry, MAX_DEPTH, ROOT_CHUNKS, ROOT_LEN, ROOT_SEAL, ROOT_SHAPE, Shape, suffix, width};
+use super::layout::{
+    DROPPED, Entry, MAX_DEPTH, ROOT_CHUNKS, ROOT_INDEX_TAG, ROOT_LEN, ROOT_SHAPE, Shape, suffix, width,
+};
 use super::mirror::Mirror;
 use crate::IndexError;
 use crate::audit::{Damage, OnDamage, Problems};
-use crate::upkeep::astray;
+use crate::maintenance::astray;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Pin, Pool, PoolError, Session};
@@ -22,7 +24,7 @@ const STEP: u64 = 4096;
 /// A directory, as one worker sees it.
 pub struct Directory {
     root: RemotePtr,
-    seal: u64,
+    index_tag: u64,
     mirror: Arc<Mirror>,
     /// The latest epoch of an operation that has read the root, and found the index there.
     checked: Cell<u64>,
@@ -61,7 +63,7 @@ impl Directory {
         session: &Session,
         span: &Span,
         node: NodeId,
-        seal: u64,
+        index_tag: u64,
         shape: Shape,
         first: &[Entry],
     ) -> Result<RemotePtr, IndexError> {
@@ -80,7 +82,7 @@ impl Directory {
         words.resize(shape.words_of(0) as usize, 0);
         span.write(chunk, session.endpoint().buf_from_words(&words)).await?;
         let mut words = [0; ROOT_LEN / 8];
-        words[ROOT_SEAL] = seal;
+        words[ROOT_INDEX_TAG] = index_tag;
         words[ROOT_SHAPE] = shape.encode();
         words[ROOT_CHUNKS] = chunk.to_bits();
         span.write(root, session.endpoint().buf_from_words(&words)).await?;
@@ -89,17 +91,17 @@ impl Directory {
 
     /// Opens the directory with this root, for an operation that is pinned. The copy keeps at most `bound` bytes, and is
     /// shared by all sessions of the client.
-    pub async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, bound: u64) -> Result<Self, IndexError> {
+    pub async fn open(pin: &Pin<'_>, root: RemotePtr, index_tag: u64, bound: u64) -> Result<Self, IndexError> {
         let words = pin.span().read(root, ROOT_LEN).await?;
         let word = |i: usize| words.words().get(i).copied().unwrap_or_default();
         if word(0) & DROPPED != 0 {
             return Err(IndexError::Dropped);
         }
-        let shape = Shape::decode(word(ROOT_SHAPE)).filter(|_| word(ROOT_SEAL) == seal);
+        let shape = Shape::decode(word(ROOT_SHAPE)).filter(|_| word(ROOT_INDEX_TAG) == index_tag);
         let shape =
             shape.ok_or_else(|| PoolError::Corrupt { at: root, what: "no index has such a root".to_owned() })?;
-        let mirror = pin.session().client().share(root.to_bits() ^ seal, || Mirror::new(shape, bound));
-        let directory = Directory { root, seal, mirror, checked: Cell::new(pin.epoch()) };
+        let mirror = pin.session().client().share(root.to_bits() ^ index_tag, || Mirror::new(shape, bound));
+        let directory = Directory { root, index_tag, mirror, checked: Cell::new(pin.epoch()) };
         directory.learn_chunks(words.words());
         Ok(directory)
     }
@@ -123,7 +125,7 @@ impl Directory {
 
     /// Adds a look at the root to an operation's first batch, if this worker has not looked in this epoch.
     pub fn guard(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Guard> {
-        (self.checked.get() < epoch).then(|| Guard { root: batch.read(self.root, (ROOT_SEAL + 1) * 8), epoch })
+        (self.checked.get() < epoch).then(|| Guard { root: batch.read(self.root, (ROOT_INDEX_TAG + 1) * 8), epoch })
     }
 
     /// Evaluates it: [`IndexError::Dropped`] if the index is not there any more. Call it before anything is concluded from
@@ -138,7 +140,8 @@ impl Directory {
 
     /// The memory of a dropped root is used again in the end; then it does not bear this index's seal.
     fn check_alive(&self, words: &[u64]) -> Result<(), IndexError> {
-        let alive = words.first().is_some_and(|word| word & DROPPED == 0) && words.get(ROOT_SEAL) == Some(&self.seal);
+        let alive =
+            words.first().is_some_and(|word| word & DROPPED == 0) && words.get(ROOT_INDEX_TAG) == Some(&self.index_tag);
         if alive {
             return Ok(());
         }
@@ -333,11 +336,11 @@ impl Directory {
     }
 
     /// Tells everybody that the index with this seal has been dropped, if this is its root.
-    pub async fn mark_dropped(span: &Span, root: RemotePtr, seal: u64) -> Result<(), IndexError> {
+    pub async fn mark_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
         loop {
-            let words = span.read(root, (ROOT_SEAL + 1) * 8).await?;
+            let words = span.read(root, (ROOT_INDEX_TAG + 1) * 8).await?;
             let word = first_word(&words);
-            if words.words().get(ROOT_SEAL) != Some(&seal) || word & DROPPED != 0 {
+            if words.words().get(ROOT_INDEX_TAG) != Some(&index_tag) || word & DROPPED != 0 {
                 return Ok(());
             }
             if span.cas(root, word, word | DROPPED).await? == word {

@@ -20,7 +20,7 @@ pub const MAX_CHUNKS: usize = (MAX_DEPTH - LEAST_FIRST_BITS) as usize + 1;
 /// Bytes of a root.
 pub const ROOT_LEN: usize = 384;
 /// Word of the root that holds the seal.
-pub(super) const ROOT_SEAL: usize = 1;
+pub(super) const ROOT_INDEX_TAG: usize = 1;
 /// Word of the root that holds the shape.
 pub(super) const ROOT_SHAPE: usize = 2;
 /// Word of the first chunk's pointer.

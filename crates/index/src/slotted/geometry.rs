@@ -27,7 +27,7 @@ pub const REGION: u64 = 64;
 /// Bytes of a root.
 pub const ROOT_LEN: usize = 128;
 /// Word that holds the seal.
-pub const ROOT_SEAL: usize = 4;
+pub const ROOT_INDEX_TAG: usize = 4;
 /// Offset of the count of entries.
 pub const ROOT_COUNT: u64 = 8;
 /// Offset of the counts of slots in use.

@@ -5,8 +5,8 @@
 //! by one at most, and goes back if none links it.
 
 use super::geometry::ROOT_LEN;
-use super::mover::Moves;
-use super::record::{Along, Record};
+use super::mover::RegionMigrator;
+use super::record::{PiggybackedWrite, Record};
 use super::table::Table;
 use super::walk::Step;
 use crate::IndexError;
@@ -42,7 +42,7 @@ pub(crate) trait SlottedIndex:
     type Progress: Default;
 
     /// Who moves its regions.
-    fn mover<'a>(&'a self, table: &'a Table<Self::Own>, pin: &'a Pin<'a>) -> impl Moves;
+    fn mover<'a>(&'a self, table: &'a Table<Self::Own>, pin: &'a Pin<'a>) -> impl RegionMigrator;
 
     /// Makes the next table, unless somebody else is at it. `full` says that a key has no slot.
     async fn grow(&self, table: &Table<Self::Own>, pin: &Pin<'_>, full: bool) -> Result<(), IndexError>;
@@ -54,7 +54,7 @@ pub(crate) trait SlottedIndex:
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut Along,
+        along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError>;
 
     /// An attempt to write this key has found the table full, or without room for now: makes room, or waits for who does.
@@ -143,8 +143,9 @@ pub(crate) async fn create<I: SlottedIndex>(
     config: &I::Config,
     (regions, width): (u64, usize),
 ) -> Result<I, IndexError> {
-    let make =
-        async |span: &Span, node, seal| Table::<I::Own>::create(session, span, node, seal, (regions, width)).await;
+    let make = async |span: &Span, node, index_tag| {
+        Table::<I::Own>::create(session, span, node, index_tag, (regions, width)).await
+    };
     let undo = async |span: &Span, roots: &[RemotePtr], _| {
         for root in roots {
             Table::<I::Own>::free_segments(session, span, *root, width).await?;

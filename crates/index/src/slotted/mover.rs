@@ -65,7 +65,7 @@ pub(crate) fn corrupt(at: RemotePtr, what: &str) -> IndexError {
 }
 
 /// Somebody who moves regions, under a pin.
-pub(crate) trait Moves {
+pub(crate) trait RegionMigrator {
     /// The pin.
     fn pin(&self) -> &Pin<'_>;
     /// The uid of the index, which goes into intents.
@@ -110,7 +110,7 @@ pub(crate) trait Moves {
     }
 
     /// Claims a region's lock if its holder has died, and moves the region. If it is alive, says what to know it by.
-    async fn look_after(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+    async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
         let what = [steps::RESCUE, region, from.generation, 0];
         let (lock, span) = (from.lock(region), self.pin().span());
         match self.pin().session().claim(span, lock, None, self.index(), what).await? {

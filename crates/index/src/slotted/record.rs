@@ -15,9 +15,9 @@ use farindex_pool::{Pin, Session};
 use smallvec::SmallVec;
 
 /// Words behind a head: those of the usual width need no allocation.
-pub(crate) type Behind = SmallVec<[u64; 3]>;
+pub(crate) type InlineWords = SmallVec<[u64; 3]>;
 /// A block that is written in an operation's first batch.
-pub(crate) type Along = Option<(RemotePtr, Buf)>;
+pub(crate) type PiggybackedWrite = Option<(RemotePtr, Buf)>;
 
 /// What is to be put in.
 pub(crate) struct Record<'a> {
@@ -35,7 +35,7 @@ impl<'a> Record<'a> {
         span: &Span,
         node: NodeId,
         (hash, key, value): (KeyHash, &'a [u8], &'a [u8]),
-    ) -> Result<(Self, Along), IndexError> {
+    ) -> Result<(Self, PiggybackedWrite), IndexError> {
         if key.len() + value.len() <= slot::TINY {
             return Ok((Record { hash, key, value, block: None }, None));
         }

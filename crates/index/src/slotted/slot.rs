@@ -67,7 +67,7 @@ impl Stamp {
     }
     /// Have all operations ended that were there then, for one that is pinned at `epoch`? The epoch of another may be one
     /// ahead of its own, so a tag may be two ahead; modulo 7 that looks like 5 or 6 behind.
-    pub const fn graced(self, epoch: u64) -> bool {
+    pub const fn grace_period_elapsed(self, epoch: u64) -> bool {
         self.0 != 0 && matches!((epoch % 7 + 8 - self.0) % 7, 2..=4)
     }
 }
@@ -163,7 +163,9 @@ impl Slot {
     pub fn yields_its_words(self, epoch: u64) -> bool {
         match self {
             Slot::Empty => true,
-            Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } | Slot::Vacant { stamp } => stamp.graced(epoch),
+            Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } | Slot::Vacant { stamp } => {
+                stamp.grace_period_elapsed(epoch)
+            }
             _ => false,
         }
     }
@@ -300,9 +302,15 @@ mod tests {
         for epoch in 1..40u64 {
             let stamp = Stamp::of_pin(epoch);
             // One that is pinned an epoch before, at the same, and later.
-            for (later, graced) in [(-1, false), (0, false), (1, false), (2, false), (3, true), (4, true), (5, true)] {
-                assert_eq!(stamp.graced(epoch.wrapping_add_signed(later)), graced, "{epoch} {later}");
-                assert!(!Stamp::CLAIMED.graced(epoch.wrapping_add_signed(later)));
+            for (later, grace_period_elapsed) in
+                [(-1, false), (0, false), (1, false), (2, false), (3, true), (4, true), (5, true)]
+            {
+                assert_eq!(
+                    stamp.grace_period_elapsed(epoch.wrapping_add_signed(later)),
+                    grace_period_elapsed,
+                    "{epoch} {later}"
+                );
+                assert!(!Stamp::CLAIMED.grace_period_elapsed(epoch.wrapping_add_signed(later)));
             }
         }
     }

@@ -7,11 +7,11 @@
 //! A table that is crowded is moved, region by region, to a next one, by everyone who changes something; when all regions have
 //! been moved, the next one is the table.
 
-use super::geometry::{DONE, Geometry, ROOT_COUNT, ROOT_LEN, ROOT_SEAL, ROOT_USED, RootState, Segment};
-use super::mover::{Moves, steps};
+use super::geometry::{DONE, Geometry, ROOT_COUNT, ROOT_INDEX_TAG, ROOT_LEN, ROOT_USED, RootState, Segment};
+use super::mover::{RegionMigrator, steps};
 use crate::IndexError;
 use crate::marks::mark;
-use crate::pace::Pace;
+use crate::sync_interval::Pace;
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::{Claim, Intent, Lock, Pin, PoolError, Session, Taken};
 use std::cell::Cell;
@@ -44,7 +44,7 @@ pub(crate) struct Plan {
 /// One table, as one worker sees it; `own` is what its kind keeps of it besides.
 pub struct Table<X> {
     root: RemotePtr,
-    seal: u64,
+    index_tag: u64,
     width: usize,
     alpha: f64,
     threshold: f64,
@@ -84,7 +84,7 @@ impl<X> Table<X> {
         session: &Session,
         span: &Span,
         node: NodeId,
-        seal: u64,
+        index_tag: u64,
         (regions, width): (u64, usize),
     ) -> Result<RemotePtr, IndexError> {
         let root = session.alloc(span, node, ROOT_LEN as u64).await?;
@@ -98,7 +98,7 @@ impl<X> Table<X> {
         };
         let segment = Segment { generation: 0, start, regions, width };
         let mut words = [0; ROOT_LEN / 8];
-        words[ROOT_SEAL] = seal;
+        words[ROOT_INDEX_TAG] = index_tag;
         words[Segment::root_word(0)..Segment::root_word(0) + 2].copy_from_slice(&segment.words());
         span.write(root, session.endpoint().buf_from_words(&words)).await?;
         Ok(root)
@@ -123,7 +123,7 @@ impl<X> Table<X> {
     pub(crate) async fn open(
         pin: &Pin<'_>,
         root: RemotePtr,
-        seal: u64,
+        index_tag: u64,
         pacing: Pacing,
         own: X,
     ) -> Result<Self, IndexError> {
@@ -136,13 +136,13 @@ impl<X> Table<X> {
                 break (words, geometry);
             }
             tries += 1;
-            if tries > 100 || words.words().get(ROOT_SEAL) != Some(&seal) {
+            if tries > 100 || words.words().get(ROOT_INDEX_TAG) != Some(&index_tag) {
                 return Err(corrupt());
             }
         };
         let table = Table {
             root,
-            seal,
+            index_tag,
             width,
             alpha,
             threshold,
@@ -253,7 +253,7 @@ impl<X> Table<X> {
     fn learn(&self, words: &[u64]) -> Result<bool, IndexError> {
         let state = RootState(words.first().copied().unwrap_or_default());
         // The memory of a dropped root is used again in the end; then it does not bear this index's seal.
-        if state.dropped() || words.get(ROOT_SEAL) != Some(&self.seal) {
+        if state.dropped() || words.get(ROOT_INDEX_TAG) != Some(&self.index_tag) {
             // Every operation from now on is to be told.
             self.budget.set(0);
             return Err(IndexError::Dropped);
@@ -288,11 +288,11 @@ impl<X> Table<X> {
     }
 
     /// Tells everybody that the index has been dropped.
-    pub(crate) async fn mark_dropped(span: &Span, root: RemotePtr, seal: u64) -> Result<(), IndexError> {
+    pub(crate) async fn mark_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
         loop {
             let words = span.read(root, ROOT_LEN).await?;
             let state = RootState(words.words().first().copied().unwrap_or_default());
-            if words.words().get(ROOT_SEAL) != Some(&seal) || state.dropped() {
+            if words.words().get(ROOT_INDEX_TAG) != Some(&index_tag) || state.dropped() {
                 return Ok(());
             }
             if span.cas(root, state.0, state.drop().0).await? == state.0 {
@@ -443,7 +443,7 @@ impl<X> Table<X> {
 
     /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
     /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub(crate) async fn advance_by(&self, mover: &impl Moves) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    pub(crate) async fn advance_by(&self, mover: &impl RegionMigrator) -> Result<Option<(RemotePtr, u64)>, IndexError> {
         let pin = mover.pin();
         if !self.is_checked(pin.epoch()) {
             // The table may be gone.
@@ -475,7 +475,7 @@ impl<X> Table<X> {
             Some((at, since)) if at == lock => {
                 if now.saturating_sub(since) >= pin.session().pool().lease() / 8 {
                     self.waiting.set(Some((at, now)));
-                    let busy = mover.look_after(from, next, region).await?;
+                    let busy = mover.try_recover_lock(from, next, region).await?;
                     return Ok(busy.map(|names| (lock, names)));
                 }
             }

@@ -11,17 +11,17 @@ use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::UNIT;
 use crate::handle::Handle;
 use crate::keyhash::KeyHash;
-use crate::kind::seal;
-use crate::upkeep::{astray, bear, fetch_blocks, outlast};
+use crate::kind::index_tag;
+use crate::maintenance::{astray, fetch_blocks, wait_for_grace_period, wait_for_lock_holder};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Session, Vigil};
+use farindex_pool::{IndexInfo, LockTimeout, Pin, PoolError, Session};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// An entry as a walk meets it.
-pub(crate) struct Met {
+pub(crate) struct VisitedEntry {
     pub(crate) segment: Segment,
     pub(crate) at: RemotePtr,
     pub(crate) head: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Met {
 #[derive(Default)]
 pub(crate) struct Step {
     /// Entries of keys that no earlier step has returned.
-    pub(crate) met: Vec<Met>,
+    pub(crate) visited: Vec<VisitedEntry>,
     /// What could not be read; an earlier step may have said the same.
     pub(crate) wrong: Vec<Damage>,
 }
@@ -78,7 +78,7 @@ impl<P: Default> Walk<P> {
             }
             Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
                 self.ended = true;
-                Ok(Some(Step { met: Vec::new(), wrong: vec![Damage { at, what }] }))
+                Ok(Some(Step { visited: Vec::new(), wrong: vec![Damage { at, what }] }))
             }
             other => other,
         }
@@ -96,10 +96,10 @@ pub(crate) async fn for_each<I: SlottedIndex>(
         let mut walk = Walk::new();
         loop {
             let pin = session.pin(session.span(OpKind::Scan))?;
-            let Some(Step { met, wrong }) = walk.step(index, table, &pin).await? else { break };
+            let Some(Step { visited, wrong }) = walk.step(index, table, &pin).await? else { break };
             drop(pin);
             wrong.into_iter().try_for_each(&mut *damaged)?;
-            for entry in met {
+            for entry in visited {
                 each(&entry.key, entry.value).await?;
                 seen += 1;
             }
@@ -115,15 +115,15 @@ pub(crate) async fn audit_walk<I: SlottedIndex>(
     audit: &mut Audit,
     report: &mut IndexAudit,
     problems: &mut Problems,
-    also: impl Fn(&Met, &mut IndexAudit),
+    also: impl Fn(&VisitedEntry, &mut IndexAudit),
 ) -> Result<(), IndexError> {
     let session = index.session();
     let mut walk = Walk::new();
     loop {
         let pin = session.pin(session.span(OpKind::Scan))?;
-        let Some(Step { met, wrong }) = walk.step(index, table, &pin).await? else { return Ok(()) };
+        let Some(Step { visited, wrong }) = walk.step(index, table, &pin).await? else { return Ok(()) };
         wrong.into_iter().for_each(|damage| problems.add(damage.what));
-        for entry in met {
+        for entry in visited {
             let hash = index.hash(&entry.key);
             also(&entry, report);
             audit_entry(&pin, &entry, hash, audit, report, problems).await?;
@@ -200,9 +200,9 @@ pub(crate) async fn entries_of(
     first: u64,
     mut slots: Buf,
     wanted: impl Fn(u8) -> bool,
-) -> Result<(Vec<Met>, Vec<Damage>), IndexError> {
+) -> Result<(Vec<VisitedEntry>, Vec<Damage>), IndexError> {
     let step = segment.width / 8;
-    let (mut met, mut wrong, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut visited, mut wrong, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..slots.len() / segment.width {
         let (index, word) = (first + i as u64, i * step);
         let at = segment.slot(index);
@@ -244,7 +244,14 @@ pub(crate) async fn entries_of(
         };
         let bytes = slots.bytes().get(start..start + key + value).unwrap_or_default();
         let (key, value) = bytes.split_at_checked(key).unwrap_or_default();
-        met.push(Met { segment: *segment, at, head, key: key.to_vec(), value: Value::from(value), block: None });
+        visited.push(VisitedEntry {
+            segment: *segment,
+            at,
+            head,
+            key: key.to_vec(),
+            value: Value::from(value),
+            block: None,
+        });
     }
     let asked: Vec<_> = blocks.iter().map(|of| (of.ptr, of.units)).collect();
     for (OutOfBand { index, head, ptr, .. }, found) in blocks.into_iter().zip(fetch_blocks(span, &asked).await?) {
@@ -252,12 +259,12 @@ pub(crate) async fn entries_of(
         match found {
             Ok(found) => {
                 let (key, block) = (found.key().to_vec(), Some((ptr, found.header.block_len() as u64)));
-                met.push(Met { segment: *segment, at, head, key, value: found.into_value(), block });
+                visited.push(VisitedEntry { segment: *segment, at, head, key, value: found.into_value(), block });
             }
             Err(what) => wrong.push(Damage { at, what: format!("{} points to {what}", name(segment, index)) }),
         }
     }
-    Ok((met, wrong))
+    Ok((visited, wrong))
 }
 
 impl<X> Table<X> {
@@ -296,16 +303,16 @@ impl<X> Table<X> {
     }
 
     /// Takes the names of dead resizers out of the root; returns how many there were.
-    pub(crate) async fn mend_growth(&self, session: &Session, index: u64) -> Result<u64, IndexError> {
-        let (mut vigil, mut mended) = (Vigil::default(), 0);
+    pub(crate) async fn recover_growth(&self, session: &Session, index: u64) -> Result<u64, IndexError> {
+        let (mut lock_timeout, mut recovered) = (LockTimeout::default(), 0);
         while let Some(resizer) = self.current(session).await?.state.resizer() {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
             self.resume_growth(&pin, index).await?;
             drop(pin);
-            mended += 1;
-            bear(session, &mut vigil, self.root(), resizer).await?;
+            recovered += 1;
+            wait_for_lock_holder(session, &mut lock_timeout, self.root(), resizer).await?;
         }
-        Ok(mended)
+        Ok(recovered)
     }
 }
 
@@ -322,7 +329,7 @@ pub(crate) fn find_same_keys(mut keys: Vec<((u64, u64), RemotePtr)>, problems: &
 
 pub(crate) async fn audit_entry(
     pin: &Pin<'_>,
-    entry: &Met,
+    entry: &VisitedEntry,
     hash: KeyHash,
     audit: &mut Audit,
     report: &mut IndexAudit,
@@ -365,7 +372,7 @@ pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexEr
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;
     let until = endpoint.now() + session.pool().lease();
-    while !farindex_pool::epoch::graced(marked, session.client().epoch()) && endpoint.now() < until {
+    while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) && endpoint.now() < until {
         session.client().tick(endpoint).await?;
         endpoint.sleep(Duration::from_micros(20)).await;
     }
@@ -377,9 +384,9 @@ impl<C, X> Handle<C, Table<X>> {
     pub(crate) async fn drop_tables(&self, span: &Span, info: &IndexInfo, width: usize) -> Result<(), IndexError> {
         let session = &self.session;
         for table in &self.tables {
-            Table::<X>::mark_dropped(span, table.root(), seal(session, self.uid)).await?;
+            Table::<X>::mark_dropped(span, table.root(), index_tag(session, self.uid)).await?;
         }
-        outlast(session, span, &info.name).await?;
+        wait_for_grace_period(session, span, &info.name).await?;
         for table in &self.tables {
             let words = span.read(table.root(), ROOT_LEN).await?;
             let Some(geometry) = Geometry::parse(words.words(), width) else { continue };
@@ -388,8 +395,8 @@ impl<C, X> Handle<C, Table<X>> {
             for segment in geometry.segments() {
                 for region in 0..segment.regions {
                     let slots = read_region(span, &segment, region).await?;
-                    let (met, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
-                    for (ptr, len) in met.into_iter().filter_map(|entry| entry.block) {
+                    let (visited, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
+                    for (ptr, len) in visited.into_iter().filter_map(|entry| entry.block) {
                         if freed.insert(ptr) {
                             session.free(span, ptr, len).await?;
                         }

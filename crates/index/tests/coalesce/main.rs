@@ -9,7 +9,7 @@ mod toy;
 
 use farindex_check::{Call, ClientLog, History, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_index::coalesce::{Coalesced, Coalescer, Fault};
-use farindex_index::{HashIndex, IndexError, Insert, PoolIndex, Remove, Shard, Update, Upsert, shard};
+use farindex_index::{IndexError, Insert, PointIndex, PoolIndex, Remove, Shard, Update, Upsert, shard};
 use farindex_pool::{Client, Pool, PoolOptions};
 use farindex_sim::{Config, Dice, ODDS, Sim};
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ pub(crate) async fn within<F: Future>(polls: u64, future: F) -> Option<F::Output
     .await
 }
 
-async fn answer(index: &impl HashIndex, call: &Call) -> Result<Outcome, IndexError> {
+async fn answer(index: &impl PointIndex, call: &Call) -> Result<Outcome, IndexError> {
     Ok(match call {
         Call::Get { key } => Outcome::Value(index.get(key).await?.map(|value| value.to_vec())),
         Call::Insert { key, value } => match index.insert(key, value).await? {
@@ -67,7 +67,7 @@ pub(crate) struct Work {
 }
 
 /// A get of three keys, of which some may be the same: each is an operation of its own.
-async fn work_on_many(index: &impl HashIndex, dice: &mut Dice, keys: u64, log: &RefCell<ClientLog>, stamps: &Stamps) {
+async fn work_on_many(index: &impl PointIndex, dice: &mut Dice, keys: u64, log: &RefCell<ClientLog>, stamps: &Stamps) {
     let keys: Vec<_> = (0..3).map(|_| vec![b'a' + dice.below(keys) as u8]).collect();
     let now = stamps.tick();
     let tickets: Vec<_> = keys.iter().map(|key| log.borrow_mut().invoke(Call::Get { key: key.clone() }, now)).collect();
@@ -81,7 +81,7 @@ async fn work_on_many(index: &impl HashIndex, dice: &mut Dice, keys: u64, log: &
 
 /// One coroutine: random operations on few keys, with values that no other operation has.
 pub(crate) async fn work(
-    index: &impl HashIndex,
+    index: &impl PointIndex,
     mut dice: Dice,
     work: Work,
     who: u64,
@@ -165,8 +165,9 @@ fn linearizable_on_the_simulator() {
 }
 
 fn convicted(fault: Fault) -> u64 {
-    let guilty = |seed: &u64| verdict(&toy_history(*seed, Run { fault, cancel: 0, errors: 0 })) == Verdict::Violation;
-    let seed = (0..2000).find(guilty).expect("convicted within 2000 seeds");
+    let detected_by =
+        |seed: &u64| verdict(&toy_history(*seed, Run { fault, cancel: 0, errors: 0 })) == Verdict::Violation;
+    let seed = (0..2000).find(detected_by).expect("convicted within 2000 seeds");
     println!("{fault:?} is convicted by seed {seed}");
     seed
 }

@@ -6,7 +6,7 @@ use crate::within;
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, OpKind};
 use farindex_index::coalesce::{Coalesced, Coalescer};
-use farindex_index::{HashIndex, IndexError, Insert, Update, Upsert};
+use farindex_index::{IndexError, Insert, PointIndex, Update, Upsert};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The simplest index over verbs: one word for each of a few keys, zero for an absent one. Linearizable by itself.
 
 use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr, Span};
-use farindex_index::{HashIndex, IndexError, Insert, Limits, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 
 pub(crate) struct Toy(pub(crate) Endpoint);
 
@@ -38,7 +38,7 @@ impl Toy {
     }
 }
 
-impl HashIndex for Toy {
+impl PointIndex for Toy {
     fn limits(&self) -> Limits {
         Limits { key: 1, value: 7 }
     }

@@ -7,8 +7,8 @@ const FATES: [Fate; 3] = [Fate::Lost, Fate::Landed, Fate::Prefix];
 
 /// The second client dies at this verb.
 fn dies(verb: u64, fate: Fate) -> Setup {
-    let setup = Setup { dies_at: Some((verb, fate)), tight: 0, ..Setup::deadly() };
-    Setup { deaths: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
+    let setup = Setup { crashes_at: Some((verb, fate)), tight: 0, ..Setup::crashing() };
+    Setup { crashes: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
 }
 
 /// A client dies at each of its verbs, and what it posted lands, is lost, or lands in part. `FARINDEX_EVERY=1` leaves no verb out.
@@ -27,7 +27,7 @@ pub(crate) fn survives_a_death_at_every_verb(access: &(impl Access + Sync)) {
 
 /// Gets of many keys at once, also while clients die. `mark`: that some of them went on alone.
 pub(crate) fn survives_gets_of_many_keys(access: &(impl Access + Sync), mark: &'static str) {
-    for setup in [Setup::default(), Setup::deadly()] {
+    for setup in [Setup::default(), Setup::crashing()] {
         let totals = run_seeds(seeds_or(0..150), &Setup { many: ODDS * 2 / 3, ..setup }, access);
         println!("{totals}");
         totals.assert_sound();
@@ -35,19 +35,19 @@ pub(crate) fn survives_gets_of_many_keys(access: &(impl Access + Sync), mark: &'
     }
 }
 
-/// Shows one seed; with `FARINDEX_DEADLY` set, one with deaths; with `FARINDEX_DIES_AT` set to a verb, with a death there.
+/// Shows one seed; with `FARINDEX_DEADLY` set, one with deaths; with `FARINDEX_CRASHES_AT` set to a verb, with a death there.
 pub(crate) fn replays_one(access: &(impl Access + Sync)) {
-    let deadly = std::env::var_os("FARINDEX_DEADLY").is_some();
-    let dies_at = std::env::var("FARINDEX_DIES_AT").ok().and_then(|verb| verb.parse().ok());
+    let crashing = std::env::var_os("FARINDEX_DEADLY").is_some();
+    let crashes_at = std::env::var("FARINDEX_CRASHES_AT").ok().and_then(|verb| verb.parse().ok());
     for seed in seeds_or(0..1) {
-        let setups = match dies_at {
+        let setups = match crashes_at {
             Some(verb) => FATES.map(|fate| dies(verb, fate)).to_vec(),
-            None if deadly => vec![Setup::deadly()],
+            None if crashing => vec![Setup::crashing()],
             None => vec![Setup::default()],
         };
         for setup in setups {
             let report = replay(seed, &setup, access);
-            assert!(report.is_sound(), "{:?}: {report}", setup.dies_at);
+            assert!(report.is_sound(), "{:?}: {report}", setup.crashes_at);
         }
     }
 }

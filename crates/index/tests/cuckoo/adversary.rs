@@ -6,7 +6,7 @@
 use crate::{common, marks};
 use farindex_sim::ODDS;
 use farindex_testkit::cuckoo::{CuckooUnderTest, packed};
-use farindex_testkit::shard::come_and_go;
+use farindex_testkit::shard::insert_remove_churn;
 use farindex_testkit::{Setup, replay, run_cases, run_seeds, seeds_or};
 
 /// Paths that some of 300 seeds pass.
@@ -55,7 +55,7 @@ fn survives_displacements() {
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
 #[test]
 fn survives_deaths() {
-    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &CuckooUnderTest::default());
+    let totals = run_seeds(seeds_or(0..300), &Setup::crashing(), &CuckooUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
     let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
@@ -69,7 +69,7 @@ fn survives_deaths() {
 /// The same where tables are filled up.
 #[test]
 fn survives_deaths_among_displacements() {
-    let totals = run_seeds(seeds_or(0..200), &packed().with_deaths(), &CuckooUnderTest::default());
+    let totals = run_seeds(seeds_or(0..200), &packed().with_crashes(), &CuckooUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
 }
@@ -78,7 +78,7 @@ fn survives_deaths_among_displacements() {
 /// once.
 #[test]
 fn survives_tearing() {
-    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..come_and_go() };
+    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..insert_remove_churn() };
     let totals = run_seeds(seeds_or(0..300), &setup, &CuckooUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
@@ -103,8 +103,8 @@ fn replays_one() {
     if std::env::var_os("FARINDEX_PACKED").is_none() {
         return common::replays_one(&CuckooUnderTest::default());
     }
-    let deadly = std::env::var_os("FARINDEX_DEADLY").is_some();
-    let setup = if deadly { packed().with_deaths() } else { packed() };
+    let crashing = std::env::var_os("FARINDEX_DEADLY").is_some();
+    let setup = if crashing { packed().with_crashes() } else { packed() };
     for seed in seeds_or(0..1) {
         assert!(replay(seed, &setup, &CuckooUnderTest::default()).is_sound());
     }
@@ -113,9 +113,9 @@ fn replays_one() {
 /// Those of docs/bugs/091 and 092, which went wrong before: the dead held regions that displacements, or a repair, came to.
 #[test]
 fn survives_the_seeds_that_found_something() {
-    let deadly = [4575, 6280, 6529, 8714, 12_489].map(|seed| (seed, Setup::deadly()));
-    let among = [7292, 8261, 10_579, 13_058, 17_653, 19_201].map(|seed| (seed, packed().with_deaths()));
-    let cases: Vec<_> = deadly.into_iter().chain(among).collect();
+    let crashing = [4575, 6280, 6529, 8714, 12_489].map(|seed| (seed, Setup::crashing()));
+    let among = [7292, 8261, 10_579, 13_058, 17_653, 19_201].map(|seed| (seed, packed().with_crashes()));
+    let cases: Vec<_> = crashing.into_iter().chain(among).collect();
     let totals = run_cases(&cases, &CuckooUnderTest::default());
     println!("{totals}");
     totals.assert_sound();

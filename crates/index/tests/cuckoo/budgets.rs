@@ -3,7 +3,7 @@
 use crate::alone::{cost_of, with_index};
 use farindex_fabric::{OpKind, OpStats};
 use farindex_index::cuckoo::{Config, Lookup};
-use farindex_index::{Cuckoo, HashIndex, Insert, Remove, Update, Upsert};
+use farindex_index::{Cuckoo, Insert, PointIndex, Remove, Update, Upsert};
 
 /// Rare looks at the root.
 fn config(lookup: Lookup) -> Config {

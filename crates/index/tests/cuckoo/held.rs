@@ -6,7 +6,7 @@ use farindex_index::cuckoo::Config;
 use farindex_index::cuckoo::places::first_slots;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::slotted::geometry::{LOCKED, REGION, Segment};
-use farindex_index::{Cuckoo, HashIndex, IndexError, Insert, PoolIndex, Update};
+use farindex_index::{Cuckoo, IndexError, Insert, PointIndex, PoolIndex, Update};
 use farindex_pool::{Client, Intent, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
 use std::rc::Rc;
@@ -114,7 +114,7 @@ async fn change(pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> 
     assert_eq!(index.update(displaced, b"x").await?, Update::Updated);
     index.insert(key.as_bytes(), b"").await?;
     assert_eq!(index.get(displaced).await?.as_deref(), Some(&b"x"[..]));
-    index.mend().await?;
+    index.recover().await?;
     assert_sound(&session, &index).await;
     Ok(())
 }
@@ -128,7 +128,7 @@ fn world() -> (Sim, Pool) {
     (sim, made.expect("done").expect("a pool"))
 }
 
-fn after_a_death(
+fn after_a_crash(
     keys: impl FnOnce(&Segment) -> Vec<String> + 'static,
     key: impl FnOnce(&Segment) -> String + 'static,
 ) -> (u64, marks::Marks) {
@@ -136,7 +136,7 @@ fn after_a_death(
     let (dying, living) = (sim.client(), sim.client());
     sim.spawn(&dying, die(pool.clone(), dying.clone(), keys));
     sim.run().assert_done();
-    assert!(dying.is_dead());
+    assert!(dying.has_crashed());
     marks::take();
     let inserted = sim.spawn(&living, insert(pool, living.clone(), key));
     sim.run().assert_done();
@@ -146,7 +146,7 @@ fn after_a_death(
 
 #[test]
 fn a_displacement_takes_the_lock_of_the_dead() {
-    let (verbs, marks) = after_a_death(|table| beset(table).1, |table| beset(table).0);
+    let (verbs, marks) = after_a_crash(|table| beset(table).1, |table| beset(table).0);
     println!("{verbs} verbs, {marks:?}");
     for mark in ["cuckoo put: waits for a region in the way", "table rescue: region claimed", "cuckoo displace"] {
         assert!(marks.contains_key(mark), "{mark}: {marks:?}");
@@ -158,7 +158,7 @@ fn a_displacement_takes_the_lock_of_the_dead() {
 #[test]
 fn who_waits_long_only_reads() {
     let in_it = |table: &Segment| name(|name| places(name, table)[0] / REGION == HELD);
-    let (verbs, marks) = after_a_death(|_| Vec::new(), in_it);
+    let (verbs, marks) = after_a_crash(|_| Vec::new(), in_it);
     println!("{verbs} verbs, {marks:?}");
     assert!(marks.contains_key("table rescue: region claimed"), "{marks:?}");
     assert!(marks["cuckoo put: lock lost"] <= 14, "{marks:?}");
@@ -173,7 +173,7 @@ fn what_was_being_displaced_is_put_right() {
         let (dying, living) = (sim.client(), sim.client());
         sim.spawn(&dying, die_displacing(pool.clone(), dying.clone(), verb));
         sim.run().assert_done();
-        if !dying.is_dead() {
+        if !dying.has_crashed() {
             break;
         }
         marks::take();

@@ -2,7 +2,7 @@
 
 use crate::alone::with_index;
 use farindex_index::cuckoo::{Config, places};
-use farindex_index::{Cuckoo, HashIndex, Insert};
+use farindex_index::{Cuckoo, Insert, PointIndex};
 
 /// Entries of one table of 4096 slots when it first begins to move: at the highest threshold, or when there is no path for a key.
 fn filled(associativity: u64) -> u64 {

@@ -6,7 +6,7 @@
 use crate::{common, marks};
 use farindex_sim::ODDS;
 use farindex_testkit::linear::LinearUnderTest;
-use farindex_testkit::shard::come_and_go;
+use farindex_testkit::shard::insert_remove_churn;
 use farindex_testkit::{Setup, run_seeds, seeds_or};
 
 /// Paths that some of 300 seeds pass.
@@ -56,7 +56,7 @@ fn survives_the_adversary() {
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
 #[test]
 fn survives_deaths() {
-    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &LinearUnderTest::default());
+    let totals = run_seeds(seeds_or(0..300), &Setup::crashing(), &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();
     let mut all = marks::of(&["src/hash/linear", "src/slotted", "../pool/src"]);
@@ -70,7 +70,7 @@ fn survives_deaths() {
 /// once.
 #[test]
 fn survives_tearing() {
-    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..come_and_go() };
+    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..insert_remove_churn() };
     let totals = run_seeds(seeds_or(0..300), &setup, &LinearUnderTest::default());
     println!("{totals}");
     totals.assert_sound();

@@ -2,7 +2,7 @@
 
 use crate::alone::{cost_of, with_index};
 use farindex_fabric::{OpKind, OpStats};
-use farindex_index::{HashIndex, Insert, Linear, PoolIndex, Remove, Update, linear};
+use farindex_index::{Insert, Linear, PointIndex, PoolIndex, Remove, Update, linear};
 
 /// READs of 256 bytes, and rare looks at the root.
 fn config() -> linear::Config {

@@ -47,35 +47,35 @@ fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64
     let reader = sim.client();
     let walk = async move {
         let index = I::open(&join(&pool, &reader).await, "words").await.unwrap();
-        let mut met = Vec::new();
+        let mut visited = Vec::new();
         let each = async |key: &[u8], _| {
-            met.push(u64::from_le_bytes(key.try_into().unwrap()));
+            visited.push(u64::from_le_bytes(key.try_into().unwrap()));
             Ok(())
         };
         let walked = index.for_each(each, &mut Damage::fail).await;
-        walked.is_ok().then_some(met)
+        walked.is_ok().then_some(visited)
     };
-    let met = sim.block_on(walk).unwrap_or_else(|ended| panic!("{ended}"));
-    (told.get(), loader.verbs(), met)
+    let visited = sim.block_on(walk).unwrap_or_else(|ended| panic!("{ended}"));
+    (told.get(), loader.verbs(), visited)
 }
 
 fn sweep<I: PoolIndex>(config: I::Config)
 where
     I::Config: Copy,
 {
-    let (_, verbs, met) = run::<I>(config, None);
-    assert_eq!(met.map(|met| met.len() as u64), Some(KEYS));
+    let (_, verbs, visited) = run::<I>(config, None);
+    assert_eq!(visited.map(|visited| visited.len() as u64), Some(KEYS));
     let (mut runs, mut unsettled) = (0, 0);
     for fate in [Fate::Prefix, Fate::Landed] {
         for verb in verbs / 2..=verbs {
-            let (told, _, met) = run::<I>(config, Some((verb, fate)));
+            let (told, _, visited) = run::<I>(config, Some((verb, fate)));
             runs += 1;
-            let Some(met) = met else {
+            let Some(visited) = visited else {
                 unsettled += 1;
                 continue;
             };
-            let all: BTreeSet<u64> = met.iter().copied().collect();
-            assert_eq!(all.len(), met.len(), "verb {verb}, {fate:?}: keys are met twice");
+            let all: BTreeSet<u64> = visited.iter().copied().collect();
+            assert_eq!(all.len(), visited.len(), "verb {verb}, {fate:?}: keys are met twice");
             assert!((0..told).all(|key| all.contains(&key)), "verb {verb}, {fate:?}: a key is missing");
         }
     }

@@ -5,7 +5,7 @@ use farindex_fabric::memory::Delivery;
 use farindex_fabric::{NodeId, RemotePtr};
 use farindex_index::audit::Damage;
 use farindex_index::race::segment::{BUCKET_LEN, HEAD_LEN};
-use farindex_index::{HashIndex, PoolIndex, Race, SepHash, race, sephash};
+use farindex_index::{PointIndex, PoolIndex, Race, SepHash, race, sephash};
 use farindex_pool::{Pool, PoolOptions};
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ fn value(i: u32, round: u32) -> Vec<u8> {
 async fn walked<I: PoolIndex>(ctx: &Ctx, pool: &Pool, member: &Member) -> (BTreeMap<Vec<u8>, Vec<u8>>, Vec<String>) {
     let reader = ctx.join(pool).await;
     let index = I::open(&reader.session, "words").await.unwrap();
-    let (mut met, mut damages) = (BTreeMap::new(), Vec::new());
+    let (mut visited, mut damages) = (BTreeMap::new(), Vec::new());
     let each = async |key: &[u8], value: farindex_index::Value| {
-        assert_eq!(met.insert(key.to_vec(), value.to_vec()), None, "met twice");
+        assert_eq!(visited.insert(key.to_vec(), value.to_vec()), None, "met twice");
         Ok(())
     };
     let mut damaged = |damage: Damage| {
@@ -42,7 +42,7 @@ async fn walked<I: PoolIndex>(ctx: &Ctx, pool: &Pool, member: &Member) -> (BTree
     );
     drop(index);
     reader.close_beside(&[member]).await;
-    (met, damages)
+    (visited, damages)
 }
 
 impl Member {
@@ -76,16 +76,16 @@ async fn damage<I: PoolIndex>(ctx: &Ctx, pool: &Pool, member: &Member, at: Remot
     let before = member.read(at, words.len()).await;
     assert_ne!(before, words);
     member.write(at, words).await;
-    let (met, damages) = walked::<I>(ctx, pool, member).await;
+    let (visited, damages) = walked::<I>(ctx, pool, member).await;
     member.write(at, &before).await;
     let mut missing = 0;
     for i in 0..KEYS {
-        match met.get(&key(i)) {
+        match visited.get(&key(i)) {
             Some(found) => assert_eq!(*found, value(i, 0)),
             None => missing += 1,
         }
     }
-    assert_eq!(met.len() as u32 + missing, KEYS);
+    assert_eq!(visited.len() as u32 + missing, KEYS);
     (missing, damages.join("\n"))
 }
 
@@ -101,8 +101,8 @@ fn a_walk_of_race_goes_on_behind_what_is_damaged() {
         for i in 0..KEYS {
             index.insert(&key(i), &value(i, 0)).await.unwrap();
         }
-        let (met, damages) = walked::<Race>(&ctx, &pool, &member).await;
-        assert_eq!((met.len() as u32, damages), (KEYS, vec![]));
+        let (visited, damages) = walked::<Race>(&ctx, &pool, &member).await;
+        assert_eq!((visited.len() as u32, damages), (KEYS, vec![]));
         let table = &index.tables()[0];
         let directory = table.directory();
         // Of the middle of the directory, and with children.
@@ -148,8 +148,8 @@ fn a_walk_of_sephash_goes_on_behind_what_is_damaged() {
         for i in 0..KEYS {
             index.insert(&key(i), &value(i, 0)).await.unwrap();
         }
-        let (met, damages) = walked::<SepHash>(&ctx, &pool, &member).await;
-        assert_eq!((met.len() as u32, damages), (KEYS, vec![]));
+        let (visited, damages) = walked::<SepHash>(&ctx, &pool, &member).await;
+        assert_eq!((visited.len() as u32, damages), (KEYS, vec![]));
         let directory = index.tables()[0].directory();
         let word = directory.address(0b1).unwrap();
         let segment = directory.mirror().get(0b1).at();
@@ -190,11 +190,11 @@ fn sephash_hands_out_no_older_value_for_one_that_is_lost() {
             let ways = [(block.add(40), before.0[0] ^ 1), (slot, before.1[0] | 9 << 38), (slot, 0)];
             for (way, (at, word)) in ways.into_iter().enumerate() {
                 member.write(at, &[word]).await;
-                let (met, damages) = walked::<SepHash>(&ctx, &pool, &member).await;
+                let (visited, damages) = walked::<SepHash>(&ctx, &pool, &member).await;
                 member.write(at, if way == 0 { &before.0 } else { &before.1 }).await;
-                assert_eq!((met.get(&key(i)), damages.len()), (None, 1), "key {i}, way {way}: {damages:?}");
+                assert_eq!((visited.get(&key(i)), damages.len()), (None, 1), "key {i}, way {way}: {damages:?}");
                 let least = if way == 2 { KEYS - KEYS / 4 } else { KEYS - 1 };
-                assert!(met.len() as u32 >= least, "key {i}, way {way}: {}", met.len());
+                assert!(visited.len() as u32 >= least, "key {i}, way {way}: {}", visited.len());
             }
         }
         drop(index);

@@ -2,13 +2,13 @@
 //! reopening, audits, drops.
 //!
 //! Invariants: each step leaves index and model equal; nothing in here knows how an index works, except through
-//! [`Subject`].
+//! [`IndexUnderTest`].
 
 use crate::common::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
-    Coalesced, Cuckoo, HashIndex, IndexAudit, IndexError, Insert, Linear, PoolIndex, Race, Remove, SepHash, Shard,
+    Coalesced, Cuckoo, IndexAudit, IndexError, Insert, Linear, PointIndex, PoolIndex, Race, Remove, SepHash, Shard,
     Update, Upsert, Value, cuckoo, linear, race, sephash, shard,
 };
 use farindex_pool::audit::{Audit, AuditReport};
@@ -53,14 +53,14 @@ impl Smallest for Cuckoo {
 }
 
 /// An index on trial: a kind alone, or behind a lock table.
-pub(crate) trait Subject: HashIndex + Sized + 'static {
+pub(crate) trait IndexUnderTest: PointIndex + Sized + 'static {
     type Plain: Smallest;
     async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError>;
     async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError>;
     fn plain(&self) -> &Self::Plain;
 }
 
-impl<I: Smallest> Subject for I {
+impl<I: Smallest> IndexUnderTest for I {
     type Plain = I;
     async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
         <I as PoolIndex>::create(session, name, &I::smallest()).await
@@ -73,15 +73,15 @@ impl<I: Smallest> Subject for I {
     }
 }
 
-impl<I: Smallest> Subject for Coalesced<I> {
+impl<I: Smallest> IndexUnderTest for Coalesced<I> {
     type Plain = I;
     async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let index = <I as Subject>::create(session, name).await?;
+        let index = <I as IndexUnderTest>::create(session, name).await?;
         let uid = index.uid();
         Ok(Coalesced::new(index, Arc::default(), uid))
     }
     async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let index = <I as Subject>::open(session, name).await?;
+        let index = <I as IndexUnderTest>::open(session, name).await?;
         let uid = index.uid();
         Ok(Coalesced::new(index, Arc::default(), uid))
     }
@@ -93,7 +93,7 @@ impl<I: Smallest> Subject for Coalesced<I> {
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Does one operation on both, and compares.
-pub(crate) async fn step(index: &impl HashIndex, model: &mut Model, what: u64, key: &[u8], value: &[u8]) {
+pub(crate) async fn step(index: &impl PointIndex, model: &mut Model, what: u64, key: &[u8], value: &[u8]) {
     let name = || format!("key {} of {} bytes", key[..key.len().min(40)].escape_ascii(), key.len());
     let before = model.get(key);
     match what {
@@ -126,7 +126,7 @@ pub(crate) async fn step(index: &impl HashIndex, model: &mut Model, what: u64, k
 }
 
 /// Every key of the model is there, and nothing else is.
-pub(crate) async fn compare<S: Subject>(index: &S, model: &Model) {
+pub(crate) async fn compare<S: IndexUnderTest>(index: &S, model: &Model) {
     let mut found = Model::new();
     let each = async |key: &[u8], value: Value| {
         assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "{} twice", key.escape_ascii());
@@ -151,7 +151,10 @@ pub(crate) async fn compare<S: Subject>(index: &S, model: &Model) {
 }
 
 /// The whole pool, by its only client.
-pub(crate) async fn audit<S: Subject>(member: &Member, indexes: &[(&str, &S)]) -> (Vec<IndexAudit>, AuditReport) {
+pub(crate) async fn audit<S: IndexUnderTest>(
+    member: &Member,
+    indexes: &[(&str, &S)],
+) -> (Vec<IndexAudit>, AuditReport) {
     let span = member.span();
     member.session.flush().await.unwrap();
     let mut audit = Audit::begin(&member.session, &span).await.unwrap();
@@ -194,7 +197,7 @@ pub(crate) fn colliding(bits: u32, fp: Option<u64>, count: usize) -> Vec<Vec<u8>
 }
 
 /// Operations in an order that meets every outcome, and then random ones.
-async fn nasty_lengths(index: &impl HashIndex, model: &mut Model) {
+async fn nasty_lengths(index: &impl PointIndex, model: &mut Model) {
     for key_len in KEY_LENS {
         let key = bytes(key_len, 1);
         for (i, value_len) in VALUE_LENS.into_iter().enumerate() {
@@ -217,7 +220,7 @@ pub(crate) struct Scale {
     pub seed: u64,
 }
 
-pub(crate) async fn suite<S: Subject>(ctx: Ctx, scale: Scale) {
+pub(crate) async fn suite<S: IndexUnderTest>(ctx: Ctx, scale: Scale) {
     let pool = ctx.pool(&PoolOptions::default()).await;
     let member = ctx.join(&pool).await;
     let (_, empty) = audit::<S>(&member, &[]).await;
@@ -289,7 +292,7 @@ pub(crate) async fn suite<S: Subject>(ctx: Ctx, scale: Scale) {
 }
 
 /// Inserts until the index has grown so often, with other operations in between.
-async fn grow<S: Subject>(index: &S, model: &mut Model, rng: &mut Rng, scale: Scale) {
+async fn grow<S: IndexUnderTest>(index: &S, model: &mut Model, rng: &mut Rng, scale: Scale) {
     let mut added = 0u64;
     while index.plain().resizes() < scale.resizes {
         let key = format!("grown {added}").into_bytes();
@@ -303,7 +306,7 @@ async fn grow<S: Subject>(index: &S, model: &mut Model, rng: &mut Rng, scale: Sc
 }
 
 /// Many coroutines on one handle, each with keys of its own.
-async fn together<S: Subject>(index: &S, model: &mut Model, scale: Scale) {
+async fn together<S: IndexUnderTest>(index: &S, model: &mut Model, scale: Scale) {
     let work = (0..scale.coroutines).map(async |coroutine| {
         let mut mine = Model::new();
         let mut rng = Rng::new(scale.seed ^ coroutine << 32);

@@ -5,7 +5,7 @@
 
 use crate::{common, marks};
 use farindex_index::race::Variant;
-use farindex_testkit::race::{RaceUnderTest, crowded, scenes::Scene};
+use farindex_testkit::race::{RaceUnderTest, crowded, scenarios::Scene};
 use farindex_testkit::{Setup, run_seeds, seeds_or};
 use std::collections::BTreeSet;
 
@@ -66,7 +66,7 @@ fn survives_its_scenes() {
 /// A crowd, and clients die.
 #[test]
 fn survives_deaths_in_a_crowd() {
-    let setup = Setup { overflowing: 0, ..crowded().with_deaths() };
+    let setup = Setup { overflowing: 0, ..crowded().with_crashes() };
     let totals = run_seeds(seeds_or(0..100), &setup, &RaceUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
@@ -75,7 +75,7 @@ fn survives_deaths_in_a_crowd() {
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
 #[test]
 fn survives_deaths() {
-    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &RaceUnderTest::repaired());
+    let totals = run_seeds(seeds_or(0..300), &Setup::crashing(), &RaceUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
     let mut all = shipped();

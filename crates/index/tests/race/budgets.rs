@@ -4,7 +4,7 @@
 use crate::alone::{cost_of, with_index};
 use farindex_fabric::{OpKind, OpStats};
 use farindex_index::race::{Config, segment};
-use farindex_index::{HashIndex, Insert, Race, Remove, Update, Upsert};
+use farindex_index::{Insert, PointIndex, Race, Remove, Update, Upsert};
 
 /// Round trips, those for blocks, READs, WRITEs, CASes, FAAs, bytes read, bytes written.
 fn budget(cost: &OpStats) -> [u64; 8] {

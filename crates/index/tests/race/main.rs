@@ -6,7 +6,7 @@ mod alone;
 mod budgets;
 #[path = "../common/adversary.rs"]
 mod common;
-mod convictions;
+mod fault_detection;
 #[path = "../common/ground.rs"]
 mod ground;
 #[path = "../common/marks.rs"]

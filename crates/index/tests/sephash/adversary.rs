@@ -4,7 +4,7 @@
 //! `FARINDEX_EVERY=1` with the test `survives_a_death_at_every_verb` leaves no verb out;
 //! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
 
-use crate::trials;
+use crate::test_runs;
 use farindex_testkit::sephash::{SepHashUnderTest, deepening};
 use farindex_testkit::{Setup, run_cases, run_seeds, seeds_or};
 
@@ -40,13 +40,13 @@ fn survives_the_adversary_while_it_deepens() {
 
 #[test]
 fn survives_gets_of_many_keys() {
-    trials::survives_gets_of_many_keys(&SepHashUnderTest::shipped(), "sephash many: alone");
+    test_runs::survives_gets_of_many_keys(&SepHashUnderTest::shipped(), "sephash many: alone");
 }
 
 /// Clients die between any two verbs, with verbs in flight; the others go on, and take over.
 #[test]
 fn survives_deaths() {
-    let totals = run_seeds(seeds_or(0..300), &Setup::deadly(), &SepHashUnderTest::shipped());
+    let totals = run_seeds(seeds_or(0..300), &Setup::crashing(), &SepHashUnderTest::shipped());
     println!("{totals}");
     totals.assert_sound();
 }
@@ -54,19 +54,19 @@ fn survives_deaths() {
 /// Those of docs/bugs/047 to 049, 080, 081 and 090, which went wrong before.
 #[test]
 fn survives_the_seeds_that_found_something() {
-    let deadly = [1911, 2757, 4377, 6065, 8770, 12_199].map(|seed| (seed, Setup::deadly()));
-    let cases: Vec<_> = deadly.into_iter().chain([232, 3147].map(|seed| (seed, Setup::default()))).collect();
+    let crashing = [1911, 2757, 4377, 6065, 8770, 12_199].map(|seed| (seed, Setup::crashing()));
+    let cases: Vec<_> = crashing.into_iter().chain([232, 3147].map(|seed| (seed, Setup::default()))).collect();
     let totals = run_cases(&cases, &SepHashUnderTest::shipped());
     totals.assert_sound();
 }
 
 #[test]
 fn survives_a_death_at_every_verb() {
-    trials::survives_a_death_at_every_verb(&SepHashUnderTest::shipped());
+    test_runs::survives_a_death_at_every_verb(&SepHashUnderTest::shipped());
 }
 
 #[test]
-#[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, and FARINDEX_DEADLY or FARINDEX_DIES_AT for one with deaths"]
+#[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, and FARINDEX_DEADLY or FARINDEX_CRASHES_AT for one with deaths"]
 fn replays_one() {
-    trials::replays_one(&SepHashUnderTest::shipped());
+    test_runs::replays_one(&SepHashUnderTest::shipped());
 }

@@ -4,7 +4,7 @@ use crate::common::{Ctx, Member, World};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Counters, Meter, NodeId, OpKind};
 use farindex_index::sephash::Config;
-use farindex_index::{HashIndex, Insert, Remove, SepHash, Update, Upsert};
+use farindex_index::{Insert, PointIndex, Remove, SepHash, Update, Upsert};
 use farindex_pool::{PoolOptions, marks};
 
 /// The paper's sizes, and one segment: 113 writes make a generation.
@@ -178,7 +178,7 @@ struct Resize {
 }
 
 /// Blocks of every size that is used later, so that hardly any merge takes a chunk from the pool.
-async fn stock_up(member: &Member) {
+async fn refill_free_list(member: &Member) {
     let session = &member.session;
     let span = session.span(OpKind::Other);
     for bytes in (64..=8192).step_by(64) {
@@ -225,7 +225,7 @@ fn a_merge_takes_four_round_trips_and_a_split_five_at_most() {
     World::memory(1, 128 << 20, Delivery::Deferred).run(async |ctx: Ctx| {
         let pool = ctx.pool(&PoolOptions { chunk_size: Some(64 << 10), ..PoolOptions::default() }).await;
         let member = ctx.join(&pool).await;
-        stock_up(&member).await;
+        refill_free_list(&member).await;
         let index = SepHash::create(&member.session, "budgets", &Config { ratio: 4, ..config() }).await.unwrap();
         let all = resizes(&index, 40).await;
         let mut refills = 0;

@@ -4,11 +4,11 @@ mod adversary;
 mod budgets;
 #[path = "../common/mod.rs"]
 mod common;
-mod convictions;
+mod fault_detection;
 mod limits;
 mod model;
 #[path = "../model/suite.rs"]
 #[allow(dead_code)]
 mod suite;
 #[path = "../common/adversary.rs"]
-mod trials;
+mod test_runs;

@@ -22,10 +22,10 @@ async fn fill<I: Kind>(index: &I) {
 fn is_met_once_while_it_moves<I: Kind>(times: u64) {
     with_index(64 << 20, I::config(SLOTS), async |index: &I| {
         fill(index).await;
-        let mut met = Entries::new();
+        let mut visited = Entries::new();
         let each = async |of: &[u8], value_met: Value| {
-            let first = met.is_empty();
-            assert!(met.insert(of.to_vec(), value_met.to_vec()).is_none(), "{} is met twice", of.escape_ascii());
+            let first = visited.is_empty();
+            assert!(visited.insert(of.to_vec(), value_met.to_vec()).is_none(), "{} is met twice", of.escape_ascii());
             for _ in 0..if first { times } else { 0 } {
                 index.enlarge().await?;
                 for i in 0..KEYS {
@@ -40,10 +40,10 @@ fn is_met_once_while_it_moves<I: Kind>(times: u64) {
         assert_eq!(index.for_each(each, &mut Damage::fail).await, Ok(u64::from(KEYS)));
         assert!(index.geometry().current.generation >= times);
         for i in 0..KEYS {
-            let seen = &met[&key(i)];
+            let seen = &visited[&key(i)];
             assert!(*seen == value(i, "old") || *seen == value(i, "new"), "key {i}: {}", seen.escape_ascii());
         }
-        assert!(met.values().any(|seen| seen.starts_with(b"new")), "the walk was over before");
+        assert!(visited.values().any(|seen| seen.starts_with(b"new")), "the walk was over before");
     });
 }
 
@@ -65,10 +65,10 @@ fn is_met_once_half_moved<I: Kind>() {
         fill(index).await;
         index.enlarge().await.expect("a next table");
         for moved in 0.. {
-            let met = walk(index).await.expect("a walk");
-            assert!((0..KEYS).all(|i| met[&key(i)] == value(i, "old")), "{moved} regions moved");
+            let visited = walk(index).await.expect("a walk");
+            assert!((0..KEYS).all(|i| visited[&key(i)] == value(i, "old")), "{moved} regions moved");
             let all = u64::from(KEYS);
-            assert_eq!((met.len() as u64, counted(index).await), (all, Ok([all; 2])), "{moved} regions moved");
+            assert_eq!((visited.len() as u64, counted(index).await), (all, Ok([all; 2])), "{moved} regions moved");
             if index.geometry().next.is_none() {
                 break;
             }
@@ -96,12 +96,12 @@ fn linear_is_walked_though_no_slot_is_empty() {
         let long = |i: u32| vec![i as u8; 40_000];
         for i in 0..64 {
             table.note(0, 0, -1000);
-            assert_eq!(farindex_index::HashIndex::insert(index, &key(i), &long(i)).await, Ok(Insert::Inserted));
+            assert_eq!(farindex_index::PointIndex::insert(index, &key(i), &long(i)).await, Ok(Insert::Inserted));
         }
         assert_eq!((index.resizes(), table.geometry().next), (0, None));
         marks::take();
-        let met = walk(index).await.expect("a walk");
-        assert!(met.len() == 64 && (0..64).all(|i| met[&key(i)] == long(i)));
+        let visited = walk(index).await.expect("a walk");
+        assert!(visited.len() == 64 && (0..64).all(|i| visited[&key(i)] == long(i)));
         let marks = marks::take();
         assert!(marks.contains_key("linear walk: range cut"), "{marks:?}");
     });
@@ -115,11 +115,11 @@ fn cuckoo_is_walked_in_passes() {
     with_index(64 << 20, config, async |index: &Cuckoo| {
         for i in 0..2000u32 {
             let key = i.to_le_bytes();
-            assert_eq!(farindex_index::HashIndex::insert(index, &key, b"").await, Ok(Insert::Inserted));
+            assert_eq!(farindex_index::PointIndex::insert(index, &key, b"").await, Ok(Insert::Inserted));
         }
         let endpoint = index.session().endpoint().clone();
         let before = endpoint.meter();
-        assert_eq!(walk(index).await.map(|met| met.len()), Ok(2000));
+        assert_eq!(walk(index).await.map(|visited| visited.len()), Ok(2000));
         let read = (endpoint.meter() - before).of(OpKind::Scan).total.bytes_read;
         assert_eq!(read / (SLOTS * 8), 2 * 3, "two passes through three places: {read} bytes");
     });

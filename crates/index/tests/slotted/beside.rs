@@ -36,7 +36,7 @@ struct Done {
 struct Walked {
     begun: Duration,
     done: Duration,
-    met: Entries,
+    visited: Entries,
 }
 
 impl Done {
@@ -49,21 +49,21 @@ impl Done {
         let changes = self.changes.borrow();
         let own = |key: &[u8]| changes.get(key).map(Vec::as_slice).unwrap_or_default();
         for i in 0..STILL {
-            assert_eq!(walked.met.get(&key(i)), Some(&value(i, "still")), "{context}: key {i} stands still");
+            assert_eq!(walked.visited.get(&key(i)), Some(&value(i, "still")), "{context}: key {i} stands still");
         }
-        for (key, met) in walked.met.iter().filter(|(of, _)| (0..STILL).all(|i| **of != key(i))) {
+        for (key, visited) in walked.visited.iter().filter(|(of, _)| (0..STILL).all(|i| **of != key(i))) {
             let had = own(key).iter().enumerate().any(|(i, change)| {
                 let over = own(key).get(i + 1).map_or(Duration::MAX, |next| next.done);
-                change.value.as_ref() == Some(met) && change.begun <= walked.done && over >= walked.begun
+                change.value.as_ref() == Some(visited) && change.begun <= walked.done && over >= walked.begun
             });
-            assert!(had, "{context}: {} had never {}", key.escape_ascii(), met.escape_ascii());
+            assert!(had, "{context}: {} had never {}", key.escape_ascii(), visited.escape_ascii());
         }
         for (key, changes) in changes.iter() {
             let stays = changes.iter().enumerate().any(|(i, change)| {
                 let until = changes.get(i + 1).map_or(Duration::MAX, |next| next.begun);
                 change.value.is_some() && change.done < walked.begun && until > walked.done
             });
-            assert!(!stays || walked.met.contains_key(key), "{context}: {} was there", key.escape_ascii());
+            assert!(!stays || walked.visited.contains_key(key), "{context}: {} was there", key.escape_ascii());
         }
     }
 }
@@ -104,15 +104,15 @@ async fn watch<I: Kind>(pool: Pool, me: farindex_sim::Client, done: Rc<Done>) ->
     while !last {
         last = done.writing.get() == 0;
         let begun = session.endpoint().now();
-        let met = walk(&index).await?;
-        walks.push(Walked { begun, done: session.endpoint().now(), met });
+        let visited = walk(&index).await?;
+        walks.push(Walked { begun, done: session.endpoint().now(), visited });
         done.walks.set(done.walks.get() + 1);
         let [entries, by_form] = counted(&index).await?;
         assert!(entries == by_form && entries >= u64::from(STILL), "{entries} entries, {by_form} by form");
         session.client().tick(session.endpoint()).await?;
     }
-    let met = walks.last().map_or(0, |walk| walk.met.len() as u64);
-    assert_eq!(counted(&index).await?, [met; 2], "nobody writes any more");
+    let visited = walks.last().map_or(0, |walk| walk.visited.len() as u64);
+    assert_eq!(counted(&index).await?, [visited; 2], "nobody writes any more");
     Ok(walks)
 }
 

@@ -26,21 +26,21 @@ async fn look<I: Kind>(pool: Pool, me: farindex_sim::Client, told: u32) -> Resul
     let index = I::open(&session, "loaded").await?;
     let counted = counted(&index).await?;
     assert!((told..=told + 1).contains(&(counted[0] as u32)), "{counted:?} entries, {told} were told");
-    let met = walk(&index).await?;
+    let visited = walk(&index).await?;
     for i in 0..told {
-        assert_eq!(met.get(&key(i)), Some(&value(i, "value")), "key {i} of {told}");
+        assert_eq!(visited.get(&key(i)), Some(&value(i, "value")), "key {i} of {told}");
     }
     // The next one it had not been told of.
-    let last = met.get(&key(told));
+    let last = visited.get(&key(told));
     assert!(last.is_none_or(|last| *last == value(told, "value")));
-    let all = met.len() as u64;
+    let all = visited.len() as u64;
     assert_eq!(all, u64::from(told) + u64::from(last.is_some()));
     assert_eq!(counted, [all; 2]);
     Ok(())
 }
 
 /// Runs a loader that dies at this verb of its own, if it comes so far.
-fn dies_at<I: Kind>(verb: u64, fate: Fate) -> bool {
+fn crashes_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -68,13 +68,13 @@ fn dies_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     sim.run().assert_done();
     let looked = looked.take().expect("it is alive");
     looked.unwrap_or_else(|error| panic!("verb {verb}, {fate:?}: {error}"));
-    loader.is_dead()
+    loader.has_crashed()
 }
 
 fn is_met_once_after_a_crash<I: Kind>() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(17);
     for (i, fate) in FATES.into_iter().enumerate() {
-        let verbs = (1 + i as u64..).step_by(every).take_while(|verb| dies_at::<I>(*verb, fate));
+        let verbs = (1 + i as u64..).step_by(every).take_while(|verb| crashes_at::<I>(*verb, fate));
         assert!(verbs.count() as u64 * every as u64 > u64::from(KEYS), "it did not die");
     }
 }

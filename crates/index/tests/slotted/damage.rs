@@ -14,9 +14,9 @@ const KEYS: u32 = 100;
 
 /// Keys and values that a walk meets, and what it tells.
 async fn salvage<I: Kind>(index: &I) -> (Entries, Vec<Damage>) {
-    let (mut met, mut told) = (Entries::new(), Vec::new());
+    let (mut visited, mut told) = (Entries::new(), Vec::new());
     let each = async |key: &[u8], value: Value| {
-        assert!(met.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
+        assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
         Ok(())
     };
     let mut damaged = |damage| {
@@ -24,16 +24,16 @@ async fn salvage<I: Kind>(index: &I) -> (Entries, Vec<Damage>) {
         Ok(())
     };
     let seen = index.for_each(each, &mut damaged).await.expect("a walk");
-    assert_eq!(seen, met.len() as u64);
-    (met, told)
+    assert_eq!(seen, visited.len() as u64);
+    (visited, told)
 }
 
 /// Damages one word: all other entries are met, the damage is told once, and where that is.
 async fn is_told<I: Kind>(index: &I, at: RemotePtr, word: u64, slot: u64, says: &str) {
     let old = poke(index, at, word).await;
-    let (met, told) = salvage(index).await;
-    assert_eq!(met.len() as u32, KEYS - 1, "{told:?}");
-    assert!((0..KEYS).all(|i| met.get(&key(i)).is_none_or(|met| *met == value(i, "value"))));
+    let (visited, told) = salvage(index).await;
+    assert_eq!(visited.len() as u32, KEYS - 1, "{told:?}");
+    assert!((0..KEYS).all(|i| visited.get(&key(i)).is_none_or(|visited| *visited == value(i, "value"))));
     let node = index.geometry().current.start.node();
     let (region, slot) = (slot / REGION, slot % REGION);
     let place = format!("slot {slot} of region {region} of the table of generation 0 on memory node {node} ");
@@ -45,8 +45,8 @@ async fn is_told<I: Kind>(index: &I, at: RemotePtr, word: u64, slot: u64, says: 
     let report = index.audit(&mut Audit::default(), false).await.expect("an audit");
     assert_eq!((report.entries, report.problems), (u64::from(KEYS) - 1, vec![damage.what.clone()]));
     poke(index, at, old).await;
-    let (met, told) = salvage(index).await;
-    assert_eq!((met.len() as u32, told), (KEYS, vec![]));
+    let (visited, told) = salvage(index).await;
+    assert_eq!((visited.len() as u32, told), (KEYS, vec![]));
 }
 
 fn damage_is_told<I: Kind>() {
@@ -106,8 +106,8 @@ fn a_root_is_told<I: Kind>() {
         ] {
             let at = root.add(8 * word as u64);
             let old = poke(index, at, broken).await;
-            let (met, told) = salvage(index).await;
-            assert!(met.is_empty(), "{met:?}");
+            let (visited, told) = salvage(index).await;
+            assert!(visited.is_empty(), "{visited:?}");
             let [damage] = told.as_slice() else { panic!("{told:?}") };
             assert!(damage.at == root && damage.what.contains(says), "{damage:?}");
             let report = index.audit(&mut Audit::default(), false).await.expect("an audit");

@@ -67,14 +67,14 @@ pub(crate) fn value(i: u32, what: &str) -> Vec<u8> {
 
 /// What a walk calls with; no key may come twice.
 pub(crate) async fn walk<I: Kind>(index: &I) -> Result<Entries, IndexError> {
-    let mut met = Entries::new();
+    let mut visited = Entries::new();
     let each = async |key: &[u8], value: Value| {
-        assert!(met.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
+        assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
         Ok(())
     };
     let seen = index.for_each(each, &mut Damage::fail).await?;
-    assert_eq!(seen, met.len() as u64);
-    Ok(met)
+    assert_eq!(seen, visited.len() as u64);
+    Ok(visited)
 }
 
 /// Entries that an audit beside others counts, in all and by where they lie.

@@ -3,7 +3,7 @@
 use super::bitmap::{Chunk, Claim, free_blocks, marked_bits, valid_bits};
 use super::classes::CLASSES;
 use super::search::{ALL, Counters, Hints, SCAN, at_least_zero};
-use super::{Run, Stock, classes, place};
+use super::{FreeList, Run, classes, place};
 use crate::client::first_word;
 use crate::layout::{
     BITMAP_WORDS, Bitmap, ChunkDescriptor, ChunkUse, DESCRIPTOR_LEN, Geometry, bitmap_word, header, header_word,
@@ -90,7 +90,7 @@ impl Chunks<'_> {
         class: usize,
         counters: &Counters,
         hints: &Hints,
-        stock: &mut Stock,
+        free_list: &mut FreeList,
     ) -> Result<bool, PoolError> {
         let cursor = counters.cursor;
         let size = self.geometry().chunk_size;
@@ -117,7 +117,7 @@ impl Chunks<'_> {
                     wanted.push((chunk, found.free));
                 }
             }
-            if !wanted.is_empty() && self.claim_blocks(span, class, &wanted, blocks, stock).await? {
+            if !wanted.is_empty() && self.claim_blocks(span, class, &wanted, blocks, free_list).await? {
                 return Ok(true);
             }
             looked += count;
@@ -137,7 +137,7 @@ impl Chunks<'_> {
         class: usize,
         wanted: &[(u64, Bitmap)],
         expected: u64,
-        stock: &mut Stock,
+        free_list: &mut FreeList,
     ) -> Result<bool, PoolError> {
         let geometry = self.geometry();
         let mut batch = span.batch();
@@ -149,7 +149,7 @@ impl Chunks<'_> {
             let claimed = claim.settle(&mut done, self);
             let ChunkUse::Blocks { class: actual, .. } = claimed.used else { continue };
             let start = geometry.chunk(self.node, claimed.chunk);
-            if let (Some(won), Some(free)) = (won.get_mut(actual), stock.free.get_mut(actual)) {
+            if let (Some(won), Some(free)) = (won.get_mut(actual), free_list.free.get_mut(actual)) {
                 *won += claimed.bits.len() as u64;
                 free.extend(claimed.bits.iter().map(|bit| start.add(bit * classes::bytes(actual))));
             }

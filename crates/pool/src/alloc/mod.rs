@@ -42,20 +42,20 @@ pub(crate) struct Run {
 }
 
 /// One session's free blocks on one node.
-pub(crate) struct Stock {
+pub(crate) struct FreeList {
     pub(crate) free: [Vec<RemotePtr>; CLASSES],
     pub(crate) runs: [Option<Run>; CLASSES],
     /// Spans, and how many chunks each has.
     pub(crate) spans: Vec<(RemotePtr, u64)>,
 }
 
-impl Default for Stock {
+impl Default for FreeList {
     fn default() -> Self {
-        Stock { free: std::array::from_fn(|_| Vec::new()), runs: [None; CLASSES], spans: Vec::new() }
+        FreeList { free: std::array::from_fn(|_| Vec::new()), runs: [None; CLASSES], spans: Vec::new() }
     }
 }
 
-impl Stock {
+impl FreeList {
     /// A block of this class, if there is one.
     pub(crate) fn take(&mut self, class: usize) -> Option<RemotePtr> {
         if let Some(ptr) = self.free.get_mut(class)?.pop() {

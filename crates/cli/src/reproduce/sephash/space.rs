@@ -1,7 +1,7 @@
 //! Tables 2 and 3 and Figure 18 of SepHash, counted in far memory.
 
 use super::{SIZES, SepHash, ours, race, sephash};
-use crate::bench::subject::Subject;
+use crate::bench::worker_state::Subject;
 use crate::bench::{FabricKind, Watch, make_pool};
 use crate::exit::{self, Failure};
 use farindex::{IndexConfig, Plain};

@@ -13,7 +13,7 @@ use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::slotted::geometry::{LOCKED, REGION, Segment};
 use crate::slotted::mover::{release, steps};
-use crate::slotted::record::{Behind, Record};
+use crate::slotted::record::{InlineWords, Record};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, vacant, whole};
 use crate::slotted::table::clear;
 use farindex_fabric::{RemotePtr, Span};
@@ -60,7 +60,7 @@ struct At {
     segment: Segment,
     index: u64,
     head: u64,
-    behind: Behind,
+    behind: InlineWords,
 }
 
 impl At {

@@ -15,7 +15,7 @@ use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::slotted::geometry::signature;
-use crate::slotted::record::{Along, Behind};
+use crate::slotted::record::{InlineWords, PiggybackedWrite};
 use crate::slotted::slot::{Slot, frozen, gather, whole};
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
@@ -29,7 +29,7 @@ pub(super) struct Hit {
     pub(super) spot: Spot,
     pub(super) index: u64,
     pub(super) head: u64,
-    pub(super) behind: Behind,
+    pub(super) behind: InlineWords,
     /// Its block and the block's length, if it lies out of band.
     pub(super) block: Option<(RemotePtr, u64)>,
     pub(super) value: Value,
@@ -40,7 +40,7 @@ pub(super) struct Free {
     pub(super) spot: Spot,
     pub(super) index: u64,
     pub(super) head: u64,
-    pub(super) behind: Behind,
+    pub(super) behind: InlineWords,
 }
 
 /// A head that may be the key's.
@@ -50,7 +50,7 @@ pub(super) struct Candidate {
     head: u64,
     pub(super) ptr: RemotePtr,
     pub(super) units: u64,
-    behind: Behind,
+    behind: InlineWords,
 }
 
 impl Candidate {
@@ -159,7 +159,7 @@ impl<'a> Op<'a> {
     }
 
     /// Finds the one entry of the key that may be changed. None is no proof that it is absent.
-    pub(super) async fn find_to_change(&mut self, along: &mut Along) -> Result<Option<Hit>, IndexError> {
+    pub(super) async fn find_to_change(&mut self, along: &mut PiggybackedWrite) -> Result<Option<Hit>, IndexError> {
         loop {
             let mut spots = self.spots();
             spots.reverse();
@@ -213,7 +213,11 @@ impl<'a> Op<'a> {
     }
 
     /// READs buckets, in this order; `None` if the table has moved on, and they may be anything.
-    pub(super) async fn read(&mut self, spots: &[Spot], along: &mut Along) -> Result<Option<Vec<Buf>>, IndexError> {
+    pub(super) async fn read(
+        &mut self,
+        spots: &[Spot],
+        along: &mut PiggybackedWrite,
+    ) -> Result<Option<Vec<Buf>>, IndexError> {
         let mut batch = self.pin.span().batch();
         let sync = match std::mem::replace(&mut self.counted, true) {
             false => self.table.count_operation(&mut batch, self.pin.epoch()),
@@ -318,7 +322,7 @@ impl<'a> Op<'a> {
         spot: &Spot,
         index: u64,
         head: u64,
-        behind: Behind,
+        behind: InlineWords,
         buf: &mut Buf,
         value: std::ops::Range<usize>,
         seen: &mut Seen,
@@ -387,7 +391,7 @@ impl<'a> Op<'a> {
 }
 
 /// The words behind the head of the slot that begins at this word.
-fn behind(buf: &Buf, first: usize, step: usize) -> Behind {
+fn behind(buf: &Buf, first: usize, step: usize) -> InlineWords {
     buf.words().get(first + 1..first + step).unwrap_or_default().iter().copied().collect()
 }
 

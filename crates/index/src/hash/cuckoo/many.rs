@@ -1,6 +1,6 @@
 //! Many lookups at once (Algorithm 1).
 //!
-//! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
 //! looked up independently of each other.
 
 use super::Cuckoo;

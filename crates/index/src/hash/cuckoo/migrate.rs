@@ -14,9 +14,9 @@ use crate::audit::Damage;
 use crate::backoff::Backoff;
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment, signature};
-use crate::slotted::mover::{self, Entry, Form, Moves, corrupt, release, steps};
+use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release, steps};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
-use crate::slotted::walk::{Met, entries_of, read_region};
+use crate::slotted::walk::{VisitedEntry, entries_of, read_region};
 use farindex_fabric::{Buf, Span};
 use farindex_pool::{Claim, IntentCell, Pin, Taken};
 
@@ -27,7 +27,7 @@ pub(super) struct Mover<'a> {
     pub(super) pin: &'a Pin<'a>,
 }
 
-impl Moves for Mover<'_> {
+impl RegionMigrator for Mover<'_> {
     fn pin(&self) -> &Pin<'_> {
         self.pin
     }
@@ -52,8 +52,8 @@ impl Moves for Mover<'_> {
         Ok(())
     }
 
-    async fn look_after(&self, from: Segment, _: Segment, region: u64) -> Result<Option<u64>, IndexError> {
-        self.put_right(from, region).await
+    async fn try_recover_lock(&self, from: Segment, _: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+        self.recover_locked(from, region).await
     }
 }
 
@@ -88,7 +88,7 @@ impl Mover<'_> {
 
     /// Claims a region's lock if its holder has died, and finishes or undoes what it was at. If it is alive, says what to know it
     /// by.
-    pub(super) async fn put_right(&self, segment: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+    pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<u64>, IndexError> {
         let what = [steps::RESCUE, region, segment.generation, 0];
         let lock = segment.lock(region);
         match self.pin.session().claim(self.span(), lock, None, self.cuckoo.uid, what).await? {
@@ -119,8 +119,10 @@ impl Mover<'_> {
         if !backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        match Box::pin(self.put_right(segment, region)).await? {
-            Some(names) => backoff.bear(self.pin.session(), self.span(), segment.lock(region).at, names).await,
+        match Box::pin(self.recover_locked(segment, region)).await? {
+            Some(names) => {
+                backoff.wait_for_lock_holder(self.pin.session(), self.span(), segment.lock(region).at, names).await
+            }
             None => Ok(()),
         }
     }
@@ -146,12 +148,12 @@ impl Mover<'_> {
         let geometry = self.table.sync(self.span(), self.pin.epoch()).await?;
         let next = geometry.next.filter(|_| geometry.current.generation == segment.generation);
         let slots = read_region(self.span(), &segment, region).await?;
-        let (met, wrong) =
+        let (visited, wrong) =
             entries_of(self.pin.session(), self.span(), &segment, region * REGION, slots, |_| true).await?;
         if let Some(Damage { at, what }) = wrong.into_iter().next() {
             return Err(corrupt(at, &what));
         }
-        for entry in met.into_iter().filter(|entry| frozen(entry.head)) {
+        for entry in visited.into_iter().filter(|entry| frozen(entry.head)) {
             let head = match self.was_displaced(&segment, &entry).await? {
                 true => {
                     mark!("cuckoo rescue: displaced");
@@ -175,7 +177,7 @@ impl Mover<'_> {
     }
 
     /// Is a frozen entry at a later place of its key as well?
-    async fn was_displaced(&self, segment: &Segment, entry: &Met) -> Result<bool, IndexError> {
+    async fn was_displaced(&self, segment: &Segment, entry: &VisitedEntry) -> Result<bool, IndexError> {
         let hash = self.cuckoo.hash(&entry.key);
         let slot = segment.index_of(entry.at);
         let Some(place) = place_of(hash, segment, self.table.own.associativity, slot) else {

@@ -30,15 +30,15 @@ pub use table::{Buckets, Table};
 use crate::backoff::Backoff;
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::kind::{Settings, expect_kind, index_tag, pool_index};
 use crate::marks::mark;
 use crate::slotted::geometry::{self, REGION};
 use crate::slotted::index::{Attempt, SlottedIndex};
-use crate::slotted::mover::{Moves, Region};
-use crate::slotted::record::{Along, Record};
+use crate::slotted::mover::{Region, RegionMigrator};
+use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::walk::Step;
 use crate::slotted::{self, slot};
-use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
 use crate::{IndexError, Value};
 use displace::{Displacer, Room};
@@ -165,7 +165,8 @@ impl Cuckoo {
         let pin = session.pin(session.span(OpKind::Other))?;
         let mut tables = Vec::new();
         for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, seal(session, info.uid), config.pacing(), config.buckets()).await?);
+            tables
+                .push(Table::open(&pin, root, index_tag(session, info.uid), config.pacing(), config.buckets()).await?);
         }
         drop(pin);
         Ok(Cuckoo { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
@@ -204,7 +205,7 @@ impl SlottedIndex for Cuckoo {
     type Own = Buckets;
     type Progress = walk::Progress;
 
-    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
+    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl RegionMigrator {
         self.mover(table, pin)
     }
 
@@ -218,7 +219,7 @@ impl SlottedIndex for Cuckoo {
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut Along,
+        along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
         Op::new(self, table, &pin, record.hash, record.key).write(mode, record, along).await
     }
@@ -264,7 +265,7 @@ impl SlottedIndex for Cuckoo {
             Room::None | Room::Changed => {}
         }
         if let Some((lock, names)) = self.advance(table, &pin).await? {
-            backoff.bear(&self.session, pin.span(), lock, names).await?;
+            backoff.wait_for_lock_holder(&self.session, pin.span(), lock, names).await?;
         }
         drop(pin);
         backoff.wait(&self.session).await;
@@ -272,7 +273,7 @@ impl SlottedIndex for Cuckoo {
     }
 }
 
-impl HashIndex for Cuckoo {
+impl PointIndex for Cuckoo {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         Ok(Op::new(self, table, &pin, hash, key).find().await?.map(|hit| hit.value))

@@ -9,17 +9,18 @@ use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::keyhash::{HASH_BITS, KeyHash};
+use crate::maintenance::wait_for_lock_holder;
 use crate::marks::mark;
 use crate::slotted::geometry::{DONE, Geometry, LOCKED, REGION, Segment};
 use crate::slotted::slot::{Slot, frozen};
 use crate::slotted::walk::{
-    self, Met, Step, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved, read_region,
+    self, Step, VisitedEntry, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved,
+    read_region,
 };
-use crate::upkeep::bear;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, Vigil};
+use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -55,7 +56,7 @@ pub(crate) struct Progress {
     /// The place of their keys that it is at, and the region that is next. None: the next pass is about to begin.
     at: Option<(usize, Segment, u64)>,
     /// Keys that it has met.
-    met: HashSet<u128>,
+    visited: HashSet<u128>,
     /// Makes 128 bits of a key: two keyed hashes, with keys of this walk's own.
     identity: [RandomState; 2],
 }
@@ -66,7 +67,7 @@ impl Progress {
         let slots: u64 = geometry.segments().map(|segment| segment.slots()).sum();
         let from = self.hashes.end;
         self.hashes = from..HASHES.min(from + (HASHES / slots.div_ceil(PASS_SLOTS)).max(1));
-        self.met.clear();
+        self.visited.clear();
         self.at = (!self.hashes.is_empty()).then_some((0, geometry.current, 0));
         self.at.is_some()
     }
@@ -90,7 +91,7 @@ impl Progress {
     /// Is this a key of the pass that it has not met yet? It has now.
     fn is_new(&mut self, hash: KeyHash, key: &[u8]) -> bool {
         let [high, low] = [0, 1].map(|i: usize| u128::from(self.identity[i].hash_one(key)));
-        self.hashes.contains(&hash.bits()) && self.met.insert(high << 64 | low)
+        self.hashes.contains(&hash.bits()) && self.visited.insert(high << 64 | low)
     }
 }
 
@@ -127,10 +128,10 @@ impl Cuckoo {
             progress.at = Some((place, segment, region + 1));
             let slots = read_region(pin.span(), &segment, region).await?;
             let wanted = |signature| progress.may_have(signature);
-            let (met, mut wrong) =
+            let (visited, mut wrong) =
                 entries_of(&self.session, pin.span(), &segment, region * REGION, slots, wanted).await?;
             let mut new = Vec::new();
-            for entry in met {
+            for entry in visited {
                 let hash = self.hash(&entry.key);
                 match self.place_at(table, &entry) {
                     Some(at) if at == place && progress.is_new(hash, &entry.key) => new.push(entry),
@@ -142,12 +143,12 @@ impl Cuckoo {
                     }
                 }
             }
-            return Ok(Some(Step { met: new, wrong }));
+            return Ok(Some(Step { visited: new, wrong }));
         }
     }
 
     /// At which of its key's places an entry lies.
-    fn place_at(&self, table: &Table, entry: &Met) -> Option<usize> {
+    fn place_at(&self, table: &Table, entry: &VisitedEntry) -> Option<usize> {
         let slot = entry.segment.index_of(entry.at);
         place_of(self.hash(&entry.key), &entry.segment, table.own.associativity, slot)
     }
@@ -170,9 +171,10 @@ impl Cuckoo {
             }
             if !alone {
                 let Findings { audit, report, problems, .. } = &mut findings;
-                let place = |entry: &Met| self.place_at(table, entry).and_then(|place| BY_PLACE.get(place));
-                let also =
-                    |entry: &Met, report: &mut IndexAudit| place(entry).into_iter().for_each(|of| report.count(of, 1));
+                let place = |entry: &VisitedEntry| self.place_at(table, entry).and_then(|place| BY_PLACE.get(place));
+                let also = |entry: &VisitedEntry, report: &mut IndexAudit| {
+                    place(entry).into_iter().for_each(|of| report.count(of, 1))
+                };
                 audit_walk(self, table, audit, report, problems, also).await?;
             }
         }
@@ -217,9 +219,9 @@ impl Cuckoo {
             return Ok(());
         }
         let first = region * REGION;
-        let (met, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
+        let (visited, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
         wrong.into_iter().for_each(|damage| problems.add(damage.what));
-        for entry in met {
+        for entry in visited {
             let hash = self.hash(&entry.key);
             match self.place_at(table, &entry) {
                 Some(place) => report.count(BY_PLACE[place], 1),
@@ -233,26 +235,26 @@ impl Cuckoo {
 
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
     /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
-    pub async fn mend(&self) -> Result<u64, IndexError> {
+    pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
-        let mut mended = 0;
+        let mut recovered = 0;
         for table in &self.tables {
-            mended += table.mend_growth(session, self.uid).await?;
+            recovered += table.recover_growth(session, self.uid).await?;
             for segment in table.current(session).await?.segments() {
                 for first in (0..segment.regions).step_by(LOCKS as usize) {
-                    mended += self.mend_regions(table, &segment, first).await?;
+                    recovered += self.recover_regions(table, &segment, first).await?;
                 }
             }
         }
-        if mended > 0 {
+        if recovered > 0 {
             free_what_was_moved(session).await?;
         }
-        Ok(mended)
+        Ok(recovered)
     }
 
-    async fn mend_regions(&self, table: &Table, segment: &Segment, first: u64) -> Result<u64, IndexError> {
+    async fn recover_regions(&self, table: &Table, segment: &Segment, first: u64) -> Result<u64, IndexError> {
         let session = &self.session;
-        let (mut vigil, mut mended, mut last) = (Vigil::default(), 0, None);
+        let (mut lock_timeout, mut recovered, mut last) = (LockTimeout::default(), 0, None);
         while let Some(pin) = table.pin_step(session, segment, OpKind::Maintenance).await? {
             let count = LOCKS.min(segment.regions - first);
             let locks = pin.span().read(segment.lock(first).at, count as usize * 8).await?;
@@ -260,14 +262,14 @@ impl Cuckoo {
                 break;
             };
             if last.replace(region) != Some(region) {
-                vigil = Vigil::default();
+                lock_timeout = LockTimeout::default();
             }
-            let busy = self.mover(table, &pin).put_right(*segment, region).await?;
+            let busy = self.mover(table, &pin).recover_locked(*segment, region).await?;
             drop(pin);
-            mended += u64::from(busy.is_none());
-            bear(session, &mut vigil, segment.lock(region).at, busy.unwrap_or(0)).await?;
+            recovered += u64::from(busy.is_none());
+            wait_for_lock_holder(session, &mut lock_timeout, segment.lock(region).at, busy.unwrap_or(0)).await?;
         }
-        Ok(mended)
+        Ok(recovered)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.

@@ -12,7 +12,7 @@ use crate::marks::mark;
 use crate::slotted::geometry::{DONE, LOCKED, Segment};
 use crate::slotted::index::Attempt;
 use crate::slotted::mover::{release, steps};
-use crate::slotted::record::{Along, Record};
+use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, vacant};
 use crate::slotted::table::clear;
 use crate::traits::Remove;
@@ -37,7 +37,7 @@ impl Op<'_> {
         &mut self,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut Along,
+        along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
         loop {
             if mode != Mode::Insert {
@@ -67,7 +67,7 @@ impl Op<'_> {
     }
 
     /// Puts the key in if it is absent.
-    async fn put(&mut self, record: &Record<'_>, along: &mut Along) -> Result<Put, IndexError> {
+    async fn put(&mut self, record: &Record<'_>, along: &mut PiggybackedWrite) -> Result<Put, IndexError> {
         self.know_table().await?;
         let mut moved = None;
         loop {

@@ -11,7 +11,7 @@ use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::slotted::geometry::{Segment, signature};
-use crate::slotted::record::{Along, Behind};
+use crate::slotted::record::{InlineWords, PiggybackedWrite};
 use crate::slotted::slot::{EMPTY, SEALED, Slot, gather, whole};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, RemotePtr, Span};
@@ -26,7 +26,7 @@ pub(super) struct Hit {
     pub(super) segment: Segment,
     pub(super) index: u64,
     pub(super) head: u64,
-    pub(super) behind: Behind,
+    pub(super) behind: InlineWords,
     /// Its block and the block's length, if it lies out of band.
     pub(super) block: Option<(RemotePtr, u64)>,
     pub(super) value: Value,
@@ -36,7 +36,7 @@ pub(super) struct Hit {
 pub(super) struct Gap {
     pub(super) segment: Segment,
     pub(super) index: u64,
-    pub(super) behind: Behind,
+    pub(super) behind: InlineWords,
 }
 
 /// What a lookup is for.
@@ -49,7 +49,7 @@ pub(super) enum Purpose {
 }
 
 /// What a lookup found.
-pub(super) enum Looked {
+pub(super) enum LookupResult {
     Hit(Hit),
     Absent(Gap),
     /// The key is absent, and no slot is empty.
@@ -120,19 +120,23 @@ impl<'a> Op<'a> {
     }
 
     /// Looks for the key. `along` is a block that is written in the lookup's first batch.
-    pub(super) async fn look(&mut self, purpose: Purpose, along: &mut Along) -> Result<Looked, IndexError> {
+    pub(super) async fn look(
+        &mut self,
+        purpose: Purpose,
+        along: &mut PiggybackedWrite,
+    ) -> Result<LookupResult, IndexError> {
         let mut astray = 0;
         'table: loop {
             let mut segment = self.table.geometry().current;
             loop {
                 let (gap, sealed, moved) = match self.walk(&segment, along).await? {
                     Walk::Restart => continue 'table,
-                    Walk::Hit(hit) => return Ok(Looked::Hit(hit)),
+                    Walk::Hit(hit) => return Ok(LookupResult::Hit(hit)),
                     Walk::End { gap, sealed, moved } => (gap, sealed, moved),
                 };
                 let mut next = self.table.next_of(&segment);
                 match gap {
-                    Some(gap) if !sealed && !moved => return Ok(Looked::Absent(gap)),
+                    Some(gap) if !sealed && !moved => return Ok(LookupResult::Absent(gap)),
                     // The key may have been moved, but could still be put in here.
                     Some(gap) if !sealed && purpose == Purpose::Change => {
                         mark!("linear lookup: sealed an end");
@@ -151,7 +155,7 @@ impl<'a> Op<'a> {
                         // None for a table that is itself still being moved into.
                         next = self.table.next_of(&segment);
                         if next.is_none() {
-                            return Ok(Looked::Full);
+                            return Ok(LookupResult::Full);
                         }
                     }
                     _ => {}
@@ -192,7 +196,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    async fn walk(&mut self, segment: &Segment, along: &mut Along) -> Result<Walk, IndexError> {
+    async fn walk(&mut self, segment: &Segment, along: &mut PiggybackedWrite) -> Result<Walk, IndexError> {
         let (home, first) = self.first_window(segment);
         let (mut walked, mut moved, mut torn) = (0, false, 0);
         while walked < segment.slots() {
@@ -230,7 +234,7 @@ impl<'a> Op<'a> {
         segment: &Segment,
         at: u64,
         count: u64,
-        along: &mut Along,
+        along: &mut PiggybackedWrite,
     ) -> Result<Option<Buf>, IndexError> {
         let mut batch = self.pin.span().batch();
         let sync = match std::mem::replace(&mut self.counted, true) {
@@ -423,7 +427,7 @@ impl<'a> Op<'a> {
 }
 
 /// The words behind the head of the `i`-th slot that was read.
-fn behind(segment: &Segment, slots: &Buf, i: u64) -> Behind {
+fn behind(segment: &Segment, slots: &Buf, i: u64) -> InlineWords {
     let step = segment.width / 8;
     let first = i as usize * step;
     slots.words().get(first + 1..first + step).unwrap_or_default().iter().copied().collect()

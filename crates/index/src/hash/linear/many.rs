@@ -1,10 +1,10 @@
 //! Many lookups at once (Algorithm 1).
 //!
-//! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
 //! looked up independently of each other.
 
 use super::Linear;
-use super::lookup::{Candidate, Looked, Op, Purpose, Scan};
+use super::lookup::{Candidate, LookupResult, Op, Purpose, Scan};
 use crate::block::UNIT;
 use crate::many::{self, Known, Wanted};
 use crate::marks::mark;
@@ -60,8 +60,8 @@ impl Linear {
         let alone = async |mut op: Op<'_>| {
             mark!("linear many: alone");
             Ok(match op.look(Purpose::Read, &mut None).await? {
-                Looked::Hit(hit) => Some(hit.value),
-                Looked::Absent(_) | Looked::Full => None,
+                LookupResult::Hit(hit) => Some(hit.value),
+                LookupResult::Absent(_) | LookupResult::Full => None,
             })
         };
         many::finish(known.collect(), alone, values).await

@@ -13,7 +13,7 @@ use super::Table;
 use crate::IndexError;
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment, signature};
-use crate::slotted::mover::{self, Entry, Form, Moves, corrupt};
+use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt};
 use crate::slotted::slot::{self, EMPTY, Slot, Stamp, frozen};
 use farindex_fabric::{Buf, Span};
 use farindex_pool::{IntentCell, Pin, PoolError};
@@ -48,7 +48,7 @@ fn is_at(entry: &Entry, head: u64, behind: &[u64]) -> bool {
     }
 }
 
-impl Moves for Mover<'_> {
+impl RegionMigrator for Mover<'_> {
     fn pin(&self) -> &Pin<'_> {
         self.pin
     }

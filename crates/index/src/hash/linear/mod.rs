@@ -27,20 +27,20 @@ mod write;
 use crate::backoff::Backoff;
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::kind::{Settings, expect_kind, index_tag, pool_index};
 use crate::slotted::index::{Attempt, SlottedIndex};
-use crate::slotted::mover::Moves;
-use crate::slotted::record::{Along, Record};
+use crate::slotted::mover::RegionMigrator;
+use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::walk::Step;
 use crate::slotted::{self, geometry, slot};
-use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{Calibration, IndexInfo, Pin, Session};
 use farindex_readsize::Network;
-use lookup::{Looked, Op, Purpose};
+use lookup::{LookupResult, Op, Purpose};
 use migrate::Mover;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -208,7 +208,7 @@ impl Linear {
         let mut tables = Vec::new();
         for root in handle::roots(session, pin.span(), info).await? {
             tables.push(
-                Table::open(&pin, root, seal(session, info.uid), config.pacing(), config.reading(network)).await?,
+                Table::open(&pin, root, index_tag(session, info.uid), config.pacing(), config.reading(network)).await?,
             );
         }
         drop(pin);
@@ -233,7 +233,7 @@ impl SlottedIndex for Linear {
     type Own = Reading;
     type Progress = walk::Progress;
 
-    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl Moves {
+    fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> impl RegionMigrator {
         Mover { index: self.uid, seed: self.seed, table, pin }
     }
 
@@ -247,7 +247,7 @@ impl SlottedIndex for Linear {
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut Along,
+        along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
         Op::new(self, table, pin, record.hash, record.key).write(mode, record, along).await
     }
@@ -268,7 +268,7 @@ impl SlottedIndex for Linear {
             table.grow(&pin, self.uid, true).await?;
         }
         if let Some((lock, names)) = self.advance(table, &pin).await? {
-            backoff.bear(&self.session, pin.span(), lock, names).await?;
+            backoff.wait_for_lock_holder(&self.session, pin.span(), lock, names).await?;
         }
         drop(pin);
         backoff.wait(&self.session).await;
@@ -276,13 +276,13 @@ impl SlottedIndex for Linear {
     }
 }
 
-impl HashIndex for Linear {
+impl PointIndex for Linear {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(Purpose::Read, &mut None).await? {
-            Looked::Hit(hit) => Ok(Some(hit.value)),
-            Looked::Absent(_) | Looked::Full => Ok(None),
+            LookupResult::Hit(hit) => Ok(Some(hit.value)),
+            LookupResult::Absent(_) | LookupResult::Full => Ok(None),
         }
     }
 

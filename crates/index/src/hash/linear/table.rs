@@ -42,8 +42,8 @@ impl Table {
         self.grow_as(pin, index, full, async |span: &Span, now: &Segment| {
             // What is moved fills at most as many slots as are not dead now; the next table must have room for that whatever
             // others put straight into it meanwhile. The count of entries is a hint; dead slots are counted.
-            let seems_dead = !full && self.count() as f64 <= self.threshold() / 2.0 * now.slots() as f64;
-            let dead = if seems_dead { count_dead(span, now).await? } else { 0 };
+            let seems_crashed = !full && self.count() as f64 <= self.threshold() / 2.0 * now.slots() as f64;
+            let dead = if seems_crashed { count_removed(span, now).await? } else { 0 };
             let doubles = dead < now.slots() / 4;
             let regions = if doubles { now.regions * 2 } else { now.regions };
             Ok(Plan { regions, room: if doubles { now.slots() } else { dead } })
@@ -53,7 +53,7 @@ impl Table {
 }
 
 /// Slots of a segment that are dead.
-async fn count_dead(span: &Span, segment: &Segment) -> Result<u64, IndexError> {
+async fn count_removed(span: &Span, segment: &Segment) -> Result<u64, IndexError> {
     const AT_ONCE: u64 = 16;
     let mut dead = 0;
     for first in (0..segment.regions).step_by(AT_ONCE as usize) {

@@ -8,18 +8,19 @@
 use super::migrate::Mover;
 use super::{Linear, Table};
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::maintenance::wait_for_lock_holder;
 use crate::marks::mark;
 use crate::slotted::geometry::{DONE, Geometry, REGION, Segment, place};
-use crate::slotted::mover::Moves;
+use crate::slotted::mover::RegionMigrator;
 use crate::slotted::slot::{Slot, frozen};
 use crate::slotted::walk::{
-    self, Met, Step, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved, read_slots,
+    self, Step, VisitedEntry, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved,
+    read_slots,
 };
-use crate::upkeep::bear;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, Vigil};
+use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::collections::BTreeMap;
 
 /// Figures of an audit: entries in head words, behind them, and out of band; slots; dead ones; regions that have yet to be
@@ -47,7 +48,7 @@ struct Range {
     to: u128,
     /// Is `to` where it is because the paths of all keys before it end there?
     closed: bool,
-    found: BTreeMap<(u64, Vec<u8>), Met>,
+    found: BTreeMap<(u64, Vec<u8>), VisitedEntry>,
     bytes: usize,
     wrong: Vec<Damage>,
 }
@@ -66,7 +67,7 @@ impl Range {
     }
 
     /// Takes an entry whose key has this place, unless the key has been met.
-    fn add(&mut self, place: u64, entry: Met) {
+    fn add(&mut self, place: u64, entry: VisitedEntry) {
         if place < self.from || u128::from(place) >= self.to {
             return;
         }
@@ -124,8 +125,8 @@ impl Range {
                     self.cut(segment.first_place(end + 1));
                 }
             }
-            let (met, wrong) = entries_of(&linear.session, span, segment, at, buf, |_| true).await?;
-            met.into_iter().for_each(|entry| self.add(place(linear.hash(&entry.key)), entry));
+            let (visited, wrong) = entries_of(&linear.session, span, segment, at, buf, |_| true).await?;
+            visited.into_iter().for_each(|entry| self.add(place(linear.hash(&entry.key)), entry));
             self.wrong.extend(wrong);
             walked += count;
         }
@@ -192,7 +193,7 @@ impl Linear {
             }
         };
         *left = u64::try_from(range.to).ok();
-        Ok(Some(Step { met: range.found.into_values().collect(), wrong: range.wrong }))
+        Ok(Some(Step { visited: range.found.into_values().collect(), wrong: range.wrong }))
     }
 
     /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound. `alone` says that no
@@ -265,9 +266,9 @@ impl Linear {
                 continue;
             }
             let first = region * REGION;
-            let (met, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
+            let (visited, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
             wrong.into_iter().for_each(|damage| problems.add(damage.what));
-            for entry in met {
+            for entry in visited {
                 let hash = self.hash(&entry.key);
                 places.push((entry.at, segment.home(hash)));
                 keys.push(((hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(&entry.key, 1)), entry.at));
@@ -282,15 +283,15 @@ impl Linear {
 
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
     /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
-    pub async fn mend(&self) -> Result<u64, IndexError> {
+    pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
-        let mut mended = 0;
+        let mut recovered = 0;
         for table in &self.tables {
-            mended += table.mend_growth(session, self.uid).await?;
+            recovered += table.recover_growth(session, self.uid).await?;
             let geometry = table.current(&self.session).await?;
             let (Some(next), from) = (geometry.next, geometry.current) else { continue };
             for region in 0..from.regions {
-                let mut vigil = Vigil::default();
+                let mut lock_timeout = LockTimeout::default();
                 while let Some(pin) = table.pin_step(&self.session, &from, OpKind::Maintenance).await? {
                     let lock = from.lock(region);
                     let word = pin.span().read(lock.at, 8).await?.words().first().copied().unwrap_or_default();
@@ -298,17 +299,17 @@ impl Linear {
                         break;
                     }
                     let mover = Mover { index: self.uid, seed: self.seed, table, pin: &pin };
-                    let busy = mover.look_after(from, next, region).await?;
+                    let busy = mover.try_recover_lock(from, next, region).await?;
                     drop(pin);
-                    mended += u64::from(busy.is_none());
-                    bear(session, &mut vigil, lock.at, busy.unwrap_or(0)).await?;
+                    recovered += u64::from(busy.is_none());
+                    wait_for_lock_holder(session, &mut lock_timeout, lock.at, busy.unwrap_or(0)).await?;
                 }
             }
         }
-        if mended > 0 {
+        if recovered > 0 {
             free_what_was_moved(session).await?;
         }
-        Ok(mended)
+        Ok(recovered)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.

@@ -2,15 +2,15 @@
 //!
 //! How a record gets into its slot, [`record`](crate::slotted::record) says.
 
-use super::lookup::{Gap, Hit, Looked, Op, Purpose};
+use super::lookup::{Gap, Hit, LookupResult, Op, Purpose};
 use super::migrate::Mover;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment};
 use crate::slotted::index::Attempt;
-use crate::slotted::mover::{Moves, Region};
-use crate::slotted::record::{Along, Record};
+use crate::slotted::mover::{Region, RegionMigrator};
+use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{DEAD, EMPTY, Slot, frozen};
 use crate::traits::Remove;
 use crate::write::{Mode, Wrote};
@@ -30,19 +30,21 @@ impl Op<'_> {
         &mut self,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut Along,
+        along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
         loop {
             match self.look(Purpose::Change, along).await? {
-                Looked::Hit(_) if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
-                Looked::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
-                Looked::Hit(hit) => {
+                LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
+                LookupResult::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
+                LookupResult::Hit(hit) => {
                     if self.replace(&hit, record).await? {
                         return Ok(Attempt::Wrote(Wrote::Updated));
                     }
                 }
-                Looked::Absent(_) | Looked::Full if mode == Mode::Update => return Ok(Attempt::Wrote(Wrote::Absent)),
-                Looked::Absent(gap) => match self.put(&gap, record).await? {
+                LookupResult::Absent(_) | LookupResult::Full if mode == Mode::Update => {
+                    return Ok(Attempt::Wrote(Wrote::Absent));
+                }
+                LookupResult::Absent(gap) => match self.put(&gap, record).await? {
                     Put::Done => return Ok(Attempt::Inserted(gap.segment.generation)),
                     Put::Again => {}
                     Put::NoRoom => {
@@ -50,7 +52,7 @@ impl Op<'_> {
                         return Ok(Attempt::NoRoom);
                     }
                 },
-                Looked::Full => return Ok(Attempt::Full),
+                LookupResult::Full => return Ok(Attempt::Full),
             }
         }
     }
@@ -115,14 +117,14 @@ impl Op<'_> {
     pub(super) async fn remove(&mut self) -> Result<Remove, IndexError> {
         loop {
             match self.look(Purpose::Change, &mut None).await? {
-                Looked::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
-                Looked::Hit(hit) => {
+                LookupResult::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
+                LookupResult::Hit(hit) => {
                     let emptied = if planted(Fault::LinearEmptied) { EMPTY } else { DEAD };
                     if self.swap(&hit, emptied).await? {
                         return Ok(Remove::Removed);
                     }
                 }
-                Looked::Absent(_) | Looked::Full => return Ok(Remove::Absent),
+                LookupResult::Absent(_) | LookupResult::Full => return Ok(Remove::Absent),
             }
         }
     }
@@ -145,10 +147,10 @@ impl Op<'_> {
         if !self.backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        match Box::pin(mover.look_after(segment, next, region)).await? {
+        match Box::pin(mover.try_recover_lock(segment, next, region)).await? {
             Some(names) => {
                 let lock = segment.lock(region).at;
-                self.backoff.bear(self.pin.session(), self.pin.span(), lock, names).await
+                self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), lock, names).await
             }
             None => Ok(()),
         }

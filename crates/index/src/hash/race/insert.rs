@@ -7,7 +7,7 @@
 //! Invariants R3 and R7 of docs/protocols/race.md.
 
 use super::lookup::{Absence, Hit, Op};
-use super::segment::Seat;
+use super::segment::SegmentRef;
 use super::slot::{self, EMPTY, Entry};
 use crate::IndexError;
 use crate::faults::{Fault, planted};
@@ -23,7 +23,7 @@ pub(super) enum Put {
     /// Look again.
     Again,
     /// No room in this segment, whose headers show this depth.
-    Crowded(Seat, u32),
+    Crowded(SegmentRef, u32),
 }
 
 /// What an insert's second READ has shown of others.
@@ -39,31 +39,31 @@ enum Others {
 impl Op<'_> {
     /// Adds the key.
     pub(super) async fn put(&mut self, absence: Absence, ptr: RemotePtr, block_len: usize) -> Result<Put, IndexError> {
-        let Absence { seat, view } = absence;
+        let Absence { segment_ref, view } = absence;
         let Some(slot) = view.vacancy() else {
-            return Ok(Put::Crowded(seat, view.depth(seat.suffix)));
+            return Ok(Put::Crowded(segment_ref, view.depth(segment_ref.suffix)));
         };
         let entry = Entry { state: slot::State::Tentative, fp: self.fp(), len: slot::units(block_len), ptr };
         self.seen = true;
         if self.race.published() {
-            return Box::pin(self.put_published(seat, slot, entry)).await;
+            return Box::pin(self.put_published(segment_ref, slot, entry)).await;
         }
         let mine = entry.encode();
         let mut batch = self.span().batch();
         let taken = batch.cas(slot, EMPTY, mine);
-        let parts = self.read_parts(&mut batch, seat);
-        let state = batch.read(seat.at, 8);
+        let parts = self.read_parts(&mut batch, segment_ref);
+        let state = batch.read(segment_ref.at, 8);
         let mut done = batch.post().await?;
         let taken = done.old(taken) == EMPTY;
-        let view = self.view(seat, parts, &mut done);
+        let view = self.view(segment_ref, parts, &mut done);
         let word = done.buf(state).words().first().copied().unwrap_or_default();
         drop(done);
         if !taken {
             mark!("race: insert: slot lost");
-            self.ready = Some((seat, view));
+            self.ready = Some((segment_ref, view));
             return Ok(Put::Again);
         }
-        let state = match self.expect(seat, word) {
+        let state = match self.expect(segment_ref, word) {
             Ok(state) => state,
             Err(error) => {
                 self.withdraw(slot, mine).await?;
@@ -74,8 +74,8 @@ impl Op<'_> {
             mark!("race: insert: withdrawn from a segment that is split");
             self.withdraw(slot, mine).await?;
             match state.holds(self.hash) {
-                true => self.wait_for(seat.at).await?,
-                false => self.descend(seat, state.depth()).await?,
+                true => self.wait_for(segment_ref.at).await?,
+                false => self.descend(segment_ref, state.depth()).await?,
             }
             return Ok(Put::Again);
         }

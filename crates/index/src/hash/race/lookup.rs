@@ -5,7 +5,7 @@
 //! does not order its words, so the header in it proves nothing about the slots).
 
 use super::Race;
-use super::segment::{Mains, Seat, State, View, lock_of};
+use super::segment::{Mains, SegmentRef, State, View, lock_of};
 use super::slot::{self, Entry};
 use super::table::Table;
 use crate::IndexError;
@@ -45,21 +45,21 @@ pub(super) type Hits = SmallVec<[Hit; 1]>;
 
 /// A key that was not found, and what was read of the place where it would be.
 pub(super) struct Absence {
-    pub seat: Seat,
+    pub segment_ref: SegmentRef,
     pub view: View,
 }
 
 /// What a lookup found.
-pub(super) enum Looked {
+pub(super) enum LookupResult {
     /// The key.
     Hit(Hit),
-    /// Its absence; for [`Aim::Add`] not yet proved.
+    /// Its absence; for [`LookupPurpose::Add`] not yet proved.
     Absent(Absence),
 }
 
 /// What the key is looked for for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(super) enum LookupPurpose {
     /// Its value, wherever it stands.
     Read,
     /// To change it.
@@ -83,9 +83,9 @@ pub(super) struct Op<'a> {
     /// Pointers to other keys' blocks. Under the pin they stay what they are (R8).
     rejected: SmallVec<[u64; 4]>,
     /// A segment that was looked up because the copy has none as near.
-    nearer: Option<Seat>,
+    nearer: Option<SegmentRef>,
     /// Buckets that a lost CAS has brought.
-    pub(super) ready: Option<(Seat, View)>,
+    pub(super) ready: Option<(SegmentRef, View)>,
     /// Has the block of this operation been in a slot?
     pub(super) seen: bool,
     pub(super) guarded: bool,
@@ -123,13 +123,17 @@ impl<'a> Op<'a> {
     /// Waits for who holds a segment's lock, longer each time; after a while looks after it, and takes over from the dead.
     pub(super) async fn wait_for(&mut self, segment: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
-            true => Box::pin(self.look_after(lock_of(segment).at)).await,
+            true => Box::pin(self.try_recover_lock(lock_of(segment).at)).await,
             false => Ok(()),
         }
     }
 
     /// Looks for the key. `along` is a block that is written in the lookup's first batch.
-    pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>, aim: Aim) -> Result<Looked, IndexError> {
+    pub(super) async fn look(
+        &mut self,
+        along: &mut Option<(RemotePtr, Buf)>,
+        aim: LookupPurpose,
+    ) -> Result<LookupResult, IndexError> {
         loop {
             if let Some(looked) = self.look_once(along, aim).await? {
                 return Ok(looked);
@@ -140,13 +144,13 @@ impl<'a> Op<'a> {
     async fn look_once(
         &mut self,
         along: &mut Option<(RemotePtr, Buf)>,
-        aim: Aim,
-    ) -> Result<Option<Looked>, IndexError> {
-        let (seat, view) = match self.ready.take() {
+        aim: LookupPurpose,
+    ) -> Result<Option<LookupResult>, IndexError> {
+        let (segment_ref, view) = match self.ready.take() {
             Some(ready) => ready,
             None => {
-                let seat = self.seat().await?;
-                (seat, self.read(seat, along).await?)
+                let segment_ref = self.segment_ref().await?;
+                (segment_ref, self.read(segment_ref, along).await?)
             }
         };
         let candidates = self.candidates(&view, |state| state != slot::State::Tentative);
@@ -155,68 +159,68 @@ impl<'a> Op<'a> {
             let Some(hits) = self.same_key(candidates).await? else { return Ok(None) };
             for hit in hits {
                 match hit.state() {
-                    Some(slot::State::Live) => return Ok(Some(Looked::Hit(hit))),
+                    Some(slot::State::Live) => return Ok(Some(LookupResult::Hit(hit))),
                     _ => frozen = Some(hit),
                 }
             }
         }
-        let depth = view.depth(seat.suffix);
+        let depth = view.depth(segment_ref.suffix);
         self.table.saw(depth);
-        if depth > 0 && !holds(seat.suffix, depth, self.hash.bits()) {
+        if depth > 0 && !holds(segment_ref.suffix, depth, self.hash.bits()) {
             mark!("race: lookup: a header tells of a split");
-            self.descend(seat, depth).await?;
+            self.descend(segment_ref, depth).await?;
             return Ok(None);
         }
         let proved = self.race.published() || frozen.is_none() && planted(Fault::HeaderProves);
-        if proved || aim == Aim::Add && frozen.is_none() {
-            return Ok(Some(Looked::Absent(Absence { seat, view })));
+        if proved || aim == LookupPurpose::Add && frozen.is_none() {
+            return Ok(Some(LookupResult::Absent(Absence { segment_ref, view })));
         }
-        Box::pin(self.conclude(seat, view, frozen, aim)).await
+        Box::pin(self.conclude(segment_ref, view, frozen, aim)).await
     }
 
     /// No live entry: is the key frozen, is it absent, or was this the wrong segment?
     async fn conclude(
         &mut self,
-        seat: Seat,
+        segment_ref: SegmentRef,
         view: View,
         frozen: Option<Hit>,
-        aim: Aim,
-    ) -> Result<Option<Looked>, IndexError> {
-        let word = self.span().read(seat.at, 8).await?.words().first().copied().unwrap_or_default();
-        let state = self.expect(seat, word)?;
+        aim: LookupPurpose,
+    ) -> Result<Option<LookupResult>, IndexError> {
+        let word = self.span().read(segment_ref.at, 8).await?.words().first().copied().unwrap_or_default();
+        let state = self.expect(segment_ref, word)?;
         if !state.holds(self.hash) {
             mark!("race: lookup: the state tells of a split");
-            self.descend(seat, state.depth()).await?;
+            self.descend(segment_ref, state.depth()).await?;
             return Ok(None);
         }
         match frozen {
-            Some(hit) if aim == Aim::Read && state.locked() && !state.closing() => {
+            Some(hit) if aim == LookupPurpose::Read && state.locked() && !state.closing() => {
                 mark!("race: lookup: read while frozen");
-                Ok(Some(Looked::Hit(hit)))
+                Ok(Some(LookupResult::Hit(hit)))
             }
-            None if !state.closing() => Ok(Some(Looked::Absent(Absence { seat, view }))),
+            None if !state.closing() => Ok(Some(LookupResult::Absent(Absence { segment_ref, view }))),
             _ => {
                 mark!("race: lookup: waits for a split");
-                self.wait_for(seat.at).await.map(|()| None)
+                self.wait_for(segment_ref.at).await.map(|()| None)
             }
         }
     }
 
     /// The state of a segment; one that is none of this segment's is an error.
-    pub(super) fn expect(&self, seat: Seat, word: u64) -> Result<State, IndexError> {
+    pub(super) fn expect(&self, segment_ref: SegmentRef, word: u64) -> Result<State, IndexError> {
         let state = State(word);
-        if state.suffix() != seat.suffix || state.depth() < self.table.birth(seat.suffix) {
-            let what = format!("no segment of suffix {:#b} has a state of {word:#018x}", seat.suffix);
-            return Err(PoolError::Corrupt { at: seat.at, what }.into());
+        if state.suffix() != segment_ref.suffix || state.depth() < self.table.birth(segment_ref.suffix) {
+            let what = format!("no segment of suffix {:#b} has a state of {word:#018x}", segment_ref.suffix);
+            return Err(PoolError::Corrupt { at: segment_ref.at, what }.into());
         }
         self.table.saw(state.depth());
         Ok(state)
     }
 
     /// The segment to look into: the nearest that is known.
-    async fn seat(&mut self) -> Result<Seat, IndexError> {
-        if let Some(seat) = self.nearer.or_else(|| self.table.find(self.hash.bits())) {
-            return Ok(seat);
+    async fn segment_ref(&mut self) -> Result<SegmentRef, IndexError> {
+        if let Some(segment_ref) = self.nearer.or_else(|| self.table.find(self.hash.bits())) {
+            return Ok(segment_ref);
         }
         mark!("race: lookup: nothing cached");
         // Before anything is believed that is read without the root.
@@ -228,31 +232,38 @@ impl<'a> Op<'a> {
         }
         self.guarded = true;
         let depth = self.table.directory().shape().initial_depth;
-        let seat = self.table.descend(self.pin.span(), self.hash.bits(), None, depth).await?;
-        self.nearer = Some(seat);
-        Ok(seat)
+        let segment_ref = self.table.descend(self.pin.span(), self.hash.bits(), None, depth).await?;
+        self.nearer = Some(segment_ref);
+        Ok(segment_ref)
     }
 
     /// A segment was split: looks up which of its children, or of theirs, holds the key.
-    pub(super) async fn descend(&mut self, from: Seat, depth: u32) -> Result<(), IndexError> {
-        let seat = self.table.descend(self.pin.span(), self.hash.bits(), Some(from), depth).await?;
-        self.nearer = Some(seat);
+    pub(super) async fn descend(&mut self, from: SegmentRef, depth: u32) -> Result<(), IndexError> {
+        let segment_ref = self.table.descend(self.pin.span(), self.hash.bits(), Some(from), depth).await?;
+        self.nearer = Some(segment_ref);
         Ok(())
     }
 
     /// Adds READs of the key's buckets to a batch.
-    pub(super) fn read_parts(&self, batch: &mut Batch<'_>, seat: Seat) -> Parts {
+    pub(super) fn read_parts(&self, batch: &mut Batch<'_>, segment_ref: SegmentRef) -> Parts {
         let parts = self.table.shape().parts(self.mains);
-        parts.into_iter().map(|(from, len)| (seat.at.add(from), batch.read(seat.at.add(from), len))).collect()
+        parts
+            .into_iter()
+            .map(|(from, len)| (segment_ref.at.add(from), batch.read(segment_ref.at.add(from), len)))
+            .collect()
     }
     /// What those have brought.
-    pub(super) fn view(&self, seat: Seat, parts: Parts, done: &mut Done) -> View {
+    pub(super) fn view(&self, segment_ref: SegmentRef, parts: Parts, done: &mut Done) -> View {
         let parts = parts.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
-        View::new(self.table.shape(), seat.at, self.mains, parts)
+        View::new(self.table.shape(), segment_ref.at, self.mains, parts)
     }
 
     /// The first batch of a lookup.
-    async fn read(&mut self, seat: Seat, along: &mut Option<(RemotePtr, Buf)>) -> Result<View, IndexError> {
+    async fn read(
+        &mut self,
+        segment_ref: SegmentRef,
+        along: &mut Option<(RemotePtr, Buf)>,
+    ) -> Result<View, IndexError> {
         let mut batch = self.pin.span().batch();
         let guard = match std::mem::replace(&mut self.guarded, true) {
             false => self.table.directory().guard(&mut batch, self.pin.epoch()),
@@ -261,10 +272,10 @@ impl<'a> Op<'a> {
         if let Some((ptr, buf)) = along.take() {
             batch.write(ptr, buf);
         }
-        let parts = self.read_parts(&mut batch, seat);
+        let parts = self.read_parts(&mut batch, segment_ref);
         let mut done = batch.post().await?;
         self.table.directory().finish_guard(guard, &mut done)?;
-        Ok(self.view(seat, parts, &mut done))
+        Ok(self.view(segment_ref, parts, &mut done))
     }
 
     /// Slots of the key's fingerprint whose entries are at what `wanted` says, without those that are known to be others'.

@@ -1,11 +1,11 @@
 //! Many lookups at once: the buckets of all keys in one batch, then the blocks that may be theirs in another.
 //!
-//! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
 //! looked up independently of each other. A lookup that goes on alone begins with the buckets that were read for it, under its own
 //! pin.
 
 use super::Race;
-use super::lookup::{Aim, Looked, Op};
+use super::lookup::{LookupPurpose, LookupResult, Op};
 use super::slot::{Entry, State};
 use crate::extendible::directory::Guards;
 use crate::many::{self, Known, Wanted};
@@ -30,25 +30,25 @@ impl Race {
         let (mut batch, mut guards) = (first.span().batch(), Guards::default());
         let mut asked = Vec::with_capacity(ops.len());
         for op in &ops {
-            asked.push(op.table.find(op.hash.bits()).map(|seat| {
+            asked.push(op.table.find(op.hash.bits()).map(|segment_ref| {
                 guards.add(op.table.directory(), &mut batch, op.pin.epoch());
-                (seat, op.read_parts(&mut batch, seat))
+                (segment_ref, op.read_parts(&mut batch, segment_ref))
             }));
         }
         let mut done = batch.post().await?;
         guards.finish(&mut done)?;
         let mut wanted = Vec::new();
         for (key, (op, asked)) in ops.iter_mut().zip(asked).enumerate() {
-            let Some((seat, parts)) = asked else { continue };
+            let Some((segment_ref, parts)) = asked else { continue };
             op.guarded = true;
-            let view = op.view(seat, parts, &mut done);
+            let view = op.view(segment_ref, parts, &mut done);
             // An entry that is frozen says less than a live one. With more than one, the key is looked up alone if this block is
             // another's.
             let candidate = op.candidates(&view, |state| state == State::Live).into_iter().next();
             if let Some(entry) = candidate.and_then(|(_, word)| Entry::decode(word)) {
                 wanted.push(Wanted { key, ptr: entry.ptr, len: entry.block_len() });
             }
-            op.ready = Some((seat, view));
+            op.ready = Some((segment_ref, view));
         }
         drop(done);
         let mut answers: Vec<_> = keys.iter().map(|_| None).collect();
@@ -63,9 +63,9 @@ impl Race {
         });
         let alone = async |mut op: Op<'_>| {
             mark!("race many: alone");
-            Ok(match op.look(&mut None, Aim::Read).await? {
-                Looked::Hit(hit) => Some(Value::fetched(hit.buf, hit.value)),
-                Looked::Absent(_) => None,
+            Ok(match op.look(&mut None, LookupPurpose::Read).await? {
+                LookupResult::Hit(hit) => Some(Value::fetched(hit.buf, hit.value)),
+                LookupResult::Absent(_) => None,
             })
         };
         many::finish(known.collect(), alone, values).await

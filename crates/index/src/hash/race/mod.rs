@@ -21,7 +21,7 @@ mod insert;
 mod lookup;
 mod many;
 mod published;
-mod rescue;
+mod recovery;
 pub mod segment;
 pub mod slot;
 mod split;
@@ -34,16 +34,16 @@ use crate::extendible::layout::{self, MAX_DEPTH};
 use crate::faults::{Fault, planted};
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::kind::{Settings, expect_kind, index_tag, pool_index};
 use crate::marks::mark;
-use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, Session};
 use insert::Put;
-use lookup::{Aim, Hit, Looked, Op};
+use lookup::{Hit, LookupPurpose, LookupResult, Op};
 use serde::{Deserialize, Serialize};
 use slot::{EMPTY, Entry};
 use std::rc::Rc;
@@ -129,11 +129,11 @@ has_handle!(Race, Handle<Config, Table>);
 impl Race {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, config).await;
-        let undo = async |span: &Span, roots: &[RemotePtr], seal| {
+        let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
+        let undo = async |span: &Span, roots: &[RemotePtr], index_tag| {
             for root in roots {
                 let pin = session.pin(session.span(OpKind::Other))?;
-                let table = Table::open(&pin, *root, seal, config).await?;
+                let table = Table::open(&pin, *root, index_tag, config).await?;
                 drop(pin);
                 table.free(session, span).await?;
             }
@@ -148,7 +148,7 @@ impl Race {
         let pin = session.pin(session.span(OpKind::Other))?;
         let mut tables = Vec::new();
         for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
+            tables.push(Table::open(&pin, root, index_tag(session, info.uid), &config).await?);
         }
         drop(pin);
         Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
@@ -228,22 +228,22 @@ impl Op<'_> {
         along: &mut Option<(RemotePtr, Buf)>,
         (ptr, block_len): (RemotePtr, usize),
     ) -> Result<Wrote, IndexError> {
-        let aim = if mode == Mode::Update { Aim::Change } else { Aim::Add };
+        let aim = if mode == Mode::Update { LookupPurpose::Change } else { LookupPurpose::Add };
         loop {
             match self.look(along, aim).await? {
-                Looked::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
-                Looked::Hit(hit) => {
+                LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
+                LookupResult::Hit(hit) => {
                     let entry = Entry { state: slot::State::Live, fp: self.fp(), len: slot::units(block_len), ptr };
                     if self.replace(&hit, entry.encode()).await? {
                         return Ok(Wrote::Updated);
                     }
                 }
-                Looked::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
-                Looked::Absent(absence) => match self.put(absence, ptr, block_len).await? {
+                LookupResult::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
+                LookupResult::Absent(absence) => match self.put(absence, ptr, block_len).await? {
                     Put::Done => return Ok(Wrote::Inserted),
                     Put::Exists => return Ok(Wrote::Exists),
                     Put::Again => {}
-                    Put::Crowded(seat, depth) => Box::pin(self.split(seat, depth)).await?,
+                    Put::Crowded(segment_ref, depth) => Box::pin(self.split(segment_ref, depth)).await?,
                 },
             }
         }
@@ -264,13 +264,13 @@ impl Op<'_> {
     }
 }
 
-impl HashIndex for Race {
+impl PointIndex for Race {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
-        match op.look(&mut None, Aim::Read).await? {
-            Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
-            Looked::Absent(_) => Ok(None),
+        match op.look(&mut None, LookupPurpose::Read).await? {
+            LookupResult::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            LookupResult::Absent(_) => Ok(None),
         }
     }
 
@@ -294,10 +294,10 @@ impl HashIndex for Race {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         let removed = loop {
-            match op.look(&mut None, Aim::Change).await? {
-                Looked::Absent(_) => break Remove::Absent,
-                Looked::Hit(hit) if op.replace(&hit, EMPTY).await? => break Remove::Removed,
-                Looked::Hit(_) => {}
+            match op.look(&mut None, LookupPurpose::Change).await? {
+                LookupResult::Absent(_) => break Remove::Absent,
+                LookupResult::Hit(hit) if op.replace(&hit, EMPTY).await? => break Remove::Removed,
+                LookupResult::Hit(_) => {}
             }
         };
         drop(op);

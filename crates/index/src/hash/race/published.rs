@@ -6,7 +6,7 @@
 
 use super::insert::Put;
 use super::lookup::Op;
-use super::segment::{Seat, State, is_header, slots};
+use super::segment::{SegmentRef, State, is_header, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::split::Held;
 use crate::IndexError;
@@ -19,20 +19,25 @@ use farindex_pool::IntentCell;
 
 impl Op<'_> {
     /// CAS, then READ again: of several entries of the key the first one stays.
-    pub(super) async fn put_published(&mut self, seat: Seat, slot: RemotePtr, entry: Entry) -> Result<Put, IndexError> {
+    pub(super) async fn put_published(
+        &mut self,
+        segment_ref: SegmentRef,
+        slot: RemotePtr,
+        entry: Entry,
+    ) -> Result<Put, IndexError> {
         let mine = Entry { state: slot::State::Live, ..entry }.encode();
         if self.span().cas(slot, EMPTY, mine).await? != EMPTY {
             return Ok(Put::Again);
         }
         let mut batch = self.span().batch();
-        let parts = self.read_parts(&mut batch, seat);
+        let parts = self.read_parts(&mut batch, segment_ref);
         let mut done = batch.post().await?;
-        let view = self.view(seat, parts, &mut done);
+        let view = self.view(segment_ref, parts, &mut done);
         drop(done);
-        let state = State::open(seat.suffix, view.depth(seat.suffix));
+        let state = State::open(segment_ref.suffix, view.depth(segment_ref.suffix));
         if !state.holds(self.hash) && self.span().cas(slot, mine, EMPTY).await? == mine {
             // It came behind the split, which will not come by again.
-            self.descend(seat, state.depth()).await?;
+            self.descend(segment_ref, state.depth()).await?;
             return Ok(Put::Again);
         }
         let mut candidates = self.candidates(&view, |_| true);
@@ -64,22 +69,22 @@ impl Op<'_> {
     ) -> Result<(), IndexError> {
         let span = self.pin.span();
         let endpoint = span.endpoint();
-        let Held { seat, state, words } = held;
-        let child = Seat { suffix: state.child(), at: made };
-        let empty = self.table.shape().empty(State::open(child.suffix, state.depth() + 1), self.table.seal());
+        let Held { segment_ref, state, words } = held;
+        let child = SegmentRef { suffix: state.child(), at: made };
+        let empty = self.table.shape().empty(State::open(child.suffix, state.depth() + 1), self.table.index_tag());
         span.write(made, endpoint.buf_from_words(&empty)).await?;
         let word = Word::new(made, 0).unwrap_or_default();
         span.write(word_at, endpoint.buf_from_words(&[word.to_bits()])).await?;
         self.table.directory().published(child.suffix, word);
         for i in (0..words.len()).filter(|i| is_header(*i)) {
-            span.write(seat.at.add(i as u64 * 8), endpoint.buf_from_words(&[state.deeper().0])).await?;
+            span.write(segment_ref.at.add(i as u64 * 8), endpoint.buf_from_words(&[state.deeper().0])).await?;
         }
         for (i, _) in slots(&words) {
-            let at = seat.at.add(i as u64 * 8);
+            let at = segment_ref.at.add(i as u64 * 8);
             self.move_published(at, child, state.depth()).await?;
         }
         let mut batch = span.batch();
-        batch.cas(seat.at, state.lock().0, state.deeper().0);
+        batch.cas(segment_ref.at, state.lock().0, state.deeper().0);
         cell.clear(&mut batch);
         batch.post().await?;
         self.table.saw(state.depth() + 1);
@@ -88,7 +93,7 @@ impl Op<'_> {
     }
 
     /// Moves what is in a slot, if it belongs to the child.
-    async fn move_published(&self, at: RemotePtr, child: Seat, bit: u32) -> Result<(), IndexError> {
+    async fn move_published(&self, at: RemotePtr, child: SegmentRef, bit: u32) -> Result<(), IndexError> {
         let span = self.pin.span();
         loop {
             let word = span.read(at, 8).await?.words().first().copied().unwrap_or_default();
@@ -113,7 +118,12 @@ impl Op<'_> {
     }
 
     /// Puts a word into an empty slot of its key in the child; `None` if there is none.
-    async fn place_published(&self, child: Seat, hash: KeyHash, word: u64) -> Result<Option<RemotePtr>, IndexError> {
+    async fn place_published(
+        &self,
+        child: SegmentRef,
+        hash: KeyHash,
+        word: u64,
+    ) -> Result<Option<RemotePtr>, IndexError> {
         let span = self.pin.span();
         let shape = self.table.shape();
         let mains = shape.mains(hash);

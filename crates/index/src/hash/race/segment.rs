@@ -115,7 +115,7 @@ pub fn lock_of(segment: RemotePtr) -> Lock {
 
 /// A segment as the directory names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seat {
+pub struct SegmentRef {
     /// The suffix that it was born with.
     pub suffix: u64,
     /// Where it lies.
@@ -168,10 +168,10 @@ impl Shape {
         self.parts(self.mains(hash)).iter().any(|(from, len)| (*from..*from + *len as u64).contains(&at))
     }
     /// A segment without entries.
-    pub fn empty(self, state: State, seal: u64) -> Vec<u64> {
+    pub fn empty(self, state: State, index_tag: u64) -> Vec<u64> {
         let mut words = vec![EMPTY; self.bytes() / 8];
         words[0] = state.0;
-        words[SEAL] = seal;
+        words[SEAL] = index_tag;
         words[FIRST..].iter_mut().step_by(BUCKET_WORDS).for_each(|header| *header = state.unlock().0);
         words
     }
@@ -289,18 +289,18 @@ mod tests {
     #[test]
     fn the_emptier_main_bucket_comes_first_and_then_the_overflow_bucket() {
         let shape = Shape { groups: 2 };
-        let seat = RemotePtr::new(NodeId::new(0), 1 << 16);
+        let segment_ref = RemotePtr::new(NodeId::new(0), 1 << 16);
         let mut words = shape.empty(State::open(1, 1), 7);
         let take = |words: &[u64]| {
             let mains = [0, 3];
             let parts = shape.parts(mains).into_iter().map(|(from, len)| {
                 let endpoint = endpoint();
                 let first = from as usize / 8;
-                (seat.add(from), endpoint.buf_from_words(&words[first..first + len / 8]))
+                (segment_ref.add(from), endpoint.buf_from_words(&words[first..first + len / 8]))
             });
-            View::new(shape, seat, mains, parts.collect())
+            View::new(shape, segment_ref, mains, parts.collect())
         };
-        let word_of = |at: RemotePtr| ((at.offset() - seat.offset()) / 8) as usize;
+        let word_of = |at: RemotePtr| ((at.offset() - segment_ref.offset()) / 8) as usize;
         // Main 0 is bucket 0 of group 0, main 3 is bucket 2 of group 1.
         let first = |bucket: usize| FIRST + bucket * BUCKET_WORDS + 1;
         words[first(0)] = 1;

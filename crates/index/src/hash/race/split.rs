@@ -12,8 +12,8 @@
 //! What moves keeps its bucket and its slot, which do not depend on the segment: so there is room for all of it.
 
 use super::lookup::Op;
-use super::rescue::Rescue;
-use super::segment::{BUCKET_WORDS, FIRST, Seat, State, is_header, lock_of, slots};
+use super::recovery::Recovery;
+use super::segment::{BUCKET_WORDS, FIRST, SegmentRef, State, is_header, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header};
@@ -38,7 +38,7 @@ pub(super) mod steps {
 
 /// A segment that is held by whoever splits it.
 pub(super) struct Held {
-    pub seat: Seat,
+    pub segment_ref: SegmentRef,
     /// What its state was when it was open.
     pub state: State,
     /// Its words as they are known to be: slots that are frozen here stay so.
@@ -47,22 +47,22 @@ pub(super) struct Held {
 
 impl Op<'_> {
     /// Splits a segment whose headers show this depth, unless somebody else does.
-    pub(super) async fn split(&mut self, seat: Seat, depth: u32) -> Result<(), IndexError> {
+    pub(super) async fn split(&mut self, segment_ref: SegmentRef, depth: u32) -> Result<(), IndexError> {
         if depth >= self.table.max_depth() {
             return Err(IndexError::TooDeep { depth });
         }
-        if depth < self.table.birth(seat.suffix) {
-            let what = format!("no bucket of the segment of suffix {:#b} has a header of its own", seat.suffix);
-            return Err(PoolError::Corrupt { at: seat.at, what }.into());
+        if depth < self.table.birth(segment_ref.suffix) {
+            let what = format!("no bucket of the segment of suffix {:#b} has a header of its own", segment_ref.suffix);
+            return Err(PoolError::Corrupt { at: segment_ref.at, what }.into());
         }
-        let state = State::open(seat.suffix, depth);
+        let state = State::open(segment_ref.suffix, depth);
         let (session, span) = (self.pin.session(), self.pin.span());
         let Some(word_at) = self.table.directory().ensure(&self.pin, state.child()).await? else {
             return Err(IndexError::TooDeep { depth });
         };
         let bytes = self.table.shape().bytes() as u64;
-        let made = session.alloc_now(span, seat.at.node(), bytes).await?;
-        let cell = match session.intent_cell(seat.at.node()).await {
+        let made = session.alloc_now(span, segment_ref.at.node(), bytes).await?;
+        let cell = match session.intent_cell(segment_ref.at.node()).await {
             Ok(cell) => cell,
             Err(error) => {
                 session.discard(made, bytes);
@@ -71,10 +71,10 @@ impl Op<'_> {
         };
         let since = session.endpoint().now();
         let mut batch = span.batch();
-        let what = [steps::SPLIT, seat.suffix, u64::from(depth), 0];
-        cell.declare(&mut batch, &Intent { index: self.race.uid(), lock: lock_of(seat.at), what });
-        let lock = batch.cas(seat.at, state.0, state.lock().0);
-        let read = batch.read(seat.at, bytes as usize);
+        let what = [steps::SPLIT, segment_ref.suffix, u64::from(depth), 0];
+        cell.declare(&mut batch, &Intent { index: self.race.uid(), lock: lock_of(segment_ref.at), what });
+        let lock = batch.cas(segment_ref.at, state.0, state.lock().0);
+        let read = batch.read(segment_ref.at, bytes as usize);
         let mut done = batch.post().await?;
         if done.old(lock) != state.0 {
             mark!("race: split: lock lost");
@@ -84,11 +84,11 @@ impl Op<'_> {
             batch.post().await?;
             drop(cell);
             session.discard(made, bytes);
-            return self.wait_for(seat.at).await;
+            return self.wait_for(segment_ref.at).await;
         }
         let words = done.buf(read).words().to_vec();
         drop(done);
-        let mut held = Held { seat, state, words };
+        let mut held = Held { segment_ref, state, words };
         if self.race.published() {
             return self.split_published(held, made, word_at, cell).await;
         }
@@ -102,15 +102,15 @@ impl Op<'_> {
             // Only a failed verb leaves it open what holds (N7).
             Err(error @ IndexError::Fabric(_)) => Err(error),
             Err(error) => {
-                self.rescue().undo(&held.seat, held.state.lock(), Some(&cell)).await?;
+                self.recovery().undo(&held.segment_ref, held.state.lock(), Some(&cell)).await?;
                 session.discard(made, bytes);
                 Err(error)
             }
         }
     }
 
-    pub(super) fn rescue(&self) -> Rescue<'_> {
-        Rescue { index: self.race.uid(), table: self.table, pin: &self.pin }
+    pub(super) fn recovery(&self) -> Recovery<'_> {
+        Recovery { index: self.race.uid(), table: self.table, pin: &self.pin }
     }
 
     /// Step 2: every entry that moves is frozen, and nothing is tentative that may become live.
@@ -128,7 +128,7 @@ impl Op<'_> {
                         continue;
                     }
                     let what = format!("a slot holds {word:#018x}");
-                    return Err(PoolError::Corrupt { at: held.seat.at.add(i as u64 * 8), what }.into());
+                    return Err(PoolError::Corrupt { at: held.segment_ref.at.add(i as u64 * 8), what }.into());
                 };
                 let moves = hashes.get(&entry.ptr).is_some_and(|hash| hash.bits() >> bit & 1 == 1);
                 match entry.state {
@@ -171,7 +171,7 @@ impl Op<'_> {
         let mut failed = Vec::new();
         for part in changes.chunks(PART) {
             let mut batch = self.pin.span().batch();
-            let at = |i: usize| held.seat.at.add(i as u64 * 8);
+            let at = |i: usize| held.segment_ref.at.add(i as u64 * 8);
             let tickets: Vec<_> = part.iter().map(|(i, to)| batch.cas(at(*i), held.words[*i], *to)).collect();
             let mut done = batch.post().await?;
             for (&(i, to), ticket) in part.iter().zip(tickets) {
@@ -190,7 +190,7 @@ impl Op<'_> {
     /// The new segment: what is frozen, at the same place, live.
     fn child_of(&self, held: &Held) -> Buf {
         let state = State::open(held.state.child(), held.state.depth() + 1);
-        let mut words = self.table.shape().empty(state, self.table.seal());
+        let mut words = self.table.shape().empty(state, self.table.index_tag());
         for (i, word) in slots(&held.words) {
             if Entry::decode(word).is_some_and(|entry| entry.state == slot::State::Frozen) {
                 words[i] = slot::turned(word, slot::State::Live);
@@ -217,15 +217,15 @@ impl Op<'_> {
             let mut batch = span.batch();
             batch.write_words(word_at, &[word.to_bits()]);
             for i in (0..held.words.len()).filter(|i| is_header(*i)) {
-                batch.write_words(held.seat.at.add(i as u64 * 8), &[held.state.deeper().0]);
+                batch.write_words(held.segment_ref.at.add(i as u64 * 8), &[held.state.deeper().0]);
             }
             batch.post().await?;
         }
         let mut batch = span.batch();
         batch.write(made, self.child_of(held));
-        batch.cas(held.seat.at, held.state.lock().0, held.state.close().0);
+        batch.cas(held.segment_ref.at, held.state.lock().0, held.state.close().0);
         batch.post().await?;
-        self.rescue().finish(held, Some((word_at, word)), Some(&cell)).await?;
+        self.recovery().finish(held, Some((word_at, word)), Some(&cell)).await?;
         self.table.directory().published(child, word);
         self.table.saw(held.state.depth() + 1);
         mark!("race: split");
@@ -253,5 +253,5 @@ pub(super) fn endings(held: &Held) -> Vec<(RemotePtr, Vec<u64>)> {
             None => runs.push((i, vec![new])),
         }
     }
-    runs.into_iter().map(|(first, run)| (held.seat.at.add(first as u64 * 8), run)).collect()
+    runs.into_iter().map(|(first, run)| (held.segment_ref.at.add(first as u64 * 8), run)).collect()
 }

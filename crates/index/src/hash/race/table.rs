@@ -3,7 +3,7 @@
 //! Invariants: those of the [directory](crate::extendible); all segments lie on the node of the root.
 
 use super::Config;
-use super::segment::{Seat, Shape, State};
+use super::segment::{SegmentRef, Shape, State};
 use crate::IndexError;
 use crate::audit::Damage;
 use crate::extendible::directory::Directory;
@@ -19,7 +19,7 @@ const CACHE: u64 = 256 << 20;
 /// A table, as one worker sees it.
 pub struct Table {
     directory: Directory,
-    seal: u64,
+    index_tag: u64,
     shape: Shape,
     max_depth: u32,
     /// The deepest segment met.
@@ -33,7 +33,7 @@ impl Table {
         session: &Session,
         span: &Span,
         node: NodeId,
-        seal: u64,
+        index_tag: u64,
         config: &Config,
     ) -> Result<RemotePtr, IndexError> {
         let shape = Shape { groups: config.groups };
@@ -43,11 +43,11 @@ impl Table {
             for suffix in 0..1 << depth {
                 let at = session.alloc(span, node, shape.bytes() as u64).await?;
                 first.push(at);
-                let words = shape.empty(State::open(suffix, depth), seal);
+                let words = shape.empty(State::open(suffix, depth), index_tag);
                 span.write(at, session.endpoint().buf_from_words(&words)).await?;
             }
             let entries: Vec<_> = first.iter().filter_map(|at| Entry::new(*at, 0)).collect();
-            Directory::create(session, span, node, seal, DirectoryShape { initial_depth: depth }, &entries).await
+            Directory::create(session, span, node, index_tag, DirectoryShape { initial_depth: depth }, &entries).await
         };
         let made = made.await;
         if made.is_err() {
@@ -59,11 +59,23 @@ impl Table {
     }
 
     /// Opens the table with this root, for an operation that is pinned.
-    pub(super) async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
-        let directory = Directory::open(pin, root, seal, CACHE).await?;
+    pub(super) async fn open(
+        pin: &Pin<'_>,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<Self, IndexError> {
+        let directory = Directory::open(pin, root, index_tag, CACHE).await?;
         let shape = Shape { groups: config.groups };
         let deepest = Cell::new(config.initial_depth as u32);
-        Ok(Table { directory, seal, shape, max_depth: config.max_depth as u32, deepest, growth: Growth::default() })
+        Ok(Table {
+            directory,
+            index_tag,
+            shape,
+            max_depth: config.max_depth as u32,
+            deepest,
+            growth: Growth::default(),
+        })
     }
 
     /// Its directory.
@@ -75,8 +87,8 @@ impl Table {
         self.shape
     }
     /// What all of its segments bear.
-    pub(super) fn seal(&self) -> u64 {
-        self.seal
+    pub(super) fn index_tag(&self) -> u64 {
+        self.index_tag
     }
     /// Depth at which a segment is not split any more.
     pub(super) fn max_depth(&self) -> u32 {
@@ -102,8 +114,8 @@ impl Table {
     }
 
     /// The segment that the copy has for a hash.
-    pub(super) fn find(&self, hash: u64) -> Option<Seat> {
-        self.directory.find(hash).map(|(suffix, entry)| Seat { suffix, at: entry.at() })
+    pub(super) fn find(&self, hash: u64) -> Option<SegmentRef> {
+        self.directory.find(hash).map(|(suffix, entry)| SegmentRef { suffix, at: entry.at() })
     }
 
     /// The segment of a hash that was split off from `from`, whose depth is at least `depth` bits; or with `from` of `None` its first
@@ -112,14 +124,14 @@ impl Table {
         &self,
         span: &Span,
         hash: u64,
-        from: Option<Seat>,
+        from: Option<SegmentRef>,
         depth: u32,
-    ) -> Result<Seat, IndexError> {
-        let above = from.map_or(0, |seat| self.birth(seat.suffix));
+    ) -> Result<SegmentRef, IndexError> {
+        let above = from.map_or(0, |segment_ref| self.birth(segment_ref.suffix));
         match self.directory.look_up(span, hash, above, depth).await? {
-            Some((suffix, entry)) => Ok(Seat { suffix, at: entry.at() }),
+            Some((suffix, entry)) => Ok(SegmentRef { suffix, at: entry.at() }),
             None => {
-                let at = from.map_or(self.directory.root(), |seat| seat.at);
+                let at = from.map_or(self.directory.root(), |segment_ref| segment_ref.at);
                 let what = format!("the directory names no segment of depth {depth} for a hash that has one");
                 Err(PoolError::Corrupt { at, what }.into())
             }
@@ -127,9 +139,9 @@ impl Table {
     }
 
     /// The child that the split of a segment of this depth makes, if the directory names it.
-    pub(super) async fn child(&self, span: &Span, state: State) -> Result<Option<Seat>, IndexError> {
+    pub(super) async fn child(&self, span: &Span, state: State) -> Result<Option<SegmentRef>, IndexError> {
         let found = self.directory.look_up(span, state.child(), state.depth(), state.depth() + 1).await?;
-        Ok(found.map(|(suffix, entry)| Seat { suffix, at: entry.at() }))
+        Ok(found.map(|(suffix, entry)| SegmentRef { suffix, at: entry.at() }))
     }
 
     /// Depth at which the segment of a suffix came to be.

@@ -5,8 +5,8 @@
 //! pinned on its own, so that a long walk holds up nobody's memory.
 
 use super::Race;
-use super::rescue::Rescue;
-use super::segment::{FIRST, SEAL, Seat, State, bucket_of, is_header, is_overflow, lock_of, slots};
+use super::recovery::Recovery;
+use super::segment::{FIRST, SEAL, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
@@ -14,11 +14,13 @@ use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Entry as Word;
 use crate::extendible::directory::Directory;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::upkeep::{Block, astray, bear, fetch_blocks, find_twins, outlast};
+use crate::maintenance::{
+    Block, astray, fetch_blocks, find_duplicate_keys, wait_for_grace_period, wait_for_lock_holder,
+};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, Vigil};
+use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::collections::BTreeSet;
 
 /// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of directories.
@@ -28,20 +30,20 @@ const FIGURES: [&str; 6] = ["segments", "slots", "main_entries", "overflow_entri
 const STEP: usize = 64;
 
 /// A segment as a walk has read it.
-struct Met {
-    seat: Seat,
+struct VisitedEntry {
+    segment_ref: SegmentRef,
     state: State,
     words: Vec<u64>,
 }
 
-impl Met {
+impl VisitedEntry {
     fn slot(&self, word: usize) -> RemotePtr {
-        self.seat.at.add(word as u64 * 8)
+        self.segment_ref.at.add(word as u64 * 8)
     }
     /// A slot, for people.
     fn place(&self, word: usize) -> String {
         let (bucket, slot) = bucket_of(word);
-        format!("slot {slot} of bucket {bucket} of the segment of suffix {:#b}", self.seat.suffix)
+        format!("slot {slot} of bucket {bucket} of the segment of suffix {:#b}", self.segment_ref.suffix)
     }
     fn entries(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
         slots(&self.words).filter_map(|(i, word)| Entry::decode(word).map(|entry| (i, entry)))
@@ -52,13 +54,13 @@ impl Met {
 async fn read_segment(
     pin: &Pin<'_>,
     table: &Table,
-    seat: Seat,
+    segment_ref: SegmentRef,
     of: Walked,
     damaged: OnDamage<'_>,
-) -> Result<Option<Met>, IndexError> {
-    let place = format!("the segment of suffix {:#b}", seat.suffix);
-    if let Some(what) = astray(pin.session().pool(), seat.at, table.shape().bytes() as u64) {
-        damaged(Damage { at: seat.at, what: format!("the directory's word for {place} points to {what}") })?;
+) -> Result<Option<VisitedEntry>, IndexError> {
+    let place = format!("the segment of suffix {:#b}", segment_ref.suffix);
+    if let Some(what) = astray(pin.session().pool(), segment_ref.at, table.shape().bytes() as u64) {
+        damaged(Damage { at: segment_ref.at, what: format!("the directory's word for {place} points to {what}") })?;
         return Ok(None);
     }
     let mut batch = pin.span().batch();
@@ -66,16 +68,16 @@ async fn read_segment(
         Walked::Open => table.directory().guard(&mut batch, pin.epoch()),
         Walked::Dropped => None,
     };
-    let words = batch.read(seat.at, table.shape().bytes());
-    let state = batch.read(seat.at, 8);
+    let words = batch.read(segment_ref.at, table.shape().bytes());
+    let state = batch.read(segment_ref.at, 8);
     let mut done = batch.post().await?;
     table.directory().finish_guard(guard, &mut done)?;
     let words = done.buf(words).words().to_vec();
     let mut state = State(done.buf(state).words().first().copied().unwrap_or_default());
     drop(done);
-    let born = table.birth(seat.suffix);
-    let of_suffix = |state: State| state.suffix() == seat.suffix && (born..=MAX_DEPTH).contains(&state.depth());
-    if !of_suffix(state) || words.get(SEAL) != Some(&table.seal()) {
+    let born = table.birth(segment_ref.suffix);
+    let of_suffix = |state: State| state.suffix() == segment_ref.suffix && (born..=MAX_DEPTH).contains(&state.depth());
+    if !of_suffix(state) || words.get(SEAL) != Some(&table.index_tag()) {
         // Each bucket's header says the suffix and the depth as well.
         let headers = words.iter().enumerate().filter(|(i, _)| is_header(*i)).map(|(_, word)| State(*word));
         let (own, all) =
@@ -84,16 +86,16 @@ async fn read_segment(
         let deepest = deepest.filter(|_| own * 2 > all);
         let what = format!("{place} bears another's state or seal");
         let lost = if deepest.is_none() { ", and its entries are lost" } else { "" };
-        damaged(Damage { at: seat.at, what: format!("{what}{lost}") })?;
+        damaged(Damage { at: segment_ref.at, what: format!("{what}{lost}") })?;
         let Some(depth) = deepest else { return Ok(None) };
-        state = State::open(seat.suffix, depth);
+        state = State::open(segment_ref.suffix, depth);
         // Frozen entries are in a child by then, if the directory names one.
         if matches!(table.child(pin.span(), state).await, Ok(Some(_))) {
             state = state.close();
         }
     }
     table.saw(state.depth());
-    Ok(Some(Met { seat, state, words }))
+    Ok(Some(VisitedEntry { segment_ref, state, words }))
 }
 
 /// What is walked.
@@ -110,7 +112,7 @@ struct Walk<'a> {
     table: &'a Table,
     of: Walked,
     known: BTreeSet<u64>,
-    left: Vec<Seat>,
+    left: Vec<SegmentRef>,
 }
 
 impl<'a> Walk<'a> {
@@ -118,7 +120,7 @@ impl<'a> Walk<'a> {
         let mut walk = Walk { table, of, known: BTreeSet::new(), left: Vec::new() };
         let note = async |suffix, entry: Word| {
             walk.known.insert(suffix);
-            walk.left.push(Seat { suffix, at: entry.at() });
+            walk.left.push(SegmentRef { suffix, at: entry.at() });
             Ok(())
         };
         table.directory().walk(pin.session().pool(), pin.span(), note, damaged).await?;
@@ -130,12 +132,12 @@ impl<'a> Walk<'a> {
     }
 
     /// The next segment; notes children of it that have come since the directory was read.
-    async fn next(&mut self, pin: &Pin<'_>, damaged: OnDamage<'_>) -> Result<Option<Met>, IndexError> {
-        while let Some(seat) = self.left.pop() {
-            let Some(met) = read_segment(pin, self.table, seat, self.of, damaged).await? else { continue };
-            for bit in self.table.birth(seat.suffix)..=met.state.depth() {
-                let born = State::open(seat.suffix, bit);
-                let due = bit < met.state.depth() || met.state.closing();
+    async fn next(&mut self, pin: &Pin<'_>, damaged: OnDamage<'_>) -> Result<Option<VisitedEntry>, IndexError> {
+        while let Some(segment_ref) = self.left.pop() {
+            let Some(visited) = read_segment(pin, self.table, segment_ref, self.of, damaged).await? else { continue };
+            for bit in self.table.birth(segment_ref.suffix)..=visited.state.depth() {
+                let born = State::open(segment_ref.suffix, bit);
+                let due = bit < visited.state.depth() || visited.state.closing();
                 if !due || self.known.contains(&born.child()) {
                     continue;
                 }
@@ -145,28 +147,28 @@ impl<'a> Walk<'a> {
                         self.left.push(child);
                     }
                     // X3: the words of all children up to a depth that was read can be read.
-                    Ok(None) if bit < met.state.depth() => damaged(lost_segment(self.table, born.child()))?,
+                    Ok(None) if bit < visited.state.depth() => damaged(lost_segment(self.table, born.child()))?,
                     Ok(None) => {}
                     Err(error) => {
-                        let lost = Damage::of(error, seat.at)?;
+                        let lost = Damage::of(error, segment_ref.at)?;
                         damaged(lost.within(format_args!("the directory's word for suffix {:#b}", born.child())))?;
                     }
                 }
             }
-            return Ok(Some(met));
+            return Ok(Some(visited));
         }
         Ok(None)
     }
 
     /// Is what is frozen in this segment in its child as well, which the walk comes to?
-    fn has_moved(&self, met: &Met) -> bool {
-        met.state.closing() && self.known.contains(&met.state.child())
+    fn has_moved(&self, visited: &VisitedEntry) -> bool {
+        visited.state.closing() && self.known.contains(&visited.state.child())
     }
 
     /// Entries that no other segment has, or will have: those that are being moved, once.
-    fn entries<'m>(&self, met: &'m Met) -> impl Iterator<Item = (usize, Entry)> + use<'m> {
-        let moved = self.has_moved(met);
-        met.entries().filter(move |(_, entry)| !(moved && entry.state == slot::State::Frozen))
+    fn entries<'m>(&self, visited: &'m VisitedEntry) -> impl Iterator<Item = (usize, Entry)> + use<'m> {
+        let moved = self.has_moved(visited);
+        visited.entries().filter(move |(_, entry)| !(moved && entry.state == slot::State::Frozen))
     }
 }
 
@@ -197,8 +199,8 @@ impl Race {
             let mut walk = self.walk(table, damaged).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(met) = walk.next(&pin, damaged).await? else { break };
-                let found = pairs(&pin, &walk, &met, damaged).await?;
+                let Some(visited) = walk.next(&pin, damaged).await? else { break };
+                let found = pairs(&pin, &walk, &visited, damaged).await?;
                 drop(pin);
                 for pair in found {
                     let key = pair.key().to_vec();
@@ -231,23 +233,24 @@ impl Race {
             let mut walk = self.walk(table, &mut |damage| note(&mut problems, damage)).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(met) = walk.next(&pin, &mut |damage| note(&mut problems, damage)).await? else { break };
-                depth = depth.max(u64::from(met.state.depth()));
+                let Some(visited) = walk.next(&pin, &mut |damage| note(&mut problems, damage)).await? else { break };
+                depth = depth.max(u64::from(visited.state.depth()));
                 let bytes = table.shape().bytes() as u64;
-                audit.reach(met.seat.at, bytes, "a segment");
+                audit.reach(visited.segment_ref.at, bytes, "a segment");
                 report.index_bytes += bytes;
                 report.count("segments", 1);
                 report.count("slots", table.shape().slots());
                 if alone {
-                    unfinished(&met, &mut problems);
+                    unfinished(&visited, &mut problems);
                 }
-                self.audit_entries(&pin, table, &walk, &met, audit, &mut report, &mut problems, &mut hashes).await?;
+                self.audit_entries(&pin, table, &walk, &visited, audit, &mut report, &mut problems, &mut hashes)
+                    .await?;
             }
         }
         report.count("depth", depth);
         report.resizes = depth.saturating_sub(self.config.initial_depth);
         if alone {
-            find_twins(&self.session, hashes, &mut problems).await?;
+            find_duplicate_keys(&self.session, hashes, &mut problems).await?;
         }
         report.problems = problems.into_vec();
         Ok(report)
@@ -259,26 +262,26 @@ impl Race {
         pin: &Pin<'_>,
         table: &Table,
         walk: &Walk<'_>,
-        met: &Met,
+        visited: &VisitedEntry,
         audit: &mut Audit,
         report: &mut IndexAudit,
         problems: &mut Problems,
         hashes: &mut Vec<(u64, RemotePtr)>,
     ) -> Result<(), IndexError> {
-        for (i, word) in slots(&met.words).filter(|(_, word)| !slot::is_sound(*word)) {
-            problems.add(format!("the slot at {} holds {word:#018x}", met.slot(i)));
+        for (i, word) in slots(&visited.words).filter(|(_, word)| !slot::is_sound(*word)) {
+            problems.add(format!("the slot at {} holds {word:#018x}", visited.slot(i)));
         }
-        let entries = walk.entries(met).filter(|(_, entry)| entry.state != slot::State::Tentative);
+        let entries = walk.entries(visited).filter(|(_, entry)| entry.state != slot::State::Tentative);
         let entries: Vec<_> = entries.collect();
         for part in entries.chunks(STEP) {
             let blocks: Vec<_> = part.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
             let blocks = fetch_blocks(pin.span(), &blocks).await?;
             for ((i, entry), block) in part.iter().zip(blocks) {
-                let (at, ptr) = (met.slot(*i), entry.ptr);
+                let (at, ptr) = (visited.slot(*i), entry.ptr);
                 let header = match block {
                     Ok(block) => block.header,
                     Err(what) => {
-                        problems.add(format!("{} at {at} points to {what}", met.place(*i)));
+                        problems.add(format!("{} at {at} points to {what}", visited.place(*i)));
                         continue;
                     }
                 };
@@ -286,7 +289,7 @@ impl Race {
                 if entry.fp != slot::fingerprint(header.hash) || entry.len != slot::units(len) {
                     problems.add(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
                 }
-                if !met.state.holds(header.hash) || !table.shape().fits(header.hash, *i) {
+                if !visited.state.holds(header.hash) || !table.shape().fits(header.hash, *i) {
                     problems.add(format!("the entry at {at} lies where no lookup comes by"));
                 }
                 if let Some(what) = Audit::dangling(&self.session, pin.span(), ptr, len as u64).await? {
@@ -304,55 +307,61 @@ impl Race {
 
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
     /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
-    pub async fn mend(&self) -> Result<u64, IndexError> {
+    pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let maintenance = || session.pin(session.span(OpKind::Maintenance));
-        let mut mended = 0;
+        let mut recovered = 0;
         for table in &self.tables {
             let mut walk = self.walk(table, &mut Damage::fail).await?;
             loop {
                 let pin = maintenance()?;
-                let Some(mut met) = walk.next(&pin, &mut Damage::fail).await? else { break };
+                let Some(mut visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
                 drop(pin);
-                let mut vigil = Vigil::default();
-                while met.state.locked() {
+                let mut lock_timeout = LockTimeout::default();
+                while visited.state.locked() {
                     let pin = maintenance()?;
-                    let rescue = Rescue { index: self.uid, table, pin: &pin };
-                    let busy = rescue.look_after(met.seat.at).await?;
-                    mended += u64::from(busy.is_none());
-                    let again = read_segment(&pin, table, met.seat, Walked::Open, &mut Damage::fail).await?;
+                    let recovery = Recovery { index: self.uid, table, pin: &pin };
+                    let busy = recovery.try_recover_lock(visited.segment_ref.at).await?;
+                    recovered += u64::from(busy.is_none());
+                    let again = read_segment(&pin, table, visited.segment_ref, Walked::Open, &mut Damage::fail).await?;
                     drop(pin);
                     let Some(again) = again else { break };
-                    met = again;
-                    if met.state.locked() {
-                        bear(session, &mut vigil, lock_of(met.seat.at).at, busy.unwrap_or(0)).await?;
+                    visited = again;
+                    if visited.state.locked() {
+                        wait_for_lock_holder(
+                            session,
+                            &mut lock_timeout,
+                            lock_of(visited.segment_ref.at).at,
+                            busy.unwrap_or(0),
+                        )
+                        .await?;
                     }
                 }
                 // An insert of the living that is hit by this begins again.
                 let pin = maintenance()?;
-                for (i, entry) in met.entries().filter(|(_, entry)| entry.state == slot::State::Tentative) {
+                for (i, entry) in visited.entries().filter(|(_, entry)| entry.state == slot::State::Tentative) {
                     let word = entry.encode();
-                    mended += u64::from(pin.span().cas(met.slot(i), word, EMPTY).await? == word);
+                    recovered += u64::from(pin.span().cas(visited.slot(i), word, EMPTY).await? == word);
                 }
             }
         }
-        Ok(mended)
+        Ok(recovered)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
     pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
         let session = &self.session;
         for table in &self.tables {
-            Directory::mark_dropped(span, table.directory().root(), table.seal()).await?;
+            Directory::mark_dropped(span, table.directory().root(), table.index_tag()).await?;
         }
-        outlast(session, span, &info.name).await?;
+        wait_for_grace_period(session, span, &info.name).await?;
         for table in &self.tables {
             let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(met) = walk.next(&pin, &mut Damage::fail).await? else { break };
+                let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
                 // What is tentative belongs to nobody by now.
-                let blocks: Vec<_> = walk.entries(&met).map(|(_, entry)| entry.ptr).collect();
+                let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
                 for part in blocks.chunks(STEP) {
                     let mut batch = pin.span().batch();
                     let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
@@ -373,20 +382,25 @@ impl Race {
 }
 
 /// The pairs of a segment. An entry of a hash that has left the segment since its slot was read is met in a child.
-async fn pairs(pin: &Pin<'_>, walk: &Walk<'_>, met: &Met, damaged: OnDamage<'_>) -> Result<Vec<Block>, IndexError> {
-    let (table, suffix) = (walk.table, met.seat.suffix);
+async fn pairs(
+    pin: &Pin<'_>,
+    walk: &Walk<'_>,
+    visited: &VisitedEntry,
+    damaged: OnDamage<'_>,
+) -> Result<Vec<Block>, IndexError> {
+    let (table, suffix) = (walk.table, visited.segment_ref.suffix);
     let first = State::open(suffix, table.birth(suffix));
-    for (i, word) in met.words.iter().enumerate().skip(FIRST) {
+    for (i, word) in visited.words.iter().enumerate().skip(FIRST) {
         let header = State(*word);
         if is_header(i) && (header.suffix() != suffix || header.depth() < first.depth()) {
             let what =
                 format!("bucket {} of the segment of suffix {suffix:#b} has the header {word:#x}", bucket_of(i).0);
-            damaged(Damage { at: met.slot(i), what: format!("{what}: some of its slots may be lost") })?;
+            damaged(Damage { at: visited.slot(i), what: format!("{what}: some of its slots may be lost") })?;
         } else if !is_header(i) && !slot::is_sound(*word) {
-            damaged(Damage { at: met.slot(i), what: format!("{} holds {word:#018x}", met.place(i)) })?;
+            damaged(Damage { at: visited.slot(i), what: format!("{} holds {word:#018x}", visited.place(i)) })?;
         }
     }
-    let entries = walk.entries(met).filter(|(_, entry)| entry.state != slot::State::Tentative);
+    let entries = walk.entries(visited).filter(|(_, entry)| entry.state != slot::State::Tentative);
     let entries: Vec<_> = entries.collect();
     let mut found = Vec::new();
     for part in entries.chunks(STEP) {
@@ -397,14 +411,14 @@ async fn pairs(pin: &Pin<'_>, walk: &Walk<'_>, met: &Met, damaged: OnDamage<'_>)
                     let hash = block.header.hash;
                     let own = entry.fp == slot::fingerprint(hash) && table.shape().fits(hash, *i);
                     if own && first.holds(hash) {
-                        found.extend(met.state.holds(hash).then_some(block));
+                        found.extend(visited.state.holds(hash).then_some(block));
                         continue;
                     }
                     format!("{}, where the block of another slot lies", entry.ptr)
                 }
                 Err(what) => what,
             };
-            damaged(Damage { at: met.slot(*i), what: format!("{} points to {what}", met.place(*i)) })?;
+            damaged(Damage { at: visited.slot(*i), what: format!("{} points to {what}", visited.place(*i)) })?;
         }
     }
     Ok(found)
@@ -423,24 +437,24 @@ fn note(problems: &mut Problems, damage: Damage) -> Result<(), IndexError> {
 }
 
 /// What must not be there when nobody is at work.
-fn unfinished(met: &Met, problems: &mut Problems) {
-    let at = met.seat.at;
-    if met.state.locked() {
+fn unfinished(visited: &VisitedEntry, problems: &mut Problems) {
+    let at = visited.segment_ref.at;
+    if visited.state.locked() {
         problems.add(format!("the segment at {at} is locked, and no client is there to release it"));
     }
-    for (i, entry) in met.entries() {
+    for (i, entry) in visited.entries() {
         match entry.state {
             slot::State::Tentative => {
-                problems.add(format!("the slot at {} belongs to an insert that nobody finishes", met.slot(i)));
+                problems.add(format!("the slot at {} belongs to an insert that nobody finishes", visited.slot(i)));
             }
             slot::State::Frozen => {
-                problems.add(format!("the slot at {} belongs to a split that nobody finishes", met.slot(i)));
+                problems.add(format!("the slot at {} belongs to a split that nobody finishes", visited.slot(i)));
             }
             slot::State::Live => {}
         }
     }
-    let headers = met.words.iter().enumerate().filter(|(i, _)| is_header(*i));
-    let wrong = headers.filter(|(_, header)| !met.state.locked() && **header != met.state.0).count();
+    let headers = visited.words.iter().enumerate().filter(|(i, _)| is_header(*i));
+    let wrong = headers.filter(|(_, header)| !visited.state.locked() && **header != visited.state.0).count();
     if wrong > 0 {
         problems.add(format!("{wrong} headers of the segment at {at} are not what its state says"));
     }

@@ -1,6 +1,6 @@
 //! Many lookups at once: filters, ranges and next slots of all keys in one batch, then the blocks that may be theirs in another.
 //!
-//! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
 //! looked up independently of each other. A key that may be in its CurSegment, or whose segment this compute node did not know
 //! well enough, is looked up further alone, under its own pin, and from what was read for it.
 

@@ -27,7 +27,7 @@ pub mod main_segment;
 mod many;
 mod merge;
 mod probe;
-mod rescue;
+mod recovery;
 pub mod views;
 mod walk;
 
@@ -36,8 +36,8 @@ use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
 use crate::growth::Growth;
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, pool_index, seal};
-use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
@@ -235,9 +235,9 @@ impl SepHash {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
         let made = RefCell::new(Made::new());
-        let make = async |span: &Span, node, seal| {
+        let make = async |span: &Span, node, index_tag| {
             let mut here = Made::new();
-            let root = Self::create_on(session, span, node, seal, config, &mut here).await;
+            let root = Self::create_on(session, span, node, index_tag, config, &mut here).await;
             made.borrow_mut().extend(here);
             root
         };
@@ -254,7 +254,7 @@ impl SepHash {
         session: &Session,
         span: &Span,
         node: NodeId,
-        seal: u64,
+        index_tag: u64,
         config: &Config,
         made: &mut Made,
     ) -> Result<RemotePtr, IndexError> {
@@ -268,10 +268,10 @@ impl SepHash {
             span.write(at, empty_segment(session, geometry, control, RemotePtr::NULL, 0)).await?;
             first.push(Word::new(at, 0).unwrap_or_default());
         }
-        let root = Directory::create(session, span, node, seal, shape, &first).await?;
+        let root = Directory::create(session, span, node, index_tag, shape, &first).await?;
         made.push((root, crate::extendible::layout::ROOT_LEN as u64));
         let pin = session.pin(session.span(OpKind::Other))?;
-        let directory = Directory::open(&pin, root, seal, 0).await?;
+        let directory = Directory::open(&pin, root, index_tag, 0).await?;
         made.extend(directory.address(0).map(|chunk| (chunk, shape.words_of(0) * 8)));
         Ok(root)
     }
@@ -282,14 +282,15 @@ impl SepHash {
         let pin = session.pin(session.span(OpKind::Other))?;
         let nodes = session.pool().nodes();
         let roots = handle::roots(session, pin.span(), info).await?;
-        let seal = seal(session, info.uid);
+        let index_tag = index_tag(session, info.uid);
         // A quarter for the directory: its words are 8 bytes for each segment, FPTables about 80.
         let bound = config.cache_mib << 20;
         let geometry = Geometry::of(config.cur_bytes);
         let mut tables = Vec::new();
         for (root, node) in roots.into_iter().zip(nodes) {
-            let directory = Directory::open(&pin, root, seal, bound / 4).await?;
-            let views = session.client().share(root.to_bits() ^ seal, || Views::new(bound / 4 * 3, geometry.slots));
+            let directory = Directory::open(&pin, root, index_tag, bound / 4).await?;
+            let views =
+                session.client().share(root.to_bits() ^ index_tag, || Views::new(bound / 4 * 3, geometry.slots));
             tables.push(Table { directory, views, node, growth: Growth::default(), predictions: Cell::default() });
         }
         drop(pin);
@@ -452,7 +453,7 @@ fn empty_segment(
     buf
 }
 
-impl HashIndex for SepHash {
+impl PointIndex for SepHash {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let hash = self.hash(key);
@@ -476,13 +477,13 @@ impl HashIndex for SepHash {
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         if self.config.told {
-            return self.upsert_told(key, value).await;
+            return self.upsert_with_outcome(key, value).await;
         }
         self.write(OpKind::Upsert, Mode::Blind, key, value).await?;
         Ok(Upsert::Written)
     }
 
-    async fn upsert_told(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         let wrote = self.write(OpKind::Upsert, Mode::Upsert, key, value).await?;
         Ok(if wrote.present { Upsert::Updated } else { Upsert::Inserted })
     }

@@ -128,7 +128,7 @@ pub(super) struct Op<'a> {
     pub(super) key: &'a [u8],
     pub(super) backoff: Backoff,
     /// Generation and count of the landing that was waited for last.
-    met: Option<(u64, usize)>,
+    visited: Option<(u64, usize)>,
     /// What was stuck when the pin before this one was let go.
     pub(super) stuck: Option<Stuck>,
     /// Why there was no room.
@@ -146,7 +146,7 @@ impl<'a> Op<'a> {
         key: &'a [u8],
         stuck: Option<Stuck>,
     ) -> Self {
-        Op { index, table, pin, hash, key, backoff: Backoff::default(), met: None, stuck, full: None, range: None }
+        Op { index, table, pin, hash, key, backoff: Backoff::default(), visited: None, stuck, full: None, range: None }
     }
 
     pub(super) fn span(&self) -> &Span {
@@ -397,7 +397,7 @@ impl<'a> Op<'a> {
         let epoch = self.pin.epoch();
         // As long as others get on, none of them has to be waited for any longer than the first.
         let progress = (generation, count);
-        if count != usize::MAX && self.met.replace(progress).is_some_and(|met| met != progress) {
+        if count != usize::MAX && self.visited.replace(progress).is_some_and(|visited| visited != progress) {
             mark!("window: others get on");
             self.backoff = Backoff::default();
         }
@@ -451,7 +451,7 @@ impl<'a> Op<'a> {
     /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
     pub(super) async fn wait_for(&mut self, segment: Segment) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
-            true => Box::pin(self.look_after(segment)).await,
+            true => Box::pin(self.try_recover_lock(segment)).await,
             false => Ok(()),
         }
     }

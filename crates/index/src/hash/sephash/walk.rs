@@ -9,19 +9,19 @@ use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::merge::main_items;
 use super::probe::{Segment, count_taken, damaged as corrupt, taken};
-use super::rescue::Rescue;
+use super::recovery::Recovery;
 use super::{SepHash, Table};
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Directory;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::{MAX_DEPTH, width};
-use crate::kind::seal;
-use crate::upkeep::{Block, astray, fetch_blocks};
+use crate::kind::index_tag;
+use crate::maintenance::{Block, astray, fetch_blocks};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError, Vigil, intent};
+use farindex_pool::{IndexInfo, LockTimeout, Pin, PoolError, intent};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -163,10 +163,10 @@ impl SepHash {
         for found in cur.chain(main) {
             by_fp.entry(found.item.entry.fp).or_default().push(found);
         }
-        let (mut met, mut bytes) = (Vec::new(), 0);
+        let (mut visited, mut bytes) = (Vec::new(), 0);
         for (fp, all) in by_fp.range(from..) {
             if bytes > HANDFUL {
-                return Ok((met, Some(*fp)));
+                return Ok((visited, Some(*fp)));
             }
             // What is lost may be newer than what is older than it.
             let newest_lost = newest_lost.filter(|_| whole.state.filter.holds(*fp));
@@ -185,7 +185,7 @@ impl SepHash {
                             let sure = !doubtful.iter().any(|fp2| fp2.is_none_or(|fp2| fp2 == item.fp2));
                             if sure && seen.insert(block.key().to_vec()) && !item.entry.removes() && here {
                                 bytes += block.header.block_len();
-                                met.push(block);
+                                visited.push(block);
                             }
                             continue;
                         }
@@ -201,7 +201,7 @@ impl SepHash {
                 }
             }
         }
-        Ok((met, None))
+        Ok((visited, None))
     }
 
     /// Can this be the block of an entry of a segment, or of one that has been split off from it?
@@ -516,40 +516,40 @@ impl SepHash {
 
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
     /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
-    pub async fn mend(&self) -> Result<u64, IndexError> {
+    pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
-        let mut mended = 0;
+        let mut recovered = 0;
         for table in &self.tables {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
             let segments = self.segments(table, pin.span(), &mut Damage::fail).await?;
             drop(pin);
             for segment in segments {
-                let mut vigil = Vigil::default();
+                let mut lock_timeout = LockTimeout::default();
                 loop {
                     let pin = session.pin(session.span(OpKind::Maintenance))?;
                     if !super::merge::control_of(pin.span(), segment.at).await?.locked() {
                         break;
                     }
-                    let rescue = Rescue { index: self, table, pin: &pin };
-                    let busy = rescue.look_after(segment).await?;
+                    let recovery = Recovery { index: self, table, pin: &pin };
+                    let busy = recovery.try_recover_lock(segment).await?;
                     drop(pin);
-                    mended += u64::from(busy.is_none());
+                    recovered += u64::from(busy.is_none());
                     let (lock, names) = busy.unwrap_or((segment.at, 0));
-                    let waited = vigil.lasts(names, session.endpoint().now());
+                    let waited = lock_timeout.lasts(names, session.endpoint().now());
                     if waited > session.pool().lease() * 2 {
                         let holder = intent::holders(session, &session.span(OpKind::Maintenance), lock).await?;
                         return Err(IndexError::Locked { at: lock, waited_ms: waited.as_millis() as u64, holder });
                     }
                     session.endpoint().sleep(session.pool().lease() / 16).await;
                 }
-                mended += self.mend_landing(table, segment).await?;
+                recovered += self.recover_landing(table, segment).await?;
             }
         }
-        Ok(mended)
+        Ok(recovered)
     }
 
     /// Lands what nobody else will.
-    async fn mend_landing(&self, table: &Table, segment: Segment) -> Result<u64, IndexError> {
+    async fn recover_landing(&self, table: &Table, segment: Segment) -> Result<u64, IndexError> {
         // Any key of the segment will do: its suffix is the hash of one.
         let hash = crate::keyhash::KeyHash::from_bits(segment.suffix);
         let settle = async |op: &mut super::probe::Op<'_>| op.settle(segment).await;
@@ -560,13 +560,13 @@ impl SepHash {
     pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
         let session = &self.session;
         let endpoint = session.endpoint();
-        let seal = seal(session, self.uid);
+        let index_tag = index_tag(session, self.uid);
         for table in &self.tables {
-            Directory::mark_dropped(span, table.directory.root(), seal).await?;
+            Directory::mark_dropped(span, table.directory.root(), index_tag).await?;
         }
         let marked = session.client().epoch() + 1;
         let until = endpoint.now() + session.pool().lease() * 2;
-        while !farindex_pool::epoch::graced(marked, session.client().epoch()) {
+        while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) {
             if endpoint.now() > until {
                 let what = format!("the memory of index {:?}", info.name);
                 let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();

@@ -11,15 +11,15 @@ use super::Shard;
 use super::bucket::{Level, Snapshot};
 use super::geometry::Geometry;
 use super::level3::Chain3;
-use super::lookup::{Looked, Op};
+use super::lookup::{LookupResult, Op};
 use super::slot::Slot;
 use super::stall::Stall;
 use super::table::Table;
 use crate::audit::{Damage, OnDamage};
 use crate::block::{self, Decoded, Header, UNIT};
 use crate::keyhash::KeyHash;
+use crate::maintenance::{astray, read_blocks};
 use crate::marks::mark;
-use crate::upkeep::{astray, read_blocks};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
@@ -263,16 +263,16 @@ impl Walk<'_, '_> {
         let stall = self.stalls.entry((class, geometry.version)).or_default();
         let began = stall.begun();
         if let Some(bucket) = bucket.filter(|_| began) {
-            let rescue = self.shard.rescue(self.table, pin);
+            let recovery = self.shard.recovery(self.table, pin);
             let first = pin.span().read(at, 8).await?.words().first().copied().unwrap_or_default();
             let done = if first & super::slot::META != 0 {
-                rescue.look_after(at).await.map(|busy| {
+                recovery.try_recover_lock(at).await.map(|busy| {
                     if let Some((lock, names)) = busy {
                         (trace, what) = (names, format!("level 1: the bucket at {lock} stays locked"));
                     }
                 })
             } else if third || own.version() == geometry.version && own.is_written() {
-                rescue.repair(Level::One, bucket).await
+                recovery.repair(Level::One, bucket).await
             } else {
                 // The split that is due, and that somebody has begun.
                 let pin = session.pin(session.span(OpKind::Scan))?;
@@ -442,8 +442,8 @@ impl Walk<'_, '_> {
             let looked = op.look(&mut None).await;
             drop(op);
             match looked {
-                Ok(Looked::Hit(hit)) => drop(pairs.insert(key, Value::fetched(hit.buf, hit.value))),
-                Ok(Looked::Absent(_)) => {}
+                Ok(LookupResult::Hit(hit)) => drop(pairs.insert(key, Value::fetched(hit.buf, hit.value))),
+                Ok(LookupResult::Absent(_)) => {}
                 Err(IndexError::Pool(PoolError::Corrupt { at, what })) => (self.damaged)(Damage { at, what })?,
                 Err(error @ IndexError::Locked { at, .. }) => {
                     (self.damaged)(Damage { at, what: error.to_string() })?;

@@ -31,7 +31,7 @@ pub const MAX_BUCKET_BITS: u64 = 46;
 /// Bytes of a root.
 pub const ROOT_LEN: usize = 512;
 /// Word that holds the seal.
-pub const ROOT_SEAL: usize = 3;
+pub const ROOT_INDEX_TAG: usize = 3;
 /// Offset of the stamp of the latest resize that has renewed the sids; zero if none has.
 pub const ROOT_RENEWED: u64 = 32;
 /// Offset of the first segment's pointer.

@@ -12,7 +12,7 @@ use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
 use super::geometry::Geometry;
 use super::level3::Chain3;
 use super::lookup::{Absence, Op, Verified};
-use super::rescue::lock_of;
+use super::recovery::lock_of;
 use super::slot::{Entry, META, Pattern, Slot, Stamp};
 use super::split::steps;
 use crate::IndexError;
@@ -85,10 +85,12 @@ impl Op<'_> {
     pub(super) fn should_await_epoch(&self, first: &Snapshot) -> bool {
         let epoch = self.pin.epoch();
         let mut dead = first.slots().filter_map(|(_, slot)| match slot {
-            Slot::Dead(_, stamp) => Some(stamp.graced(epoch)),
+            Slot::Dead(_, stamp) => Some(stamp.grace_period_elapsed(epoch)),
             _ => None,
         });
-        let waits = first.first_fresh().is_none() && dead.next().is_some_and(|graced| !graced) && dead.all(|it| !it);
+        let waits = first.first_fresh().is_none()
+            && dead.next().is_some_and(|grace_period_elapsed| !grace_period_elapsed)
+            && dead.all(|it| !it);
         waits && self.table.may_await_epoch(self.pin.session())
     }
 
@@ -147,12 +149,12 @@ impl Op<'_> {
                 mark!("put: level 2 not in order");
                 self.release(&held).await?;
                 drop(held);
-                self.mend_second(geometry, homes[choice], &under.seconds[choice]).await?;
+                self.recover_second(geometry, homes[choice], &under.seconds[choice]).await?;
                 Ok(Put::Again)
             }
             Ok(Step::Frozen) => {
                 mark!("put: frozen slots under the lock");
-                self.unfreeze(&under.first, &held.cell).await?;
+                self.undo_split(&under.first, &held.cell).await?;
                 let what = || format!("level 1: slots of bucket {bucket} stand still that nothing makes live");
                 self.unresolved(seen.at, under.first.trace(geometry.version), what)?;
                 Ok(Put::Again)
@@ -192,7 +194,7 @@ impl Op<'_> {
     }
 
     /// A level-2 bucket that has to be split, or waited for, before the key can go there.
-    async fn mend_second(&mut self, geometry: &Geometry, home: u64, seen: &Snapshot) -> Result<(), IndexError> {
+    async fn recover_second(&mut self, geometry: &Geometry, home: u64, seen: &Snapshot) -> Result<(), IndexError> {
         let side = geometry.side(home, geometry.version);
         match seen.health(geometry.version, self.places.hash.fingerprint(), side) {
             Health::Good => Ok(()),
@@ -265,7 +267,8 @@ impl Op<'_> {
         held: &Held<'_>,
     ) -> Result<Option<Step>, IndexError> {
         let epoch = self.pin.epoch();
-        let dead = first.slots().filter(|(_, slot)| matches!(slot, Slot::Dead(_, stamp) if stamp.graced(epoch)));
+        let dead =
+            first.slots().filter(|(_, slot)| matches!(slot, Slot::Dead(_, stamp) if stamp.grace_period_elapsed(epoch)));
         let dead: Vec<usize> = dead.map(|(slot, _)| slot).collect();
         if dead.is_empty() {
             self.pin.session().want_epoch(1);
@@ -299,7 +302,7 @@ impl Op<'_> {
         let free = |snapshot: &Snapshot| {
             let free = |slot: &Slot| match slot {
                 Slot::Fresh(..) => true,
-                Slot::Dead(_, stamp) => stamp.graced(epoch),
+                Slot::Dead(_, stamp) => stamp.grace_period_elapsed(epoch),
                 _ => false,
             };
             let all: Vec<usize> = snapshot.slots().filter(|(_, slot)| free(slot)).map(|(i, _)| i).collect();

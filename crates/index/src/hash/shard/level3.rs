@@ -126,7 +126,7 @@ impl Chain3 {
         for &(at, word) in &self.slots {
             let free = match Slot::decode(word) {
                 Slot::Unwritten => true,
-                Slot::Dead(_, stamp) => stamp.graced(pin.epoch()),
+                Slot::Dead(_, stamp) => stamp.grace_period_elapsed(pin.epoch()),
                 _ => false,
             };
             if free {

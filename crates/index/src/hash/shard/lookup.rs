@@ -53,7 +53,7 @@ pub(super) struct Absence {
 }
 
 /// What a lookup found.
-pub(super) enum Looked {
+pub(super) enum LookupResult {
     /// The key.
     Hit(Hit),
     /// Its absence.
@@ -120,13 +120,13 @@ impl<'a> Op<'a> {
     /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
     pub(super) async fn wait_for(&mut self, lock: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
-            true => self.look_after(lock).await,
+            true => self.try_recover_lock(lock).await,
             false => Ok(()),
         }
     }
 
     /// Looks for the key. `along` is a block that is written in the lookup's first batch.
-    pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Looked, IndexError> {
+    pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<LookupResult, IndexError> {
         loop {
             if let Some(looked) = self.look_once(along).await? {
                 return Ok(looked);
@@ -135,7 +135,7 @@ impl<'a> Op<'a> {
     }
 
     /// The rare paths are boxed: their futures are large, and would be moved about with each lookup.
-    async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<Looked>, IndexError> {
+    async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<LookupResult>, IndexError> {
         let geometry = self.table.geometry();
         let bucket = geometry.home(self.places.hash.bits(), geometry.version);
         let ready = self.ready.take().filter(|(version, of, _)| (*version, *of) == (geometry.version, bucket));
@@ -147,7 +147,7 @@ impl<'a> Op<'a> {
         let found = self.candidates(&first, pattern);
         if !found.is_empty() {
             match self.verify(found).await? {
-                Verified::Hit(hit) => return Ok(Some(Looked::Hit(Hit { first: Some(first), ..hit }))),
+                Verified::Hit(hit) => return Ok(Some(LookupResult::Hit(Hit { first: Some(first), ..hit }))),
                 Verified::None => {}
                 Verified::Again => return Ok(None),
             }
@@ -173,7 +173,7 @@ impl<'a> Op<'a> {
             match self.verify(torn).await? {
                 Verified::Hit(hit) => {
                     mark!("lookup: found by the sid of another round");
-                    return Ok(Some(Looked::Hit(Hit { first: Some(first), ..hit })));
+                    return Ok(Some(LookupResult::Hit(Hit { first: Some(first), ..hit })));
                 }
                 Verified::None => {}
                 Verified::Again => return Ok(None),
@@ -183,7 +183,7 @@ impl<'a> Op<'a> {
             self.table.saw_young(true);
         }
         if !first.overflowed(self.places.overflow_class()) {
-            return Ok(Some(Looked::Absent(Absence { geometry, bucket, first })));
+            return Ok(Some(LookupResult::Absent(Absence { geometry, bucket, first })));
         }
         Box::pin(self.look_further(geometry, bucket, first)).await
     }
@@ -225,7 +225,7 @@ impl<'a> Op<'a> {
         geometry: Rc<Geometry>,
         bucket: u64,
         first: Snapshot,
-    ) -> Result<Option<Looked>, IndexError> {
+    ) -> Result<Option<LookupResult>, IndexError> {
         let version = geometry.version;
         let fp = self.places.hash.fingerprint();
         let homes = self.second_homes(&geometry);
@@ -249,7 +249,7 @@ impl<'a> Op<'a> {
         found.extend(self.third_candidates(&chain));
         if !found.is_empty() {
             match self.verify(found).await? {
-                Verified::Hit(hit) => return Ok(Some(Looked::Hit(hit))),
+                Verified::Hit(hit) => return Ok(Some(LookupResult::Hit(hit))),
                 Verified::None => {}
                 Verified::Again => return Ok(None),
             }
@@ -268,7 +268,7 @@ impl<'a> Op<'a> {
             mark!("level 3: moving");
             return self.recover_third(&geometry, bucket, &chain).await.map(|()| None);
         }
-        Ok(Some(Looked::Absent(Absence { geometry, bucket, first })))
+        Ok(Some(LookupResult::Absent(Absence { geometry, bucket, first })))
     }
 
     /// The key's two level-2 buckets.
@@ -327,7 +327,7 @@ impl<'a> Op<'a> {
         }
         let at = geometry.bucket(Level::One, bucket);
         if self.backoff.is_long() {
-            self.shard.rescue(self.table, &self.pin).repair(Level::One, bucket).await?;
+            self.shard.recovery(self.table, &self.pin).repair(Level::One, bucket).await?;
         }
         let what = || format!("level 3 of bucket {bucket}: slots stand still, or are of a newer version");
         self.unresolved(geometry.third(bucket), chain.trace(geometry.version), what)?;

@@ -1,12 +1,12 @@
 //! Many lookups at once: level-1 buckets in one batch, then the blocks that may be the keys' in another.
 //!
-//! Invariants: each key's answer is what [`HashIndex::get`](crate::HashIndex::get) would say at some moment of the call; keys are
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
 //! looked up independently of each other. A lookup that goes on alone begins with the bucket that was read for it, under its own
 //! pin.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};
-use super::lookup::{Looked, Op};
+use super::lookup::{LookupResult, Op};
 use super::slot::Slot;
 use crate::block::UNIT;
 use crate::many::{self, Known, Wanted};
@@ -66,8 +66,8 @@ impl Shard {
         let alone = async |mut op: Op<'_>| {
             mark!("many: alone");
             Ok(match op.look(&mut None).await? {
-                Looked::Hit(hit) => Some(Value::fetched(hit.buf, hit.value)),
-                Looked::Absent(_) => None,
+                LookupResult::Hit(hit) => Some(Value::fetched(hit.buf, hit.value)),
+                LookupResult::Absent(_) => None,
             })
         };
         many::finish(known.collect(), alone, values).await

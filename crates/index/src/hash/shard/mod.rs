@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`slot`] | the 8-byte slot | Figure 8 |
 //! | [`bucket`] | buckets, and what can be concluded from a READ of one | 3.1, 3.3 |
-//! | [`geometry`] | segments, directory, places of a key | 3.1 |
+//! | [`geovisitedry`] | segments, directory, places of a key | 3.1 |
 //! | [`table`] | root, synchronization, growth | 3.3, 3.4 |
 //! | `lookup` | search | Algorithm 2 |
 //! | `many` | many lookups at once | |
@@ -30,30 +30,30 @@ mod level3;
 mod lookup;
 mod many;
 mod published;
-mod rescue;
+mod recovery;
 pub mod slot;
 mod split;
 mod stall;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod thaw;
+mod unfreeze;
 mod walk;
 
 use crate::block::{self, UNIT};
 use crate::faults::{Fault, planted};
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, pool_index, seal};
+use crate::kind::{Settings, expect_kind, index_tag, pool_index};
 use crate::marks::mark;
-use crate::traits::{HashIndex, Insert, Remove, Update, Upsert};
+use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, Session};
 use insert::Put;
-use lookup::{Hit, Looked, Op};
+use lookup::{Hit, LookupResult, Op};
 use serde::{Deserialize, Serialize};
 use slot::{Entry, Slot, Stamp};
 use std::rc::Rc;
@@ -147,7 +147,7 @@ has_handle!(Shard, Handle<Config, Table>);
 impl Shard {
     /// Makes an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, seal| Table::create(session, span, node, seal, config).await;
+        let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
         let undo = async |span: &Span, roots: &[RemotePtr], _| {
             for root in roots {
                 Self::free_segments(session, span, *root).await?;
@@ -164,7 +164,7 @@ impl Shard {
         let pin = session.pin(session.span(OpKind::Other))?;
         let mut tables = Vec::new();
         for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, seal(session, info.uid), &config).await?);
+            tables.push(Table::open(&pin, root, index_tag(session, info.uid), &config).await?);
         }
         drop(pin);
         Ok(Shard { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
@@ -248,8 +248,8 @@ impl Shard {
         }
         loop {
             match op.look(&mut along).await? {
-                Looked::Hit(_) if mode == Mode::Insert => return Ok(Some(Wrote::Exists)),
-                Looked::Hit(hit) => {
+                LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Some(Wrote::Exists)),
+                LookupResult::Hit(hit) => {
                     let len = ((block_len / UNIT) as u64).min(slot::MAX_UNITS);
                     if let Slot::Live(entry) = Slot::decode(hit.word)
                         && op.replace(&hit, Slot::Live(Entry { len, ptr, ..entry })).await?
@@ -258,10 +258,12 @@ impl Shard {
                         return Ok(Some(Wrote::Updated));
                     }
                 }
-                Looked::Absent(_) if mode == Mode::Update => return Ok(Some(Wrote::Absent)),
+                LookupResult::Absent(_) if mode == Mode::Update => return Ok(Some(Wrote::Absent)),
                 // The fault's block is not written yet, and would be forgotten.
-                Looked::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => return Ok(None),
-                Looked::Absent(absence) => {
+                LookupResult::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => {
+                    return Ok(None);
+                }
+                LookupResult::Absent(absence) => {
                     if op.put(&absence, ptr, block_len).await? == Put::Done {
                         op.write_late(late).await?;
                         return Ok(Some(Wrote::Inserted));
@@ -305,13 +307,13 @@ impl Op<'_> {
     }
 }
 
-impl HashIndex for Shard {
+impl PointIndex for Shard {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None).await? {
-            Looked::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
-            Looked::Absent(_) => Ok(None),
+            LookupResult::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            LookupResult::Absent(_) => Ok(None),
         }
     }
 
@@ -340,9 +342,9 @@ impl HashIndex for Shard {
                 break op.remove_published().await?;
             }
             match op.look(&mut None).await? {
-                Looked::Absent(_) => break Remove::Absent,
-                Looked::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
-                Looked::Hit(_) => {}
+                LookupResult::Absent(_) => break Remove::Absent,
+                LookupResult::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
+                LookupResult::Hit(_) => {}
             }
         };
         drop(op);

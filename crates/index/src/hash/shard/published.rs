@@ -8,7 +8,7 @@
 //! Inserts need no other form: the stamp of these free slots never makes one look again.
 
 use super::bucket::{Level, Snapshot};
-use super::lookup::{Candidates, Looked, Op, Verified};
+use super::lookup::{Candidates, LookupResult, Op, Verified};
 use super::slot::{Slot, Stamp};
 use crate::{IndexError, Remove};
 
@@ -18,8 +18,8 @@ impl Op<'_> {
         let mut removed = Remove::Absent;
         loop {
             let hit = match self.look(&mut None).await? {
-                Looked::Absent(_) => return Ok(removed),
-                Looked::Hit(hit) => hit,
+                LookupResult::Absent(_) => return Ok(removed),
+                LookupResult::Hit(hit) => hit,
             };
             let geometry = self.table.geometry();
             let at = geometry.bucket(Level::One, geometry.home(self.places.hash.bits(), geometry.version));

@@ -69,7 +69,7 @@ impl Stamp {
         Stamp(((epoch + 1) & STAMP_MASK).max(1))
     }
     /// Has everything ended that began before it, for a client that knows `epoch` (E3)?
-    pub fn graced(self, epoch: u64) -> bool {
+    pub fn grace_period_elapsed(self, epoch: u64) -> bool {
         self.before(epoch, 2)
     }
     /// Did an operation that was pinned at `epoch` begin after it?
@@ -78,7 +78,7 @@ impl Stamp {
     }
     /// Would a recycling with this stamp have used a slot that died at `dead`?
     pub fn recycles(self, dead: Stamp) -> bool {
-        dead.graced((self.0.wrapping_sub(1)) & STAMP_MASK)
+        dead.grace_period_elapsed((self.0.wrapping_sub(1)) & STAMP_MASK)
     }
     fn before(self, epoch: u64, by: u64) -> bool {
         let ahead = epoch.wrapping_sub(self.0) & STAMP_MASK;
@@ -235,10 +235,10 @@ mod tests {
         let stamp = Stamp::of_pin((1 << 38) - 1 - 1);
         assert!(!stamp.precedes((1 << 38) - 1));
         assert!(stamp.precedes(1 << 38));
-        assert!(!stamp.graced(1 << 38));
-        assert!(stamp.graced((1 << 38) + 1));
+        assert!(!stamp.grace_period_elapsed(1 << 38));
+        assert!(stamp.grace_period_elapsed((1 << 38) + 1));
         assert!(Stamp::of_pin(9).recycles(Stamp::of_pin(6)) && !Stamp::of_pin(9).recycles(Stamp::of_pin(7)));
         assert!(!Stamp::of_pin(9).precedes(9));
-        assert!(Stamp::NEVER.precedes(0) && Stamp::NEVER.graced(0));
+        assert!(Stamp::NEVER.precedes(0) && Stamp::NEVER.grace_period_elapsed(0));
     }
 }

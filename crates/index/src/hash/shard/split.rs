@@ -18,7 +18,7 @@ use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, versi
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::level3::Chain3;
 use super::lookup::Op;
-use super::rescue::lock_of;
+use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use super::stall::{Stall, led_from};
 use crate::IndexError;
@@ -147,7 +147,7 @@ impl Op<'_> {
             batch.post().await?;
             drop(cell);
             if froze {
-                self.thaw(level, seen.at, version).await?;
+                self.unfreeze(level, seen.at, version).await?;
             }
             return Ok(None);
         }

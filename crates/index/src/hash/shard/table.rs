@@ -10,14 +10,14 @@
 
 use super::Config;
 use super::geometry::{
-    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_LEN, ROOT_RENEWED, ROOT_SEAL, ROOT_SEGMENTS, ROUND,
-    RootState,
+    BYTES_PER_BUCKET, Geometry, MAX_BUCKET_BITS, MAX_SEGMENTS, ROOT_INDEX_TAG, ROOT_LEN, ROOT_RENEWED, ROOT_SEGMENTS,
+    ROUND, RootState,
 };
-use super::rescue::{Rescue, resize_lock};
+use super::recovery::{Recovery, resize_lock};
 use super::split::steps;
 use crate::IndexError;
 use crate::marks::mark;
-use crate::pace::Pace;
+use crate::sync_interval::Pace;
 use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
 use farindex_pool::{Intent, Pin, PoolError, Session, epoch::tag};
 use std::cell::{Cell, RefCell};
@@ -41,7 +41,7 @@ const TORN: u32 = 4096;
 /// One table, as one worker sees it.
 pub struct Table {
     root: RemotePtr,
-    seal: u64,
+    index_tag: u64,
     geometry: RefCell<Rc<Geometry>>,
     alpha: f64,
     threshold: f64,
@@ -83,7 +83,7 @@ impl Table {
         session: &Session,
         span: &Span,
         node: NodeId,
-        seal: u64,
+        index_tag: u64,
         config: &Config,
     ) -> Result<RemotePtr, IndexError> {
         let buckets = Geometry::segment_buckets(config.initial_bits, 0);
@@ -113,14 +113,14 @@ impl Table {
         }
         let mut words = [0; ROOT_LEN / 8];
         words[2] = config.initial_bits;
-        words[ROOT_SEAL] = seal;
+        words[ROOT_INDEX_TAG] = index_tag;
         words[(ROOT_SEGMENTS / 8) as usize] = segment.to_bits();
         span.write(root, session.endpoint().buf_from_words(&words)).await?;
         Ok(root)
     }
 
     /// Opens the table with this root, for an operation that is pinned.
-    pub async fn open(pin: &Pin<'_>, root: RemotePtr, seal: u64, config: &Config) -> Result<Self, IndexError> {
+    pub async fn open(pin: &Pin<'_>, root: RemotePtr, index_tag: u64, config: &Config) -> Result<Self, IndexError> {
         let (span, epoch) = (pin.span(), pin.epoch());
         let mut words = span.read(root, ROOT_LEN).await?;
         // A READ that mixes two versions (N2) may miss a pointer: look again before believing it.
@@ -133,7 +133,7 @@ impl Table {
         let geometry = geometry.ok_or_else(|| corrupt_root(root))?;
         let table = Table {
             root,
-            seal,
+            index_tag,
             geometry: RefCell::new(Rc::new(geometry)),
             alpha: config.alpha,
             threshold: config.threshold,
@@ -240,7 +240,7 @@ impl Table {
     fn learn(&self, words: &[u64]) -> Result<bool, IndexError> {
         let state = RootState(words.first().copied().unwrap_or_default());
         // The memory of a dropped root is used again in the end; then it does not bear this index's seal.
-        if state.dropped() || words.get(ROOT_SEAL) != Some(&self.seal) {
+        if state.dropped() || words.get(ROOT_INDEX_TAG) != Some(&self.index_tag) {
             // Every operation from now on is to be told.
             self.budget.set(0);
             return Err(IndexError::Dropped);
@@ -285,11 +285,11 @@ impl Table {
     }
 
     /// Tells everybody that the index with this seal has been dropped, if this is a root of it.
-    pub(super) async fn mark_abandoned(span: &Span, root: RemotePtr, seal: u64) -> Result<(), IndexError> {
+    pub(super) async fn mark_abandoned(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
         loop {
             let words = span.read(root, ROOT_LEN).await?;
             let state = RootState(first_word(&words));
-            if words.words().get(ROOT_SEAL) != Some(&seal) || state.dropped() {
+            if words.words().get(ROOT_INDEX_TAG) != Some(&index_tag) || state.dropped() {
                 return Ok(());
             }
             if span.cas(root, state.0, state.drop().0).await? == state.0 {
@@ -425,7 +425,7 @@ impl Table {
             Some((of, since)) if of == state.0 => {
                 if now.saturating_sub(since) >= often {
                     self.resizing.set(Some((of, now)));
-                    Rescue { index, table: self, pin }.resume_growth().await?;
+                    Recovery { index, table: self, pin }.resume_growth().await?;
                 }
             }
             _ => self.resizing.set(Some((state.0, now))),

@@ -14,10 +14,10 @@ use super::{Shard, geometry};
 use crate::IndexError;
 use crate::audit::{IndexAudit, Problems};
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
-use crate::upkeep::{astray, bear, find_twins, outlast, read_blocks};
+use crate::maintenance::{astray, find_duplicate_keys, read_blocks, wait_for_grace_period, wait_for_lock_holder};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, Vigil};
+use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::rc::Rc;
 
 /// Buckets that one step reads.
@@ -30,7 +30,7 @@ const FIGURES: [&str; 7] =
 const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
 
 /// What a walk meets.
-struct Met {
+struct VisitedEntry {
     /// 1, 2 or 3.
     level: usize,
     /// Number of the level-1 or level-2 bucket; in level 3 that of the level-1 bucket it belongs to.
@@ -52,7 +52,7 @@ struct MetEntry {
 /// One step of a walk.
 #[derive(Default)]
 struct Step {
-    met: Vec<Met>,
+    visited: Vec<VisitedEntry>,
     /// Nodes of level 3.
     nodes: Vec<RemotePtr>,
     /// Where chains of level 3 cannot be followed.
@@ -100,8 +100,9 @@ async fn read_step(
             let chain = Chain3::follow(span, geometry.third(bucket), *word).await?;
             step.nodes.extend(&chain.nodes);
             step.broken.extend(chain.broken.clone());
-            let met = |(slot, word): &(RemotePtr, u64)| Met { level, bucket, version: 0, slot: *slot, word: *word };
-            step.met.extend(chain.words().iter().map(met));
+            let visited =
+                |(slot, word): &(RemotePtr, u64)| VisitedEntry { level, bucket, version: 0, slot: *slot, word: *word };
+            step.visited.extend(chain.words().iter().map(visited));
         }
         return Ok(step);
     }
@@ -130,7 +131,7 @@ async fn read_step(
         }
         let version = snapshot.version();
         for (i, word) in part.iter().enumerate() {
-            step.met.push(Met { level, bucket, version, slot: snapshot.slot(i), word: *word });
+            step.visited.push(VisitedEntry { level, bucket, version, slot: snapshot.slot(i), word: *word });
         }
     }
     Ok(step)
@@ -150,7 +151,7 @@ impl Shard {
         let mut report = IndexAudit::default();
         FIGURES.iter().for_each(|name| report.count(name, 0));
         let mut problems = Problems::default();
-        let mut met: Vec<MetEntry> = Vec::new();
+        let mut visited: Vec<MetEntry> = Vec::new();
         let nodes = self.session.pool().nodes();
         for (table, node) in self.tables.iter().zip(nodes) {
             if table.root().node() != node {
@@ -177,8 +178,8 @@ impl Shard {
                 for at in step.half_recycled.iter().filter(|_| alone) {
                     problems.add(format!("the bucket at {at} holds dead slots that its latest recycling left out"));
                 }
-                for part in step.met.chunks(64) {
-                    self.audit_entries(&pin, &geometry, part, alone, audit, &mut report, &mut problems, &mut met)
+                for part in step.visited.chunks(64) {
+                    self.audit_entries(&pin, &geometry, part, alone, audit, &mut report, &mut problems, &mut visited)
                         .await?;
                 }
                 drop(pin);
@@ -197,10 +198,10 @@ impl Shard {
             }
         }
         if alone {
-            let hashes = met.iter().map(|entry| (entry.hash, entry.ptr)).collect();
-            find_twins(&self.session, hashes, &mut problems).await?;
+            let hashes = visited.iter().map(|entry| (entry.hash, entry.ptr)).collect();
+            find_duplicate_keys(&self.session, hashes, &mut problems).await?;
         } else {
-            self.count_once(met, &mut report).await?;
+            self.count_once(visited, &mut report).await?;
         }
         report.problems = problems.into_vec();
         Ok(report)
@@ -211,7 +212,7 @@ impl Shard {
         &self,
         pin: &Pin<'_>,
         geometry: &Geometry,
-        met: &[Met],
+        visited: &[VisitedEntry],
         alone: bool,
         audit: &mut Audit,
         report: &mut IndexAudit,
@@ -220,39 +221,39 @@ impl Shard {
     ) -> Result<(), IndexError> {
         let span = pin.span();
         let mut live = Vec::new();
-        for met in met {
-            match Slot::decode(met.word) {
-                Slot::Live(entry) => live.push((met, entry)),
+        for visited in visited {
+            match Slot::decode(visited.word) {
+                Slot::Live(entry) => live.push((visited, entry)),
                 Slot::Dead(..) => report.count("dead_slots", 1),
                 // Those of a split that is due are in order: who comes next begins there.
                 Slot::Frozen(..) | Slot::Barrier(..)
-                    if alone && (met.level == 3 || met.version >= geometry.version) =>
+                    if alone && (visited.level == 3 || visited.version >= geometry.version) =>
                 {
-                    problems.add(format!("the slot at {} belongs to a split that nobody finishes", met.slot));
-                    if let Slot::Frozen(fp, ptr) = Slot::decode(met.word) {
-                        live.push((met, Entry { fp, sid: 0, len: 0, ptr }));
+                    problems.add(format!("the slot at {} belongs to a split that nobody finishes", visited.slot));
+                    if let Slot::Frozen(fp, ptr) = Slot::decode(visited.word) {
+                        live.push((visited, Entry { fp, sid: 0, len: 0, ptr }));
                     }
                 }
                 // Its sid and its length are gone; its block tells them.
-                Slot::Frozen(fp, ptr) => live.push((met, Entry { fp, sid: 0, len: 0, ptr })),
-                Slot::Unknown => problems.add(format!("the slot at {} holds {:#018x}", met.slot, met.word)),
-                Slot::Unwritten if alone && met.level < 3 => {
-                    problems.add(format!("the slot at {} of a bucket in use was never written", met.slot));
+                Slot::Frozen(fp, ptr) => live.push((visited, Entry { fp, sid: 0, len: 0, ptr })),
+                Slot::Unknown => problems.add(format!("the slot at {} holds {:#018x}", visited.slot, visited.word)),
+                Slot::Unwritten if alone && visited.level < 3 => {
+                    problems.add(format!("the slot at {} of a bucket in use was never written", visited.slot));
                 }
                 _ => {}
             }
         }
-        live.retain(|(met, entry)| match astray(self.session.pool(), entry.ptr, entry.len.max(1) * UNIT as u64) {
+        live.retain(|(visited, entry)| match astray(self.session.pool(), entry.ptr, entry.len.max(1) * UNIT as u64) {
             Some(what) => {
-                problems.add(format!("the slot at {} points to {what}", met.slot));
+                problems.add(format!("the slot at {} points to {what}", visited.slot));
                 false
             }
             None => true,
         });
         let blocks: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len.max(1))).collect();
         let bufs = read_blocks(span, &blocks).await?;
-        for ((met, entry), buf) in live.into_iter().zip(bufs) {
-            let at = met.slot;
+        for ((visited, entry), buf) in live.into_iter().zip(bufs) {
+            let at = visited.slot;
             let Decoded::Sound(header, ..) = block::decode(&buf) else {
                 problems.add(format!("the slot at {at} points to {}, where no sound key-value block is", entry.ptr));
                 continue;
@@ -263,18 +264,18 @@ impl Shard {
                 problems.add(format!("the slot at {at} does not fit the block at {} that it points to", entry.ptr));
             }
             let sid = (!frozen).then_some(entry.sid);
-            if let Some(what) = misplaced(geometry, met, sid, &header) {
+            if let Some(what) = misplaced(geometry, visited, sid, &header) {
                 problems.add(format!("the entry at {at} {what}"));
             }
             if let Some(what) = Audit::dangling(&self.session, span, entry.ptr, header.block_len() as u64).await? {
                 problems.add(format!("the slot at {at} points to {}, but {what}", entry.ptr));
             }
             report.entries += 1;
-            report.count(LEVELS[met.level.clamp(1, 3) - 1], 1);
+            report.count(LEVELS[visited.level.clamp(1, 3) - 1], 1);
             report.block_bytes += header.block_len() as u64;
             audit.reach(entry.ptr, header.block_len() as u64, "a block");
             let (hash, bytes) = (header.hash.bits(), header.block_len() as u64);
-            entries.push(MetEntry { hash, ptr: entry.ptr, level: met.level, bytes });
+            entries.push(MetEntry { hash, ptr: entry.ptr, level: visited.level, bytes });
         }
         Ok(())
     }
@@ -307,17 +308,17 @@ impl Shard {
 
     /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
     /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
-    pub async fn mend(&self) -> Result<u64, IndexError> {
+    pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
-        let mut mended = 0;
+        let mut recovered = 0;
         for table in &self.tables {
-            let mut vigil = Vigil::default();
+            let mut lock_timeout = LockTimeout::default();
             while let Some(resizer) = self.current(table).await?.state.resizer() {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
-                self.rescue(table, &pin).resume_growth().await?;
-                mended += 1;
+                self.recovery(table, &pin).resume_growth().await?;
+                recovered += 1;
                 drop(pin);
-                bear(session, &mut vigil, table.root(), resizer).await?;
+                wait_for_lock_holder(session, &mut lock_timeout, table.root(), resizer).await?;
             }
             let geometry = self.current(table).await?;
             for part in steps(&geometry, 0) {
@@ -325,34 +326,34 @@ impl Shard {
                 let step = read_step(&pin, &geometry, part).await?;
                 drop(pin);
                 for at in step.locked {
-                    let mut vigil = Vigil::default();
+                    let mut lock_timeout = LockTimeout::default();
                     loop {
                         let pin = session.pin(session.span(OpKind::Maintenance))?;
                         let word = pin.span().read(at, 8).await?.words().first().copied().unwrap_or(0);
                         if word & META == 0 {
                             break;
                         }
-                        let busy = self.rescue(table, &pin).look_after(at).await?;
+                        let busy = self.recovery(table, &pin).try_recover_lock(at).await?;
                         drop(pin);
-                        mended += u64::from(busy.is_none());
+                        recovered += u64::from(busy.is_none());
                         let (lock, names) = busy.unwrap_or((at, 0));
-                        bear(session, &mut vigil, lock, names).await?;
+                        wait_for_lock_holder(session, &mut lock_timeout, lock, names).await?;
                     }
                 }
-                let stands = |met: &&Met| {
-                    let due = met.level < 3 && met.version < geometry.version;
-                    !due && matches!(Slot::decode(met.word), Slot::Frozen(..) | Slot::Barrier(..))
+                let stands = |visited: &&VisitedEntry| {
+                    let due = visited.level < 3 && visited.version < geometry.version;
+                    !due && matches!(Slot::decode(visited.word), Slot::Frozen(..) | Slot::Barrier(..))
                 };
                 let still: std::collections::BTreeSet<_> =
-                    step.met.iter().filter(stands).map(|met| (met.level == 2, met.bucket)).collect();
+                    step.visited.iter().filter(stands).map(|visited| (visited.level == 2, visited.bucket)).collect();
                 for (second, bucket) in still {
                     let pin = session.pin(session.span(OpKind::Maintenance))?;
-                    self.rescue(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
-                    mended += 1;
+                    self.recovery(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
+                    recovered += 1;
                 }
             }
         }
-        Ok(mended)
+        Ok(recovered)
     }
 
     /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
@@ -371,12 +372,12 @@ impl Shard {
                 *geometry = Rc::new(newest);
             }
         }
-        outlast(session, span, &info.name).await?;
+        wait_for_grace_period(session, span, &info.name).await?;
         for (table, geometry) in self.tables.iter().zip(&geometries) {
             for part in steps(geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
                 let step = read_step(&pin, geometry, part).await?;
-                let live = step.met.iter().filter_map(|met| match Slot::decode(met.word) {
+                let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
                     Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
                     _ => None,
                 });
@@ -423,18 +424,18 @@ impl Shard {
 }
 
 /// Would a lookup find an entry where it is?
-fn misplaced(geometry: &Geometry, met: &Met, sid: Option<u64>, header: &Header) -> Option<&'static str> {
+fn misplaced(geometry: &Geometry, visited: &VisitedEntry, sid: Option<u64>, header: &Header) -> Option<&'static str> {
     debug_assert_eq!(version_bit(LOCK_SLOT, 0), 0);
     let places = Places::of(header.hash);
     let fits = |hash: u64| {
-        let in_place = geometry.home(hash, met.version) == met.bucket;
-        in_place && sid.is_none_or(|sid| sid == geometry.sid(hash, met.version))
+        let in_place = geometry.home(hash, visited.version) == visited.bucket;
+        in_place && sid.is_none_or(|sid| sid == geometry.sid(hash, visited.version))
     };
-    let found = match met.level {
+    let found = match visited.level {
         1 => fits(header.hash.bits()),
         2 => places.choices.into_iter().any(fits),
         // Level 3 goes with the level-1 bucket, whose version this step does not know: any that fits will do.
-        _ => (0..=geometry.version).any(|version| geometry.home(header.hash.bits(), version) == met.bucket),
+        _ => (0..=geometry.version).any(|version| geometry.home(header.hash.bits(), version) == visited.bucket),
     };
     (!found).then_some("lies where no lookup comes by")
 }

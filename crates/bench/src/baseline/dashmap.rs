@@ -1,0 +1,85 @@
+//! The `dashmap` crate as an index: no far memory, no verbs.
+
+use crate::driver::{Bench, Worker};
+use ::dashmap::{DashMap, Entry};
+use farindex_fabric::Executor;
+use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use foldhash::fast::RandomState;
+use std::sync::Arc;
+
+type Bytes = Box<[u8]>;
+
+/// A sharded map of boxed bytes, hashed with foldhash (the crate's default, SipHash, would be half of its time).
+#[derive(Clone)]
+pub struct LocalMap {
+    map: Arc<DashMap<Bytes, Bytes, RandomState>>,
+}
+
+impl LocalMap {
+    /// An empty map.
+    pub fn new() -> Self {
+        LocalMap { map: Arc::new(DashMap::with_hasher(RandomState::default())) }
+    }
+}
+
+impl Default for LocalMap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bench for LocalMap {
+    type Worker = LocalMap;
+    fn worker(&self, _: usize, _: &Executor) -> Result<LocalMap, String> {
+        Ok(self.clone())
+    }
+}
+
+impl Worker for LocalMap {
+    type Index = LocalMap;
+    fn index(&self) -> &LocalMap {
+        self
+    }
+}
+
+impl PointIndex for LocalMap {
+    fn limits(&self) -> Limits {
+        Limits { key: usize::MAX, value: usize::MAX }
+    }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        Ok(self.map.get(key).map(|value| Value::from(&**value)))
+    }
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        Ok(match self.map.entry(key.into()) {
+            Entry::Occupied(_) => Insert::Exists,
+            Entry::Vacant(place) => {
+                place.insert(value.into());
+                Insert::Inserted
+            }
+        })
+    }
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        Ok(match self.map.get_mut(key) {
+            Some(mut old) => {
+                *old = value.into();
+                Update::Updated
+            }
+            None => Update::Absent,
+        })
+    }
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        Ok(match self.map.insert(key.into(), value.into()) {
+            Some(_) => Upsert::Updated,
+            None => Upsert::Inserted,
+        })
+    }
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        Ok(match self.map.remove(key) {
+            Some(_) => Remove::Removed,
+            None => Remove::Absent,
+        })
+    }
+    fn cache_bytes(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,55 @@
+//! An index that does nothing: what is left is the driver's own cost.
+
+use crate::driver::{Bench, Worker};
+use farindex_fabric::Executor;
+use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+
+/// Nothing. Its answers are not meant.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Null;
+
+impl Bench for Null {
+    type Worker = Null;
+    fn worker(&self, _: usize, _: &Executor) -> Result<Null, String> {
+        Ok(Null)
+    }
+}
+
+impl Worker for Null {
+    type Index = Null;
+    fn index(&self) -> &Null {
+        self
+    }
+    fn answers(&self) -> bool {
+        false
+    }
+}
+
+impl PointIndex for Null {
+    fn limits(&self) -> Limits {
+        Limits { key: usize::MAX, value: usize::MAX }
+    }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        std::hint::black_box(key);
+        Ok(None)
+    }
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        std::hint::black_box((key, value));
+        Ok(Insert::Inserted)
+    }
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        std::hint::black_box((key, value));
+        Ok(Update::Updated)
+    }
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        std::hint::black_box((key, value));
+        Ok(Upsert::Updated)
+    }
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        std::hint::black_box(key);
+        Ok(Remove::Removed)
+    }
+    fn cache_bytes(&self) -> u64 {
+        0
+    }
+}

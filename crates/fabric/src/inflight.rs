@@ -1,0 +1,214 @@
+//! The batches of one endpoint that are in flight.
+//!
+//! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later is
+//! recognised, counted and dropped, even when its place has been used again.
+
+use crate::{Chain, FabricError, NodeId};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// How a batch ended: its verbs, and whether they succeeded.
+pub(crate) type Ending = (Chain, Result<(), FabricError>);
+
+/// What is known of a batch that did not complete at once.
+#[derive(Default)]
+enum Flight {
+    #[default]
+    Free,
+    Waiting(Option<Waker>),
+    Done(Chain, Result<(), FabricError>),
+    /// Nobody waits: its ending is dropped, and what it held.
+    Unwatched(Option<Box<dyn Any>>),
+}
+
+/// All of them. A number is (generation, place).
+#[derive(Default)]
+pub(crate) struct Inflight {
+    places: Vec<(u32, Flight)>,
+    free: Vec<u32>,
+    /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
+    by_age: VecDeque<(Duration, u64, NodeId)>,
+    strays: u64,
+    /// What batches held that have ended: dropping it may run foreign code, so it is left to the endpoint.
+    released: Vec<Box<dyn Any>>,
+    /// Batches in flight that hold something.
+    holding: usize,
+    /// The transport has been asked to wake the endpoint then, for the deadline of its oldest batch.
+    armed: Option<Duration>,
+}
+
+impl Inflight {
+    pub(crate) fn open(&mut self) -> u64 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, Flight::Free));
+            self.places.len() as u32 - 1
+        });
+        let entry = &mut self.places[place as usize];
+        entry.1 = Flight::Waiting(None);
+        u64::from(entry.0) << 32 | u64::from(place)
+    }
+    fn get(&mut self, id: u64) -> Option<&mut Flight> {
+        let entry = self.places.get_mut(id as u32 as usize)?;
+        (u64::from(entry.0) == id >> 32).then_some(&mut entry.1)
+    }
+    pub(crate) fn close(&mut self, id: u64) {
+        if let Some(flight) = self.get(id) {
+            *flight = Flight::Free;
+            let place = id as u32;
+            self.places[place as usize].0 = ((id >> 32) as u32).wrapping_add(1);
+            self.free.push(place);
+        }
+    }
+    /// It is on its way. Batches are posted in the order of their times.
+    pub(crate) fn posted(&mut self, id: u64, node: NodeId, at: Duration) {
+        self.by_age.push_back((at, id, node));
+    }
+    /// Should the transport be asked for a wake-up at `due`? One at a time is enough: it is renewed when it has passed.
+    /// Asking for each batch would leave a fabric in virtual time with seconds' worth of stale requests.
+    pub(crate) fn arm(&mut self, now: Duration, due: Duration) -> bool {
+        let needed = self.armed.is_none_or(|at| at <= now || due < at);
+        if needed {
+            self.armed = Some(due);
+        }
+        needed
+    }
+    /// The wake-up to ask for now that time has passed.
+    pub(crate) fn rearm(&mut self, now: Duration, deadline: Duration) -> Option<Duration> {
+        let due = self.by_age.front()?.0.saturating_add(deadline);
+        self.arm(now, due).then_some(due)
+    }
+    /// Might any be on its way?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_age.is_empty()
+    }
+    /// When those that may be on their way were posted.
+    pub(crate) fn posting_times(&self) -> impl Iterator<Item = Duration> + '_ {
+        self.by_age.iter().map(|(at, ..)| *at)
+    }
+    /// Endings that came for no batch in flight: late, or a second time.
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// Notes the end of a batch; returns who waits for it.
+    pub(crate) fn settle(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) -> Option<Waker> {
+        match self.get(id) {
+            Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, result)) {
+                Flight::Waiting(waker) => waker,
+                _ => None,
+            },
+            Some(Flight::Unwatched(held)) => {
+                if let Some(held) = held.take() {
+                    self.holding -= 1;
+                    match result {
+                        Ok(()) => self.released.push(held),
+                        // It may land yet (N7), and nobody will know.
+                        Err(_) => std::mem::forget(held),
+                    }
+                }
+                self.close(id);
+                None
+            }
+            _ => {
+                self.strays += 1;
+                None
+            }
+        }
+    }
+
+    /// Fails what is older than `deadline`; returns whether there was any, and who waits for it.
+    pub(crate) fn expire(&mut self, now: Duration, deadline: Duration) -> (bool, Vec<Waker>) {
+        let (mut any, mut woken) = (false, Vec::new());
+        while let Some(&(posted, id, node)) = self.by_age.front() {
+            let waiting = matches!(self.get(id), Some(Flight::Waiting(_) | Flight::Unwatched(_)));
+            if waiting && posted.saturating_add(deadline) > now {
+                break;
+            }
+            self.by_age.pop_front();
+            if waiting {
+                any = true;
+                woken.extend(self.settle(id, Chain::new(), Err(FabricError::Deadline { node, after: deadline })));
+            }
+        }
+        (any, woken)
+    }
+
+    /// The ending of a batch, once; `None` when it was taken before. The second result is a waker that is not needed any
+    /// more: dropping it may run foreign code, so it is left to the caller.
+    pub(crate) fn poll(&mut self, id: u64, cx: &Context<'_>) -> (Poll<Option<Ending>>, Option<Waker>) {
+        match self.get(id) {
+            Some(Flight::Waiting(waker)) => {
+                let same = waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+                let old = if same { None } else { waker.replace(cx.waker().clone()) };
+                (Poll::Pending, old)
+            }
+            Some(flight @ Flight::Done(..)) => {
+                let ending = match std::mem::take(flight) {
+                    Flight::Done(chain, result) => Some((chain, result)),
+                    _ => None,
+                };
+                self.close(id);
+                (Poll::Ready(ending), None)
+            }
+            _ => (Poll::Ready(None), None),
+        }
+    }
+
+    /// Nobody waits for it, but it holds this until it ends. If it has ended already, what it would have held comes back.
+    pub(crate) fn hold(&mut self, id: u64, held: Box<dyn Any>) -> Option<Box<dyn Any>> {
+        match self.get(id) {
+            Some(flight @ Flight::Waiting(_)) => {
+                *flight = Flight::Unwatched(Some(held));
+                self.holding += 1;
+                None
+            }
+            Some(Flight::Done(_, Ok(()))) => {
+                self.close(id);
+                Some(held)
+            }
+            // It has failed, so it may land yet (N7).
+            _ => {
+                self.close(id);
+                std::mem::forget(held);
+                None
+            }
+        }
+    }
+    /// Batches in flight that hold something.
+    pub(crate) fn holding(&self) -> usize {
+        self.holding
+    }
+    /// What has been held by batches that have ended since.
+    pub(crate) fn take_released(&mut self) -> Vec<Box<dyn Any>> {
+        std::mem::take(&mut self.released)
+    }
+
+    /// Nobody waits for it any more. The waker is left to the caller to drop.
+    pub(crate) fn forget(&mut self, id: u64) -> Option<Waker> {
+        match self.get(id) {
+            Some(Flight::Done(..)) => self.close(id),
+            Some(flight) => {
+                if let Flight::Waiting(waker) = std::mem::replace(flight, Flight::Unwatched(None)) {
+                    return waker;
+                }
+            }
+            None => {}
+        }
+        None
+    }
+}
+
+impl Drop for Inflight {
+    fn drop(&mut self) {
+        // These verbs may land yet, and nobody will ever know: what they hold stays held.
+        for (_, flight) in &mut self.places {
+            if let Flight::Unwatched(Some(_)) = flight
+                && let Flight::Unwatched(Some(held)) = std::mem::take(flight)
+            {
+                std::mem::forget(held);
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Faults, and the seeds that find them.
+//!
+//! A [`FaultCase`] names a fault that is planted or published, how it is planted, and runs one seed with it or without it.
+//! [`Case::detect`] counts the seeds until something is found, and puts the shipped form through the same seeds. An
+//! adversary that convicts all of these within its limit can be believed a little when it finds nothing else.
+
+use crate::damage::a_bit_turns_over;
+use crate::index_under_test::{Access, Coalescing};
+use crate::seeds::threads;
+use crate::shard::{ShardUnderTest, insert_remove_churn};
+use crate::{Setup, run_seed};
+use farindex_index::coalesce;
+use farindex_index::faults::{Fault, plant};
+use farindex_index::shard::Variant;
+use farindex_pool::faults as pool;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Runs one seed, with the fault or without; returns what was found.
+type Try = dyn Fn(u64, bool) -> Option<String> + Sync + Send;
+
+/// One fault.
+pub struct FaultCase {
+    /// Which rule is broken.
+    pub name: &'static str,
+    /// How it is planted.
+    pub planted: &'static str,
+    run: Box<Try>,
+}
+
+/// What became of one fault.
+#[derive(Debug, Clone)]
+pub struct FaultDetection {
+    /// Which rule is broken.
+    pub name: &'static str,
+    /// How it is planted.
+    pub planted: &'static str,
+    /// The first seed that finds it, with the first line of what it found; `None` if none did within the limit.
+    pub found: Option<(u64, String)>,
+    /// What the shipped form was found guilty of on the same seeds, which must be nothing.
+    pub shipped: Option<(u64, String)>,
+    /// Seeds that were allowed.
+    pub limit: u64,
+}
+
+impl FaultDetection {
+    /// Was the fault found, and nothing in the shipped form?
+    pub fn holds(&self) -> bool {
+        self.found.is_some() && self.shipped.is_none()
+    }
+}
+
+impl fmt::Display for FaultDetection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FaultDetection { name, planted, found, shipped, limit } = self;
+        match found {
+            Some((seed, what)) => write!(f, "{:>6}  {name} ({planted}): {what}", seed + 1)?,
+            None => write!(f, "  NONE  {name} ({planted}): not found by {limit} seeds")?,
+        }
+        match shipped {
+            Some((seed, what)) => write!(f, "; THE SHIPPED FORM FAILS TOO, seed {seed}: {what}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FaultCase {
+    pub(crate) fn new(
+        name: &'static str,
+        planted: &'static str,
+        run: impl Fn(u64, bool) -> Option<String> + Sync + Send + 'static,
+    ) -> Self {
+        FaultCase { name, planted, run: Box::new(run) }
+    }
+
+    /// The smallest of these seeds that finds something, on all cores.
+    fn first(&self, seeds: u64, planted: bool) -> Option<(u64, String)> {
+        let (next, found) = (AtomicU64::new(0), Mutex::new(None::<(u64, String)>));
+        let lock = || found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let work = || {
+            loop {
+                // Seeds are handed out in order, so whatever is smaller than a find has been begun, and is finished.
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds || lock().is_some() {
+                    return;
+                }
+                if let Some(what) = (self.run)(seed, planted) {
+                    let mut found = lock();
+                    if found.as_ref().is_none_or(|(first, _)| seed < *first) {
+                        *found = Some((seed, what));
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..threads()).for_each(|_| drop(scope.spawn(work))));
+        found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Looks for the fault with up to `limit` seeds, and at the shipped form with those that it took.
+    pub fn detect(&self, limit: u64) -> FaultDetection {
+        let found = self.first(limit, true);
+        let same = found.as_ref().map_or(limit, |(seed, _)| seed + 1);
+        let shipped = self.first(same, false);
+        FaultDetection { name: self.name, planted: self.planted, found, shipped, limit }
+    }
+}
+
+/// The first line of the first thing that is wrong with a seed.
+pub(crate) fn verdict<A: Access>(seed: u64, setup: &Setup, index_under_test: &A) -> Option<String> {
+    let report = run_seed(seed, setup, index_under_test);
+    let failure = report.failures.iter().find(|failure| failure.contains("not linearizable"));
+    let failure = failure.or(report.failures.first())?;
+    let line = failure.lines().find(|line| line.contains("not linearizable")).or_else(|| failure.lines().next())?;
+    Some(line.trim().to_owned())
+}
+
+/// SHARD with these faults planted, or as shipped.
+fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault]) -> FaultCase {
+    in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
+}
+
+/// The same with a trial of its own.
+pub(crate) fn in_trial(
+    name: &'static str,
+    planted: &'static str,
+    faults: &'static [Fault],
+    test_run: impl Fn(u64) -> Option<String> + Sync + Send + 'static,
+) -> FaultCase {
+    FaultCase::new(name, planted, move |seed, detected_by| {
+        plant(if detected_by { faults } else { &[] });
+        let found = test_run(seed);
+        plant(&[]);
+        found
+    })
+}
+
+/// The pool below SHARD with a fault planted, or as shipped.
+fn in_pool(name: &'static str, planted: &'static str, setup: Setup, fault: pool::Fault) -> FaultCase {
+    FaultCase::new(name, planted, move |seed, detected_by| {
+        pool::plant(if detected_by { std::slice::from_ref(&fault) } else { &[] });
+        let found = verdict(seed, &setup, &ShardUnderTest::repaired());
+        pool::plant(&[]);
+        found
+    })
+}
+
+fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -> FaultCase {
+    FaultCase::new(name, planted, move |seed, detected_by| {
+        let fault = if detected_by { fault } else { coalesce::Fault::None };
+        // Clients of one coroutine have nothing to coalesce.
+        let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
+        verdict(seed, &setup, &Coalescing::new(ShardUnderTest::repaired(), fault))
+    })
+}
+
+/// All of them.
+pub fn cases() -> Vec<FaultCase> {
+    let crashing = Setup::crashing;
+    vec![
+        FaultCase::new("SHARD: removal as published", "Variant::Published", |seed, detected_by| {
+            let variant = if detected_by { Variant::Published } else { Variant::Repaired };
+            verdict(seed, &insert_remove_churn(), &ShardUnderTest::still(variant))
+        }),
+        in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", &[Fault::WholeBucket]),
+        in_shard(
+            "SHARD: a version is one bit, and two resizes look like none",
+            "Fault::OneBitVersion",
+            &[Fault::OneBitVersion],
+        ),
+        in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", &[Fault::PlainUnlock]),
+        in_shard(
+            "SHARD: a slot points to a block that is written later",
+            "Fault::EarlyPointer",
+            &[Fault::EarlyPointer],
+        ),
+        in_shard("SHARD: a block's WRITE is not awaited", "Fault::UnawaitedBlock", &[Fault::UnawaitedBlock]),
+        in_shard(
+            "SHARD: a block is reused without waiting for readers; epochs off, checksums on",
+            "Fault::NoGrace",
+            &[Fault::NoGrace],
+        ),
+        in_shard(
+            "SHARD: the same, checksums off as well",
+            "Fault::NoGrace, Fault::NoChecksum",
+            &[Fault::NoGrace, Fault::NoChecksum],
+        ),
+        in_trial(
+            "SHARD: checksums off, epochs on: a bit of a value turns over",
+            "Fault::NoChecksum",
+            &[Fault::NoChecksum],
+            a_bit_turns_over,
+        ),
+        in_pool(
+            "a lock without a lease: no intent names it, and its holder dies",
+            "pool::Fault::NoIntent",
+            crashing(),
+            pool::Fault::NoIntent,
+        ),
+        in_pool(
+            "an un-awaited WRITE lands in a slot that is in use again",
+            "pool::Fault::LateClear",
+            crashing(),
+            pool::Fault::LateClear,
+        ),
+        in_pool(
+            "a takeover that does not revoke first",
+            "pool::Fault::NoRevocation",
+            crashing(),
+            pool::Fault::NoRevocation,
+        ),
+        in_table(
+            "lock table: a READ answers gets that came after it was posted",
+            "coalesce::Fault::LateReaders",
+            coalesce::Fault::LateReaders,
+        ),
+        in_table(
+            "lock table: combined writes drop their followers' values",
+            "coalesce::Fault::DroppedValues",
+            coalesce::Fault::DroppedValues,
+        ),
+    ]
+}
