@@ -18,6 +18,7 @@
 use crate::driver::{Bench, Simulated, Worker};
 use farindex_check::{Call, ClientLog, History, HistoryError, Operation, Outcome, Recorder};
 use farindex_fabric::{Endpoint, Executor};
+use farindex_index::join::try_join_all;
 use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -222,6 +223,9 @@ impl<W: Worker> PointIndex for RecordingWorker<W> {
         })
         .await
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         let call = || Call::Insert { key: key.to_vec(), value: shortened(value) };
         self.record(call, self.inner.index().insert(key, value), |done| match done {
@@ -246,6 +250,9 @@ impl<W: Worker> PointIndex for RecordingWorker<W> {
             Upsert::Written => Outcome::Written,
         })
         .await
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let call = || Call::Remove { key: key.to_vec() };

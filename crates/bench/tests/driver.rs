@@ -3,6 +3,7 @@
 use farindex_bench::baseline::{LocalMap, Null, Raw, RawSettings, Shapes, efficiency};
 use farindex_bench::{Bench, BenchError, Control, Distribution, Identity, Op, Outcome, Plan, Row, Worker, run};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, memory::Delivery};
+use farindex_index::join::try_join_all;
 use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -94,6 +95,9 @@ impl PointIndex for Liar {
             value => value,
         })
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         if self.lies(Lie::LoseInsert) {
             return Ok(Insert::Inserted);
@@ -109,6 +113,9 @@ impl PointIndex for Liar {
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.map.upsert(key, value).await
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         if self.map.get(key).await?.is_some() {
@@ -348,6 +355,9 @@ impl PointIndex for Counter {
         self.0.sleep(Duration::from_micros(1)).await;
         Ok(None)
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
     async fn insert(&self, _: &[u8], _: &[u8]) -> Result<Insert, IndexError> {
         self.0.span(OpKind::Insert).faa(RemotePtr::new(farindex_fabric::NodeId::new(0), 64), 1).await?;
         Ok(Insert::Inserted)
@@ -357,6 +367,9 @@ impl PointIndex for Counter {
     }
     async fn upsert(&self, _: &[u8], _: &[u8]) -> Result<Upsert, IndexError> {
         Ok(Upsert::Updated)
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
     async fn remove(&self, _: &[u8]) -> Result<Remove, IndexError> {
         Ok(Remove::Removed)

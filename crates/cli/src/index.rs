@@ -7,7 +7,7 @@ use crate::pool_arg::Place;
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use farindex::{IndexConfig, IndexInfo, Inspection, Session};
-use farindex_index::kind::{KINDS, Kind};
+use farindex::{KINDS, Kind};
 use serde_json::{Value, json};
 
 /// Make and examine the named indexes of a pool
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             json.give(&info_of(&session, name)?, || format!("created index {name:?}\n"))?;
         }
         Command::Kinds { json } => {
-            let all: Vec<_> = IndexConfig::KINDS.iter().filter_map(|kind| IndexConfig::of_kind(kind)).collect();
+            let all: Vec<_> = KINDS.iter().filter_map(|kind| IndexConfig::of_kind(kind.name)).collect();
             let line = |kind: &Kind| format!("{}\t{}\t{}\n", kind.name, usual(kind.name), kind.about);
             json.give(&json!({ "kinds": all }), || KINDS.iter().map(line).collect())?;
         }

@@ -2,8 +2,8 @@
 
 use crate::exit::{self, Failure};
 use clap::builder::PossibleValue;
+use farindex::KINDS;
 use farindex::{IndexConfig, IndexInfo};
-use farindex_index::kind::KINDS;
 use serde_json::Value;
 
 /// Every kind, as a flag takes it.
@@ -35,7 +35,10 @@ impl Settings {
     /// The kind's settings with these changes.
     pub(crate) fn of(&self, kind: &str) -> Result<IndexConfig, Failure> {
         let usual = IndexConfig::of_kind(kind).ok_or_else(|| {
-            Failure::usage(format!("no index of kind {kind:?}: there are {}", IndexConfig::KINDS.join(", ")))
+            Failure::usage(format!(
+                "no index of kind {kind:?}: there are {}",
+                KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
+            ))
         })?;
         let mut all = json(&usual);
         for (name, text) in &self.settings {

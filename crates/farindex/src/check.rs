@@ -1,9 +1,9 @@
 //! Checking a whole pool.
 
 use crate::Error;
-use crate::any::AnyIndex;
 use crate::salvage;
 use farindex_fabric::{OpKind, Span};
+use farindex_index::AnyIndex;
 use farindex_index::audit::Damage;
 use farindex_index::{IndexAudit, IndexError};
 use farindex_pool::audit::{Audit, AuditReport};

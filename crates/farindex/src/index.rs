@@ -1,8 +1,8 @@
 //! An index as a user sees it.
 
-use crate::any::AnyIndex;
 use crate::pool::Session;
 use crate::{Error, Insert, Remove, Update, Upsert};
+use farindex_index::AnyIndex;
 use farindex_index::audit::Damage;
 use farindex_index::{IndexAudit, IndexError, PointIndex, Value};
 use farindex_pool::audit::Audit;
@@ -96,7 +96,7 @@ impl Index {
             // Any error ends the walk.
             if broken.get() { Err(IndexError::Dropped) } else { Ok(()) }
         };
-        let mut walk = pin!(self.index.for_each(walk, &mut damaged));
+        let mut walk = pin!(self.index.visit(walk, &mut damaged));
         let mut calls = 0;
         loop {
             let ended = self.session.block_on(poll_fn(|cx| match walk.as_mut().poll(cx) {

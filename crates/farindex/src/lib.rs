@@ -32,29 +32,30 @@
 //! # Ok::<(), farindex::Error>(())
 //! ```
 
-mod any;
 pub mod check;
 mod error;
 mod heartbeat;
 mod index;
 mod inspect;
 mod net;
+mod options;
 mod pool;
 pub mod salvage;
 pub mod url;
 
-pub use any::{AnyIndex, IndexConfig, OpenOptions, Plain};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
 pub use farindex_index::audit::Damage;
 pub use farindex_index::{
-    Coalescer, IndexAudit, IndexError, Insert, PointIndex, PoolIndex, Remove, Update, Upsert, Value, cuckoo, linear,
-    race, sephash, shard,
+    AnyIndex, Coalescer, Entry, IndexAudit, IndexConfig, IndexError, Insert, KINDS, KeyBounds, Kind, Limits,
+    OrderedIndex, PointIndex, PoolIndex, Remove, Statistics, Update, Upsert, Value, cuckoo, linear, race, sephash,
+    shard,
 };
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};
 pub use net::connect_to as connect;
+pub use options::OpenOptions;
 pub use pool::{Pool, Session};
 pub use salvage::{Kept, Salvaged};
 pub use url::PoolUrl;

@@ -1,6 +1,6 @@
 //! A pool as a user sees it.
 
-use crate::any::{AnyIndex, IndexConfig, OpenOptions};
+use crate::OpenOptions;
 use crate::heartbeat::{Heartbeat, once};
 use crate::index::Index;
 use crate::inspect::{NodeUsage, usage};
@@ -10,6 +10,7 @@ use crate::{Error, check, salvage};
 use farindex_fabric::shm::ShmFabric;
 use farindex_fabric::{Endpoint, Executor, Fabric, Identity, MemoryFabric, Meter, OpKind, Task};
 use farindex_index::Coalescer;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_pool::{Client, ClientInfo, IndexInfo, PoolError, PoolOptions, catalog, clients};
 use std::future::Future;
 use std::path::PathBuf;

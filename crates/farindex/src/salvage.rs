@@ -7,10 +7,10 @@
 //! Invariants: nothing is dropped while another client is registered; nothing is copied while the allocator's own account of the pool
 //! does not add up, because the copy could be put over what it is made from.
 
-use crate::any::{AnyIndex, IndexConfig};
 use crate::{Error, check};
 use farindex_fabric::OpKind;
 use farindex_index::audit::Damage;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::{IndexError, PointIndex, Value};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session, catalog};
@@ -130,7 +130,7 @@ async fn copied(session: &Rc<Session>, old: &AnyIndex, name: &str, config: &Inde
         Ok(())
     };
     let keep = async |key: &[u8], value: Value| new.insert(key, &value).await.map(drop);
-    kept.entries = old.for_each(keep, &mut dropped).await?;
+    kept.entries = old.visit(keep, &mut dropped).await?;
     Ok(kept)
 }
 

@@ -1,6 +1,6 @@
 //! How large the future of a lookup is. A program that has many lookups in flight keeps one for each.
 
-use farindex::{IndexConfig, OpenOptions, Plain, PointIndex, Pool};
+use farindex::{AnyIndex, IndexConfig, KINDS, OpenOptions, PointIndex, Pool};
 
 /// Bytes that it takes at most, by kind. What is rare (waiting for others, recovery, growth) has a box of its own.
 const MOST: usize = 2816;
@@ -18,16 +18,16 @@ fn the_future_of_a_lookup_is_small() {
             large.push(format!("{what}: {size} bytes, at most {most}"));
         }
     };
-    for kind in IndexConfig::KINDS {
+    for kind in KINDS.iter().map(|kind| kind.name) {
         let config = IndexConfig::of_kind(kind).expect("a kind");
         let index = session.create_index(kind, &config).expect("an index").concurrent();
         check("any kind", size_of_val(&index.get(b"key")), MOST_OF_ALL);
-        match index.plain() {
-            Plain::Shard(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
-            Plain::Race(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
-            Plain::SepHash(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
-            Plain::Linear(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
-            Plain::Cuckoo(index) => check(kind, size_of_val(&index.get(b"key")), MOST),
+        match &*index {
+            AnyIndex::Shard(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
+            AnyIndex::Race(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
+            AnyIndex::SepHash(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
+            AnyIndex::Linear(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
+            AnyIndex::Cuckoo(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             _ => panic!("{kind} is not checked here"),
         }
     }

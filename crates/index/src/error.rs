@@ -38,6 +38,12 @@ pub enum IndexError {
     /// The configuration makes no index.
     #[error("{0}")]
     BadConfig(String),
+    /// The index has no order of keys, and so no scans.
+    #[error("an index of kind {kind} has no order of keys: it cannot be scanned; choose an ordered kind")]
+    NotOrdered {
+        /// Its kind.
+        kind: &'static str,
+    },
     /// Too many keys agree in too many bits of their hashes.
     #[error("no room for the key: its segment has a depth of {depth}, and the index allows no more")]
     TooDeep {

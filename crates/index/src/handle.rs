@@ -5,9 +5,9 @@
 //! the catalog only after all of that has been written.
 
 use crate::IndexError;
-use crate::block::{MAX_KEY, MAX_VALUE};
 use crate::keyhash::KeyHash;
-use crate::kind::{PoolIndex, Settings, expect_new, index_tag};
+use crate::kind::{PoolIndex, Settings, encode, expect_new, index_tag};
+use crate::traits::Limits;
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::layout::HOME;
 use farindex_pool::{IndexInfo, Pin, Session, catalog};
@@ -59,13 +59,7 @@ impl<C, T> Handle<C, T> {
     }
 
     pub(crate) fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        if key.len() > MAX_KEY {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: MAX_KEY });
-        }
-        if value.len() > MAX_VALUE {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: MAX_VALUE });
-        }
-        Ok(())
+        Limits::BLOCK.check(key, value)
     }
 
     /// Reclamation, which no operation should pay for under its pin.
@@ -109,7 +103,7 @@ pub(crate) async fn create<I: PoolIndex>(
         let words: Vec<_> = roots.iter().map(|root| root.to_bits()).collect();
         span.write(list, session.endpoint().buf_from_words(&words)).await?;
         let kind = (I::KIND, I::FORMAT);
-        Ok::<_, IndexError>(catalog::add(session, &span, name, uid, kind, list, &config.encode()).await?)
+        Ok::<_, IndexError>(catalog::add(session, &span, name, uid, kind, list, &encode(config)?).await?)
     };
     match making.await {
         Ok(info) => I::open_info(session, &info).await,

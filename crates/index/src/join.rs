@@ -4,8 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Runs all of them in turns until all have ended, or one has failed; the results come in their order.
-pub(crate) async fn try_join_all<T, E, F: Future<Output = Result<T, E>>>(
+/// Polls all futures in turns until all have completed, or one has failed; the results come in the order of the futures.
+pub async fn try_join_all<T, E, F: Future<Output = Result<T, E>>>(
     futures: impl Iterator<Item = F>,
 ) -> Result<Vec<T>, E> {
     let mut open: Vec<(Option<T>, Pin<Box<F>>)> = futures.map(|future| (None, Box::pin(future))).collect();

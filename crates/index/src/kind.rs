@@ -4,10 +4,10 @@
 //! and are refused, not guessed, if they make no sense.
 
 use crate::audit::OnDamage;
+use crate::registry::kind_name;
 use crate::{IndexAudit, IndexError, PointIndex, Value, handle};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,16 +16,43 @@ use std::future::Future;
 use std::rc::Rc;
 
 /// Settings of a kind of index: what its creator chooses, and the catalog keeps.
+///
+/// The catalog holds them in the [postcard](https://docs.rs/postcard) format, in the order of the struct's fields. A change
+/// of the fields is a change of the kind's [format](PoolIndex::FORMAT).
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
-    /// Are they within bounds?
+    /// Checks that they are within bounds.
     fn check(&self) -> Result<(), IndexError>;
-    /// For the catalog.
-    fn encode(&self) -> [u8; CONFIG_LEN];
-    /// From the catalog.
-    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError>;
 }
 
-/// A kind of index: how one comes into a pool, is looked after, and goes.
+/// Encodes settings for the catalog.
+pub(crate) fn encode<S: Settings>(settings: &S) -> Result<[u8; farindex_pool::layout::CONFIG_LEN], IndexError> {
+    let bad = |error: postcard::Error| IndexError::BadConfig(format!("settings that cannot be stored: {error}"));
+    let mut bytes = [0; farindex_pool::layout::CONFIG_LEN];
+    postcard::to_slice(settings, &mut bytes).map_err(bad)?;
+    Ok(bytes)
+}
+
+/// Decodes settings from the catalog; settings that are out of bounds are refused.
+pub(crate) fn decode<S: Settings>(bytes: &[u8]) -> Result<S, IndexError> {
+    let bad = |what: String| IndexError::BadConfig(format!("the settings in the catalog are not readable: {what}"));
+    let (settings, rest) = postcard::take_from_bytes::<S>(bytes).map_err(|error| bad(error.to_string()))?;
+    if rest.iter().any(|byte| *byte != 0) {
+        return Err(bad(format!("{} bytes too many", rest.len())));
+    }
+    settings.check()?;
+    Ok(settings)
+}
+
+/// Figures of an open index that cost no verb.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// How often the index has grown, as far as this handle knows: resizes of a table, splits of the deepest segment or of
+    /// a tree's root.
+    pub resizes: u64,
+}
+
+/// A kind of index: how one is created in a pool, opened, checked, recovered and dropped.
 ///
 /// ```
 /// use farindex_index::{PoolIndex, Shard};
@@ -43,7 +70,7 @@ pub trait PoolIndex: PointIndex + Sized + 'static {
     /// Bytes of the root that it has on each memory node.
     const ROOT_LEN: u64;
 
-    /// Makes an index and opens it.
+    /// Creates an index and opens it.
     fn create(
         session: &Rc<Session>,
         name: &str,
@@ -53,74 +80,82 @@ pub trait PoolIndex: PointIndex + Sized + 'static {
     /// Opens an index that was found in the catalog.
     fn open_info(session: &Rc<Session>, info: &IndexInfo) -> impl Future<Output = Result<Self, IndexError>>;
 
-    /// Opens the index of this name.
-    fn open(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<Self, IndexError>> {
-        async {
-            let span = session.span(OpKind::Other);
-            let info = catalog::find(session.pool(), &span, name).await?;
-            Self::open_info(session, &info).await
-        }
-    }
-
-    /// Drops the index of this name: nobody can open it any more; whoever has it open is told at the next operation; its
-    /// memory goes back once all operations that may still use it have ended.
-    fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>> {
-        async {
-            let span = session.span(OpKind::Other);
-            let index = Self::open(session, name).await?;
-            let info = catalog::begin_drop(session, &span, name).await?;
-            index.finish_drop(&span, &info).await
-        }
-    }
-
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
+    /// Second half of a drop: waits until no client can still use the index, and frees its memory.
     fn finish_drop(&self, span: &Span, info: &IndexInfo) -> impl Future<Output = Result<(), IndexError>>;
 
-    /// Finishes drops of this kind whose clients have died: nobody finds such an index any more, and its entry in the catalog
-    /// becomes free. Which of its memory went back already cannot be told; the rest is left to
-    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns how
-    /// many there were.
-    fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>> {
-        async {
-            let span = session.span(OpKind::Maintenance);
-            let all = catalog::list(session.pool(), &span).await?;
-            let mut finished = 0;
-            for info in all.iter().filter(|info| info.dropping && info.kind == Self::KIND) {
-                // A copy that has taken the place of another index may have two entries: the index is not dropped with the first.
-                if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
-                    handle::mark_all_dropped::<Self>(session, info).await?;
-                }
-                catalog::end_drop(session, &span, info).await?;
-                finished += 1;
-            }
-            Ok(finished)
-        }
-    }
-
-    /// Tells everybody that the index with this seal has been dropped, if this is a root of it.
+    /// Marks the root as dropped, if it is a root of the index with this tag: every client that has the index open gets an
+    /// error from its next operation.
     fn mark_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> impl Future<Output = Result<(), IndexError>>;
 
-    /// Its number in the catalog, which no other index of the pool ever has.
+    /// Returns the index's number in the catalog, which no other index of the pool ever has.
     fn uid(&self) -> u64;
 
-    /// How often it has grown, as far as this handle knows.
-    fn resizes(&self) -> u64;
+    /// Returns figures that cost no verb.
+    fn statistics(&self) -> Statistics;
 
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were.
+    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of repairs.
     fn recover(&self) -> impl Future<Output = Result<u64, IndexError>>;
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry. `alone` says that no other client is
-    /// at work: then nothing may be unfinished.
+    /// Walks the whole index, records every object in `audit`, and checks every entry. `alone` states that no other client
+    /// is at work: then an unfinished structure is a problem.
     fn audit(&self, audit: &mut Audit, alone: bool) -> impl Future<Output = Result<IndexAudit, IndexError>>;
 
-    /// Calls `each` with keys and values; returns how often. Each key is met at most once, with a value that it had during the
-    /// walk; a key that is there all the time is met. Nothing is pinned while `each` runs. What cannot be read is reported to
-    /// `damaged`, which decides whether the walk goes on.
-    fn for_each(
+    /// Calls `each` with keys and values; returns the number of calls. Each key is visited at most once, with a value that
+    /// it had during the walk; a key that is present during the whole walk is visited. Nothing is pinned while `each` runs.
+    /// An ordered index visits keys in ascending order. What cannot be read is reported to `damaged`, which decides whether
+    /// the walk goes on.
+    fn visit(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> impl Future<Output = Result<u64, IndexError>>;
+}
+
+/// What follows from [`PoolIndex`] for every kind, and what no kind may do otherwise.
+pub trait Lifecycle: PoolIndex {
+    /// Opens the index of this name.
+    fn open(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<Self, IndexError>>;
+
+    /// Drops the index of this name. Nobody can open it any more; a client that has it open gets an error from its next
+    /// operation; its memory is freed once all operations that may still use it have ended.
+    fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>>;
+
+    /// Finishes drops of this kind whose clients have crashed: no client finds such an index any more, and its entry in the
+    /// catalog becomes free. It is unknown which of its memory was freed already; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns the
+    /// number of drops.
+    fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>>;
+}
+
+impl<I: PoolIndex> Lifecycle for I {
+    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let span = session.span(OpKind::Other);
+        let info = catalog::find(session.pool(), &span, name).await?;
+        Self::open_info(session, &info).await
+    }
+
+    async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+        let span = session.span(OpKind::Maintenance);
+        let all = catalog::list(session.pool(), &span).await?;
+        let mut finished = 0;
+        for info in all.iter().filter(|info| info.dropping && info.kind == Self::KIND) {
+            // A copy that has taken the place of another index may have two entries: the index is not dropped with the
+            // first.
+            if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
+                handle::mark_all_dropped::<Self>(session, info).await?;
+            }
+            catalog::end_drop(session, &span, info).await?;
+            finished += 1;
+        }
+        Ok(finished)
+    }
 }
 
 /// Is this an index of kind `I`, in a format that is known here? Everyone who opens one asks.
@@ -133,7 +168,7 @@ pub(crate) fn expect_kind<I: PoolIndex>(info: &IndexInfo) -> Result<I::Config, I
         let (name, found) = (info.name.clone(), info.version);
         return Err(PoolError::IndexVersion { name, found, expected: I::FORMAT }.into());
     }
-    I::Config::decode(&info.config)
+    decode(&info.config)
 }
 
 /// May an index of this name be made? Somebody else may take it meanwhile: the catalog has the last word. Returns the
@@ -187,8 +222,8 @@ macro_rules! pool_index {
             fn uid(&self) -> u64 {
                 self.uid
             }
-            fn resizes(&self) -> u64 {
-                self.resizes()
+            fn statistics(&self) -> $crate::kind::Statistics {
+                $crate::kind::Statistics { resizes: self.resizes() }
             }
             async fn recover(&self) -> Result<u64, IndexError> {
                 self.recover().await
@@ -200,44 +235,14 @@ macro_rules! pool_index {
             ) -> Result<$crate::IndexAudit, IndexError> {
                 self.audit(audit, alone).await
             }
-            async fn for_each(
+            async fn visit(
                 &self,
                 each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
                 damaged: $crate::audit::OnDamage<'_>,
             ) -> Result<u64, IndexError> {
-                self.for_each(each, damaged).await
+                self.visit(each, damaged).await
             }
         }
     };
 }
 pub(crate) use pool_index;
-
-/// One kind, for those who list them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
-    /// Its number in the catalog.
-    pub number: u32,
-    /// Its name.
-    pub name: &'static str,
-    /// What it is, in a line.
-    pub about: &'static str,
-}
-
-const fn kind<I: PoolIndex>(about: &'static str) -> Kind {
-    Kind { number: I::KIND, name: I::NAME, about }
-}
-
-/// Every kind.
-pub const KINDS: [Kind; 5] = [
-    kind::<crate::Shard>("three-level hash table with ordered CAS and lazy resizing"),
-    kind::<crate::Race>("extendible hash table with two choices and shared overflow buckets"),
-    kind::<crate::SepHash>("extendible hash table that appends and merges; upserts are blind"),
-    kind::<crate::Linear>("linear probing with a variable read size, records in the slots or out of band"),
-    kind::<crate::Cuckoo>("cuckoo hashing with three places for each key, and displacement"),
-];
-
-/// Name of a kind of index, for people.
-pub fn kind_name(number: u32) -> String {
-    let known = KINDS.iter().find(|kind| kind.number == number);
-    known.map_or_else(|| format!("kind {number} (of a newer farindex release)"), |kind| kind.name.to_owned())
-}

@@ -6,11 +6,13 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`traits`] | [`PointIndex`], and outcomes named for what happened |
+//! | [`traits`] | [`PointIndex`] and [`OrderedIndex`], and the outcomes of operations |
+//! | [`registry`] | every kind there is, and [`AnyIndex`] |
 //! | [`hash`] | unordered indexes |
-//! | [`kind`] | [`PoolIndex`]: how an index comes into a pool, is looked after, and goes; every kind there is |
+//! | [`kind`] | [`PoolIndex`]: how an index is created in a pool, opened, checked, recovered and dropped |
 //! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
+//! | [`join`] | futures of one operation that make progress together |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
 //! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
@@ -31,12 +33,13 @@ pub mod faults;
 pub mod growth;
 pub mod handle;
 pub mod hash;
-mod join;
+pub mod join;
 pub mod keyhash;
 pub mod kind;
 mod maintenance;
 mod many;
 pub mod marks;
+pub mod registry;
 pub mod slotted;
 mod sync_interval;
 pub mod traits;
@@ -51,6 +54,7 @@ pub use hash::linear::{self, Linear};
 pub use hash::race::{self, Race};
 pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
-pub use kind::{PoolIndex, kind_name};
-pub use traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+pub use kind::{Lifecycle, PoolIndex, Statistics};
+pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, kind_name};
+pub use traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 pub use value::Value;

@@ -9,7 +9,7 @@ use common::{Ctx, Member, Rng, World};
 use farindex_fabric::memory::Delivery;
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
-use farindex_index::{Cuckoo, Insert, Linear, PoolIndex, Race, SepHash, Shard};
+use farindex_index::{Cuckoo, Insert, Lifecycle, Linear, PoolIndex, Race, SepHash, Shard};
 use farindex_pool::{Pool, PoolOptions, catalog};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ async fn load<I: PoolIndex>(member: &Member, keys: &Keys) -> (Cost, Keys) {
         dumped.push(key.to_vec());
         Ok(())
     };
-    assert_eq!(index.for_each(note, &mut Damage::fail).await, Ok(keys.len() as u64));
+    assert_eq!(index.visit(note, &mut Damage::fail).await, Ok(keys.len() as u64));
     drop(index);
     I::drop_index(&member.session, "loaded").await.unwrap();
     (cost, dumped)

@@ -1,7 +1,7 @@
 //! What an index must bring along to be put on trial.
 
 use farindex_index::coalesce::Fault;
-use farindex_index::{Coalesced, Coalescer, IndexError, PointIndex, PoolIndex};
+use farindex_index::{Coalesced, Coalescer, IndexError, Lifecycle, PointIndex, PoolIndex};
 use farindex_pool::Session;
 use farindex_sim::Dice;
 use std::collections::BTreeMap;

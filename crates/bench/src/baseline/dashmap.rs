@@ -3,6 +3,7 @@
 use crate::driver::{Bench, Worker};
 use ::dashmap::{DashMap, Entry};
 use farindex_fabric::Executor;
+use farindex_index::join::try_join_all;
 use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 use foldhash::fast::RandomState;
 use std::sync::Arc;
@@ -49,6 +50,9 @@ impl PointIndex for LocalMap {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         Ok(self.map.get(key).map(|value| Value::from(&**value)))
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         Ok(match self.map.entry(key.into()) {
             Entry::Occupied(_) => Insert::Exists,
@@ -72,6 +76,9 @@ impl PointIndex for LocalMap {
             Some(_) => Upsert::Updated,
             None => Upsert::Inserted,
         })
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         Ok(match self.map.remove(key) {

@@ -2,6 +2,7 @@
 
 use crate::driver::{Bench, Worker};
 use farindex_fabric::Executor;
+use farindex_index::join::try_join_all;
 use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 
 /// Nothing. Its answers are not meant.
@@ -33,6 +34,9 @@ impl PointIndex for Null {
         std::hint::black_box(key);
         Ok(None)
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
         std::hint::black_box((key, value));
         Ok(Insert::Inserted)
@@ -44,6 +48,9 @@ impl PointIndex for Null {
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         std::hint::black_box((key, value));
         Ok(Upsert::Updated)
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         std::hint::black_box(key);

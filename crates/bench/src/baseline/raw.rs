@@ -16,6 +16,7 @@ use super::{Area, ShapeVerb, Shapes};
 use crate::driver::{Bench, Worker};
 use crate::workload::{Op, mix64};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
+use farindex_index::join::try_join_all;
 use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -209,6 +210,9 @@ impl PointIndex for RawIndex {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.run(Op::Get, OpKind::Get, key).await.map(|()| None)
     }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
     async fn insert(&self, key: &[u8], _: &[u8]) -> Result<Insert, IndexError> {
         self.run(Op::Insert, OpKind::Insert, key).await.map(|()| Insert::Inserted)
     }
@@ -217,6 +221,9 @@ impl PointIndex for RawIndex {
     }
     async fn upsert(&self, key: &[u8], _: &[u8]) -> Result<Upsert, IndexError> {
         self.run(Op::Upsert, OpKind::Upsert, key).await.map(|()| Upsert::Updated)
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.run(Op::Remove, OpKind::Remove, key).await.map(|()| Remove::Removed)

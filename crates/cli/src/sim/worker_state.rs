@@ -6,7 +6,7 @@
 use super::blind::Blind;
 use crate::exit::{self, Failure};
 use farindex::shard::table::Table;
-use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, Plain, PoolOptions};
+use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
 use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
@@ -136,8 +136,8 @@ impl Simulated for Subject {
 
 /// How often this handle has looked whether the index has grown, where its kind counts that.
 fn synchronizations(index: &AnyIndex) -> u64 {
-    match index.plain() {
-        Plain::Shard(index) => index.tables().iter().map(Table::synchronizations).sum(),
+    match index {
+        AnyIndex::Shard(index) => index.inner().tables().iter().map(Table::synchronizations).sum(),
         _ => 0,
     }
 }
@@ -148,9 +148,9 @@ fn grown(index: &AnyIndex, sum: &mut Grown) {
         sum.merges += growth.merges();
         sum.splits += growth.splits();
     };
-    match index.plain() {
-        Plain::SepHash(index) => index.tables().iter().for_each(|table| add(table.growth())),
-        Plain::Race(index) => index.tables().iter().for_each(|table| add(table.growth())),
+    match index {
+        AnyIndex::SepHash(index) => index.inner().tables().iter().for_each(|table| add(table.growth())),
+        AnyIndex::Race(index) => index.inner().tables().iter().for_each(|table| add(table.growth())),
         _ => {}
     }
 }
@@ -176,7 +176,7 @@ impl Worker for WorkerState {
     fn between(&self) {
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        series.saw(now, self.index.inner().resizes() + 1);
+        series.saw(now, self.index.inner().statistics().resizes + 1);
         series.count(now);
     }
     async fn far_bytes(&self) -> Option<u64> {

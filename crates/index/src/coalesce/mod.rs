@@ -73,7 +73,7 @@ pub use table::Coalescer;
 
 use crate::join::try_join_all;
 use crate::marks::mark;
-use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use farindex_pool::PoolError;
 use std::sync::Arc;
@@ -91,10 +91,10 @@ pub enum Fault {
     DroppedValues,
 }
 
-/// An index whose operations go through a [`Coalescer`].
+/// An index whose operations go through a [`Coalescer`], if it has one.
 pub struct Coalesced<I> {
     index: I,
-    table: Arc<Coalescer>,
+    table: Option<Arc<Coalescer>>,
     uid: u64,
 }
 
@@ -115,26 +115,27 @@ enum Part<'k> {
 impl<I: PointIndex> Coalesced<I> {
     /// `uid` tells the indexes apart that share a table: handles of one index have the same, others another.
     pub fn new(index: I, table: Arc<Coalescer>, uid: u64) -> Self {
-        Coalesced { index, table, uid }
+        Coalesced { index, table: Some(table), uid }
+    }
+    /// An index whose operations go straight to it.
+    pub fn without_table(index: I) -> Self {
+        Coalesced { index, table: None, uid: 0 }
+    }
+    /// Returns the index below, without the table.
+    pub fn into_inner(self) -> I {
+        self.index
     }
     /// The index below.
     pub fn inner(&self) -> &I {
         &self.index
     }
-    /// What it shares with the other handles.
-    pub fn table(&self) -> &Arc<Coalescer> {
-        &self.table
+    /// Returns the table that it shares with the other handles.
+    pub fn table(&self) -> Option<&Arc<Coalescer>> {
+        self.table.as_ref()
     }
 
     fn check_lengths(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        let Limits { key: longest_key, value: longest_value } = self.index.limits();
-        if key.len() > longest_key {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: longest_key });
-        }
-        if value.len() > longest_value {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: longest_value });
-        }
-        Ok(())
+        self.index.limits().check(key, value)
     }
 
     /// The remote get of a group.
@@ -170,9 +171,9 @@ impl<I: PointIndex> Coalesced<I> {
         }
     }
 
-    async fn write(&self, what: What, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
+    async fn write(&self, table: &Arc<Coalescer>, what: What, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
         self.check_lengths(key, value)?;
-        let mut lead = match self.table.arrive(Lane::Writes, self.table.key(self.uid, key), Some((what, value))) {
+        let mut lead = match table.arrive(Lane::Writes, table.key(self.uid, key), Some((what, value))) {
             Arrival::Lead(lead) => lead,
             Arrival::Wait(wait) => match wait.await {
                 Waited::Answered(Answer::Wrote(wrote)) => return wrote,
@@ -221,19 +222,21 @@ impl<I: PointIndex> PointIndex for Coalesced<I> {
     }
 
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        let Some(table) = &self.table else { return self.index.get(key).await };
         self.check_lengths(key, &[])?;
-        match self.table.arrive(Lane::Gets, self.table.key(self.uid, key), None) {
+        match table.arrive(Lane::Gets, table.key(self.uid, key), None) {
             Arrival::Lead(lead) => self.lead_get(lead, key).await,
             Arrival::Wait(wait) => self.wait_get(wait, key).await,
         }
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        let Some(table) = &self.table else { return self.index.get_many(keys).await };
         keys.iter().try_for_each(|key| self.check_lengths(key, &[]))?;
         let (mut leads, mut parts) = (Vec::new(), Vec::new());
         for (place, key) in keys.iter().enumerate() {
             let asked = Asked { place, key };
-            match self.table.arrive(Lane::Gets, self.table.key(self.uid, key), None) {
+            match table.arrive(Lane::Gets, table.key(self.uid, key), None) {
                 Arrival::Lead(lead) => leads.push((asked, lead)),
                 Arrival::Wait(wait) => parts.push(Part::Wait(asked, wait)),
             }
@@ -252,26 +255,46 @@ impl<I: PointIndex> PointIndex for Coalesced<I> {
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        let outcome = self.write(What::Insert, key, value).await?;
+        let Some(table) = &self.table else { return self.index.insert(key, value).await };
+        let outcome = self.write(table, What::Insert, key, value).await?;
         Ok(if outcome == Outcome::Exists { Insert::Exists } else { Insert::Inserted })
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        let outcome = self.write(What::Update, key, value).await?;
+        let Some(table) = &self.table else { return self.index.update(key, value).await };
+        let outcome = self.write(table, What::Update, key, value).await?;
         Ok(if outcome == Outcome::Absent { Update::Absent } else { Update::Updated })
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        let outcome = self.write(What::Upsert, key, value).await?;
+        let Some(table) = &self.table else { return self.index.upsert(key, value).await };
+        let outcome = self.write(table, What::Upsert, key, value).await?;
         Ok(if outcome == Outcome::Updated { Upsert::Updated } else { Upsert::Inserted })
     }
 
+    /// With a table, [`upsert`](PointIndex::upsert) reports the outcome anyway: the group needs it.
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        match &self.table {
+            Some(_) => self.upsert(key, value).await,
+            None => self.index.upsert_with_outcome(key, value).await,
+        }
+    }
+
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let outcome = self.write(What::Remove, key, &[]).await?;
+        let Some(table) = &self.table else { return self.index.remove(key).await };
+        let outcome = self.write(table, What::Remove, key, &[]).await?;
         Ok(if outcome == Outcome::Removed { Remove::Removed } else { Remove::Absent })
     }
 
     fn cache_bytes(&self) -> u64 {
-        self.index.cache_bytes() + self.table.bytes()
+        self.index.cache_bytes() + self.table.as_ref().map_or(0, |table| table.bytes())
+    }
+}
+
+/// Scans go straight to the index: each scan takes effect within its own interval, and a combined write is answered only
+/// after it has taken effect.
+impl<I: OrderedIndex> OrderedIndex for Coalesced<I> {
+    async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        self.index.scan(bounds, limit).await
     }
 }

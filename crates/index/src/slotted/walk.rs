@@ -86,7 +86,7 @@ impl<P: Default> Walk<P> {
 }
 
 /// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called `each`.
-pub(crate) async fn for_each<I: SlottedIndex>(
+pub(crate) async fn visit<I: SlottedIndex>(
     index: &I,
     mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
     damaged: OnDamage<'_>,

@@ -9,7 +9,7 @@ mod toy;
 
 use farindex_check::{Call, ClientLog, History, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_index::coalesce::{Coalesced, Coalescer, Fault};
-use farindex_index::{IndexError, Insert, PointIndex, PoolIndex, Remove, Shard, Update, Upsert, shard};
+use farindex_index::{IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Remove, Shard, Update, Upsert, shard};
 use farindex_pool::{Client, Pool, PoolOptions};
 use farindex_sim::{Config, Dice, ODDS, Sim};
 use std::cell::RefCell;

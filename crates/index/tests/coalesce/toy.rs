@@ -64,6 +64,9 @@ impl PointIndex for Toy {
         let old = self.swap(self.0.span(OpKind::Upsert), key, word(value), |_| false).await?;
         Ok(if old == 0 { Upsert::Inserted } else { Upsert::Updated })
     }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let old = self.swap(self.0.span(OpKind::Remove), key, 0, |seen| seen == 0).await?;
         Ok(if old == 0 { Remove::Absent } else { Remove::Removed })

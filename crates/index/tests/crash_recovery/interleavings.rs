@@ -5,6 +5,7 @@
 use crate::kinds::{Kind, Mortal};
 use crate::run::{Shared, account, join, make};
 use farindex_index::IndexError;
+use farindex_index::Lifecycle;
 use farindex_pool::{Client, Pool, Session};
 use farindex_sim::{Config as SimConfig, Sim, Swarm};
 use farindex_testkit::workload::Op;

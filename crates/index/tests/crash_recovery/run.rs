@@ -3,6 +3,7 @@
 use crate::kinds::{Kind, MANY, Mortal, Stage};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{FabricError, OpKind};
+use farindex_index::Lifecycle;
 use farindex_index::{IndexError, Insert, Remove, Update, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog, marks};
@@ -317,7 +318,7 @@ impl<I: Mortal> Shared<I> {
         let to = (session, index);
         for turn in 0.. {
             self.run(log, to, Op::Get, &self.stage.key, "").await?;
-            if index.resizes() > 0 {
+            if index.statistics().resizes > 0 {
                 break;
             }
             index.swell(8 * MANY);

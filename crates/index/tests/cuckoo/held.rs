@@ -6,7 +6,7 @@ use farindex_index::cuckoo::Config;
 use farindex_index::cuckoo::places::first_slots;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::slotted::geometry::{LOCKED, REGION, Segment};
-use farindex_index::{Cuckoo, IndexError, Insert, PointIndex, PoolIndex, Update};
+use farindex_index::{Cuckoo, IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Update};
 use farindex_pool::{Client, Intent, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
 use std::rc::Rc;

@@ -4,7 +4,7 @@ use crate::alone::assert_sound;
 use farindex_fabric::OpKind;
 use farindex_index::linear::Config;
 use farindex_index::slotted::geometry::LOCKED;
-use farindex_index::{IndexError, Insert, Linear, PointIndex, PoolIndex, Remove};
+use farindex_index::{IndexError, Insert, Lifecycle, Linear, PointIndex, PoolIndex, Remove};
 use farindex_pool::{Client, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, Sim, Swarm};
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! A client crashes in the midst of a split, and nobody recovers what it has left: a walk meets each key once all the same.
 
 use farindex_index::audit::Damage;
-use farindex_index::{PoolIndex, Race, SepHash, race, sephash};
+use farindex_index::{Lifecycle, PoolIndex, Race, SepHash, race, sephash};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
 use farindex_sim::{Config, Fate, Sim, Swarm};
 use std::cell::Cell;
@@ -52,7 +52,7 @@ fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64
             visited.push(u64::from_le_bytes(key.try_into().unwrap()));
             Ok(())
         };
-        let walked = index.for_each(each, &mut Damage::fail).await;
+        let walked = index.visit(each, &mut Damage::fail).await;
         walked.is_ok().then_some(visited)
     };
     let visited = sim.block_on(walk).unwrap_or_else(|ended| panic!("{ended}"));

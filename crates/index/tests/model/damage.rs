@@ -5,7 +5,7 @@ use farindex_fabric::memory::Delivery;
 use farindex_fabric::{NodeId, RemotePtr};
 use farindex_index::audit::Damage;
 use farindex_index::race::segment::{BUCKET_LEN, HEAD_LEN};
-use farindex_index::{PointIndex, PoolIndex, Race, SepHash, race, sephash};
+use farindex_index::{Lifecycle, PointIndex, PoolIndex, Race, SepHash, race, sephash};
 use farindex_pool::{Pool, PoolOptions};
 use std::collections::BTreeMap;
 
@@ -34,9 +34,9 @@ async fn walked<I: PoolIndex>(ctx: &Ctx, pool: &Pool, member: &Member) -> (BTree
         damages.push(damage.what);
         Ok(())
     };
-    index.for_each(each, &mut damaged).await.unwrap();
+    index.visit(each, &mut damaged).await.unwrap();
     assert_eq!(
-        index.for_each(async |_, _| Ok(()), &mut Damage::fail).await.is_err(),
+        index.visit(async |_, _| Ok(()), &mut Damage::fail).await.is_err(),
         !damages.is_empty(),
         "what is reported is an error for those who want all or nothing"
     );

@@ -4,7 +4,7 @@ use crate::common::{World, bytes};
 use crate::suite::{Model, Smallest, audit, compare, step};
 use farindex_fabric::memory::Delivery;
 use farindex_index::block::{MAX_KEY, MAX_VALUE};
-use farindex_index::{IndexError, PointIndex, PoolIndex, Remove, Shard};
+use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex, Remove, Shard};
 use farindex_pool::audit::AuditReport;
 use farindex_pool::{PoolError, PoolOptions, catalog};
 

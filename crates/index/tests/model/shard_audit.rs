@@ -134,10 +134,10 @@ fn the_audit_tells_what_is_wrong() {
         let old = word(&span, value).await;
         put(&span, value, old ^ 1 << 33).await;
         assert!(says(&problems(&index, false).await, "no sound key-value block"));
-        let walked = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await;
+        let walked = index.visit(async |_, _| Ok(()), &mut Damage::fail).await;
         assert!(matches!(walked, Err(IndexError::Pool(_))), "{walked:?}");
         put(&span, value, old).await;
-        assert_eq!(index.for_each(async |_, _| Ok(()), &mut Damage::fail).await, Ok(90));
+        assert_eq!(index.visit(async |_, _| Ok(()), &mut Damage::fail).await, Ok(90));
     });
 }
 

@@ -8,8 +8,8 @@ use crate::common::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
-    Coalesced, Cuckoo, IndexAudit, IndexError, Insert, Linear, PointIndex, PoolIndex, Race, Remove, SepHash, Shard,
-    Update, Upsert, Value, cuckoo, linear, race, sephash, shard,
+    Coalesced, Cuckoo, IndexAudit, IndexError, Insert, Lifecycle, Linear, PointIndex, PoolIndex, Race, Remove, SepHash,
+    Shard, Update, Upsert, Value, cuckoo, linear, race, sephash, shard,
 };
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};
@@ -66,7 +66,7 @@ impl<I: Smallest> IndexUnderTest for I {
         <I as PoolIndex>::create(session, name, &I::smallest()).await
     }
     async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        <I as PoolIndex>::open(session, name).await
+        <I as Lifecycle>::open(session, name).await
     }
     fn plain(&self) -> &I {
         self
@@ -132,7 +132,7 @@ pub(crate) async fn compare<S: IndexUnderTest>(index: &S, model: &Model) {
         assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "{} twice", key.escape_ascii());
         Ok(())
     };
-    assert_eq!(index.plain().for_each(each, &mut Damage::fail).await.unwrap(), model.len() as u64);
+    assert_eq!(index.plain().visit(each, &mut Damage::fail).await.unwrap(), model.len() as u64);
     assert!(found == *model, "the dump differs from the model");
     for (key, value) in model {
         assert_eq!(index.get(key).await.unwrap().as_deref(), Some(value.as_slice()), "{}", key.escape_ascii());
@@ -294,7 +294,7 @@ pub(crate) async fn suite<S: IndexUnderTest>(ctx: Ctx, scale: Scale) {
 /// Inserts until the index has grown so often, with other operations in between.
 async fn grow<S: IndexUnderTest>(index: &S, model: &mut Model, rng: &mut Rng, scale: Scale) {
     let mut added = 0u64;
-    while index.plain().resizes() < scale.resizes {
+    while index.plain().statistics().resizes < scale.resizes {
         let key = format!("grown {added}").into_bytes();
         step(index, model, 1, &key, &added.to_le_bytes()).await;
         added += 1;

@@ -37,7 +37,7 @@ fn is_met_once_while_it_moves<I: Kind>(times: u64) {
             }
             Ok(())
         };
-        assert_eq!(index.for_each(each, &mut Damage::fail).await, Ok(u64::from(KEYS)));
+        assert_eq!(index.visit(each, &mut Damage::fail).await, Ok(u64::from(KEYS)));
         assert!(index.geometry().current.generation >= times);
         for i in 0..KEYS {
             let seen = &visited[&key(i)];

@@ -2,6 +2,7 @@
 //! some moment of the walk.
 
 use crate::kinds::{Entries, Kind, counted, join, key, value, walk};
+use farindex_index::Lifecycle;
 use farindex_index::{Cuckoo, IndexError, Linear};
 use farindex_pool::{Pool, PoolOptions, marks};
 use farindex_sim::{Config as SimConfig, Dice, ODDS, Sim};

@@ -1,6 +1,7 @@
 //! A loader dies, and nobody repairs anything: what it was told is in, is met once, and counted once.
 
 use crate::kinds::{Kind, counted, join, key, value, walk};
+use farindex_index::Lifecycle;
 use farindex_index::{Cuckoo, IndexError, Insert, Linear};
 use farindex_pool::{Pool, PoolOptions};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};

@@ -23,7 +23,7 @@ async fn salvage<I: Kind>(index: &I) -> (Entries, Vec<Damage>) {
         told.push(damage);
         Ok(())
     };
-    let seen = index.for_each(each, &mut damaged).await.expect("a walk");
+    let seen = index.visit(each, &mut damaged).await.expect("a walk");
     assert_eq!(seen, visited.len() as u64);
     (visited, told)
 }
@@ -39,7 +39,7 @@ async fn is_told<I: Kind>(index: &I, at: RemotePtr, word: u64, slot: u64, says: 
     let place = format!("slot {slot} of region {region} of the table of generation 0 on memory node {node} ");
     let [damage] = told.as_slice() else { panic!("told {} times: {told:?}", told.len()) };
     assert!(damage.what.starts_with(&place) && damage.what.contains(says), "{}", damage.what);
-    let failed = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await;
+    let failed = index.visit(async |_, _| Ok(()), &mut Damage::fail).await;
     let corrupt = PoolError::Corrupt { at: damage.at, what: damage.what.clone() };
     assert_eq!(failed, Err(IndexError::Pool(corrupt)));
     let report = index.audit(&mut Audit::default(), false).await.expect("an audit");

@@ -72,7 +72,7 @@ pub(crate) async fn walk<I: Kind>(index: &I) -> Result<Entries, IndexError> {
         assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
         Ok(())
     };
-    let seen = index.for_each(each, &mut Damage::fail).await?;
+    let seen = index.visit(each, &mut Damage::fail).await?;
     assert_eq!(seen, visited.len() as u64);
     Ok(visited)
 }

@@ -4,7 +4,7 @@ use super::{SIZES, SepHash, ours, race, sephash};
 use crate::bench::worker_state::Subject;
 use crate::bench::{FabricKind, Watch, make_pool};
 use crate::exit::{self, Failure};
-use farindex::{IndexConfig, Plain};
+use farindex::{AnyIndex, IndexConfig};
 use farindex_bench::reproduce::sephash::{RACE_2, SEPHASH_2, SOURCE, Space, TABLE_3, UTILIZATION};
 use farindex_bench::workload::{Keys, ValueSize};
 use farindex_bench::{Plan, Workload};
@@ -77,8 +77,8 @@ impl Growing {
         let session = self.subject.pool.session()?;
         let index = session.open_index(&self.subject.name)?;
         let plain = index.concurrent();
-        let Plain::SepHash(table) = plain.plain() else { return Ok((0, 0)) };
-        table.tables().iter().for_each(farindex_index::sephash::Table::forget);
+        let AnyIndex::SepHash(table) = &*plain else { return Ok((0, 0)) };
+        table.inner().tables().iter().for_each(farindex_index::sephash::Table::forget);
         let keys = Keys::new(self.plan.key_size);
         let mut key = vec![0; keys.size()];
         for i in 0..gets {
@@ -92,7 +92,7 @@ impl Growing {
             let predictions = table.predictions();
             (made + predictions.made, short + predictions.short)
         };
-        Ok(table.tables().iter().fold((0, 0), sum))
+        Ok(table.inner().tables().iter().fold((0, 0), sum))
     }
 }
 

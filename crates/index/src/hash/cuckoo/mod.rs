@@ -38,12 +38,11 @@ use crate::slotted::mover::{Region, RegionMigrator};
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::walk::Step;
 use crate::slotted::{self, slot};
-use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
 use crate::{IndexError, Value};
 use displace::{Displacer, Room};
 use farindex_fabric::{OpKind, RemotePtr};
-use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, Pin, Session};
 use lookup::Op;
 use migrate::Mover;
@@ -118,31 +117,6 @@ impl Settings for Config {
             return bad(format!("alpha {}: it takes 0 to 100", self.alpha));
         }
         Ok(())
-    }
-
-    fn encode(&self) -> [u8; CONFIG_LEN] {
-        let sequential = u64::from(self.lookup == Lookup::Sequential);
-        let small = (self.width as u64 / 8) | (self.associativity << 8) | (sequential << 16);
-        let words = [self.slots, self.threshold.to_bits(), self.alpha.to_bits(), small];
-        let mut bytes = [0; CONFIG_LEN];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
-        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
-        let config = Config {
-            slots: word(0),
-            threshold: f64::from_bits(word(1)),
-            alpha: f64::from_bits(word(2)),
-            width: (word(3) & 0xFF) as usize * 8,
-            associativity: word(3) >> 8 & 0xFF,
-            lookup: if word(3) >> 16 & 1 == 1 { Lookup::Sequential } else { Lookup::Parallel },
-        };
-        config.check()?;
-        Ok(config)
     }
 }
 
@@ -274,6 +248,10 @@ impl SlottedIndex for Cuckoo {
 }
 
 impl PointIndex for Cuckoo {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         Ok(Op::new(self, table, &pin, hash, key).find().await?.map(|hit| hit.value))
@@ -295,6 +273,10 @@ impl PointIndex for Cuckoo {
         self.write(Mode::Upsert, key, value).await.map(Upsert::from)
     }
 
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
+
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let (removed, generation) = Op::new(self, table, &pin, hash, key).remove().await?;
@@ -314,12 +296,13 @@ impl PointIndex for Cuckoo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::{decode, encode};
 
     #[test]
     fn settings_come_back() {
         let config =
             Config { slots: 77, width: 128, associativity: 1, lookup: Lookup::Sequential, ..Config::default() };
-        assert_eq!(Config::decode(&config.encode()), Ok(config));
+        assert_eq!(decode(&encode(&config).unwrap()), Ok(config));
         for bad in [
             Config { width: 12, ..config },
             Config { width: 136, ..config },
@@ -329,8 +312,7 @@ mod tests {
             Config { alpha: f64::NAN, ..config },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
-            // Widths are kept in words: one that is no multiple of 8 cannot come back as such.
-            assert!(!bad.width.is_multiple_of(8) || Config::decode(&bad.encode()).is_err(), "{bad:?}");
+            assert!(decode::<Config>(&encode(&bad).unwrap()).is_err(), "{bad:?}");
         }
     }
 }

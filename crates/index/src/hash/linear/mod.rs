@@ -33,11 +33,10 @@ use crate::slotted::mover::RegionMigrator;
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::walk::Step;
 use crate::slotted::{self, geometry, slot};
-use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
-use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{Calibration, IndexInfo, Pin, Session};
 use farindex_readsize::Network;
 use lookup::{LookupResult, Op, Purpose};
@@ -149,42 +148,6 @@ impl Settings for Config {
         }
         Ok(())
     }
-
-    fn encode(&self) -> [u8; CONFIG_LEN] {
-        let words = [
-            self.slots,
-            self.threshold.to_bits(),
-            self.alpha.to_bits(),
-            self.read_ns.to_bits(),
-            self.reads_per_s.to_bits(),
-            self.bytes_per_s.to_bits(),
-            self.hits.to_bits(),
-            u64::from(self.read_bytes) | (self.clusters as u64 & 0xFFFF_FFFF) << 24 | (self.width as u64 / 8) << 56,
-        ];
-        let mut bytes = [0; CONFIG_LEN];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
-        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
-        let config = Config {
-            slots: word(0),
-            threshold: f64::from_bits(word(1)),
-            alpha: f64::from_bits(word(2)),
-            read_ns: f64::from_bits(word(3)),
-            reads_per_s: f64::from_bits(word(4)),
-            bytes_per_s: f64::from_bits(word(5)),
-            hits: f64::from_bits(word(6)),
-            read_bytes: (word(7) & 0xFF_FFFF) as u32,
-            clusters: (word(7) >> 24 & 0xFFFF_FFFF) as usize,
-            width: (word(7) >> 56) as usize * 8,
-        };
-        config.check()?;
-        Ok(config)
-    }
 }
 
 /// A linear-probing index, as one worker thread uses it.
@@ -277,6 +240,10 @@ impl SlottedIndex for Linear {
 }
 
 impl PointIndex for Linear {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
@@ -302,6 +269,10 @@ impl PointIndex for Linear {
         self.write(Mode::Upsert, key, value).await.map(Upsert::from)
     }
 
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
+
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let removed = Op::new(self, table, pin, hash, key).remove().await?;
@@ -320,11 +291,12 @@ impl PointIndex for Linear {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::{decode, encode};
 
     #[test]
     fn settings_come_back() {
         let config = Config { slots: 77, width: 128, read_bytes: 256, clusters: 1000, hits: 0.25, ..Config::default() };
-        assert_eq!(Config::decode(&config.encode()), Ok(config));
+        assert_eq!(decode(&encode(&config).unwrap()), Ok(config));
         for bad in [
             Config { width: 12, ..config },
             Config { width: 136, ..config },
@@ -333,8 +305,7 @@ mod tests {
             Config { hits: 1.5, ..config },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
-            // Widths are kept in words: one that is no multiple of 8 cannot come back as such.
-            assert!(!bad.width.is_multiple_of(8) || Config::decode(&bad.encode()).is_err(), "{bad:?}");
+            assert!(decode::<Config>(&encode(&bad).unwrap()).is_err(), "{bad:?}");
         }
     }
 }

@@ -170,12 +170,12 @@ impl Range {
 
 impl Linear {
     /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
-    pub async fn for_each(
+    pub async fn visit(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        walk::for_each(self, each, damaged).await
+        walk::visit(self, each, damaged).await
     }
 
     /// The next step of a walk.

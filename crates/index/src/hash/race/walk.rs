@@ -189,7 +189,7 @@ impl Race {
     /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned while `each`
     /// runs. What cannot be read is reported to `damaged`, and the walk goes on behind it. A slot that was overwritten by zeros looks
     /// empty: nothing tells of it, unless its bucket's header was lost with it.
-    pub async fn for_each(
+    pub async fn visit(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,

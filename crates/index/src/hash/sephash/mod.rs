@@ -37,11 +37,10 @@ use crate::growth::Growth;
 use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, index_tag, pool_index};
-use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::{IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
-use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, Session};
 use layout::{Control, Geometry, META_LEN, Meta};
 use probe::{Op, Step, Stuck};
@@ -134,43 +133,6 @@ impl Settings for Config {
             return bad(format!("a cache of {} MiB: it takes 1 to 2^20", self.cache_mib));
         }
         Ok(())
-    }
-
-    fn encode(&self) -> [u8; CONFIG_LEN] {
-        let mut bytes = [0; CONFIG_LEN];
-        let words = [self.cur_bytes, self.ratio, self.cache_mib];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[24] = self.initial_depth as u8;
-        bytes[25] = self.max_depth as u8;
-        bytes[26] = self.table as u8;
-        let flags = [self.bitmap, self.resize_entry, self.zero_wait, self.told];
-        bytes[27] = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
-        bytes
-    }
-
-    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
-        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[i * 8 + j]));
-        let config = Config {
-            cur_bytes: word(0),
-            ratio: word(1),
-            cache_mib: word(2),
-            initial_depth: u32::from(bytes[24]),
-            max_depth: u32::from(bytes[25]),
-            table: match bytes[26] {
-                0 => TableKind::Points,
-                1 => TableKind::Naive,
-                2 => TableKind::Off,
-                other => return Err(IndexError::BadConfig(format!("no FPTable is of kind {other}"))),
-            },
-            bitmap: bytes[27] & 1 != 0,
-            resize_entry: bytes[27] & 2 != 0,
-            zero_wait: bytes[27] & 4 != 0,
-            told: bytes[27] & 8 != 0,
-        };
-        config.check()?;
-        Ok(config)
     }
 }
 
@@ -454,6 +416,10 @@ fn empty_segment(
 }
 
 impl PointIndex for SepHash {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let hash = self.hash(key);

@@ -273,7 +273,7 @@ impl SepHash {
     /// Calls `each` with every key and value; returns how often. See the promise above for what that means beside working
     /// clients. Nothing is pinned while `each` runs. What cannot be read is reported to `damaged`, and the walk goes on behind it; no
     /// older value is handed out in place of one that is lost.
-    pub async fn for_each(
+    pub async fn visit(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,

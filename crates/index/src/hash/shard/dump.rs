@@ -111,7 +111,7 @@ type Pairs = BTreeMap<Vec<u8>, Value>;
 
 impl Shard {
     /// Calls `each` with every key and value.
-    pub async fn for_each(
+    pub async fn visit(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,

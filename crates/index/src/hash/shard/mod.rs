@@ -46,11 +46,10 @@ use crate::handle::{self, Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::{Settings, expect_kind, index_tag, pool_index};
 use crate::marks::mark;
-use crate::traits::{Insert, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::layout::CONFIG_LEN;
 use farindex_pool::{IndexInfo, Session};
 use insert::Put;
 use lookup::{Hit, LookupResult, Op};
@@ -113,27 +112,6 @@ impl Settings for Config {
             return bad(format!("alpha {}: it takes 0 to 100", self.alpha));
         }
         Ok(())
-    }
-
-    fn encode(&self) -> [u8; CONFIG_LEN] {
-        let mut bytes = [0; CONFIG_LEN];
-        bytes[..8].copy_from_slice(&self.initial_bits.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.threshold.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.alpha.to_le_bytes());
-        bytes[24] = u8::from(self.variant == Variant::Published);
-        bytes
-    }
-
-    fn decode(bytes: &[u8; CONFIG_LEN]) -> Result<Self, IndexError> {
-        let word = |i: usize| std::array::from_fn(|j| bytes[i * 8 + j]);
-        let config = Config {
-            initial_bits: u64::from_le_bytes(word(0)),
-            threshold: f64::from_le_bytes(word(1)),
-            alpha: f64::from_le_bytes(word(2)),
-            variant: if bytes[24] == 1 { Variant::Published } else { Variant::Repaired },
-        };
-        config.check()?;
-        Ok(config)
     }
 }
 
@@ -308,6 +286,10 @@ impl Op<'_> {
 }
 
 impl PointIndex for Shard {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
@@ -331,6 +313,10 @@ impl PointIndex for Shard {
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.write(Mode::Upsert, key, value).await.map(Upsert::from)
+    }
+
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

@@ -7,6 +7,7 @@ use super::split::hold_still;
 use super::{Config, Variant};
 use crate::faults::{Fault, plant};
 use crate::kind::Settings;
+use crate::kind::{decode, encode};
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr};
 
 const BUCKET: RemotePtr = RemotePtr::new(NodeId::new(0), 4096);
@@ -20,14 +21,14 @@ fn endpoint() -> Endpoint {
 fn settings_come_back() {
     for variant in [Variant::Repaired, Variant::Published] {
         let config = Config { initial_bits: MAX_INITIAL_BITS, threshold: 1.0, alpha: 0.0, variant };
-        assert_eq!(Config::decode(&config.encode()), Ok(config));
+        assert_eq!(decode(&encode(&config).unwrap()), Ok(config));
         for bad in [
             Config { initial_bits: MAX_INITIAL_BITS + 1, ..config },
             Config { threshold: 0.04, ..config },
             Config { threshold: f64::NAN, ..config },
             Config { alpha: 100.5, ..config },
         ] {
-            assert!(bad.check().is_err() && Config::decode(&bad.encode()).is_err(), "{bad:?}");
+            assert!(bad.check().is_err() && decode::<Config>(&encode(&bad).unwrap()).is_err(), "{bad:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::geometry::ROOT_LEN;
 use farindex_index::shard::slot::{META, Slot};
-use farindex_index::{IndexError, PointIndex, PoolIndex, Shard};
+use farindex_index::{IndexError, Lifecycle, PointIndex, Shard};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session};
 use std::future::Future;
@@ -123,7 +123,7 @@ async fn everything(index: &Shard, what: &str) {
     let keys: Vec<_> = (0..4).map(key).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     within(index, 8, &format!("{what}: get_many"), index.get_many(&keys)).await;
-    within(index, 8, &format!("{what}: walk"), index.for_each(async |_, _| Ok(()), &mut |_| Ok(()))).await;
+    within(index, 8, &format!("{what}: walk"), index.visit(async |_, _| Ok(()), &mut |_| Ok(()))).await;
     for alone in [false, true] {
         within(index, 4, &format!("{what}: audit"), index.audit(&mut Audit::default(), alone)).await;
     }

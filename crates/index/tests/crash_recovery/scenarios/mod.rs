@@ -11,7 +11,7 @@ use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::{LOCK_SLOT, Level};
 use farindex_index::shard::geometry::RootState;
 use farindex_index::shard::slot::{META, Slot, Stamp, freeze};
-use farindex_index::{IndexAudit, IndexError, PointIndex, PoolIndex, Shard};
+use farindex_index::{IndexAudit, IndexError, Lifecycle, PointIndex, PoolIndex, Shard};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Intent, IntentCell, Lock, Pool, PoolOptions, Session, intent};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};

@@ -8,7 +8,7 @@ use farindex_index::audit::Damage;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::geometry::BYTES_PER_BUCKET;
 use farindex_index::shard::slot::{Slot, freeze};
-use farindex_index::{IndexError, PointIndex, PoolIndex, Shard, Value};
+use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex, Shard, Value};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Session, intent};
 use farindex_sim::Fate;
@@ -55,7 +55,7 @@ fn a_walk_goes_on_into_segments_that_have_come_since() {
             }
             Ok(())
         };
-        let seen = index.for_each(each, &mut Damage::fail).await?;
+        let seen = index.visit(each, &mut Damage::fail).await?;
         assert_eq!((visited.len(), seen), (KEYS as usize, u64::from(KEYS)));
         Ok(())
     });
@@ -97,7 +97,7 @@ fn entries_that_stand_still_are_met_and_those_that_nobody_moves_are_mended() {
                 if !due {
                     // A walk over all keys splits what is due in level 2, so the next round would find nothing due.
                     assert_eq!(span.cas(at, old, freeze(old)).await?, old);
-                    let visited = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await?;
+                    let visited = index.visit(async |_, _| Ok(()), &mut Damage::fail).await?;
                     assert_eq!((visited, audited(&index).await?.problems), (KEYS, vec![]), "level {level}");
                 }
             }
@@ -240,7 +240,7 @@ fn walk_beside_a_loader(kill: Option<Duration>) {
                 assert!(visited.insert(key.to_vec()), "{kill:?}: key {key:?} is met twice");
                 Ok(())
             };
-            index.for_each(each, &mut Damage::fail).await?;
+            index.visit(each, &mut Damage::fail).await?;
             assert!(
                 (0..before).all(|key| visited.contains(&key.to_le_bytes()[..])),
                 "{kill:?}: a key of {before} is missed"
@@ -307,13 +307,13 @@ fn a_walk_names_what_it_cannot_read_and_goes_on() {
                     told.push(damage.what);
                     Ok(())
                 };
-                let visited = index.for_each(async |_, _| Ok(()), &mut tell).await?;
+                let visited = index.visit(async |_, _| Ok(()), &mut tell).await?;
                 assert_eq!(visited, u64::from(KEYS) - 1, "{name}: {what}: {told:?}");
                 assert!(
                     matches!(&told[..], [one] if one.contains(name) && one.contains(what)),
                     "{name}: {what}: {told:?}"
                 );
-                let failed = index.for_each(async |_, _| Ok(()), &mut Damage::fail).await;
+                let failed = index.visit(async |_, _| Ok(()), &mut Damage::fail).await;
                 assert!(matches!(failed, Err(IndexError::Pool(_))), "{failed:?}");
             }
             put(at, old).await?;
@@ -328,9 +328,9 @@ fn a_walk_names_what_it_cannot_read_and_goes_on() {
             told.push(damage);
             Ok(())
         };
-        assert_eq!(index.for_each(async |_, _| Ok(()), &mut tell).await?, u64::from(KEYS) - 8);
+        assert_eq!(index.visit(async |_, _| Ok(()), &mut tell).await?, u64::from(KEYS) - 8);
         assert!(matches!(&told[..], [one] if one.at == bucket && one.what.contains("bucket 0")), "{told:?}");
-        assert!(index.for_each(async |_, _| Ok(()), &mut Damage::fail).await.is_err());
+        assert!(index.visit(async |_, _| Ok(()), &mut Damage::fail).await.is_err());
         Ok(())
     });
 }

@@ -1,0 +1,304 @@
+//! Every kind of index there is. A new kind is one line of `kinds!`; everything else here follows from it.
+//!
+//! Invariant: an operation on an [`AnyIndex`] is dispatched once, to the kind behind the lock table that it may have.
+
+use crate::audit::{Damage, OnDamage};
+use crate::coalesce::{Coalesced, Coalescer};
+use crate::kind::{self, Lifecycle, PoolIndex, Statistics};
+use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::OpKind;
+use farindex_pool::audit::Audit;
+use farindex_pool::{IndexInfo, PoolError, Session, catalog};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A kind of index, for listings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Its number in the catalog.
+    pub number: u32,
+    /// Its name.
+    pub name: &'static str,
+    /// Are its keys ordered, so that it can be scanned?
+    pub ordered: bool,
+    /// What it is, in a line.
+    pub about: &'static str,
+}
+
+/// Is a kind of this class ordered?
+macro_rules! ordered {
+    (hash) => {
+        false
+    };
+    (tree) => {
+        true
+    };
+}
+
+/// Scans an index of this class.
+macro_rules! scan {
+    (hash, $kind:expr, $index:ident, $bounds:ident, $limit:ident) => {{
+        let _ = ($index, $bounds, $limit);
+        Err(IndexError::NotOrdered { kind: $kind })
+    }};
+    (tree, $kind:expr, $index:ident, $bounds:ident, $limit:ident) => {
+        $index.scan($bounds, $limit).await
+    };
+}
+
+macro_rules! kinds {
+    ($($(#[$cfg:meta])* $class:ident $Kind:ident => $Index:ty, $about:literal;)+) => {
+        /// Every kind.
+        pub const KINDS: &[Kind] = &[$(
+            $(#[$cfg])*
+            Kind {
+                number: <$Index as PoolIndex>::KIND,
+                name: <$Index as PoolIndex>::NAME,
+                ordered: ordered!($class),
+                about: $about,
+            },
+        )+];
+
+        /// A kind of index to create, with its settings.
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "lowercase")]
+        #[non_exhaustive]
+        pub enum IndexConfig {
+            $($(#[$cfg])* #[doc = $about] $Kind(<$Index as PoolIndex>::Config),)+
+        }
+
+        impl IndexConfig {
+            /// Returns the default settings of a kind, by its name.
+            pub fn of_kind(kind: &str) -> Option<Self> {
+                match kind {
+                    $($(#[$cfg])* <$Index as PoolIndex>::NAME => Some(IndexConfig::$Kind(Default::default())),)+
+                    _ => None,
+                }
+            }
+            /// Returns the name of the kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $($(#[$cfg])* IndexConfig::$Kind(_) => <$Index as PoolIndex>::NAME,)+
+                }
+            }
+            /// Returns the settings that the catalog keeps of an index; `None` if its kind or format is unknown here.
+            pub fn of_info(info: &IndexInfo) -> Option<Self> {
+                match (info.kind, info.version) {
+                    $($(#[$cfg])* (<$Index as PoolIndex>::KIND, <$Index as PoolIndex>::FORMAT) => {
+                        kind::decode(&info.config).ok().map(IndexConfig::$Kind)
+                    })+
+                    _ => None,
+                }
+            }
+        }
+
+        /// An open index of any kind, with or without a [lock table](crate::coalesce).
+        #[non_exhaustive]
+        pub enum AnyIndex {
+            $($(#[$cfg])* #[doc = $about] $Kind(Coalesced<$Index>),)+
+        }
+
+        impl AnyIndex {
+            /// Creates an index and opens it.
+            pub async fn create(session: &Rc<Session>, name: &str, config: &IndexConfig) -> Result<Self, IndexError> {
+                match config {
+                    $($(#[$cfg])* IndexConfig::$Kind(config) => {
+                        <$Index as PoolIndex>::create(session, name, config).await.map(Self::from)
+                    })+
+                }
+            }
+            /// Opens an index that was found in the catalog.
+            pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
+                match info.kind {
+                    $($(#[$cfg])* <$Index as PoolIndex>::KIND => {
+                        <$Index as PoolIndex>::open_info(session, info).await.map(Self::from)
+                    })+
+                    other => {
+                        let (name, found) = (info.name.clone(), kind_name(other));
+                        let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+                        Err(PoolError::WrongKind { name, found, wanted: known.join(", ") }.into())
+                    }
+                }
+            }
+            async fn drop_info(session: &Rc<Session>, info: &IndexInfo) -> Result<(), IndexError> {
+                match info.kind {
+                    $($(#[$cfg])* <$Index as PoolIndex>::KIND => <$Index>::drop_index(session, &info.name).await,)+
+                    // Reports what is wrong with it.
+                    _ => Self::open_info(session, info).await.map(drop),
+                }
+            }
+            /// Finishes the drops that crashed clients left unfinished; see [`Lifecycle::finish_drops`].
+            pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+                let mut finished = 0;
+                $($(#[$cfg])* { finished += <$Index>::finish_drops(session).await?; })+
+                Ok(finished)
+            }
+            /// Returns the name of its kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $($(#[$cfg])* AnyIndex::$Kind(_) => <$Index as PoolIndex>::NAME,)+
+                }
+            }
+            /// Are its keys ordered?
+            pub fn is_ordered(&self) -> bool {
+                match self {
+                    $($(#[$cfg])* AnyIndex::$Kind(_) => ordered!($class),)+
+                }
+            }
+            /// Puts this process's lock table in front of the index; see [`OpenOptions`](crate::coalesce).
+            #[must_use]
+            pub fn coalesced(self, table: &Arc<Coalescer>) -> Self {
+                match self {
+                    $($(#[$cfg])* AnyIndex::$Kind(index) => {
+                        let index = index.into_inner();
+                        let uid = index.uid();
+                        AnyIndex::$Kind(Coalesced::new(index, Arc::clone(table), uid))
+                    })+
+                }
+            }
+        }
+
+        $(
+            $(#[$cfg])*
+            impl From<$Index> for AnyIndex {
+                fn from(index: $Index) -> Self {
+                    AnyIndex::$Kind(Coalesced::without_table(index))
+                }
+            }
+        )+
+
+        impl OrderedIndex for AnyIndex {
+            /// An index whose keys have no order answers [`IndexError::NotOrdered`].
+            async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+                match self {
+                    $($(#[$cfg])* AnyIndex::$Kind(index) => {
+                        scan!($class, <$Index as PoolIndex>::NAME, index, bounds, limit)
+                    })+
+                }
+            }
+        }
+
+        /// Evaluates an expression on the index of whatever kind.
+        macro_rules! dispatch {
+            ($self:expr, $index:ident => $call:expr) => {
+                match $self {
+                    $($(#[$cfg])* AnyIndex::$Kind($index) => $call,)+
+                }
+            };
+        }
+    };
+}
+
+kinds! {
+    hash Shard => crate::Shard, "three-level hash table with ordered CAS and lazy resizing";
+    hash Race => crate::Race, "extendible hash table with two choices and shared overflow buckets";
+    hash SepHash => crate::SepHash, "extendible hash table that appends and merges; upserts are blind";
+    hash Linear => crate::Linear, "linear probing with a variable read size, records in the slots or out of band";
+    hash Cuckoo => crate::Cuckoo, "cuckoo hashing with three places for each key, and displacement";
+}
+
+impl Default for IndexConfig {
+    fn default() -> Self {
+        IndexConfig::Shard(Default::default())
+    }
+}
+
+/// Returns the name of a kind of index, for people.
+pub fn kind_name(number: u32) -> String {
+    let known = KINDS.iter().find(|kind| kind.number == number);
+    known.map_or_else(|| format!("kind {number} (of a newer farindex release)"), |kind| kind.name.to_owned())
+}
+
+impl AnyIndex {
+    /// Opens the index of this name, whatever its kind.
+    pub async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        Self::open_info(session, &find(session, name).await?).await
+    }
+
+    /// Drops the index of this name; see [`Lifecycle::drop_index`].
+    pub async fn drop_named(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        Self::drop_info(session, &find(session, name).await?).await
+    }
+
+    /// See [`PoolIndex::uid`].
+    pub fn uid(&self) -> u64 {
+        dispatch!(self, index => index.inner().uid())
+    }
+    /// See [`PoolIndex::statistics`].
+    pub fn statistics(&self) -> Statistics {
+        dispatch!(self, index => index.inner().statistics())
+    }
+    /// See [`PoolIndex::recover`].
+    pub async fn recover(&self) -> Result<u64, IndexError> {
+        dispatch!(self, index => index.inner().recover().await)
+    }
+    /// See [`PoolIndex::audit`].
+    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        dispatch!(self, index => index.inner().audit(audit, alone).await)
+    }
+    /// See [`PoolIndex::visit`]. Each damaged place is reported once, however often the kind's walk comes across it.
+    pub async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        let mut reported = HashSet::new();
+        let mut once = |damage: Damage| if reported.insert(damage.clone()) { damaged(damage) } else { Ok(()) };
+        dispatch!(self, index => index.inner().visit(each, &mut once).await)
+    }
+}
+
+async fn find(session: &Session, name: &str) -> Result<IndexInfo, IndexError> {
+    let span = session.span(OpKind::Other);
+    Ok(catalog::find(session.pool(), &span, name).await?)
+}
+
+impl PointIndex for AnyIndex {
+    fn limits(&self) -> Limits {
+        dispatch!(self, index => index.limits())
+    }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        dispatch!(self, index => index.get(key).await)
+    }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        dispatch!(self, index => index.get_many(keys).await)
+    }
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        dispatch!(self, index => index.insert(key, value).await)
+    }
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        dispatch!(self, index => index.update(key, value).await)
+    }
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        dispatch!(self, index => index.upsert(key, value).await)
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        dispatch!(self, index => index.upsert_with_outcome(key, value).await)
+    }
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        dispatch!(self, index => index.remove(key).await)
+    }
+    fn cache_bytes(&self) -> u64 {
+        dispatch!(self, index => index.cache_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IndexConfig, KINDS};
+
+    #[test]
+    fn registry_names_each_kind_once() {
+        for kind in KINDS {
+            let config = IndexConfig::of_kind(kind.name).expect("a kind");
+            assert_eq!(config.kind(), kind.name);
+            assert_eq!(KINDS.iter().filter(|other| other.number == kind.number || other.name == kind.name).count(), 1);
+            let tag = serde_json::to_value(config).expect("JSON");
+            assert_eq!(tag["kind"], kind.name);
+            assert_eq!(serde_json::from_value::<IndexConfig>(tag).expect("settings"), config);
+        }
+    }
+}
