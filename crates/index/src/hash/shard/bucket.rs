@@ -207,7 +207,7 @@ impl Snapshot {
     /// What can be concluded about keys with this fingerprint, by a client that expects this version?
     ///
     /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket: a
-    /// slot that says otherwise was read before that split ([`Geovisitedry::side`](super::geometry::Geometry::side)).
+    /// slot that says otherwise was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
     pub fn health(&self, version: u64, fp: u64, side: Option<(u64, u64)>) -> Health {
         let one_bit = planted(Fault::OneBitVersion);
         let mine = match self.version() {

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`slot`] | the 8-byte slot | Figure 8 |
 //! | [`bucket`] | buckets, and what can be concluded from a READ of one | 3.1, 3.3 |
-//! | [`geovisitedry`] | segments, directory, places of a key | 3.1 |
+//! | [`geometry`] | segments, directory, places of a key | 3.1 |
 //! | [`table`] | root, synchronization, growth | 3.3, 3.4 |
 //! | `lookup` | search | Algorithm 2 |
 //! | `many` | many lookups at once | |
