@@ -2,7 +2,7 @@
 //!
 //! Who has waited too long for a bucket claims its lock ([`farindex_pool::takeover`]), and then finishes or undoes what was
 //! begun. What that is, the buckets say; the dead one's intent is not needed. Every step may be the last one of whoever takes
-//! it, and the next one begins again from what it finds (docs/protocols/shard.md, "Death").
+//! it, and the next one begins again from what it finds (docs/protocols/shard.md, "Crash recovery").
 //!
 //! * A bucket that a split makes is written under the lock of its parent, and released before it. So who wants a locked
 //!   bucket looks at the parent first; and who claims a bucket claims those that its latest split has not released.
