@@ -111,7 +111,14 @@ fn of_fabric(error: &FabricError) -> u8 {
 /// The code of an error of the library.
 pub(crate) fn code_of(error: &Error) -> u8 {
     match error {
-        Error::Url { .. } | Error::Settings(_) => USAGE,
+        Error::Url { .. }
+        | Error::NotStored
+        | Error::SizeMissing
+        | Error::SizeGiven { .. }
+        | Error::NotRemote
+        | Error::FabricMissing { .. }
+        | Error::FabricUnknown { .. }
+        | Error::TokenFile { .. } => USAGE,
         Error::NotReplaced { why, .. } => code_of(why),
         Error::Fabric(error) => of_fabric(error),
         Error::Pool(error) => of_pool(error),

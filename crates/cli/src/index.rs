@@ -126,7 +126,7 @@ fn stat(name: &Named, json: &Json) -> Result<(), Failure> {
     let index = name.open()?;
     let audit = index.audit()?;
     let info = info_of(index.session(), &name.name)?;
-    let cache = farindex::PointIndex::cache_bytes(&*index.concurrent());
+    let cache = index.cache_bytes();
     let result = json!({ "index": info, "entries": audit.entries, "cache_bytes": cache, "audit": audit });
     json.give(&result, || {
         let mut figures = vec![("entries".to_owned(), audit.entries.to_string())];

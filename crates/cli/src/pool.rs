@@ -112,7 +112,11 @@ fn create(
         PoolUrl::Remote { .. } => return Err(Failure::usage("--node names files: name all memory nodes by --connect")),
         PoolUrl::Memory { .. } => return Err(Failure::usage("a pool in a file takes a path")),
     };
-    let pool = Pool::create_at(&url, size, options)?;
+    let mut builder = Pool::builder().options(*options);
+    if let Some(bytes) = size {
+        builder = builder.node_bytes(bytes);
+    }
+    let pool = builder.create(&url)?;
     let block = pool.raw().superblock(farindex_fabric::NodeId::new(0));
     let result = json!({
         "paths": names,

@@ -87,7 +87,7 @@ impl Place {
         }
     }
     pub(crate) fn open(&self) -> Result<Pool, Failure> {
-        Ok(Pool::open_at(&self.url()?)?)
+        Ok(Pool::open(&self.url()?)?)
     }
     /// A session, which keeps its pool open.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
@@ -95,7 +95,7 @@ impl Place {
     }
     /// The same, with the pool as crashed clients have left it.
     pub(crate) fn session_as_it_is(&self) -> Result<Session, Failure> {
-        Ok(Pool::open_as_it_is(&self.url()?)?.session()?)
+        Ok(Pool::open_without_recovery(&self.url()?)?.session()?)
     }
     pub(crate) fn display(&self) -> std::path::Display<'_> {
         std::path::Path::new(&self.path).display()

@@ -221,7 +221,7 @@ fn space(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
             index_bytes: audit.index_bytes,
             block_bytes: audit.block_bytes,
             resizes: audit.resizes,
-            cache_bytes: row.cache_bytes.max(index.concurrent().cache_bytes()),
+            cache_bytes: row.cache_bytes.max(index.cache_bytes()),
         });
     }
     let figures: Vec<_> = spaces

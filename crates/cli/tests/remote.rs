@@ -2,7 +2,7 @@
 //! that are cut off.
 #![cfg(all(feature = "ucx", target_os = "linux"))]
 
-use farindex::{Index, IndexConfig, Pool, PoolOptions, shard};
+use farindex::{Index, IndexConfig, Pool, shard};
 use farindex_fabric::{FabricError, NodeId};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -231,8 +231,7 @@ fn a_killed_memory_node_comes_back() {
     let file = Scratch::new("back");
     let first = serve("127.0.0.1:0", &["--size", "64MiB", "--file", file.path()]);
     let addr = first.addr.clone();
-    let options = PoolOptions { lease: Duration::from_secs(3), ..PoolOptions::default() };
-    let pool = Pool::create(&format!("connect:{addr}"), None, &options).expect("a pool");
+    let pool = Pool::builder().lease(Duration::from_secs(3)).create(&format!("connect:{addr}")).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &small(0)).expect("an index");
     let mut node = Some(first);
@@ -278,8 +277,7 @@ fn a_frozen_client_is_told() {
     }
     let node = serve("127.0.0.1:0", &["--size", "64MiB"]);
     let url = format!("connect:{}", node.addr);
-    let options = PoolOptions { lease: Duration::from_millis(1500), ..PoolOptions::default() };
-    let pool = Pool::create(&url, None, &options).expect("a pool");
+    let pool = Pool::builder().lease(Duration::from_millis(1500)).create(&url).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &small(0)).expect("an index");
     for round in 0..3 {
@@ -336,7 +334,7 @@ fn one_of_three_nodes_is_cut_off() {
         .map(|node| serve("127.0.0.1:0", &["--size", &SIZE.to_string(), "--node-id", &node.to_string()]))
         .collect();
     let addrs: Vec<&str> = nodes.iter().map(|node| node.addr.as_str()).collect();
-    let pool = Pool::create(&format!("connect:{}", addrs.join(",")), None, &PoolOptions::default()).expect("a pool");
+    let pool = Pool::builder().create(&format!("connect:{}", addrs.join(","))).expect("a pool");
     let session = pool.session().expect("a session");
     let index: Index = session.create_index("demo", &small(4)).expect("an index");
     let value = [7u8; 1000];

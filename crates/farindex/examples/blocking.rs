@@ -1,11 +1,11 @@
 //! The first program: a pool in this process's memory, an index, a key.
 
-use farindex::{IndexConfig, Pool};
+use farindex::Pool;
 
 fn main() -> Result<(), farindex::Error> {
-    let pool = Pool::open("memory:64MiB")?;
+    let pool = Pool::in_memory(64 << 20)?;
     let session = pool.session()?;
-    let index = session.create_index("demo", &IndexConfig::default())?;
+    let index = session.index("demo").create()?;
     index.upsert("far", "memory")?;
     assert_eq!(index.get("far")?.as_deref(), Some(&b"memory"[..]));
     println!("far -> memory");

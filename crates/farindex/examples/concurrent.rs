@@ -1,11 +1,11 @@
 //! Many operations in flight on one thread.
 
-use farindex::{IndexConfig, PointIndex, Pool};
+use farindex::{PointIndex, Pool};
 
 fn main() -> Result<(), farindex::Error> {
-    let pool = Pool::open("memory:64MiB")?;
+    let pool = Pool::in_memory(64 << 20)?;
     let session = pool.session()?;
-    let index = session.create_index("demo", &IndexConfig::default())?.concurrent();
+    let index = session.index("demo").create()?.async_handle();
     let upserts: Vec<_> = (0..1000u64)
         .map(|i| {
             let index = index.clone();

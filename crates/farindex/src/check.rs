@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_check_beside_clients_that_come_and_go_raises_no_false_alarm() {
-        let pool = Pool::open("memory:32MiB").unwrap();
+        let pool = Pool::in_memory(32 << 20).unwrap();
         let session = pool.session().unwrap();
         let index = session.create_index("demo", &IndexConfig::default()).unwrap();
         for key in 0..2000_u64 {

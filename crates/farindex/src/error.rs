@@ -3,12 +3,14 @@
 use farindex_fabric::FabricError;
 use farindex_index::IndexError;
 use farindex_pool::PoolError;
+use std::convert::Infallible;
+use std::path::PathBuf;
 
 /// Why something failed. Each message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The pool string makes no sense.
+    /// The pool string has no meaning.
     #[error("{url:?} is no pool: {why}. Write memory:1GiB, shm:/dev/shm/NAME or connect:HOST:PORT")]
     Url {
         /// What was given.
@@ -16,18 +18,57 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// A size is needed, or must not be given.
-    #[error("{0}")]
-    Settings(String),
+    /// A `memory:` pool exists in the process that created it, and nowhere else: it cannot be opened or inspected.
+    #[error("a memory: pool is gone when its process ends: name files (shm:PATH) or memory nodes (connect:HOST:PORT)")]
+    NotStored,
+    /// A pool in new files needs the size of a memory node.
+    #[error("a new pool needs the size of each memory node: PoolBuilder::node_bytes, on the command line --size 1GiB")]
+    SizeMissing,
+    /// The memory nodes have their sizes already.
+    #[error("{nodes} have their sizes already: leave the size out")]
+    SizeGiven {
+        /// Which ones.
+        nodes: &'static str,
+    },
+    /// Something that only memory nodes over a network have was asked of another pool.
+    #[error("only memory nodes over a network are connected to: connect:HOST:PORT")]
+    NotRemote,
+    /// This build lacks the fabric that the memory nodes serve.
+    #[error(
+        "this farindex was built without the {fabric} fabric: build it with `cargo build --features {fabric}`; {needs}"
+    )]
+    FabricMissing {
+        /// Its name.
+        fabric: String,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// The memory nodes serve a fabric that this version does not know.
+    #[error(
+        "these memory nodes serve over {fabric}, which this version does not know: use the version that serves them"
+    )]
+    FabricUnknown {
+        /// Its name.
+        fabric: String,
+    },
+    /// The file with the token cannot be used.
+    #[error("{why}")]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Memory nodes could not be reached, or refuse this client.
-    #[error("{0}")]
-    Remote(String),
+    #[cfg(feature = "remote")]
+    #[error(transparent)]
+    Remote(#[from] farindex_remote::ControlError),
     /// A damaged index could not be replaced by a copy of what can be read of it.
-    #[error("index {name:?} was not replaced by what can be read of it, and is as it was: {why}")]
+    #[error("index {name:?} was not replaced by what can be read of it, and is unchanged: {why}")]
     NotReplaced {
         /// Its name.
         name: String,
-        /// What has failed.
+        /// What failed.
         why: Box<Error>,
     },
     /// The fabric.
@@ -57,5 +98,11 @@ impl From<IndexError> for Error {
             IndexError::Pool(error) => error.into(),
             other => Error::Index(other),
         }
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }

@@ -1,7 +1,7 @@
-//! The keeper: a thread that speaks for a client whose own threads are busy elsewhere.
+//! The heartbeat of a client: a thread of its own, because the threads of the process may be busy elsewhere.
 //!
 //! It renews the lease, and publishes that sessions without operations in flight have quiesced, so that an idle process
-//! neither loses its place nor holds up anybody's memory.
+//! neither loses its lease nor delays the reclamation of memory.
 
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, Identity};
 use farindex_pool::Client;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a keeper looks at the epoch, unless the lease asks for more.
+/// How often the thread reads the epoch, unless the lease is so short that it must be more often.
 const EVERY: Duration = Duration::from_millis(10);
 
 pub(crate) struct Heartbeat {
@@ -20,12 +20,12 @@ pub(crate) struct Heartbeat {
 impl Heartbeat {
     pub(crate) fn start(fabric: Arc<dyn Fabric>, identity: Identity, client: Arc<Client>) -> Result<Self, FabricError> {
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let every = EVERY.min(client.pool().lease() / 8).max(Duration::from_micros(200));
         let run = move || {
             let Ok(endpoint) = fabric.connect(&identity) else { return };
             let executor = Executor::new();
-            while !told.load(std::sync::atomic::Ordering::Acquire) {
+            while !stopped.load(std::sync::atomic::Ordering::Acquire) {
                 // A lost lease is reported by the client's next operation; any other failure may pass.
                 let _: Result<(), _> = executor.block_on(&endpoint, client.tick(&endpoint));
                 if client.is_lost() {
@@ -34,9 +34,9 @@ impl Heartbeat {
                 std::thread::park_timeout(every);
             }
         };
-        let spawned = std::thread::Builder::new().name("farindex-keeper".to_owned()).spawn(run);
+        let spawned = std::thread::Builder::new().name("farindex-heartbeat".to_owned()).spawn(run);
         let thread =
-            spawned.map_err(|error| FabricError::Settings(format!("cannot start the keeper thread: {error}")))?;
+            spawned.map_err(|error| FabricError::Settings(format!("cannot start the heartbeat thread: {error}")))?;
         Ok(Heartbeat { thread: Mutex::new(Some(thread)), stop })
     }
 
@@ -45,7 +45,7 @@ impl Heartbeat {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             thread.thread().unpark();
-            // A keeper that panicked has said so already.
+            // A thread that panicked has printed its message already.
             let _: Result<(), _> = thread.join();
         }
     }

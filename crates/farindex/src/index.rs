@@ -1,24 +1,24 @@
-//! An index as a user sees it.
+//! An index as its users see it.
 
-use crate::pool::Session;
+use crate::session::Session;
+use crate::walk::{Iter, Range, Walk};
 use crate::{Error, Insert, Remove, Update, Upsert};
-use farindex_index::AnyIndex;
 use farindex_index::audit::Damage;
-use farindex_index::{IndexAudit, IndexError, PointIndex, Value};
+use farindex_index::{AnyIndex, Entry, IndexAudit, KeyBounds, Limits, OrderedIndex, PointIndex, Value};
 use farindex_pool::audit::Audit;
-use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::ops::ControlFlow;
-use std::pin::pin;
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::rc::Rc;
-use std::task::Poll;
 
-/// An open index. The methods block until the operation is done; [`Index::concurrent`] is the way to have many in flight.
+/// An open index. The methods block until the operation is done; [`async_handle`](Self::async_handle) has the same
+/// operations as futures, many of which may be in flight.
 ///
-/// A method that blocks panics inside of a coroutine of its own session: see [`Session::block_on`].
+/// A method that blocks panics inside a coroutine of its own session: see [`Session::block_on`].
+///
+/// A [`Value`] dereferences to a byte slice. It is the buffer that the READ filled, so nothing was copied; keep it only
+/// for a short time, or copy it (`to_vec`).
 #[derive(Clone)]
 pub struct Index {
-    // Dropped before the session it lives in.
+    // Dropped before the session that it lives in.
     index: Rc<AnyIndex>,
     name: Rc<str>,
     session: Session,
@@ -29,10 +29,20 @@ impl Index {
         Index { index: Rc::new(index), name: name.into(), session }
     }
 
-    /// The value of a key.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
-        let found = self.session.block_on(self.index.get(key.as_ref()))?;
-        Ok(found.map(|value| value.to_vec()))
+    /// Returns the value of a key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
+        Ok(self.session.block_on(self.index.get(key.as_ref()))?)
+    }
+    /// Returns the values of many keys, in their order. All lookups are in flight together, and share batches; each is
+    /// linearizable on its own.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Value>>, Error> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        Ok(self.session.block_on(self.index.get_many(&keys))?)
+    }
+    /// Is the key present?
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        Ok(self.get(key)?.is_some())
     }
     /// Adds a key that is absent.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Insert, Error> {
@@ -42,89 +52,121 @@ impl Index {
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Update, Error> {
         Ok(self.session.block_on(self.index.update(key.as_ref(), value.as_ref()))?)
     }
-    /// Sets the value of a key, present or not.
+    /// Sets the value of a key, present or not. An index with blind writes answers [`Upsert::Written`].
     pub fn upsert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Upsert, Error> {
         Ok(self.session.block_on(self.index.upsert(key.as_ref(), value.as_ref()))?)
+    }
+    /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one extra
+    /// lookup.
+    pub fn upsert_with_outcome(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Upsert, Error> {
+        Ok(self.session.block_on(self.index.upsert_with_outcome(key.as_ref(), value.as_ref()))?)
     }
     /// Removes a key.
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<Remove, Error> {
         Ok(self.session.block_on(self.index.remove(key.as_ref()))?)
     }
 
-    /// Counts its entries and memory, and checks every entry, by walking it beside whoever works with it.
+    /// Returns at most `limit` entries within `bounds`, in ascending order of their keys. Only an
+    /// [ordered](Self::is_ordered) index can do that; see [`OrderedIndex::scan`] for what a scan promises.
+    pub fn scan<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>, limit: usize) -> Result<Vec<Entry>, Error> {
+        let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
+        Ok(self.session.block_on(self.index.scan(bounds, limit))?)
+    }
+    /// Iterates over the entries within `bounds`, in ascending order of their keys, in bounded memory. Only an
+    /// [ordered](Self::is_ordered) index can do that: another one yields an error. The iterator is a series of
+    /// [scans](Self::scan), each of which begins behind the last key; what changes between them may be seen or not.
+    pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Range {
+        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Range::new(self.clone(), owned(bounds.start_bound()), owned(bounds.end_bound()))
+    }
+    /// Iterates over all entries, in bounded memory; an ordered index yields them in ascending order. Entries that no other
+    /// client modifies meanwhile are yielded exactly once; concurrent changes may be seen or not. Nothing of the pool is
+    /// held between two calls of `next`. Damage is an error, which names the place; it ends the iteration.
+    pub fn iter(&self) -> Iter {
+        Iter::new(self.walk(), &self.name)
+    }
+    /// Calls `each` with every key and value until it breaks; returns the number of calls. The same promises as for
+    /// [`iter`](Self::iter); `each` may call methods of this index and of its session.
+    pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
+        let mut calls = 0;
+        for entry in self.iter() {
+            let Entry { key, value } = entry?;
+            calls += 1;
+            if each(&key, &value).is_break() {
+                break;
+            }
+        }
+        Ok(calls)
+    }
+    /// Like [`for_each`](Self::for_each), but reports what cannot be read to `damaged`, and continues behind it. It is
+    /// unknown how many entries were there. Every value that lies in a block was verified by its checksum; of a record
+    /// within a slot, as linear probing has them, only the shape is verified.
+    pub fn for_each_skipping_damage(
+        &self,
+        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut damaged: impl FnMut(Damage),
+    ) -> Result<u64, Error> {
+        let mut calls = 0;
+        for found in self.walk() {
+            match found? {
+                Ok(Entry { key, value }) => {
+                    calls += 1;
+                    if each(&key, &value).is_break() {
+                        break;
+                    }
+                }
+                Err(damage) => damaged(damage),
+            }
+        }
+        Ok(calls)
+    }
+    fn walk(&self) -> Walk {
+        Walk::new(self.session.clone(), Rc::clone(&self.index))
+    }
+
+    /// Counts entries and memory, and checks every entry, by walking the index while other clients may work with it.
     pub fn audit(&self) -> Result<IndexAudit, Error> {
         Ok(self.session.block_on(self.index.audit(&mut Audit::default(), false))?)
     }
-    /// Calls `each` with every key and value until it breaks off; returns how often. What others change meanwhile may be
-    /// seen or not. Nothing of the pool is held while `each` runs, so it may take its time, and it may call the methods of
-    /// this index and of its session. Damage is an error, which names the place.
-    pub fn for_each(&self, each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<u64, Error> {
-        let fail = |damage: Damage| damage.within(format_args!("index {:?}", self.name)).fail();
-        self.walk(each, fail)
+    /// Returns the bytes of local memory that this handle, and what it shares with the other handles of its process, use
+    /// as a cache.
+    pub fn cache_bytes(&self) -> u64 {
+        self.index.cache_bytes()
     }
-    /// The same, but what cannot be read is reported to `damaged`, and the walk goes on behind it. How many entries were there,
-    /// nothing tells. Every value that lies in a block was checked by its checksum; of a record within a slot, as linear probing has
-    /// them, only the shape is checked.
-    pub fn for_each_skipping_damage(
-        &self,
-        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-        mut damaged: impl FnMut(Damage),
-    ) -> Result<u64, Error> {
-        self.walk(each, |damage| {
-            damaged(damage);
-            Ok(())
-        })
+    /// Returns the longest key and value that the index takes.
+    pub fn limits(&self) -> Limits {
+        self.index.limits()
     }
-
-    fn walk(
-        &self,
-        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-        mut damaged: impl FnMut(Damage) -> Result<(), IndexError>,
-    ) -> Result<u64, Error> {
-        // The walk hands out one entry and stops; `each` gets it when the session does not run: see `Session::block_on`.
-        let handed: RefCell<(Vec<u8>, Option<Value>)> = RefCell::default();
-        let broken = Cell::new(false);
-        let walk = async |key: &[u8], value: Value| {
-            {
-                let (last, waiting) = &mut *handed.borrow_mut();
-                last.clear();
-                last.extend_from_slice(key);
-                *waiting = Some(value);
-            }
-            let mut stopped = false;
-            poll_fn(|_| if std::mem::replace(&mut stopped, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-            // Any error ends the walk.
-            if broken.get() { Err(IndexError::Dropped) } else { Ok(()) }
-        };
-        let mut walk = pin!(self.index.visit(walk, &mut damaged));
-        let mut calls = 0;
-        loop {
-            let ended = self.session.block_on(poll_fn(|cx| match walk.as_mut().poll(cx) {
-                Poll::Ready(ended) => Poll::Ready(Some(ended)),
-                Poll::Pending if handed.borrow().1.is_some() => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            }));
-            match ended {
-                Some(Err(_)) if broken.get() => return Ok(calls),
-                Some(Err(error)) => return Err(error.into()),
-                Some(Ok(_)) => return Ok(calls),
-                None => {}
-            }
-            let (key, value) = &mut *handed.borrow_mut();
-            if let Some(value) = value.take() {
-                calls += 1;
-                broken.set(each(key, &value).is_break());
-            }
-        }
+    /// Returns the name of its kind.
+    pub fn kind(&self) -> &'static str {
+        self.index.kind()
+    }
+    /// Are its keys ordered, so that it can be scanned?
+    pub fn is_ordered(&self) -> bool {
+        self.index.is_ordered()
+    }
+    /// Returns its name in the pool's catalog.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// The same index with operations that are futures ([`PointIndex`]): start many, then wait for them with
-    /// [`Session::block_on`].
-    pub fn concurrent(&self) -> Rc<AnyIndex> {
+    /// Returns the same index with operations that are futures ([`PointIndex`], [`OrderedIndex`]): start many, then wait
+    /// for them with [`Session::block_on`]. The futures are not `Send`, and make progress only while their session is
+    /// driven.
+    pub fn async_handle(&self) -> Rc<AnyIndex> {
         Rc::clone(&self.index)
     }
-    /// The session it was opened in.
+    /// Returns the session in which it was opened.
     pub fn session(&self) -> &Session {
         &self.session
     }
+}
+
+fn slice<K: AsRef<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
+    bound.map(AsRef::as_ref)
+}
+
+/// The bounds of a range, borrowed.
+pub(crate) fn borrowed<'a>(from: &'a Bound<Vec<u8>>, to: &'a Bound<Vec<u8>>) -> KeyBounds<'a> {
+    (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
 }

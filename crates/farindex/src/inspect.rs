@@ -1,4 +1,4 @@
-//! Looking at a pool from outside: nobody registers, nothing is written.
+//! Inspecting a pool from outside, without registering as a client and without writing.
 
 use crate::heartbeat::once;
 use crate::net::connect;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct NodeUsage {
     /// Bytes of all chunks: what the node offers to indexes.
     pub data_bytes: u64,
-    /// Bytes that are handed out: reachable, in stock of a client, or waiting for the epoch that sets them free.
+    /// Bytes that are allocated: reachable, in the free lists of a client, or retired and waiting for their grace period.
     pub used_bytes: u64,
     /// Bytes that lie free in chunks of blocks.
     pub free_block_bytes: u64,
@@ -44,7 +44,7 @@ impl NodeUsage {
     }
 }
 
-/// How full each memory node is, by the account of the allocator. Beside clients at work it is a moment's picture.
+/// Returns how full each memory node is, according to the allocator. While clients are at work, this is a snapshot.
 pub async fn usage(pool: &Pool, span: &Span) -> Result<Vec<NodeUsage>, PoolError> {
     let mut nodes = Vec::new();
     for node in pool.nodes() {
@@ -59,31 +59,27 @@ pub async fn usage(pool: &Pool, span: &Span) -> Result<Vec<NodeUsage>, PoolError
     Ok(nodes)
 }
 
-/// What a pool says of itself.
+/// State of a pool.
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// The superblock of each memory node.
     pub superblocks: Vec<Superblock>,
     /// How full each memory node is.
     pub usage: Vec<NodeUsage>,
-    /// Everyone who is registered.
+    /// Every registered client.
     pub clients: Vec<ClientInfo>,
     /// Every index.
     pub indexes: Vec<IndexInfo>,
 }
 
 impl Inspection {
-    /// Looks at a pool in mapped files or behind memory nodes. It takes no client slot, and no more than permission to read
-    /// the files, or a token for reading.
+    /// Inspects a pool in mapped files or on memory nodes. This takes no client slot, and needs no more than permission to
+    /// read the files, or a token for reading.
     pub fn of(url: &PoolUrl) -> Result<Self, Error> {
         let fabric: Arc<dyn Fabric> = match url {
             PoolUrl::Shm { paths } => Arc::new(open_files(paths, true)?),
             PoolUrl::Remote { addrs, token_file } => connect(addrs, token_file.as_deref())?,
-            PoolUrl::Memory { .. } => {
-                return Err(Error::Settings(
-                    "a memory: pool is gone when its process ends: there is none to look at".into(),
-                ));
-            }
+            PoolUrl::Memory { .. } => return Err(Error::NotStored),
         };
         let identity = fabric.new_identity();
         let look = async |endpoint: &Endpoint| {

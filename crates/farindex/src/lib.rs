@@ -1,14 +1,14 @@
 //! Indexes for far (disaggregated) memory.
 //!
 //! Hash tables live entirely on memory nodes with almost no CPU; compute nodes operate them by one-sided READ, WRITE, CAS
-//! and FAA. This crate is the library's face; the crates underneath have the parts.
+//! and FAA. This crate is the face of the library: pools, sessions and indexes.
 //!
 //! ```
-//! use farindex::{IndexConfig, Pool};
+//! use farindex::Pool;
 //!
-//! let pool = Pool::open("memory:64MiB")?;
+//! let pool = Pool::in_memory(64 << 20)?;
 //! let session = pool.session()?;
-//! let index = session.create_index("demo", &IndexConfig::default())?;
+//! let index = session.index("demo").create()?;
 //! index.upsert("far", "memory")?;
 //! assert_eq!(index.get("far")?.as_deref(), Some(&b"memory"[..]));
 //! # Ok::<(), farindex::Error>(())
@@ -17,11 +17,11 @@
 //! Many operations in flight on one thread:
 //!
 //! ```
-//! use farindex::{PointIndex, IndexConfig, Pool};
+//! use farindex::{PointIndex, Pool};
 //!
-//! let pool = Pool::open("memory:64MiB")?;
+//! let pool = Pool::in_memory(64 << 20)?;
 //! let session = pool.session()?;
-//! let index = session.create_index("demo", &IndexConfig::default())?.concurrent();
+//! let index = session.index("demo").create()?.async_handle();
 //! let tasks: Vec<_> = (0..100u64).map(|i| {
 //!     let index = index.clone();
 //!     session.spawn(async move { index.upsert(&i.to_le_bytes(), b"value").await })
@@ -31,31 +31,58 @@
 //! }
 //! # Ok::<(), farindex::Error>(())
 //! ```
+//!
+//! | To | Use |
+//! |---|---|
+//! | create or open a pool | [`Pool::builder`], [`Pool::in_memory`], [`Pool::open`] |
+//! | work with it on a thread | [`Pool::session`], [`Session`] |
+//! | create or open an index | [`Session::index`], [`IndexBuilder`] |
+//! | read and write, blocking | [`Index`] |
+//! | have many operations in flight on one thread | [`Index::async_handle`], [`Session::spawn`] |
+//! | check or repair a pool | [`Session::check`], [`Session::repair`], [`Inspection`] |
+//! | build on the crates underneath | [`lower`] |
 
+mod builder;
 pub mod check;
 mod error;
 mod heartbeat;
 mod index;
 mod inspect;
 mod net;
-mod options;
 mod pool;
 pub mod salvage;
+mod session;
 pub mod url;
+mod walk;
 
+pub use builder::{IndexBuilder, PoolBuilder, SessionBuilder};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
+pub use farindex_fabric::{FabricError, Meter, RemotePtr, Task};
 pub use farindex_index::audit::Damage;
 pub use farindex_index::{
     AnyIndex, Coalescer, Entry, IndexAudit, IndexConfig, IndexError, Insert, KINDS, KeyBounds, Kind, Limits,
     OrderedIndex, PointIndex, PoolIndex, Remove, Statistics, Update, Upsert, Value, cuckoo, linear, race, sephash,
     shard,
 };
+pub use farindex_pool::audit::AuditReport;
+pub use farindex_pool::layout::Superblock;
+pub use farindex_pool::reclaim::Reclaimed;
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
 pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};
 pub use net::connect_to as connect;
-pub use options::OpenOptions;
-pub use pool::{Pool, Session};
+pub use pool::Pool;
 pub use salvage::{Kept, Salvaged};
+pub use session::Session;
 pub use url::PoolUrl;
+pub use walk::{Iter, Range};
+
+/// The crates underneath, for those who write an index or a fabric of their own.
+pub mod lower {
+    pub use farindex_fabric as fabric;
+    pub use farindex_index as index;
+    pub use farindex_pool as pool;
+    #[cfg(feature = "remote")]
+    pub use farindex_remote as remote;
+}

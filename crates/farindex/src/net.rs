@@ -1,19 +1,20 @@
-//! Pools whose memory nodes are reached over a network.
+//! Pools on memory nodes that are connected to over a network.
 
 use crate::{Error, PoolUrl};
 use farindex_fabric::Fabric;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Reaches the memory nodes: the control channel says which fabric they serve.
+/// Connects to the memory nodes: the control channel tells which fabric they serve.
 #[cfg(feature = "remote")]
 pub(crate) fn connect(addrs: &[String], token_file: Option<&Path>) -> Result<Arc<dyn Fabric>, Error> {
     use farindex_remote::client::ControlSettings;
     use farindex_remote::{Cluster, PlaneKind, Tokens};
 
-    let token = token_file.map(Tokens::read).transpose().map_err(Error::Settings)?.unwrap_or_default().first();
+    let bad_token = |why| Error::TokenFile { path: token_file.map(Path::to_owned).unwrap_or_default(), why };
+    let token = token_file.map(Tokens::read).transpose().map_err(bad_token)?.unwrap_or_default().first();
     let settings = ControlSettings { token, ..ControlSettings::default() };
-    let cluster = Cluster::connect(addrs, settings).map_err(|error| Error::Remote(error.to_string()))?;
+    let cluster = Cluster::connect(addrs, settings)?;
     match cluster.plane() {
         #[cfg(feature = "ucx")]
         PlaneKind::Ucx => Ok(Arc::new(farindex_ucx::UcxFabric::new(cluster)?)),
@@ -24,9 +25,7 @@ pub(crate) fn connect(addrs: &[String], token_file: Option<&Path>) -> Result<Arc
         }
         #[allow(unreachable_patterns)]
         PlaneKind::Ucx | PlaneKind::Verbs => Err(missing(&cluster.plane().to_string())),
-        plane => {
-            Err(Error::Settings(format!("these memory nodes serve over {plane}, which this version does not know")))
-        }
+        plane => Err(Error::FabricUnknown { fabric: plane.to_string() }),
     }
 }
 
@@ -35,21 +34,19 @@ pub(crate) fn connect(_: &[String], _: Option<&Path>) -> Result<Arc<dyn Fabric>,
     Err(missing("ucx"))
 }
 
-/// The fabric that a pool behind memory nodes lives on, for those who build on the crates underneath.
+/// Connects to the memory nodes of a pool, and returns their fabric, for those who build on the crates underneath.
 pub fn connect_to(url: &PoolUrl) -> Result<Arc<dyn Fabric>, Error> {
     match url {
         PoolUrl::Remote { addrs, token_file } => connect(addrs, token_file.as_deref()),
-        _ => Err(Error::Settings("only memory nodes are connected to: connect:HOST:PORT".to_owned())),
+        PoolUrl::Memory { .. } | PoolUrl::Shm { .. } => Err(Error::NotRemote),
     }
 }
 
-/// A fabric that this build does not have.
+/// The error for a fabric that this build lacks.
 fn missing(fabric: &str) -> Error {
     let needs = match fabric {
         "verbs" => "running needs libibverbs (package libibverbs1), building needs cmake and libclang",
         _ => "running needs UCX (package libucx0)",
     };
-    Error::Settings(format!(
-        "this farindex was built without the {fabric} fabric: build it with `cargo build --features {fabric}`; {needs}"
-    ))
+    Error::FabricMissing { fabric: fabric.to_owned(), needs }
 }

@@ -152,7 +152,7 @@ mod tests {
     const KEYS: u64 = 500;
 
     fn session() -> Session {
-        let session = Pool::open("memory:32MiB").unwrap().session().unwrap();
+        let session = Pool::in_memory(32 << 20).unwrap().session().unwrap();
         let index = session.create_index("words", &IndexConfig::default()).unwrap();
         (0..KEYS).for_each(|key| _ = index.insert(key.to_le_bytes(), "old").unwrap());
         session

@@ -90,6 +90,26 @@ impl FromStr for PoolUrl {
     }
 }
 
+impl TryFrom<&str> for PoolUrl {
+    type Error = Error;
+    fn try_from(url: &str) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl TryFrom<&String> for PoolUrl {
+    type Error = Error;
+    fn try_from(url: &String) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl From<&PoolUrl> for PoolUrl {
+    fn from(url: &PoolUrl) -> Self {
+        url.clone()
+    }
+}
+
 /// A number of bytes: `4096`, `64KiB`, `1.5GiB`, `2GB`, `512M`. K, M, G and T alone are powers of two, as `KiB` is; `KB`
 /// and its like are powers of ten.
 pub fn parse_size(text: &str) -> Result<u64, String> {

@@ -163,6 +163,12 @@ macro_rules! kinds {
 
         $(
             $(#[$cfg])*
+            impl From<<$Index as PoolIndex>::Config> for IndexConfig {
+                fn from(config: <$Index as PoolIndex>::Config) -> Self {
+                    IndexConfig::$Kind(config)
+                }
+            }
+            $(#[$cfg])*
             impl From<$Index> for AnyIndex {
                 fn from(index: $Index) -> Self {
                     AnyIndex::$Kind(Coalesced::without_table(index))
@@ -198,6 +204,12 @@ kinds! {
     hash SepHash => crate::SepHash, "extendible hash table that appends and merges; upserts are blind";
     hash Linear => crate::Linear, "linear probing with a variable read size, records in the slots or out of band";
     hash Cuckoo => crate::Cuckoo, "cuckoo hashing with three places for each key, and displacement";
+}
+
+impl From<&IndexConfig> for IndexConfig {
+    fn from(config: &IndexConfig) -> Self {
+        *config
+    }
 }
 
 impl Default for IndexConfig {

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Served, client_device, device_or_skip};
-use farindex::{Error, IndexConfig, Pool, PoolOptions, shard};
+use farindex::{Error, IndexConfig, Pool, PoolBuilder, shard};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, NodeMemory};
@@ -27,8 +27,8 @@ fn config() -> IndexConfig {
     IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() })
 }
 
-fn options() -> PoolOptions {
-    PoolOptions { lease: LEASE, ..PoolOptions::default() }
+fn options() -> PoolBuilder {
+    Pool::builder().lease(LEASE)
 }
 
 fn reach(addrs: &[String]) -> Result<Arc<dyn Fabric>, FabricError> {
@@ -181,7 +181,7 @@ fn a_killed_client_harms_nobody() {
     let rounds: u64 =
         std::env::var("FARINDEX_KILLS").map_or(4, |kills| kills.parse().expect("FARINDEX_KILLS: a number"));
     let node = NodeProcess::start(0, "kills");
-    let pool = Pool::format(reach(std::slice::from_ref(&node.addr)).expect("a fabric"), &options()).expect("a pool");
+    let pool = options().create_on(reach(std::slice::from_ref(&node.addr)).expect("a fabric")).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &config()).expect("an index");
     let mut known = BTreeMap::<String, u64>::new();
@@ -239,7 +239,7 @@ fn a_memory_node_comes_back_from_its_file() {
         return;
     }
     let mut node = NodeProcess::start(0, "restart");
-    let pool = Pool::format(reach(std::slice::from_ref(&node.addr)).expect("a fabric"), &options()).expect("a pool");
+    let pool = options().create_on(reach(std::slice::from_ref(&node.addr)).expect("a fabric")).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &config()).expect("an index");
     for round in 0..2 {
@@ -278,7 +278,7 @@ fn who_sleeps_past_the_lease_is_told() {
         return;
     }
     let node = NodeProcess::start(0, "sleeper");
-    let pool = Pool::format(reach(std::slice::from_ref(&node.addr)).expect("a fabric"), &options()).expect("a pool");
+    let pool = options().create_on(reach(std::slice::from_ref(&node.addr)).expect("a fabric")).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &config()).expect("an index");
     let mut sleeper = Actor::start(&format!("sleeper|{}", node.addr));
@@ -307,7 +307,7 @@ fn one_of_three_nodes_is_cut_off() {
     let mut nodes: Vec<NodeProcess> = (0..3).map(|number| NodeProcess::start(number, "three")).collect();
     let addrs: Vec<String> = nodes.iter().map(|node| node.addr.clone()).collect();
     let fabric = reach(&addrs).expect("a fabric");
-    let pool = Pool::format(Arc::clone(&fabric), &options()).expect("a pool");
+    let pool = options().create_on(Arc::clone(&fabric)).expect("a pool");
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &config()).expect("an index");
     // More than one memory node holds.

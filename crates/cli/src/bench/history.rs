@@ -117,7 +117,7 @@ impl History {
             let mut attempt = || -> Result<Pool, farindex::Error> {
                 let pool: &Pool = match &mut opened {
                     Some(pool) => pool,
-                    none => none.insert(Pool::open_at(url)?),
+                    none => none.insert(Pool::open(url)?),
                 };
                 pool.session()?.open_index("bench")?;
                 Ok(pool.clone())

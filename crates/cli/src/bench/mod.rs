@@ -10,7 +10,7 @@ use crate::exit::{self, Failure};
 use crate::output::{Json, note};
 use crate::{progress, signals};
 use daemon::Daemon;
-use farindex::{Error, OpenOptions, Pool, PoolError, PoolOptions, PoolUrl};
+use farindex::{Error, Pool, PoolError, PoolUrl};
 use farindex_bench::baseline::{LocalMap, Raw, RawSettings, efficiency};
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
@@ -106,14 +106,14 @@ fn nameless<T>(directory: &Path, make: impl FnOnce(PathBuf) -> Result<T, Failure
 const SHM: &str = "/dev/shm";
 
 pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> Result<Pool, Failure> {
-    let options = PoolOptions::unseeded();
+    let builder = Pool::builder().unseeded();
     let shm = |path: PathBuf| {
         let url = PoolUrl::Shm { paths: vec![path] };
-        Ok(Pool::create_at(&url, Some(size), &options)?)
+        Ok(builder.node_bytes(size).create(&url)?)
     };
     match (fabric, path) {
         (FabricKind::Ucx | FabricKind::Verbs, _) => Err(Failure::new(exit::BUG, "a memory node is made by itself")),
-        (FabricKind::Memory, _) => Ok(Pool::create_at(&PoolUrl::Memory { len: size, nodes: 1 }, None, &options)?),
+        (FabricKind::Memory, _) => Ok(builder.create(&PoolUrl::Memory { len: size, nodes: 1 })?),
         (FabricKind::Shm, Some(path)) => shm(path.to_owned()),
         (FabricKind::Shm, None) => nameless(Path::new(SHM), shm),
     }
@@ -121,8 +121,8 @@ pub(crate) fn make_pool(fabric: FabricKind, path: Option<&Path>, size: u64) -> R
 
 /// The pool behind memory nodes: the one that is there, or a new one.
 fn open_or_create(url: &PoolUrl) -> Result<Pool, Failure> {
-    match Pool::create_at(url, None, &PoolOptions::unseeded()) {
-        Err(Error::Pool(PoolError::Exists(_))) => Ok(Pool::open_at(url)?),
+    match Pool::builder().unseeded().create(url) {
+        Err(Error::Pool(PoolError::Exists(_))) => Ok(Pool::open(url)?),
         made => Ok(made?),
     }
 }
@@ -183,14 +183,14 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                         (Some(url), _) => open_or_create(url)?,
                         (None, FabricKind::Ucx | FabricKind::Verbs) => {
                             let started = daemon.insert(Daemon::start(run.fabric.name(), run.size, run.poll)?);
-                            Pool::create_at(&started.url()?, None, &PoolOptions::unseeded())?
+                            Pool::builder().unseeded().create(&started.url()?)?
                         }
                         (None, fabric) => make_pool(fabric, run.path.as_deref(), run.size)?,
                     };
                     worker_state::Subject::create(pool, "bench", &config)?
                 }
             };
-            let subject = subject.with(OpenOptions { coalesce: args.coalesce });
+            let subject = subject.coalesce(args.coalesce);
             let outcome = args.history.run(&subject, plan, watch, &mut told)?;
             let under = subject.pool.fabric();
             let transports = under.transports();

@@ -1,6 +1,6 @@
 //! An index of a pool as the driver measures it.
 
-use farindex::{AnyIndex, IndexConfig, OpenOptions, Pool, Session};
+use farindex::{AnyIndex, IndexConfig, Pool, Session};
 use farindex_bench::{Bench, Worker};
 use farindex_fabric::{Endpoint, Executor, OpKind};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 pub(crate) struct Subject {
     pub(crate) pool: Pool,
     pub(crate) name: String,
-    pub(crate) options: OpenOptions,
+    pub(crate) coalesce: bool,
 }
 
 impl Subject {
@@ -20,11 +20,11 @@ impl Subject {
     }
     /// An index that is there.
     pub(crate) fn existing(pool: Pool, name: &str) -> Self {
-        Subject { pool, name: name.to_owned(), options: OpenOptions::default() }
+        Subject { pool, name: name.to_owned(), coalesce: false }
     }
     /// Opened otherwise.
-    pub(crate) fn with(self, options: OpenOptions) -> Self {
-        Subject { options, ..self }
+    pub(crate) fn coalesce(self, coalesce: bool) -> Self {
+        Subject { coalesce, ..self }
     }
 }
 
@@ -40,7 +40,7 @@ impl Bench for Subject {
     fn worker(&self, _: usize, _: &Executor) -> Result<WorkerState, String> {
         let open = || {
             let session = self.pool.session()?;
-            let index = session.open_index_with(&self.name, &self.options)?.concurrent();
+            let index = session.index(&self.name).coalesce(self.coalesce).open()?.async_handle();
             Ok(WorkerState { index, session })
         };
         open().map_err(|error: farindex::Error| error.to_string())

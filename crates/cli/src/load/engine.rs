@@ -396,7 +396,7 @@ impl Crew<'_> {
             lanes[lane].push(record);
         }
         let session = self.index.session();
-        let index = self.index.concurrent();
+        let index = self.index.async_handle();
         let start = |records| {
             let (tally, stop) = (Rc::clone(self.tally), Arc::clone(self.stop));
             session.spawn(lane(Rc::clone(&index), self.action, records, tally, stop))

@@ -8,7 +8,7 @@
 mod closing;
 mod frozen;
 
-use farindex::{Index, IndexConfig, Pool, PoolOptions, Session, cuckoo, race, shard};
+use farindex::{Index, IndexConfig, Pool, Session, cuckoo, race, shard};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -75,8 +75,9 @@ fn small_cuckoo() -> IndexConfig {
 
 /// A pool with an index.
 fn pool(url: &str, size: Option<u64>, lease: Duration, config: &IndexConfig) -> Pool {
-    let options = PoolOptions { lease, ..PoolOptions::default() };
-    let pool = Pool::create(url, size, &options).expect("a pool");
+    let builder = Pool::builder().lease(lease);
+    let builder = if let Some(bytes) = size { builder.node_bytes(bytes) } else { builder };
+    let pool = builder.create(url).expect("a pool");
     pool.session().expect("a session").create_index("demo", config).expect("an index");
     pool
 }

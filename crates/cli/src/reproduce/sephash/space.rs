@@ -76,7 +76,7 @@ impl Growing {
     fn look_up(&self, gets: u64) -> Result<(u64, u64), Failure> {
         let session = self.subject.pool.session()?;
         let index = session.open_index(&self.subject.name)?;
-        let plain = index.concurrent();
+        let plain = index.async_handle();
         let AnyIndex::SepHash(table) = &*plain else { return Ok((0, 0)) };
         table.inner().tables().iter().for_each(farindex_index::sephash::Table::forget);
         let keys = Keys::new(self.plan.key_size);

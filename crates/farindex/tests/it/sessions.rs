@@ -1,6 +1,6 @@
 //! What a session refuses at once, because it would wait for ever, and what it allows.
 
-use farindex::{IndexConfig, PointIndex, Pool, PoolOptions, Session};
+use farindex::{IndexConfig, PointIndex, Pool, Session};
 use farindex_fabric::MemoryFabric;
 use farindex_fabric::memory::Delivery;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A pool whose verbs do not complete at once, as on a network.
 fn pool() -> Pool {
     let fabric = MemoryFabric::new(1, 32 << 20).expect("memory").with_delivery(Delivery::Deferred);
-    Pool::format(Arc::new(fabric), &PoolOptions::default()).expect("a pool")
+    Pool::builder().create_on(Arc::new(fabric)).expect("a pool")
 }
 
 /// Runs a body that must not go on for ever; its panic's message, if it panicked.
@@ -53,7 +53,7 @@ fn blocking_methods_in_two_coroutines_are_refused_at_once() {
         });
     });
     let message = panic.expect("it was not refused");
-    assert!(message.contains("Index::concurrent"), "{message}");
+    assert!(message.contains("Index::async_handle"), "{message}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn the_task_of_another_session_is_refused_at_once() {
     let panic = within_seconds(|| {
         let pool = pool();
         let (first, second) = (pool.session().expect("a session"), pool.session().expect("a session"));
-        let index = filled(&first).concurrent();
+        let index = filled(&first).async_handle();
         let task = first.spawn(async move { index.get(&1u64.to_le_bytes()).await.map(|found| found.is_some()) });
         assert_eq!(second.block_on(task), Ok(true));
     });

@@ -1,24 +1,23 @@
 //! One lock table for all threads of a process.
 
-use farindex::{IndexConfig, OpenOptions, PointIndex, Pool};
+use farindex::{IndexConfig, PointIndex, Pool};
 
 #[test]
 fn sessions_of_a_process_share_verbs() {
-    let pool = Pool::open("memory:32MiB").unwrap();
+    let pool = Pool::in_memory(32 << 20).unwrap();
     let session = pool.session().unwrap();
     for name in ["a", "b"] {
         session.create_index(name, &IndexConfig::default()).unwrap();
     }
-    let options = OpenOptions { coalesce: true };
     std::thread::scope(|scope| {
         for thread in 0..3u64 {
             let pool = pool.clone();
             scope.spawn(move || {
                 let session = pool.session().unwrap();
                 let plain = session.open_index("a").unwrap();
-                let index = session.open_index_with("a", &options).unwrap();
-                let other = session.open_index_with("b", &options).unwrap().concurrent();
-                assert!(index.concurrent().cache_bytes() > plain.concurrent().cache_bytes());
+                let index = session.index("a").coalesce(true).open().unwrap();
+                let other = session.index("b").coalesce(true).open().unwrap().async_handle();
+                assert!(index.async_handle().cache_bytes() > plain.async_handle().cache_bytes());
                 for i in 0..500u64 {
                     index.upsert("hot", [thread.to_le_bytes(), i.to_le_bytes()].concat()).unwrap();
                     index.upsert(thread.to_le_bytes(), i.to_le_bytes()).unwrap();

@@ -4,7 +4,7 @@
 //! `churn [OPERATIONS] [KEYS] [THREADS] [KIND]`, 50,000,000 over 100,000 keys with 2 threads and SHARD unless told otherwise. Every thread has keys of
 //! its own and knows what each must hold, so every answer is checked.
 
-use farindex::{IndexConfig, Insert, Pool, PoolOptions, Remove, Session, Update};
+use farindex::{IndexConfig, Insert, Pool, Remove, Session, Update};
 use farindex_pool::layout::ChunkUse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ fn main() {
     let config = IndexConfig::of_kind(&kind).expect("a kind of index");
     // Once in a pool of any size, to learn what the live data takes.
     let live = {
-        let pool = Pool::open("memory:1GiB").expect("a pool");
+        let pool = Pool::in_memory(1 << 30).expect("a pool");
         let session = pool.session().expect("a session");
         let index = session.create_index("churn", &config).expect("an index");
         let (mut random, mut buf) = (Random(1), Vec::new());
@@ -62,7 +62,7 @@ fn main() {
     };
     let size = live * 4;
     println!("{keys} keys take {live} bytes; the pool has {size}");
-    let pool = Pool::create(&format!("memory:{size}"), None, &PoolOptions::default()).expect("a pool");
+    let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
     session.create_index("churn", &config).expect("an index");
     let (done, after_tenth, worst) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
@@ -108,7 +108,7 @@ fn main() {
                     }
                 }
                 for (key, value) in &model {
-                    assert_eq!(index.get(key.to_le_bytes()).expect("no error").as_ref(), Some(value));
+                    assert_eq!(index.get(key.to_le_bytes()).expect("no error").as_deref(), Some(&**value));
                 }
                 done.fetch_add(u64::MAX / 2 / threads, Ordering::Relaxed);
             });

@@ -4,7 +4,7 @@
 //! otherwise. All four take turns in each round, so what else the machine does hits all of them.
 
 use farindex::linear::Config;
-use farindex::{IndexConfig, Insert, PointIndex, Pool, PoolOptions};
+use farindex::{IndexConfig, Insert, PointIndex, Pool};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr};
 use std::time::Instant;
 
@@ -62,12 +62,12 @@ fn median(mut all: Vec<f64>) -> f64 {
 fn main() {
     let (slots, lookups, rounds) = (argument(1, 1 << 20), argument(2, 500_000), argument(3, 5));
     let size = slots * 16 + (64 << 20);
-    let pool = Pool::create(&format!("memory:{size}"), None, &PoolOptions::default()).expect("a pool");
+    let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
     // The paper's network, and lookups that find their keys.
     let config = Config { slots, width: 8, hits: 1.0, ..Config::default() };
     session.create_index("many", &IndexConfig::Linear(config)).expect("an index");
-    let index = session.open_index("many").expect("the index").concurrent();
+    let index = session.open_index("many").expect("the index").async_handle();
     let keys = (slots as f64 * LOAD) as u64;
     session.block_on(async {
         for i in 0..keys {

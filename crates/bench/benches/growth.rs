@@ -2,7 +2,7 @@
 //!
 //! `growth [KEYS] [CLIENTS] [THREADS]`, 10,000,000 keys by 8 clients on 2 threads unless told otherwise.
 
-use farindex::{IndexConfig, Insert, PointIndex, Pool, PoolOptions, shard};
+use farindex::{IndexConfig, Insert, PointIndex, Pool, shard};
 
 fn argument(at: usize, default: u64) -> u64 {
     std::env::args().nth(at).map_or(default, |text| text.parse().expect("a whole number"))
@@ -24,7 +24,7 @@ fn value(i: u64) -> Vec<u8> {
 fn main() {
     let (keys, clients, threads) = (argument(1, 10_000_000), argument(2, 8), argument(3, 2));
     let size = keys * 400 + (64 << 20);
-    let pool = Pool::create(&format!("memory:{size}"), None, &PoolOptions::default()).expect("a pool");
+    let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
     let config = IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() });
     session.create_index("growth", &config).expect("an index");
@@ -34,7 +34,7 @@ fn main() {
             let pool = &pool;
             scope.spawn(move || {
                 let session = pool.session().expect("a session");
-                let index = session.open_index("growth").expect("the index").concurrent();
+                let index = session.open_index("growth").expect("the index").async_handle();
                 let tasks: Vec<_> = (thread..clients)
                     .step_by(threads as usize)
                     .map(|client| {
@@ -54,7 +54,7 @@ fn main() {
     println!("{keys} keys inserted in {loaded:.1} s, epoch {}", session.raw().client().epoch());
     let index = session.open_index("growth").expect("the index");
     for i in 0..keys {
-        assert_eq!(index.get(key(i)).expect("no error"), Some(value(i)), "key {i}");
+        assert_eq!(index.get(key(i)).expect("no error").as_deref(), Some(&*value(i)), "key {i}");
     }
     println!("all found after {:.1} s more", clock.elapsed().as_secs_f64() - loaded);
     let report = session.check().expect("a check");
@@ -67,7 +67,7 @@ fn main() {
         node.data_bytes - node.free_chunk_bytes,
         node.live_bytes,
         (node.data_bytes - node.free_chunk_bytes) as f64 / audit.entries as f64,
-        index.concurrent().cache_bytes()
+        index.cache_bytes()
     );
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!(audit.entries, keys);

@@ -1,6 +1,6 @@
 //! How large the future of a lookup is. A program that has many lookups in flight keeps one for each.
 
-use farindex::{AnyIndex, IndexConfig, KINDS, OpenOptions, PointIndex, Pool};
+use farindex::{AnyIndex, IndexConfig, KINDS, PointIndex, Pool};
 
 /// Bytes that it takes at most, by kind. What is rare (waiting for others, recovery, growth) has a box of its own.
 const MOST: usize = 2816;
@@ -9,7 +9,7 @@ const MOST_OF_ALL: usize = 3456;
 
 #[test]
 fn the_future_of_a_lookup_is_small() {
-    let pool = Pool::open("memory:64MiB").expect("a pool");
+    let pool = Pool::in_memory(64 << 20).expect("a pool");
     let session = pool.session().expect("a session");
     let mut large = Vec::new();
     let mut check = |what: &str, size: usize, most: usize| {
@@ -20,7 +20,7 @@ fn the_future_of_a_lookup_is_small() {
     };
     for kind in KINDS.iter().map(|kind| kind.name) {
         let config = IndexConfig::of_kind(kind).expect("a kind");
-        let index = session.create_index(kind, &config).expect("an index").concurrent();
+        let index = session.create_index(kind, &config).expect("an index").async_handle();
         check("any kind", size_of_val(&index.get(b"key")), MOST_OF_ALL);
         match &*index {
             AnyIndex::Shard(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
@@ -31,7 +31,7 @@ fn the_future_of_a_lookup_is_small() {
             _ => panic!("{kind} is not checked here"),
         }
     }
-    let coalesced = session.open_index_with("shard", &OpenOptions { coalesce: true }).expect("the index").concurrent();
+    let coalesced = session.index("shard").coalesce(true).open().expect("the index").async_handle();
     check("coalesced", size_of_val(&coalesced.get(b"key")), MOST_OF_ALL);
     assert!(large.is_empty(), "{large:?}");
 }

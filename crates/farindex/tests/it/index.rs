@@ -1,0 +1,104 @@
+//! The blocking methods of an index, and the builders.
+
+use farindex::{Entry, Error, FabricError, IndexConfig, IndexError, KINDS, Pool, PoolError, Session, linear};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+fn session() -> Session {
+    Pool::in_memory(32 << 20).expect("a pool").session().expect("a session")
+}
+
+#[test]
+fn index_iterates_over_every_entry_of_every_kind_once() {
+    let session = session();
+    for kind in KINDS {
+        let config = IndexConfig::of_kind(kind.name).expect("a kind");
+        let index = session.create_index(kind.name, config).expect("an index");
+        assert_eq!((index.kind(), index.name(), index.is_ordered()), (kind.name, kind.name, kind.ordered));
+        let model: BTreeMap<Vec<u8>, Vec<u8>> =
+            (0..500u64).map(|i| (i.to_be_bytes().to_vec(), vec![i as u8; i as usize % 40])).collect();
+        for (key, value) in &model {
+            index.insert(key, value).expect("an insert");
+        }
+        let entries = index.iter().map(|entry| entry.map(|Entry { key, value }| (key.to_vec(), value.to_vec())));
+        let mut walked: Vec<_> = entries.collect::<Result<_, _>>().expect("a walk");
+        if !kind.ordered {
+            walked.sort_unstable();
+        }
+        assert_eq!(walked, model.clone().into_iter().collect::<Vec<_>>(), "{}", kind.name);
+        let keys: Vec<_> = model.keys().rev().chain([&b"absent".to_vec()]).cloned().collect();
+        let values = index.get_many(&keys).expect("values");
+        for (key, value) in keys.iter().zip(values) {
+            assert_eq!(value.as_deref(), model.get(key).map(Vec::as_slice));
+            assert_eq!(index.contains(key), Ok(model.contains_key(key)));
+        }
+    }
+}
+
+#[test]
+fn iterator_that_is_dropped_early_leaves_the_session_usable() {
+    let session = session();
+    let index = session.index("demo").create().expect("an index");
+    for i in 0..100u64 {
+        index.insert(i.to_le_bytes(), "x").expect("an insert");
+    }
+    let mut iter = index.iter();
+    assert!(iter.next().is_some_and(|entry| entry.is_ok()));
+    // Between two entries the session is free.
+    assert_eq!(index.contains(7u64.to_le_bytes()), Ok(true));
+    drop(iter);
+    assert_eq!(index.for_each(|_, _| ControlFlow::Continue(())), Ok(100));
+    assert_eq!(index.for_each(|_, _| ControlFlow::Break(())), Ok(1));
+}
+
+#[test]
+fn unordered_index_refuses_scans() {
+    let index = session().index("demo").create().expect("an index");
+    let refused = Error::Index(IndexError::NotOrdered { kind: "shard" });
+    assert_eq!(index.scan("a".."b", 10), Err(refused.clone()));
+    assert_eq!(index.range("a"..).next(), Some(Err(refused)));
+}
+
+#[test]
+fn index_builder_opens_what_exists_and_refuses_another_kind() {
+    let session = session();
+    let config = linear::Config { width: 16, ..linear::Config::default() };
+    let made = session.index("demo").config(config).open_or_create().expect("created");
+    made.insert("key", "value").expect("an insert");
+    assert_eq!(made.limits().key, farindex::Limits::BLOCK.key);
+    let opened = session.index("demo").config(config).coalesce(true).open_or_create().expect("opened");
+    assert_eq!(opened.get("key").expect("a get").as_deref(), Some(&b"value"[..]));
+    assert!(opened.cache_bytes() > made.cache_bytes(), "the lock table takes memory");
+    let other = session.index("demo").config(IndexConfig::default()).open().map(drop);
+    assert!(
+        matches!(&other, Err(Error::Pool(PoolError::WrongKind { found, wanted, .. })) if found == "linear" && wanted == "shard")
+    );
+    let again = session.index("demo").create().map(drop);
+    assert!(matches!(again, Err(Error::Pool(PoolError::IndexExists(_)))));
+}
+
+#[test]
+fn pool_builder_refuses_what_makes_no_pool() {
+    let builder = Pool::builder;
+    assert_eq!(builder().create("shm:/dev/shm/never").map(drop), Err(Error::SizeMissing));
+    let given = builder().node_bytes(1 << 20).create("memory:1MiB").map(drop);
+    assert!(matches!(given, Err(Error::SizeGiven { .. })), "{given:?}");
+    assert_eq!(Pool::open("memory:1MiB").map(drop), Err(Error::NotStored));
+    assert!(matches!(builder().create("rdma:host").map(drop), Err(Error::Url { .. })));
+    let tiny = builder().client_slots(1).create("memory:1MiB").map(drop);
+    assert!(matches!(tiny, Err(Error::Pool(_))), "{tiny:?}");
+}
+
+#[test]
+fn session_builder_sets_the_deadline_of_verbs() {
+    use farindex::lower::fabric::MemoryFabric;
+    use farindex::lower::fabric::memory::Delivery;
+    use std::sync::Arc;
+
+    let fabric = MemoryFabric::new(1, 8 << 20).expect("memory").with_delivery(Delivery::Deferred);
+    let pool = Pool::builder().create_on(Arc::new(fabric)).expect("a pool");
+    let session = pool.session_builder().deadline(Duration::ZERO).open().expect("a session");
+    let created = session.index("demo").create().map(drop);
+    assert!(matches!(created, Err(Error::Fabric(FabricError::Deadline { .. }))), "{created:?}");
+}
