@@ -211,7 +211,7 @@ impl Executor {
 }
 
 const NESTED: &str = "a blocking call inside of a coroutine of the same session: only one block_on of an executor can run at a time. \
-                      Await the async form instead (`Index::concurrent`), or use another session";
+                      Await the async form instead (`Index::async_handle`), or use another session";
 
 impl Drop for Executor {
     /// Woken tasks and the queue hold each other: without this, what tasks own (endpoints, say) would live for ever.
