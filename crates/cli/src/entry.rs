@@ -184,7 +184,7 @@ pub(crate) fn get(Get { keys }: &Get) -> Result<u8, Failure> {
     if key.json.wanted() {
         key.json.write(&object(&bytes, ("found", value.is_some()), value.as_deref()))?;
     }
-    let Some(mut value) = value else { return Ok(exit::NO) };
+    let Some(value) = value else { return Ok(exit::NO) };
     if key.json.to_stdout() {
         return Ok(exit::OK);
     }
@@ -192,10 +192,10 @@ pub(crate) fn get(Get { keys }: &Get) -> Result<u8, Failure> {
         print(&(hex(&value) + "\n"))?;
         return Ok(exit::OK);
     }
-    if io::stdout().is_terminal() {
-        value.push(b'\n');
-    }
     print_bytes(&value)?;
+    if io::stdout().is_terminal() {
+        print("\n")?;
+    }
     Ok(exit::OK)
 }
 

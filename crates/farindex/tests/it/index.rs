@@ -1,9 +1,8 @@
 //! The blocking methods of an index, and the builders.
 
-use farindex::{Entry, Error, FabricError, IndexConfig, IndexError, KINDS, Pool, PoolError, Session, linear};
+use farindex::{Entry, Error, IndexConfig, IndexError, KINDS, Pool, PoolError, Session, linear};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 fn session() -> Session {
     Pool::in_memory(32 << 20).expect("a pool").session().expect("a session")
@@ -88,17 +87,4 @@ fn pool_builder_refuses_what_makes_no_pool() {
     assert!(matches!(builder().create("rdma:host").map(drop), Err(Error::Url { .. })));
     let tiny = builder().client_slots(1).create("memory:1MiB").map(drop);
     assert!(matches!(tiny, Err(Error::Pool(_))), "{tiny:?}");
-}
-
-#[test]
-fn session_builder_sets_the_deadline_of_verbs() {
-    use farindex::lower::fabric::MemoryFabric;
-    use farindex::lower::fabric::memory::Delivery;
-    use std::sync::Arc;
-
-    let fabric = MemoryFabric::new(1, 8 << 20).expect("memory").with_delivery(Delivery::Deferred);
-    let pool = Pool::builder().create_on(Arc::new(fabric)).expect("a pool");
-    let session = pool.session_builder().deadline(Duration::ZERO).open().expect("a session");
-    let created = session.index("demo").create().map(drop);
-    assert!(matches!(created, Err(Error::Fabric(FabricError::Deadline { .. }))), "{created:?}");
 }
