@@ -14,12 +14,11 @@
 //! | [`record`] | one row for each run, as JSON and as a table |
 //! | [`scenario`] | runs as data files, with what is expected of them |
 //! | [`plot`] | curves as SVG, reports as HTML |
-//! | [`reproduce`] | tables of the papers, ours beside them |
 //!
 //! A run of an index:
 //!
 //! ```
-//! use farindex_bench::{Control, Identity, Plan, Row, run, yardstick::LocalMap};
+//! use farindex_bench::{Control, Identity, Plan, Row, run, baseline::LocalMap};
 //!
 //! let plan = Plan { keys: 1000, ops: Some(10_000), clients: 4, ..Plan::new("ycsb-a".parse()?) };
 //! let outcome = run(&LocalMap::new(), &plan, &Control::default())?;
@@ -38,7 +37,6 @@ pub mod history;
 pub mod oracle;
 pub mod plot;
 pub mod record;
-pub mod reproduce;
 pub mod scenario;
 pub mod size;
 pub mod workload;

@@ -4,6 +4,7 @@ use farindex::Error;
 use farindex::IndexError;
 use farindex::PoolError;
 use farindex_bench::BenchError;
+use farindex_bench::driver::cluster;
 use farindex_fabric::FabricError;
 use std::fmt;
 use std::io;
@@ -138,6 +139,31 @@ pub(crate) fn code_of(error: &Error) -> u8 {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::new(code_of(&error), error.to_string())
+    }
+}
+
+impl From<farindex_reproduce::Error> for Failure {
+    fn from(error: farindex_reproduce::Error) -> Self {
+        use farindex_reproduce::Error;
+        let code = match error {
+            Error::Farindex(error) => return error.into(),
+            Error::Bench(error) => return error.into(),
+            Error::Usage(_) => USAGE,
+            Error::Wrong(_) => NO,
+            Error::Interrupted => INTERRUPTED,
+            _ => BUG,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
+
+impl From<cluster::Error> for Failure {
+    fn from(error: cluster::Error) -> Self {
+        match error {
+            cluster::Error::Farindex(error) => error.into(),
+            cluster::Error::Bench(error) => error.into(),
+            other => Failure::new(BUG, other.to_string()),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Json {
     /// Write the result as one JSON object: to standard output (-), in place of the text for people, or to a file, beside
     /// that text
-    #[arg(long, value_name = "-|FILE")]
+    #[arg(long, value_name = "-|FILE", global = true)]
     json: Option<PathBuf>,
 }
 

@@ -96,6 +96,12 @@ impl PoolBuilder {
         }
     }
 
+    /// Creates the pool on so many memory nodes in this process's memory, and opens it. It is gone when it is closed.
+    pub fn in_memory(self, nodes: usize) -> Result<Pool, Error> {
+        let bytes = self.node_bytes.ok_or(Error::SizeMissing)?.next_multiple_of(4096);
+        self.create_on(Arc::new(MemoryFabric::new(nodes, bytes)?))
+    }
+
     /// Creates the pool on all memory nodes of a fabric, and opens it.
     pub fn create_on(self, fabric: Arc<dyn Fabric>) -> Result<Pool, Error> {
         Pool::format(fabric, &self.options)

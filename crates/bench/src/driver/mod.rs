@@ -20,10 +20,13 @@
 //! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the next
 //! begins. Clients therefore make way for the others every few operations; that is also when timers are driven.
 
+pub mod blind;
 mod client;
+pub mod cluster;
 mod faults;
 mod outcome;
 mod plan;
+pub mod pool_index;
 mod shared;
 mod simulated;
 mod thread;

@@ -132,6 +132,32 @@ impl Plan {
         }
         Ok(())
     }
+
+    /// Bytes of the key-value block that an entry has on average. The header is 16 bytes; blocks are whole units of 64.
+    pub fn block_bytes(&self) -> u64 {
+        let value = (self.value_size.min + self.value_size.max) as u64 / 2;
+        (16 + self.key_size as u64).saturating_add(value).next_multiple_of(64)
+    }
+
+    /// Bytes of far memory that the run needs at most: memory that is never touched costs nothing on the memory fabric.
+    pub fn pool_bytes(&self) -> u64 {
+        let share = self.workload.mix.percent(Op::Insert) / 100.0;
+        // Where keys are removed too, inserts bring back old ones.
+        let appends = self.workload.preload && !self.workload.mix.has(Op::Remove);
+        let ops = match (self.ops(), self.duration) {
+            (Some(ops), _) => ops,
+            // No client is faster than that.
+            (None, Some(duration)) => (duration.as_secs_f64() * 4e6 * self.threads as f64) as u64,
+            (None, None) => 0,
+        };
+        let new = if appends { ((ops.saturating_add(self.warmup)) as f64 * share) as u64 } else { 0 };
+        let entries = self.keys.saturating_add(new);
+        // Size classes lose up to a fifth; a table that grows has segments for up to twice the slots it needs, 584 bytes for
+        // 64 of them; updates leave blocks behind until the epoch has passed.
+        let each = self.block_bytes() * 3 / 2 + 48;
+        let in_flight = self.value_size.max as u64 * 8 * self.clients as u64;
+        (128 << 20) + entries.saturating_mul(each).saturating_add(in_flight)
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ mod daemon;
 pub(crate) mod history;
 mod options;
 pub(crate) mod reference;
-pub(crate) mod worker_state;
 
 use crate::exit::{self, Failure};
 use crate::output::{Json, note};
@@ -12,12 +11,13 @@ use crate::{progress, signals};
 use daemon::Daemon;
 use farindex::{Error, Pool, PoolError, PoolUrl};
 use farindex_bench::baseline::{LocalMap, Raw, RawSettings, efficiency};
+use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
 use farindex_bench::{Bench, Control, Outcome, Plan, Progress, Row};
 use farindex_fabric::{Fabric, MemoryFabric, ShmFabric};
 use indicatif::ProgressBar;
-pub(crate) use options::{FabricKind, Work, check_limits, pool_size};
+pub(crate) use options::{FabricKind, Work, check_limits};
 use options::{Options, Run};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -177,7 +177,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             let common = common.or_else(|| Some(PoolUrl::Shm { paths: vec![run.path.clone()?] }));
             let subject = match common.filter(|_| args.history.joins()) {
                 // An index that does not appear is found out before the run.
-                Some(url) => worker_state::Subject::existing(args.history.join_pool(&url, watch)?, "bench"),
+                Some(url) => PoolIndexBench::existing(args.history.join_pool(&url, watch)?, "bench"),
                 None => {
                     let pool = match (&run.connect, run.fabric) {
                         (Some(url), _) => open_or_create(url)?,
@@ -187,7 +187,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                         }
                         (None, fabric) => make_pool(fabric, run.path.as_deref(), run.size)?,
                     };
-                    worker_state::Subject::create(pool, "bench", &config)?
+                    PoolIndexBench::create(pool, "bench", &config)?
                 }
             };
             let subject = subject.coalesce(args.coalesce);

@@ -1,6 +1,5 @@
 //! From flags and scenario to one run.
 
-use super::reference::block_bytes;
 use crate::exit::Failure;
 use crate::kind::{Settings, kinds};
 use crate::pool_arg::remote;
@@ -214,7 +213,7 @@ impl Options {
             path: self.path.clone(),
             poll: self.poll.unwrap_or(PollMode::Adaptive),
             connect: self.connect.as_deref().map(|addrs| remote(addrs, self.token_file.as_ref())).transpose()?,
-            size: self.work.size.unwrap_or_else(|| pool_size(&plan)).next_multiple_of(4096),
+            size: self.work.size.unwrap_or_else(|| plan.pool_bytes()).next_multiple_of(4096),
             plan,
             expect: unchanged.then_some(expect),
         })
@@ -263,24 +262,4 @@ pub(crate) fn check_limits(kind: &str, plan: &Plan) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Bytes of far memory that a run needs, generously: memory that is never touched costs nothing on the memory fabric.
-pub(crate) fn pool_size(plan: &Plan) -> u64 {
-    let share = plan.workload.mix.percent(Op::Insert) / 100.0;
-    // Where keys are removed too, inserts bring back old ones.
-    let appends = plan.workload.preload && !plan.workload.mix.has(Op::Remove);
-    let ops = match (plan.ops(), plan.duration) {
-        (Some(ops), _) => ops,
-        // Nobody is faster than that.
-        (None, Some(duration)) => (duration.as_secs_f64() * 4e6 * plan.threads as f64) as u64,
-        (None, None) => 0,
-    };
-    let new = if appends { ((ops.saturating_add(plan.warmup)) as f64 * share) as u64 } else { 0 };
-    let entries = plan.keys.saturating_add(new);
-    // Size classes lose up to a fifth; a table that grows has segments for up to twice the slots it needs, 584 bytes for
-    // 64 of them; updates leave blocks behind until the epoch has passed.
-    let each = block_bytes(plan) * 3 / 2 + 48;
-    let in_flight = plan.value_size.max as u64 * 8 * plan.clients as u64;
-    (128 << 20) + entries.saturating_mul(each).saturating_add(in_flight)
 }

@@ -4,15 +4,9 @@ use farindex_bench::baseline::{Area, RawSettings, Shape, ShapeVerb, Shapes, Verb
 use farindex_bench::record::{KindRow, Row};
 use farindex_bench::{Op, Plan};
 
-/// Bytes of the key-value block that a run has on average. The header is 16 bytes, blocks are whole units of 64.
-pub(crate) fn block_bytes(plan: &Plan) -> u64 {
-    let value = (plan.value_size.min + plan.value_size.max) as u64 / 2;
-    (16 + plan.key_size as u64).saturating_add(value).next_multiple_of(64)
-}
-
 /// SHARD's verbs where nothing is in the way: one READ of a 512-byte bucket, one of the block.
 pub(crate) fn budget(plan: &Plan) -> Result<Shapes, String> {
-    let block = block_bytes(plan);
+    let block = plan.block_bytes();
     let get = format!("read 512; read {block} @block");
     let insert = format!("write {block} @block + read 512; cas");
     let update = format!("write {block} @block + read 512; read {block} @block; cas");
@@ -40,7 +34,7 @@ pub(crate) fn measured(row: &Row, plan: &Plan) -> Shapes {
         (Op::Remove, "remove"),
     ] {
         if let Some(kind) = row.kinds.get(name) {
-            shapes.set(op, shape(kind, block_bytes(plan)));
+            shapes.set(op, shape(kind, plan.block_bytes()));
         }
     }
     shapes
@@ -84,7 +78,7 @@ fn shape(kind: &KindRow, block: u64) -> Shape {
 /// Memory as large as the index's.
 pub(crate) fn settings(shapes: Shapes, row_entries: u64, far_bytes: Option<u64>, plan: &Plan) -> RawSettings {
     let entries = row_entries.max(plan.keys);
-    let block_bytes = entries * block_bytes(plan);
+    let block_bytes = entries * plan.block_bytes();
     // 584 bytes for a bucket of 64 slots and its share of the other levels, slots between two fifths and four fifths full.
     let buckets = far_bytes.map_or(entries * 16, |far| far.saturating_sub(block_bytes));
     RawSettings { shapes, index_bytes: buckets.max(1 << 16), block_bytes: block_bytes.max(1 << 16) }

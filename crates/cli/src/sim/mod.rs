@@ -1,16 +1,15 @@
 //! `farindex sim`.
 
-mod blind;
 pub(crate) mod sweep;
-pub(crate) mod worker_state;
 
 use crate::bench::history::{Judged, Told};
-use crate::bench::{Watch, Work, check_limits, pool_size};
+use crate::bench::{Watch, Work, check_limits};
 use crate::exit::{self, Failure};
 use crate::kind::{Settings, kinds};
 use crate::output::{Json, note};
 use clap::builder::PossibleValuesParser;
 use farindex::IndexConfig;
+use farindex_bench::driver::cluster::{self, Cluster};
 use farindex_bench::history::Recorded;
 use farindex_bench::record::{Identity, table};
 use farindex_bench::size::parse_count;
@@ -19,7 +18,6 @@ use farindex_sim::Preset;
 use std::fs::File;
 use std::path::Path;
 use sweep::Sweep;
-use worker_state::Cluster;
 
 /// Predict what an index would deliver on a cluster: the benchmark on a simulated one, in virtual time
 ///
@@ -129,7 +127,7 @@ impl Args {
         plan.clients = clients;
         plan.check()?;
         check_limits(&self.index, &plan)?;
-        let size = self.work.size.unwrap_or_else(|| pool_size(&plan));
+        let size = self.work.size.unwrap_or_else(|| plan.pool_bytes());
         // Every worker has chunks of its own on each memory node.
         let node_len = (size / memory_nodes as u64 + ((threads as u64) << 20)).next_multiple_of(4096);
         let cluster = Cluster {
@@ -171,7 +169,7 @@ fn assumptions(preset: &Preset) -> Vec<String> {
 
 pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<(SimRow, Option<Recorded>), Failure> {
     let Run { cluster, plan } = run;
-    let simulation = worker_state::run(cluster, plan, control)?;
+    let simulation = cluster::run(cluster, plan, control)?;
     let row =
         Row::new(Identity { index: cluster.config.kind().to_owned(), fabric: "sim".to_owned() }, &simulation.outcome);
     let row = SimRow {

@@ -1,12 +1,9 @@
 //! Table 2 and Figures 6, 7, 9, 11, 12 and 13 of linear probing, on a simulated cluster.
 
-use super::linear::{Linear, mark, table_sizes, too_small};
-use crate::bench::Watch;
-use crate::exit::{self, Failure};
-use farindex_bench::reproduce::cuckoo::{Records, Table};
-use farindex_bench::reproduce::probing::{
-    Filled, How, OUTSTANDING, Rates, Storage, Trial, beside_a_cluster, model_read, rates, reads_of,
-};
+use super::cuckoo::{Records, Table};
+use super::probing::{Filled, How, OUTSTANDING, Rates, Storage, Trial, model_read, next_to_cluster, rates, reads_of};
+use super::{Args, mark, table_sizes, too_small};
+use crate::report::{Error, Report, Watch};
 use farindex_index::cuckoo::Lookup;
 use farindex_sim::Preset;
 use serde_json::json;
@@ -32,36 +29,32 @@ const TABLE_2: [(f64, [f64; 3]); 3] =
 
 /// Runs on the paper's pair of machines.
 struct Bench<'a> {
-    args: &'a Linear,
+    args: &'a Args,
     preset: Preset,
-    watch: Watch,
+    watch: Watch<'a>,
 }
 
 impl<'a> Bench<'a> {
-    fn new(args: &'a Linear) -> Result<Self, Failure> {
-        Ok(Bench { args, preset: Preset::linear_probing(), watch: Watch::new(None)? })
+    fn new(args: &'a Args, watch: Watch<'a>) -> Self {
+        Bench { args, preset: Preset::linear_probing(), watch }
     }
     fn unique(&self, load: f64) -> Filled {
         Filled::unique(self.args.sim_slots as usize, load, 1)
     }
-    fn run(&self, table: &Filled, how: How, outstanding: usize, span: Duration) -> Result<Rates, Failure> {
+    fn run(&self, table: &Filled, how: How, outstanding: usize, span: Duration) -> Result<Rates, Error> {
         let storage = Storage::Inline(8);
         self.rates(Trial { preset: &self.preset, table, storage, how, outstanding, span, seed: 1 })
     }
-    fn rates(&self, trial: Trial<'_>) -> Result<Rates, Failure> {
-        if self.watch.stopped() {
-            return Err(Failure::new(exit::INTERRUPTED, "interrupted".to_owned()));
-        }
+    fn rates(&self, trial: Trial<'_>) -> Result<Rates, Error> {
+        self.watch.check()?;
         Ok(rates(&trial).map_err(farindex::Error::from)?)
     }
     /// A cuckoo index that is filled to this load, or as far as it goes.
-    fn cuckoo(&self, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Failure> {
+    fn cuckoo(&self, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Error> {
         self.cuckoo_of(Records::SMALLEST, associativity, lookup, load)
     }
-    fn cuckoo_of(&self, records: Records, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Failure> {
-        if self.watch.stopped() {
-            return Err(Failure::new(exit::INTERRUPTED, "interrupted".to_owned()));
-        }
+    fn cuckoo_of(&self, records: Records, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Error> {
+        self.watch.check()?;
         let table = Table::fill(&self.preset, CUCKOO_SLOTS, associativity, lookup, records, load);
         Ok(table.map_err(farindex::Error::from)?)
     }
@@ -79,8 +72,8 @@ fn times(one: &Rates, other: &Rates) -> f64 {
 }
 
 /// Table 2: what a wrong load costs, as ratios to the right one.
-pub(super) fn assumed_loads(args: &Linear) -> Result<u8, Failure> {
-    let bench = Bench::new(args)?;
+pub(super) fn assumed_loads(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let bench = Bench::new(args, watch);
     let mut text = format!(
         "Linear probing, Table 2: {}\n\
          a row: tables with this load; a column: READs of the size that is best at this load\n\
@@ -125,13 +118,12 @@ pub(super) fn assumed_loads(args: &Linear) -> Result<u8, Failure> {
         }
     );
     text += &table_sizes(args.sim_slots, &TABLE_2.map(|(load, _)| load), "--sim-slots");
-    args.json.give(&json!({ "table": 2, "source": SOURCE, "lines": lines, "holds": holds }), || text)?;
-    Ok(if holds { exit::OK } else { exit::NO })
+    Report::new(&json!({ "table": 2, "source": SOURCE, "lines": lines, "holds": holds }), text, holds)
 }
 
 /// Figure 7: throughput by load.
-pub(super) fn throughput(args: &Linear) -> Result<u8, Failure> {
-    let bench = Bench::new(args)?;
+pub(super) fn throughput(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let bench = Bench::new(args, watch);
     let mut text = format!("Linear probing, Figure 7: {}, {OUTSTANDING} lookups of each under way\n", bench.about());
     text += "million lookups a virtual second; in brackets READs of a lookup\n";
     text += "load   fixed          variable       unconstrained  cuckoo  variable over fixed, over cuckoo\n";
@@ -171,13 +163,16 @@ pub(super) fn throughput(args: &Linear) -> Result<u8, Failure> {
         best.0, best.1
     );
     text += &table_sizes(args.sim_slots, &LOADS, "--sim-slots");
-    args.json.give(&json!({ "figure": 7, "source": SOURCE, "lines": lines, "over_fixed": best.0, "over_cuckoo": best.1, "crossing": crossing }), || text)?;
-    Ok(exit::OK)
+    Report::new(
+        &json!({ "figure": 7, "source": SOURCE, "lines": lines, "over_fixed": best.0, "over_cuckoo": best.1, "crossing": crossing }),
+        text,
+        true,
+    )
 }
 
 /// Figure 6, and the remark beside it: cuckoo tables as they are filled.
-pub(super) fn cuckoo(args: &Linear) -> Result<u8, Failure> {
-    let bench = Bench::new(args)?;
+pub(super) fn cuckoo(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let bench = Bench::new(args, watch);
     let mut text = format!(
         "Linear probing, Figure 6: cuckoo indexes of {CUCKOO_SLOTS} 8-byte slots, {} clients of a simulated ConnectX-5,\n\
          {OUTSTANDING} lookups of present keys of each under way; million lookups a virtual second, in brackets READs of one\n\
@@ -223,13 +218,12 @@ pub(super) fn cuckoo(args: &Linear) -> Result<u8, Failure> {
         "the paper: no difference between parallel and sequential lookups, 3 % between 1 slot and 4; tables of 1 slot at 95 % took weeks\n\
          paper: {SOURCE}, Figure 6 and section 5.2"
     );
-    args.json.give(&json!({ "figure": 6, "source": SOURCE, "lines": lines, "filled": filled }), || text)?;
-    Ok(exit::OK)
+    Report::new(&json!({ "figure": 6, "source": SOURCE, "lines": lines, "filled": filled }), text, true)
 }
 
 /// Figure 9: latency by load, with one lookup of each client under way.
-pub(super) fn latency(args: &Linear) -> Result<u8, Failure> {
-    let bench = Bench::new(args)?;
+pub(super) fn latency(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let bench = Bench::new(args, watch);
     let mut text = format!("Linear probing, Figure 9: {}, one lookup of each under way\n", bench.about());
     text += "nanoseconds of a lookup, 10th, 25th, 50th, 75th and 90th percentile\n";
     let mut lines = Vec::new();
@@ -263,8 +257,7 @@ pub(super) fn latency(args: &Linear) -> Result<u8, Failure> {
          paper: {SOURCE}, Figure 9 and section 5.4"
     );
     text += &table_sizes(args.sim_slots, &LOADS, "--sim-slots");
-    args.json.give(&json!({ "figure": 9, "source": SOURCE, "lines": lines }), || text)?;
-    Ok(exit::OK)
+    Report::new(&json!({ "figure": 9, "source": SOURCE, "lines": lines }), text, true)
 }
 
 /// Exponents of Figure 12.
@@ -275,8 +268,8 @@ const SKEWED_TABLES: u64 = 4;
 const SKEWED_SPAN: Duration = Duration::from_millis(2);
 
 /// Figure 12: matching records found, with clusters tracked and without.
-pub(super) fn clusters(args: &Linear) -> Result<u8, Failure> {
-    let bench = Bench::new(args)?;
+pub(super) fn clusters(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let bench = Bench::new(args, watch);
     let slots = (args.sim_slots / 8).max(1024) as usize;
     let mut text = format!(
         "Linear probing, Figure 12: 65 % of {slots} 8-byte slots filled with records of Zipfian keys, means of {SKEWED_TABLES} tables; {}\n\
@@ -316,9 +309,8 @@ pub(super) fn clusters(args: &Linear) -> Result<u8, Failure> {
         "\nnever less than {least:.3} times (paper: never a loss, up to 1.7 times)\npaper: {SOURCE}, Figure 12 and section 5.8"
     );
     text += &table_sizes(slots as u64, &[0.65], "eight times as many by --sim-slots:");
-    args.json.give(&json!({ "figure": 12, "source": SOURCE, "lines": lines, "least": least }), || text)?;
     // A hundredth is chance.
-    Ok(if least > 0.99 { exit::OK } else { exit::NO })
+    Report::new(&json!({ "figure": 12, "source": SOURCE, "lines": lines, "least": least }), text, least > 0.99)
 }
 
 /// Load and bytes of the records of Figure 11, and what the paper says of its best algorithm, in millions of lookups a second.
@@ -326,8 +318,8 @@ const STORED: (f64, [u64; 3]) = (0.65, [8, 32, 128]);
 const PAPER_11: &str = "the paper's variable reads: 36 M/s inline and 23 M/s out of band with 8 bytes, 8 and 19 with 128; out of band from 32 bytes on";
 
 /// Figure 11: records in the slots and out of band.
-pub(super) fn storage(args: &Linear) -> Result<u8, Failure> {
-    let bench = Bench::new(args)?;
+pub(super) fn storage(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let bench = Bench::new(args, watch);
     let (load, sizes) = STORED;
     let slots = (args.sim_slots / 8).max(1024) as usize;
     let table = Filled::unique(slots, load, 1);
@@ -379,18 +371,16 @@ pub(super) fn storage(args: &Linear) -> Result<u8, Failure> {
     );
     text += &table_sizes(slots as u64, &[load], "eight times as many by --sim-slots:");
     let result = json!({ "figure": 11, "source": SOURCE, "load": load, "lines": lines, "crossing_bytes": crossing });
-    args.json.give(&result, || text)?;
-    Ok(exit::OK)
+    Report::new(&result, text, true)
 }
 
-/// Figure 13: what is read beside a cluster of ten.
-pub(super) fn beside(args: &Linear) -> Result<u8, Failure> {
-    let curves = [0.25, 0.65].map(|load| beside_a_cluster(load, 10));
+/// Figure 13: slots that are read next to a cluster of ten.
+pub(super) fn near_cluster() -> Result<Report, Error> {
+    let curves = [0.25, 0.65].map(|load| next_to_cluster(load, 10));
     let mut text = "Linear probing, Figure 13: slots of a READ that begins x slots from the start of a cluster of 10\n   x  25 %  65 %\n".to_owned();
     for ((x, low), (_, high)) in curves[0].iter().zip(&curves[1]) {
         let _ = writeln!(text, "{x:>4}  {low:>4}  {high:>4}");
     }
     let _ = writeln!(text, "paper: {SOURCE}, Figure 13 (curves, no numbers)");
-    args.json.give(&json!({ "figure": 13, "source": SOURCE, "load_25": curves[0], "load_65": curves[1] }), || text)?;
-    Ok(exit::OK)
+    Report::new(&json!({ "figure": 13, "source": SOURCE, "load_25": curves[0], "load_65": curves[1] }), text, true)
 }

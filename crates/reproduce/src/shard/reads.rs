@@ -6,21 +6,22 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// Where the paper's claim is from.
-pub const FIGURE_1A: &str =
+pub(crate) const FIGURE_1A: &str =
     "H. Zha et al., SHARD, PVLDB 19(4), 2025, Figure 1a and section 1 (READs of one and two round trips)";
 /// What the paper says there.
-pub const CLAIM_1A: &str = "less RTT always achieves higher throughput, even if the total data size read is greater";
+pub(crate) const CLAIM_1A: &str =
+    "less RTT always achieves higher throughput, even if the total data size read is greater";
 
 /// Sizes of the figure, in bytes altogether.
-pub const SIZES: [usize; 5] = [64, 128, 256, 512, 1024];
+pub(crate) const SIZES: [usize; 5] = [64, 128, 256, 512, 1024];
 /// Clients on each compute node.
-pub const THREADS: [usize; 4] = [4, 8, 16, 36];
+pub(crate) const THREADS: [usize; 4] = [4, 8, 16, 36];
 /// The smallest READ that is compared with larger ones.
-pub const SMALL: usize = 64;
+pub(crate) const SMALL: usize = 64;
 
 /// How the bytes of one access are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// One READ (`x` in the figure).
     One,
     /// Two READs behind one doorbell (`2*x-b`).
@@ -31,17 +32,17 @@ pub enum Shape {
 
 /// Accesses a second, with so many clients on each compute node of the preset.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Point {
+pub(crate) struct Point {
     /// Clients on each compute node.
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// Bytes of one access.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// In one READ.
-    pub one: f64,
+    pub(crate) one: f64,
     /// In two READs of half the size, behind one doorbell.
-    pub batch: f64,
+    pub(crate) batch: f64,
     /// In two READs of half the size, one after the other.
-    pub in_turn: f64,
+    pub(crate) in_turn: f64,
 }
 
 /// Virtual time that is measured, after as much to warm up.
@@ -49,7 +50,7 @@ const SPAN: Duration = Duration::from_micros(300);
 const NODE_LEN: u64 = 1 << 20;
 
 /// Accesses a second of all clients: each begins its next one when the last has completed, at addresses drawn from `seed`.
-pub fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, seed: u64) -> Result<f64, FabricError> {
+pub(crate) fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, seed: u64) -> Result<f64, FabricError> {
     let (hosts, nodes) = (preset.compute_nodes, preset.memory_nodes);
     let sim = Sim::new(seed, Config { nodes, node_len: NODE_LEN, model: Some(preset.clone()), ..Config::default() })?;
     let mut counts = Vec::new();
@@ -95,7 +96,7 @@ pub fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, seed: u
 }
 
 /// All points of the figure; `each` is told of every one, and may end it.
-pub fn points(preset: &Preset, seed: u64, stopped: impl Fn() -> bool) -> Result<Vec<Point>, FabricError> {
+pub(crate) fn points(preset: &Preset, seed: u64, stopped: impl Fn() -> bool) -> Result<Vec<Point>, FabricError> {
     let mut points = Vec::new();
     for threads in THREADS {
         for bytes in SIZES {
@@ -111,23 +112,23 @@ pub fn points(preset: &Preset, seed: u64, stopped: impl Fn() -> bool) -> Result<
 }
 
 /// Does one READ beat two of half the size, one after the other, everywhere?
-pub fn beats_in_turn(points: &[Point]) -> bool {
+pub(crate) fn beats_in_turn(points: &[Point]) -> bool {
     points.iter().all(|point| point.one > point.in_turn)
 }
 
 /// One READ's throughput over that of two of half the size behind one doorbell: the least and the largest.
-pub fn against_batch(points: &[Point]) -> (f64, f64) {
+pub(crate) fn against_batch(points: &[Point]) -> (f64, f64) {
     let ratios = points.iter().map(|point| point.one / point.batch);
     ratios.fold((f64::INFINITY, 0.0), |(least, most), ratio| (least.min(ratio), most.max(ratio)))
 }
 
 /// In the model a message is passed on when all of it is there. Two halves travel one behind the other, so that on an idle network
 /// they can be ahead of the whole by as much as this; a NIC cuts messages into packets.
-pub const GRAIN: f64 = 0.02;
+pub(crate) const GRAIN: f64 = 0.02;
 
 /// The largest READ that still beats two of [`SMALL`] bytes, with so many clients on each compute node: behind one doorbell,
 /// and in turn. `None` where none does.
-pub fn largest_that_beats_small(points: &[Point], threads: usize) -> [Option<usize>; 2] {
+pub(crate) fn largest_that_beats_small(points: &[Point], threads: usize) -> [Option<usize>; 2] {
     let of = |bytes| points.iter().find(|point| point.threads == threads && point.bytes == bytes);
     let small = of(2 * SMALL);
     [|point: &Point| point.batch, |point: &Point| point.in_turn].map(|two| {

@@ -4,37 +4,38 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// Where the paper's claims are from.
-pub const FIGURE_16: &str = "H. Zha et al., SHARD, PVLDB 19(4), 2025, Figure 16 and section 4.5 (real-time throughput)";
+pub(crate) const FIGURE_16: &str =
+    "H. Zha et al., SHARD, PVLDB 19(4), 2025, Figure 16 and section 4.5 (real-time throughput)";
 /// What the paper says there.
-pub const CLAIMS_16: [&str; 3] = [
+pub(crate) const CLAIMS_16: [&str; 3] = [
     "throughput is at least 2.8x RACE's, 4.8x SepHash's and 1.4x Outback's",
     "degradation during a resize lasts 0.3 s at worst; SepHash's 0.8 s, RACE's 4.8 s",
     "RDMA-combining improves the worst-case throughput 1.5x (Figure 17b)",
 ];
 
 /// A share of the mean below which throughput counts as degraded.
-pub const DEGRADED: f64 = 0.5;
+pub(crate) const DEGRADED: f64 = 0.5;
 
 /// How throughput went.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Course {
+pub(crate) struct Course {
     /// Length of a span, in seconds.
-    pub span_seconds: f64,
+    pub(crate) span_seconds: f64,
     /// Operations per second, span by span.
-    pub throughput: Vec<f64>,
+    pub(crate) throughput: Vec<f64>,
     /// Mean over all of them.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// The slowest span.
-    pub worst: f64,
+    pub(crate) worst: f64,
     /// The longest time in a row below half of the mean, in seconds.
-    pub longest_dip: f64,
+    pub(crate) longest_dip: f64,
 }
 
 impl Course {
     /// From operations counted in spans of `width`, put together into at most `spans` longer ones. The last span, which
     /// is not whole, is left out; `None` if no whole one remains.
     #[must_use]
-    pub fn of(counts: &[u64], width: Duration, spans: usize) -> Option<Course> {
+    pub(crate) fn of(counts: &[u64], width: Duration, spans: usize) -> Option<Course> {
         let each = counts.len().div_ceil(spans.max(1)).max(1);
         let span_seconds = width.as_secs_f64() * each as f64;
         let whole = counts.len().saturating_sub(1) / each * each;
@@ -55,12 +56,12 @@ impl Course {
 
     /// The slowest span as a share of the mean.
     #[must_use]
-    pub fn worst_share(&self) -> f64 {
+    pub(crate) fn worst_share(&self) -> f64 {
         if self.mean > 0.0 { self.worst / self.mean } else { 0.0 }
     }
     /// Moments, in milliseconds, and million operations per second, for a figure.
     #[must_use]
-    pub fn points(&self) -> Vec<(f64, f64)> {
+    pub(crate) fn points(&self) -> Vec<(f64, f64)> {
         let at = |i: usize| (i as f64 + 0.5) * self.span_seconds * 1e3;
         self.throughput.iter().enumerate().map(|(i, rate)| (at(i), rate / 1e6)).collect()
     }

@@ -21,13 +21,13 @@ const WIDTH: u64 = 8;
 /// Bytes of a slot that names a record out of band (section 4.1): a signature, and the record's number.
 const OUT_OF_BAND: u64 = 5;
 /// READs that a queue pair of the paper keeps outstanding (section 5.1).
-pub const OUTSTANDING: usize = 16;
+pub(crate) const OUTSTANDING: usize = 16;
 /// Clusters that a client of the paper remembers (section 5.8).
-pub const CLUSTERS: usize = 1000;
+pub(crate) const CLUSTERS: usize = 1000;
 
 /// A filled table: zero for empty, otherwise the key.
 #[derive(Debug)]
-pub struct Filled {
+pub(crate) struct Filled {
     slots: Vec<u64>,
     /// The key of each record.
     records: Vec<u64>,
@@ -46,7 +46,7 @@ fn signature(key: u64) -> u8 {
 
 /// Where records of so many bytes lie; each begins with its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Storage {
+pub(crate) enum Storage {
     /// In the slots, which have as many bytes.
     Inline(u64),
     /// Behind the table, whose slots have 5 bytes (section 4.1).
@@ -55,7 +55,7 @@ pub enum Storage {
 
 impl Storage {
     /// Bytes of a slot.
-    pub fn width(self) -> u64 {
+    pub(crate) fn width(self) -> u64 {
         match self {
             Storage::Inline(bytes) => bytes,
             Storage::Heap(_) => OUT_OF_BAND,
@@ -138,12 +138,12 @@ impl Filled {
     }
 
     /// Keys that are all different.
-    pub fn unique(slots: usize, load: f64, seed: u64) -> Filled {
+    pub(crate) fn unique(slots: usize, load: f64, seed: u64) -> Filled {
         Filled::of(slots, load, |_, i| (seed << 40) + i + 1, seed)
     }
 
     /// Keys that follow a Zipf distribution with this exponent, over as many keys as there are records.
-    pub fn zipf(slots: usize, load: f64, exponent: f64, seed: u64) -> Filled {
+    pub(crate) fn zipf(slots: usize, load: f64, exponent: f64, seed: u64) -> Filled {
         let keys = (slots as f64 * load) as u64;
         let mut sum = 0.0;
         let sums: Vec<f64> = (1..=keys)
@@ -158,16 +158,11 @@ impl Filled {
         };
         Filled::of(slots, load, draw, seed)
     }
-
-    /// Slots.
-    pub fn slots(&self) -> usize {
-        self.slots.len()
-    }
 }
 
 /// How much a lookup READs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum How {
+pub(crate) enum How {
     /// So many slots each time.
     Slots(u64),
     /// As the model says, and beside clusters that this client has seen as section 3.4 says.
@@ -176,34 +171,34 @@ pub enum How {
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
-pub struct Trial<'a> {
+pub(crate) struct Trial<'a> {
     /// The cluster.
-    pub preset: &'a Preset,
+    pub(crate) preset: &'a Preset,
     /// The table.
-    pub table: &'a Filled,
+    pub(crate) table: &'a Filled,
     /// Where its records lie.
-    pub storage: Storage,
+    pub(crate) storage: Storage,
     /// How it is read.
-    pub how: How,
+    pub(crate) how: How,
     /// Lookups that each client has under way at the same time.
-    pub outstanding: usize,
+    pub(crate) outstanding: usize,
     /// Virtual time that is measured, after as much to warm up.
-    pub span: Duration,
+    pub(crate) span: Duration,
     /// Which keys are looked up.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Rates {
+pub(crate) struct Rates {
     /// Lookups for each virtual second.
-    pub lookups: f64,
+    pub(crate) lookups: f64,
     /// Matching records that they found.
-    pub matches: f64,
+    pub(crate) matches: f64,
     /// READs of a lookup.
-    pub reads: f64,
+    pub(crate) reads: f64,
     /// Nanoseconds of a lookup: the 10th, 25th, 50th, 75th and 90th percentile.
-    pub latency_ns: [u64; 5],
+    pub(crate) latency_ns: [u64; 5],
 }
 
 /// What lookups came to, while they were measured.
@@ -344,7 +339,7 @@ async fn store(endpoint: Endpoint, image: Vec<u8>) -> Result<(), FabricError> {
 }
 
 /// Runs it: every client of the preset looks up keys of records that are drawn.
-pub fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
+pub(crate) fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
     let Trial { preset, table, storage, how, outstanding, span, seed } = *trial;
     let image = storage.image(table);
     let node_len = image.len() as u64;
@@ -391,19 +386,19 @@ pub fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
 }
 
 /// Slots that the model says for lookups that return all matches: within the bandwidth, or whatever it takes.
-pub fn model_read(load: f64, constrained: bool) -> u64 {
-    let policy = if constrained { super::linear::Policy::Variable } else { super::linear::Policy::Unconstrained };
-    super::linear::our_read(load, policy).unwrap_or(1)
+pub(crate) fn model_read(load: f64, constrained: bool) -> u64 {
+    let policy = if constrained { super::tables::Policy::Variable } else { super::tables::Policy::Unconstrained };
+    super::tables::our_read(load, policy).unwrap_or(1)
 }
 
 /// Slots of one READ at this load, for slots of so many bytes: fixed (256 bytes), and as the model says within the bandwidth.
-pub fn reads_of(load: f64, width: u64) -> (u64, u64) {
+pub(crate) fn reads_of(load: f64, width: u64) -> (u64, u64) {
     let variable = Probes::of_all_matches(load).map(|probes| best_read(&probes, &Network::CONNECTX5_EDR, width).slots);
-    ((super::linear::FIXED / width).max(1), variable.unwrap_or(1))
+    ((super::tables::FIXED / width).max(1), variable.unwrap_or(1))
 }
 
 /// A point of Figure 13: offset from the cluster's first slot, and slots to READ from there.
-pub fn beside_a_cluster(load: f64, len: u64) -> Vec<(i64, u64)> {
+pub(crate) fn next_to_cluster(load: f64, len: u64) -> Vec<(i64, u64)> {
     let Some(probes) = Probes::of_misses(load) else { return Vec::new() };
     let network = Network::CONNECTX5_EDR;
     let read = |x: i64| match x {
@@ -447,7 +442,7 @@ mod tests {
             rates.reads
         };
         let (inline, heap) = (reads(Storage::Inline(32)), reads(Storage::Heap(32)));
-        let more = crate::reproduce::linear::heap_reads(0.65).expect("a load");
+        let more = super::super::tables::heap_reads(0.65).expect("a load");
         assert!((heap - inline - more).abs() < 0.02, "{heap} and {inline} READs, the model's heap {more}");
     }
 
@@ -463,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_curve_of_figure_13() {
-        let curve = beside_a_cluster(0.65, 10);
+        let curve = next_to_cluster(0.65, 10);
         let at = |x: i64| curve.iter().find(|(of, _)| *of == x).map(|(_, slots)| *slots);
         assert_eq!([at(-30), at(-4), at(0), at(9), at(10)], [Some(23), Some(15), Some(11), Some(2), Some(23)]);
     }

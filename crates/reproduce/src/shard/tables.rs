@@ -5,45 +5,47 @@
 //! stated too. For inserts, where it is growth, it counts; for updates and deletes it is reclamation (moving the epoch on),
 //! which the paper's system does not do at all: it never frees memory.
 
-use crate::record::{KindRow, Row};
+use farindex_bench::record::{KindRow, Row};
 use serde::Serialize;
 use std::fmt::Write;
 
 /// Where the paper's numbers are from.
-pub const TABLE_3: &str = "H. Zha et al., SHARD, PVLDB 19(4), 2025, Table 3 (average round-trip times per operation)";
+pub(crate) const TABLE_3: &str =
+    "H. Zha et al., SHARD, PVLDB 19(4), 2025, Table 3 (average round-trip times per operation)";
 /// Where the paper's numbers are from.
-pub const TABLE_4: &str = "H. Zha et al., SHARD, PVLDB 19(4), 2025, Table 4 (space overhead after inserting 4 Ti KVs)";
+pub(crate) const TABLE_4: &str =
+    "H. Zha et al., SHARD, PVLDB 19(4), 2025, Table 4 (space overhead after inserting 4 Ti KVs)";
 
 /// Round trips of Table 3: the paper's name, ours, the number.
-pub const ROUND_TRIPS: [(&str, &str, f64); 4] =
+pub(crate) const ROUND_TRIPS: [(&str, &str, f64); 4] =
     [("search", "get", 1.00), ("insert", "insert", 2.59), ("update", "update", 2.00), ("delete", "remove", 2.00)];
 
 /// Slots ("entries") after 4 Ti inserts, in Ti.
-pub const ENTRIES_TI: f64 = 4.83;
+pub(crate) const ENTRIES_TI: f64 = 4.83;
 /// Key-value pairs inserted, in Ti.
-pub const INSERTED_TI: f64 = 4.0;
+pub(crate) const INSERTED_TI: f64 = 4.0;
 /// Share of bucket memory that is slots.
-pub const UTILIZATION: f64 = 1.0;
+pub(crate) const UTILIZATION: f64 = 1.0;
 /// Cache of a compute node, in MB.
-pub const CACHE_MB: f64 = 2.36;
+pub(crate) const CACHE_MB: f64 = 2.36;
 
 /// One operation of Table 3.
 #[derive(Debug, Clone, Serialize)]
-pub struct RoundTrips {
+pub(crate) struct RoundTrips {
     /// The paper's name of the operation.
-    pub operation: &'static str,
+    pub(crate) operation: &'static str,
     /// How many were measured.
-    pub count: u64,
+    pub(crate) count: u64,
     /// Waits for the index itself; for inserts, upkeep included.
-    pub round_trips: f64,
+    pub(crate) round_trips: f64,
     /// Waits that only dereferenced key-value blocks: not in the paper's number.
-    pub block_round_trips: f64,
+    pub(crate) block_round_trips: f64,
     /// Waits for growth and reclamation between operations, for one operation.
-    pub maintenance: f64,
+    pub(crate) maintenance: f64,
     /// The paper's number.
-    pub paper: f64,
+    pub(crate) paper: f64,
     /// Ours over the paper's.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
 }
 
 fn cents(number: f64) -> f64 {
@@ -52,7 +54,7 @@ fn cents(number: f64) -> f64 {
 
 impl RoundTrips {
     /// From the rows of the four runs; `None` if an operation was not measured.
-    pub fn of(rows: &[&Row]) -> Option<Vec<RoundTrips>> {
+    pub(crate) fn of(rows: &[&Row]) -> Option<Vec<RoundTrips>> {
         let one = |&(operation, kind, paper): &(&'static str, &str, f64)| {
             let row = rows.iter().find(|row| row.operations.contains_key(kind))?;
             let cost: &KindRow = row.kinds.get(kind)?;
@@ -66,13 +68,13 @@ impl RoundTrips {
         ROUND_TRIPS.iter().map(one).collect()
     }
     /// Is it no worse than the paper's, to the two digits that the paper gives?
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         cents(self.round_trips) <= self.paper
     }
 }
 
 /// Table 3 as text.
-pub fn table_3(lines: &[RoundTrips]) -> String {
+pub(crate) fn table_3(lines: &[RoundTrips]) -> String {
     let mut out = String::from("operation       count  round trips   paper  ratio            block reads  (upkeep)\n");
     for line in lines {
         let verdict = if line.holds() { "no worse" } else { "WORSE" };
@@ -101,32 +103,32 @@ pub fn table_3(lines: &[RoundTrips]) -> String {
 
 /// A loaded table, as a walk of it found it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Space {
+pub(crate) struct Space {
     /// Keys loaded.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Slots of all three levels.
-    pub slots: u64,
+    pub(crate) slots: u64,
     /// Bytes of segments and chained nodes.
-    pub index_bytes: u64,
+    pub(crate) index_bytes: u64,
     /// Bytes of key-value blocks.
-    pub block_bytes: u64,
+    pub(crate) block_bytes: u64,
     /// How often the table was resized: one segment each.
-    pub resizes: u64,
+    pub(crate) resizes: u64,
     /// What a compute node caches, in bytes.
-    pub cache_bytes: u64,
+    pub(crate) cache_bytes: u64,
 }
 
 impl Space {
     /// Slots for each entry.
-    pub fn slots_per_entry(&self) -> f64 {
+    pub(crate) fn slots_per_entry(&self) -> f64 {
         self.slots as f64 / self.entries.max(1) as f64
     }
     /// Share of bucket memory that is slots.
-    pub fn utilization(&self) -> f64 {
+    pub(crate) fn utilization(&self) -> f64 {
         (self.slots * 8) as f64 / self.index_bytes.max(1) as f64
     }
     /// Far memory for each entry.
-    pub fn far_bytes_per_entry(&self) -> f64 {
+    pub(crate) fn far_bytes_per_entry(&self) -> f64 {
         (self.index_bytes + self.block_bytes) as f64 / self.entries.max(1) as f64
     }
 }
@@ -136,7 +138,7 @@ impl Space {
 const CACHE_PER_SEGMENT: u64 = 16;
 
 /// Does the cache grow with the number of segments, not with that of keys?
-pub fn cache_is_logarithmic(spaces: &[Space]) -> bool {
+pub(crate) fn cache_is_logarithmic(spaces: &[Space]) -> bool {
     spaces.windows(2).all(|pair| {
         let grown = pair[1].cache_bytes.saturating_sub(pair[0].cache_bytes);
         grown <= (pair[1].resizes.saturating_sub(pair[0].resizes) + 8) * CACHE_PER_SEGMENT
@@ -144,7 +146,7 @@ pub fn cache_is_logarithmic(spaces: &[Space]) -> bool {
 }
 
 /// Table 4 as text.
-pub fn table_4(spaces: &[Space], threshold: f64) -> String {
+pub(crate) fn table_4(spaces: &[Space], threshold: f64) -> String {
     let mut out = String::from(
         "      entries  slots/entry  utilization  resizes  cache (bytes)  buckets/entry  far bytes/entry\n",
     );

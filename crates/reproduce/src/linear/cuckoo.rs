@@ -24,53 +24,53 @@ const THRESHOLD: f64 = 0.98;
 
 /// What is inserted, and into what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Records {
+pub(crate) struct Records {
     /// Bytes of a slot.
-    pub width: usize,
+    pub(crate) width: usize,
     /// Bytes of a value.
-    pub value: usize,
+    pub(crate) value: usize,
 }
 
 impl Records {
     /// As many bytes as fit a slot of 8.
-    pub const SMALLEST: Records = Records { width: 8, value: 2 };
+    pub(crate) const SMALLEST: Records = Records { width: 8, value: 2 };
     /// In slots of so many bytes, which they fill: of a wider one, the first word says what it holds, and each other one has 7 bytes.
-    pub fn inline(width: usize) -> Records {
+    pub(crate) fn inline(width: usize) -> Records {
         match (width / 8).saturating_sub(1) * PER_WORD {
             0 => Records::SMALLEST,
             room => Records { width, value: room - KEY },
         }
     }
     /// Out of band, behind slots of 8: key and value have so many bytes, but at least as many as do not fit.
-    pub fn heap(bytes: usize) -> Records {
+    pub(crate) fn heap(bytes: usize) -> Records {
         Records { width: 8, value: bytes.saturating_sub(KEY).max(3) }
     }
 }
 
 /// A table that has been filled.
-pub struct Table {
+pub(crate) struct Table {
     sim: Sim,
     pool: Pool,
     preset: Preset,
     /// Slots.
-    pub slots: u64,
+    pub(crate) slots: u64,
     /// Keys that are present.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// It has to grow: this is as full as it becomes.
-    pub full: bool,
+    pub(crate) full: bool,
     /// What inserts took.
-    pub costs: Vec<Cost>,
+    pub(crate) costs: Vec<Cost>,
 }
 
 /// What an insert takes, between this load and the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// Share of slots in use at the end.
-    pub load: f64,
+    pub(crate) load: f64,
     /// Round trips of an insert, with displacements.
-    pub round_trips: f64,
+    pub(crate) round_trips: f64,
     /// Verbs.
-    pub verbs: f64,
+    pub(crate) verbs: f64,
 }
 
 fn key(i: u64) -> [u8; KEY] {
@@ -126,7 +126,7 @@ fn cut_short(what: impl std::fmt::Display) -> IndexError {
 
 impl Table {
     /// Fills a table to this load, or until it has to grow.
-    pub fn fill(
+    pub(crate) fn fill(
         preset: &Preset,
         slots: u64,
         associativity: u64,
@@ -154,13 +154,13 @@ impl Table {
     }
 
     /// Share of slots in use.
-    pub fn load(&self) -> f64 {
+    pub(crate) fn load(&self) -> f64 {
         self.entries as f64 / self.slots as f64
     }
 
     /// Every client looks up keys that are present, so many at the same time, for as much virtual time as is measured and as much
     /// before.
-    pub fn rates(&self, outstanding: usize, span: Duration) -> Result<Rates, IndexError> {
+    pub(crate) fn rates(&self, outstanding: usize, span: Duration) -> Result<Rates, IndexError> {
         let mut workers = Vec::new();
         for number in 0..self.preset.compute_nodes * self.preset.clients_per_node {
             let client = self.sim.client_on(number % self.preset.compute_nodes);

@@ -9,35 +9,35 @@ use serde::Serialize;
 use std::fmt::Write;
 
 /// Where the paper's numbers are from.
-pub const TABLE_1: &str = "T. Wang et al., ADMS 2020, Table 1 (RDMA requests per lookup, 8-byte records)";
+pub(crate) const TABLE_1: &str = "T. Wang et al., ADMS 2020, Table 1 (RDMA requests per lookup, 8-byte records)";
 /// Where the paper's numbers are from.
-pub const TABLE_3: &str = "T. Wang et al., ADMS 2020, Table 3 (slots of one READ, 65 % load)";
+pub(crate) const TABLE_3: &str = "T. Wang et al., ADMS 2020, Table 3 (slots of one READ, 65 % load)";
 /// Where the paper's numbers are from.
-pub const TABLE_4: &str = "T. Wang et al., ADMS 2020, Table 4 (READs for each lookup, out of band, 65 % load)";
+pub(crate) const TABLE_4: &str = "T. Wang et al., ADMS 2020, Table 4 (READs for each lookup, out of band, 65 % load)";
 
 /// Records of each of the paper's tables (section 5.1); how many slots they have, their load says.
-pub const PAPER_RECORDS: u64 = 120 << 20;
+pub(crate) const PAPER_RECORDS: u64 = 120 << 20;
 
 /// Slots of the paper's table of this load.
-pub fn paper_slots(load: f64) -> u64 {
+pub(crate) fn paper_slots(load: f64) -> u64 {
     (PAPER_RECORDS as f64 / load) as u64
 }
 
 /// The fewest slots whose mean can be compared with the paper's: 4096 times as many as a lookup of an absent key looks at,
 /// which is (1 + 1/(1 - a)^2) / 2. In smaller tables a few long clusters decide the mean.
-pub fn least_slots(load: f64) -> u64 {
+pub(crate) fn least_slots(load: f64) -> u64 {
     (4096.0 * (1.0 + 1.0 / (1.0 - load).powi(2)) / 2.0) as u64
 }
 
 /// Bytes of a fixed READ.
-pub const FIXED: u64 = 256;
+pub(crate) const FIXED: u64 = 256;
 /// Largest difference from the paper's number that counts as the same.
-pub const CLOSE: f64 = 0.05;
+pub(crate) const CLOSE: f64 = 0.05;
 
 /// How a lookup chooses its read size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
+pub(crate) enum Policy {
     /// 32 slots.
     Fixed,
     /// Formula 1 alone.
@@ -50,7 +50,7 @@ pub enum Policy {
 type Requests = (f64, [(Policy, u64, f64); 3]);
 
 /// Table 1.
-pub const REQUESTS: [Requests; 7] = {
+pub(crate) const REQUESTS: [Requests; 7] = {
     use Policy::{Fixed, Unconstrained, Variable};
     [
         (0.25, [(Fixed, 32, 1.00), (Unconstrained, 5, 1.03), (Variable, 5, 1.03)]),
@@ -65,28 +65,33 @@ pub const REQUESTS: [Requests; 7] = {
 
 /// One number of Table 1.
 #[derive(Debug, Clone, Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// Load of the table.
-    pub load: f64,
+    pub(crate) load: f64,
     /// Which policy.
-    pub policy: Policy,
+    pub(crate) policy: Policy,
     /// The paper's read size, and its requests for each lookup.
-    pub paper: (u64, f64),
+    pub(crate) paper: (u64, f64),
     /// Requests that were counted with that read size.
-    pub requests: f64,
+    pub(crate) requests: f64,
     /// Ours over the paper's.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
     /// The read size that the model chooses here, and the requests that were counted with it.
-    pub ours: (u64, f64),
+    pub(crate) ours: (u64, f64),
     /// Cost `E[X] T` of our read size over that of the paper's, both with counted requests.
-    pub cost: f64,
+    pub(crate) cost: f64,
     /// The table is too small for the number to be compared.
-    pub too_small: bool,
+    pub(crate) too_small: bool,
 }
 
 impl Line {
     /// From what a policy takes in the paper, and what was counted for two read sizes.
-    pub fn new(load: f64, (policy, read, paper): (Policy, u64, f64), ours: u64, counted: impl Fn(u64) -> f64) -> Self {
+    pub(crate) fn new(
+        load: f64,
+        (policy, read, paper): (Policy, u64, f64),
+        ours: u64,
+        counted: impl Fn(u64) -> f64,
+    ) -> Self {
         let cost = |slots, requests| requests * Network::CONNECTX5_EDR.read_cost(slots, 8);
         let (requests, mine) = (counted(read), counted(ours));
         let (ratio, cost) = (requests / paper, cost(ours, mine) / cost(read, requests));
@@ -94,17 +99,17 @@ impl Line {
     }
     /// The same, counted on tables of so many slots.
     #[must_use]
-    pub fn of_slots(self, slots: u64) -> Self {
+    pub(crate) fn of_slots(self, slots: u64) -> Self {
         Line { too_small: slots < least_slots(self.load), ..self }
     }
     /// Are the requests the paper's, and is our read size no worse?
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         (self.ratio - 1.0).abs() <= CLOSE && self.cost <= 1.0 + 1e-9
     }
 }
 
 /// The read size that the model chooses for lookups that return all matches, in slots of 8 bytes.
-pub fn our_read(load: f64, policy: Policy) -> Option<u64> {
+pub(crate) fn our_read(load: f64, policy: Policy) -> Option<u64> {
     let probes = Probes::of_all_matches(load)?;
     Some(match policy {
         Policy::Fixed => FIXED / 8,
@@ -114,7 +119,7 @@ pub fn our_read(load: f64, policy: Policy) -> Option<u64> {
 }
 
 /// Table 1 as text.
-pub fn table_1(lines: &[Line]) -> String {
+pub(crate) fn table_1(lines: &[Line]) -> String {
     let mut out = String::from(
         "load  policy         R paper  requests  counted  ratio   R ours  counted   cost of ours / the paper's\n",
     );
@@ -135,7 +140,7 @@ pub fn table_1(lines: &[Line]) -> String {
 }
 
 /// Table 3: policy, width of a slot, the paper's slots, ours. Out of band the paper's slots have 5 bytes.
-pub fn read_sizes() -> Vec<(&'static str, u64, u64, u64)> {
+pub(crate) fn read_sizes() -> Vec<(&'static str, u64, u64, u64)> {
     let probes = Probes::of_misses(0.65);
     let variable = |width| probes.as_ref().map_or(0, |probes| best_read(probes, &Network::CONNECTX5_EDR, width).slots);
     let fixed = [(8, 32), (32, 8), (128, 2), (5, 51)];
@@ -145,7 +150,7 @@ pub fn read_sizes() -> Vec<(&'static str, u64, u64, u64)> {
 }
 
 /// Table 3 as text.
-pub fn table_3() -> String {
+pub(crate) fn table_3() -> String {
     let mut out = String::from("policy    slot bytes  R paper  R ours\n");
     for (policy, width, paper, ours) in read_sizes() {
         let _ = writeln!(out, "{policy:<8}  {width:>10}  {paper:>7}  {ours:>6}");
@@ -159,11 +164,11 @@ pub fn table_3() -> String {
 }
 
 /// Table 4: policy, slots of one READ, the paper's READs of the table and of the heap.
-pub const OUT_OF_BAND: [(&str, u64, f64, f64); 2] = [("fixed", 51, 1.00, 1.04), ("variable", 29, 1.02, 1.04)];
+pub(crate) const OUT_OF_BAND: [(&str, u64, f64, f64); 2] = [("fixed", 51, 1.00, 1.04), ("variable", 29, 1.02, 1.04)];
 
 /// What the model expects of READs of the heap: one for the key, and one for each other key of the path whose one-byte
 /// signature is the same.
-pub fn heap_reads(load: f64) -> Option<f64> {
+pub(crate) fn heap_reads(load: f64) -> Option<f64> {
     let probes = Probes::of_all_matches(load)?;
     // All slots but the empty one and the key's own.
     Some(1.0 + (Read::of(1, &probes, &Network::CONNECTX5_EDR, 8).requests - 2.0) / 256.0)

@@ -1,14 +1,14 @@
 //! An index on a simulated cluster, as the driver measures it.
 //!
-//! Each compute node is one process: one client of the pool, whose lease a keeper renews, and one lock table if operations
+//! Each compute node is one process: one client of the pool, whose lease a heartbeat renews, and one lock table if operations
 //! are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
 use super::blind::Blind;
-use crate::exit::{self, Failure};
+use super::{Control, Outcome, Plan, Simulated, Worker, simulate};
+use crate::BenchError;
+use crate::history::{Recorded, Recording};
 use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
-use farindex_bench::history::{Recorded, Recording};
-use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::growth::{Growth, Steps};
 use farindex_pool::{Client, Pool, PoolError, Session};
@@ -18,49 +18,81 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is simulated.
+/// Why a simulation has no outcome.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It ended in a deadlock or a livelock.
+    #[error("the simulation ended in a {0}")]
+    Stuck(String),
+    /// Its history cannot be given out.
+    #[error("{0}")]
+    History(String),
+    /// The library failed.
+    #[error(transparent)]
+    Farindex(#[from] farindex::Error),
+    /// The driver failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+}
+
+/// A simulated cluster and what runs on it.
 #[derive(Debug, Clone)]
-pub(crate) struct Cluster {
-    pub(crate) preset: Preset,
-    pub(crate) compute_nodes: usize,
-    pub(crate) memory_nodes: usize,
+pub struct Cluster {
+    /// Figures of its NICs, links and CPUs.
+    pub preset: Preset,
+    /// Compute nodes, each one client of the pool.
+    pub compute_nodes: usize,
+    /// Memory nodes.
+    pub memory_nodes: usize,
     /// Bytes of each memory node.
-    pub(crate) node_len: u64,
-    pub(crate) config: IndexConfig,
-    pub(crate) coalesce: bool,
-    /// Do inserts not look whether the key is there? A kind whose upserts look all the same goes on to look.
-    pub(crate) blind: bool,
+    pub node_len: u64,
+    /// Kind and settings of the index.
+    pub config: IndexConfig,
+    /// Does each compute node have a lock table?
+    pub coalesce: bool,
+    /// Are inserts blind, that is, upserts? A kind whose upserts check for the key checks all the same.
+    pub blind: bool,
     /// Count what is completed in each span of this length.
-    pub(crate) series: Option<Duration>,
+    pub series: Option<Duration>,
     /// Record what the clients are told, up to so many operations.
-    pub(crate) history: Option<u64>,
+    pub history: Option<u64>,
 }
 
 /// What was measured, and the course of it.
-pub(crate) struct Simulation {
-    pub(crate) outcome: Outcome,
-    pub(crate) series: Series,
+pub struct Simulation {
+    /// What the driver measured.
+    pub outcome: Outcome,
+    /// Operations over time, if that was asked for.
+    pub series: Series,
     /// How often a worker has read the root of a table, over the whole run.
-    pub(crate) synchronizations: u64,
+    pub synchronizations: u64,
     /// Of the whole run, where the kind counts them.
-    pub(crate) grown: Grown,
-    pub(crate) recorded: Option<Recorded>,
+    pub grown: Grown,
+    /// The history, if that was asked for.
+    pub recorded: Option<Recorded>,
 }
 
 /// What all workers together have merged and split.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Grown {
-    pub(crate) merges: Steps,
-    pub(crate) splits: Steps,
+pub struct Grown {
+    /// Merges, of a kind that merges.
+    pub merges: Steps,
+    /// Splits.
+    pub splits: Steps,
 }
 
 /// Operations completed in each span of virtual time, and when the table was seen to have grown.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Series {
-    pub(crate) width: Duration,
-    pub(crate) begins: Duration,
-    pub(crate) counts: Vec<u64>,
-    pub(crate) grown: Vec<Duration>,
+pub struct Series {
+    /// Length of a span.
+    pub width: Duration,
+    /// When the first span begins.
+    pub begins: Duration,
+    /// Operations of each span.
+    pub counts: Vec<u64>,
+    /// When a worker saw that a table had grown.
+    pub grown: Vec<Duration>,
     versions: u64,
 }
 
@@ -95,7 +127,7 @@ struct Process {
 }
 
 /// The index under measurement.
-struct Subject {
+struct ClusterIndex {
     processes: Vec<Process>,
     series: Option<Rc<RefCell<Series>>>,
     synchronizations: Rc<Cell<u64>>,
@@ -105,11 +137,11 @@ struct Subject {
 
 const NAME: &str = "sim";
 
-/// How often a keeper looks after its client, as on real fabrics.
-const KEEPER: Duration = Duration::from_millis(10);
+/// Pause between two heartbeats of a client, as on real fabrics.
+const HEARTBEAT: Duration = Duration::from_millis(10);
 
 /// One worker's part.
-pub(crate) struct WorkerState {
+pub struct ClusterWorker {
     // Dropped before the session it lives in.
     index: Blind<AnyIndex>,
     session: Rc<Session>,
@@ -118,9 +150,9 @@ pub(crate) struct WorkerState {
     grown: Rc<Cell<Grown>>,
 }
 
-impl Simulated for Subject {
-    type Worker = WorkerState;
-    async fn worker(&self, thread: usize, client: &farindex_sim::Client) -> Result<WorkerState, String> {
+impl Simulated for ClusterIndex {
+    type Worker = ClusterWorker;
+    async fn worker(&self, thread: usize, client: &farindex_sim::Client) -> Result<ClusterWorker, String> {
         let process =
             self.processes.get(thread % self.processes.len().max(1)).ok_or("a cluster without compute nodes")?;
         let session = Rc::new(process.client.session(client.connect()));
@@ -130,7 +162,7 @@ impl Simulated for Subject {
         }
         let index = Blind::new(index, self.blind);
         let (synchronizations, grown) = (Rc::clone(&self.synchronizations), Rc::clone(&self.grown));
-        Ok(WorkerState { index, session, series: self.series.clone(), synchronizations, grown })
+        Ok(ClusterWorker { index, session, series: self.series.clone(), synchronizations, grown })
     }
 }
 
@@ -155,7 +187,7 @@ fn grown(index: &AnyIndex, sum: &mut Grown) {
     }
 }
 
-impl Worker for WorkerState {
+impl Worker for ClusterWorker {
     type Index = Blind<AnyIndex>;
     fn index(&self) -> &Blind<AnyIndex> {
         &self.index
@@ -198,17 +230,17 @@ async fn prepare(
     cluster: &Cluster,
     fabric: Arc<farindex_sim::SimFabric>,
     harness: Endpoint,
-    keepers: &[(farindex_sim::Client, Endpoint)],
+    heartbeats: &[(farindex_sim::Client, Endpoint)],
 ) -> Result<Vec<Process>, IndexError> {
-    let options = PoolOptions { client_slots: keepers.len() as u64 + 2, ..PoolOptions::unseeded() };
+    let options = PoolOptions { client_slots: heartbeats.len() as u64 + 2, ..PoolOptions::unseeded() };
     let pool = Pool::create(fabric, &harness, &options).await?;
     let mut processes = Vec::new();
-    for (heartbeat, endpoint) in keepers {
+    for (heartbeat, endpoint) in heartbeats {
         let client = Client::register(&pool, heartbeat.identity(), endpoint).await?;
         let coalescer = cluster.coalesce.then(Arc::default);
         processes.push(Process { client, coalescer });
     }
-    if let (Some(first), Some((_, endpoint))) = (processes.first(), keepers.first()) {
+    if let (Some(first), Some((_, endpoint))) = (processes.first(), heartbeats.first()) {
         let session = Rc::new(first.client.session(endpoint.clone()));
         AnyIndex::create(&session, NAME, &cluster.config).await?;
     }
@@ -220,12 +252,12 @@ async fn keep(client: Arc<Client>, endpoint: Endpoint, over: Rc<Cell<bool>>) {
     while !over.get() {
         // A lost lease is reported by the client's next operation; any other failure may pass.
         let _: Result<(), PoolError> = client.tick(&endpoint).await;
-        endpoint.sleep(KEEPER).await;
+        endpoint.sleep(HEARTBEAT).await;
     }
 }
 
 /// Builds the cluster and runs the plan on it.
-pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simulation, Failure> {
+pub fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simulation, Error> {
     let config = Config {
         nodes: cluster.memory_nodes,
         node_len: cluster.node_len,
@@ -235,10 +267,10 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
         max_time: Duration::MAX,
         ..Config::default()
     };
-    let stuck = |what: String| Failure::new(exit::BUG, format!("the simulation ended in a {what}"));
+    let stuck = |what: String| Error::Stuck(what);
     let sim = Rc::new(Sim::new(plan.seed, config).map_err(farindex::Error::from)?);
     // Connections belong to whose coroutine makes them: these are made before any runs.
-    let keepers: Vec<_> = (0..cluster.compute_nodes)
+    let heartbeats: Vec<_> = (0..cluster.compute_nodes)
         .map(|node| {
             let heartbeat = sim.client_on(node);
             let endpoint = heartbeat.connect();
@@ -247,35 +279,35 @@ pub(crate) fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Resu
         .collect();
     let prepared = {
         let (cluster, fabric, harness) = (cluster.clone(), sim.fabric(), sim.harness().connect());
-        let keepers = keepers.clone();
-        sim.block_on(async move { prepare(&cluster, fabric, harness, &keepers).await })
+        let heartbeats = heartbeats.clone();
+        sim.block_on(async move { prepare(&cluster, fabric, harness, &heartbeats).await })
     };
     let processes = prepared.map_err(|outcome| stuck(outcome.to_string()))?.map_err(farindex::Error::from)?;
     let over = Rc::new(Cell::new(false));
-    for (process, (heartbeat, endpoint)) in processes.iter().zip(&keepers) {
+    for (process, (heartbeat, endpoint)) in processes.iter().zip(&heartbeats) {
         sim.spawn(heartbeat, keep(Arc::clone(&process.client), endpoint.clone(), Rc::clone(&over)));
     }
     let series = cluster.series.map(|width| Rc::new(RefCell::new(Series { width, ..Series::default() })));
     let synchronizations = Rc::new(Cell::new(0));
     let grown = Rc::new(Cell::new(Grown::default()));
-    let subject = Rc::new(Subject {
+    let index = Rc::new(ClusterIndex {
         processes,
         series: series.clone(),
         synchronizations: Rc::clone(&synchronizations),
         grown: Rc::clone(&grown),
         blind: cluster.blind,
     });
-    let recording = cluster.history.map(|most| Rc::new(Recording::new(Rc::clone(&subject), most)));
+    let recording = cluster.history.map(|most| Rc::new(Recording::new(Rc::clone(&index), most)));
     let outcome = match &recording {
         Some(recording) => simulate(&sim, cluster.compute_nodes, recording, plan, control),
-        None => simulate(&sim, cluster.compute_nodes, &subject, plan, control),
+        None => simulate(&sim, cluster.compute_nodes, &index, plan, control),
     };
     over.set(true);
     let outcome = outcome?;
     // What is still in flight must let go of its log.
     drop(sim);
     let recorded = recording.map(|recording| recording.finish()).transpose();
-    let recorded = recorded.map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
+    let recorded = recorded.map_err(|error| Error::History(error.to_string()))?;
     let series = series.map(|series| series.borrow().clone()).unwrap_or_default();
     let (synchronizations, grown) = (synchronizations.get(), grown.get());
     Ok(Simulation { outcome, series, synchronizations, grown, recorded })

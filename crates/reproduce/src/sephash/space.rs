@@ -1,11 +1,10 @@
-//! Tables 2 and 3 and Figure 18 of SepHash, counted in far memory.
+//! Tables 2 and 3 and Figure 18 of Args, counted in far memory.
 
-use super::{SIZES, SepHash, ours, race, sephash};
-use crate::bench::worker_state::Subject;
-use crate::bench::{FabricKind, Watch, make_pool};
-use crate::exit::{self, Failure};
-use farindex::{AnyIndex, IndexConfig};
-use farindex_bench::reproduce::sephash::{RACE_2, SEPHASH_2, SOURCE, Space, TABLE_3, UTILIZATION};
+use super::paper::{RACE_2, SEPHASH_2, SOURCE, Space, TABLE_3, UTILIZATION};
+use super::{Args, SIZES, ours, race, sephash};
+use crate::report::{Error, Report, Watch};
+use farindex::{AnyIndex, IndexConfig, Pool};
+use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::workload::{Keys, ValueSize};
 use farindex_bench::{Plan, Workload};
 use farindex_index::IndexAudit;
@@ -32,48 +31,46 @@ const ENTRY: (u64, u64) = (9, 8);
 
 /// An index that grows by as many keys as are wanted.
 struct Growing {
-    subject: Subject,
+    subject: PoolIndexBench,
     plan: Plan,
     keys: u64,
 }
 
 impl Growing {
     /// Room for `most` keys.
-    fn new(config: &IndexConfig, most: u64, seed: u64) -> Result<Self, Failure> {
-        let workload: Workload = "insert".parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
+    fn new(config: &IndexConfig, most: u64, seed: u64) -> Result<Self, Error> {
+        let workload: Workload = "insert".parse().map_err(|why: String| Error::Bug(why))?;
         let (key_size, value_size) = (SIZES.0, ValueSize::fixed(SIZES.1));
         let plan = Plan { keys: most, key_size, value_size, seed, audit: false, ..Plan::new(workload) };
-        let pool = make_pool(FabricKind::Memory, None, POOL.saturating_add(most.saturating_mul(ROOM)) & !4095)?;
-        Ok(Growing { subject: Subject::create(pool, "reproduce", config)?, plan, keys: 0 })
+        let pool =
+            Pool::builder().unseeded().node_bytes(POOL.saturating_add(most.saturating_mul(ROOM))).in_memory(1)?;
+        Ok(Growing { subject: PoolIndexBench::create(pool, "reproduce", config)?, plan, keys: 0 })
     }
 
-    /// Inserts keys until there are so many; `None` once it was interrupted.
-    fn grow(&mut self, keys: u64, watch: &Watch) -> Result<Option<()>, Failure> {
+    /// Inserts keys until there are so many.
+    fn grow(&mut self, keys: u64, watch: Watch<'_>) -> Result<(), Error> {
         let (loaded, ops) = (Some(self.keys), Some(keys - self.keys));
         let plan = Plan { keys, loaded, ops, load: false, ..self.plan.clone() };
         let outcome = watch.run(&self.subject, &plan)?;
-        if watch.stopped() {
-            return Ok(None);
-        }
         self.keys = keys;
         match outcome.wrong.total() + outcome.errors.total() {
-            0 => Ok(Some(())),
-            _ => Err(Failure::new(exit::NO, format!("{} {}", outcome.wrong, outcome.errors))),
+            0 => Ok(()),
+            _ => Err(Error::Wrong(format!("{} {}", outcome.wrong, outcome.errors))),
         }
     }
 
-    fn audit(&self) -> Result<IndexAudit, Failure> {
+    fn audit(&self) -> Result<IndexAudit, Error> {
         let session = self.subject.pool.session()?;
         let audit = session.open_index(&self.subject.name)?.audit()?;
         if audit.entries != self.keys || !audit.problems.is_empty() {
             let what = format!("{} entries after {} inserts; {:?}", audit.entries, self.keys, audit.problems);
-            return Err(Failure::new(exit::NO, what));
+            return Err(Error::Wrong(what));
         }
         Ok(audit)
     }
 
     /// Gets of present keys by who has nothing cached; how many ranges were predicted, and how many fell short.
-    fn look_up(&self, gets: u64) -> Result<(u64, u64), Failure> {
+    fn look_up(&self, gets: u64) -> Result<(u64, u64), Error> {
         let session = self.subject.pool.session()?;
         let index = session.open_index(&self.subject.name)?;
         let plain = index.async_handle();
@@ -85,7 +82,7 @@ impl Growing {
             // Keys are hashed, so any stride is as good.
             keys.write(i * 7919 % self.keys, &mut key);
             if index.get(&key)?.is_none() {
-                return Err(Failure::new(exit::NO, format!("key {} is missing", i * 7919 % self.keys)));
+                return Err(Error::Wrong(format!("key {} is missing", i * 7919 % self.keys)));
             }
         }
         let sum = |(made, short), table: &farindex_index::sephash::Table| {
@@ -134,27 +131,33 @@ fn row(index: &'static str, keys: u64, audit: &IndexAudit) -> Row {
 }
 
 /// Table 2.
-pub(super) fn table(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn table(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let numbers = if args.keys.is_empty() { vec![1_000_000] } else { args.keys.clone() };
     let mut rows = Vec::new();
     for (name, config) in [("sephash", sephash(ours())), ("race", race())] {
         for keys in &numbers {
             let mut growing = Growing::new(&config, *keys, args.seed)?;
-            if growing.grow(*keys, watch)?.is_none() {
-                return Ok(exit::INTERRUPTED);
-            }
+            growing.grow(*keys, watch)?;
             rows.push(row(name, *keys, &growing.audit()?));
         }
     }
     let holds = rows.iter().all(|row| row.index == "race" || row.keys < JUDGED || row.ours.slots <= SLOTS);
     let result = json!({ "table": 2, "source": SOURCE, "seed": args.seed, "rows": rows, "paper_keys": 100_000_000, "holds": holds });
-    args.json.give(&result, || {
+    let text = {
         let mut text = "SepHash, Table 2: bytes for each key, key-value blocks apart; in brackets the paper's, after 100 M inserts\n\n".to_owned();
         for Row { index, keys, ours, paper, entry_utilization, space_utilization } in &rows {
             text += &format!(
                 "  {index:8} {keys:>10} keys  depth {} ({})  in buckets {:.3} ({:.3})  directory {:.3} ({:.3})  all {:.2} ({:.2})  entries {:.3} ({:.2})\n",
-                ours.depth, paper.depth, ours.bucket_meta, paper.bucket_meta, ours.directory_meta, paper.directory_meta, ours.total,
-                paper.total, ours.slots, paper.slots
+                ours.depth,
+                paper.depth,
+                ours.bucket_meta,
+                paper.bucket_meta,
+                ours.directory_meta,
+                paper.directory_meta,
+                ours.total,
+                paper.total,
+                ours.slots,
+                paper.slots
             );
             text += &format!(
                 "  {:19}  utilization: {:.1} % of entries, {:.1} % of space\n",
@@ -165,8 +168,8 @@ pub(super) fn table(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
         }
         text += "SepHash: depth and buckets are CurSegMeta's; the directory includes record points as a client keeps them\n";
         text + &format!("paper: {SOURCE}, Table 2\n")
-    })?;
-    Ok(if holds { exit::OK } else { exit::NO })
+    };
+    Report::new(&result, text, holds)
 }
 
 /// A column of Table 3.
@@ -188,14 +191,12 @@ struct Cache {
 }
 
 /// Table 3.
-pub(super) fn fp_tables(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn fp_tables(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let keys = args.keys(1_000_000)?;
     let mut columns = Vec::new();
     for (ratio, paper_naive_mb, paper_points_mb) in TABLE_3 {
         let mut growing = Growing::new(&sephash(Config { ratio, ..ours() }), keys, args.seed)?;
-        if growing.grow(keys, watch)?.is_none() {
-            return Ok(exit::INTERRUPTED);
-        }
+        growing.grow(keys, watch)?;
         let audit = growing.audit()?;
         let (predicted, short) = growing.look_up(GETS.min(keys))?;
         let segments = audit.figure("segments");
@@ -219,7 +220,7 @@ pub(super) fn fp_tables(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
     let holds = columns.iter().all(|cache| cache.saving >= SAVING && cache.enough >= ENOUGH);
     let result =
         json!({ "table": 3, "source": SOURCE, "keys": keys, "seed": args.seed, "columns": columns, "holds": holds });
-    args.json.give(&result, || {
+    let text = {
         let mut text = format!(
             "SepHash, Table 3: FPTables that a client keeps after {keys} inserts, and gets that one predicted range was enough for\n\n  \
              ratio  segments  naive bytes  record points  saved (paper)      points (overflow)  enough\n"
@@ -239,8 +240,8 @@ pub(super) fn fp_tables(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
             );
         }
         text + &format!("naive: two bytes for each fingerprint\npaper: {SOURCE}, Table 3 (100 M keys)\n")
-    })?;
-    Ok(if holds { exit::OK } else { exit::NO })
+    };
+    Report::new(&result, text, holds)
 }
 
 /// What is recorded each time in Figure 18.
@@ -261,10 +262,10 @@ const STEP: u64 = 1000;
 const FIRST: u64 = 10_000;
 
 /// Figure 18.
-pub(super) fn utilization(args: &SepHash, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn utilization(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let keys = args.keys(60_000)?;
     if keys < FIRST + STEP {
-        return Err(Failure::usage(format!("figure 18 takes at least {} keys", FIRST + STEP)));
+        return Err(Error::Usage(format!("figure 18 takes at least {} keys", FIRST + STEP)));
     }
     // About 10,000 entries in the beginning: one segment of ours, eight of RACE's.
     let mine = sephash(Config { initial_depth: 0, ..ours() });
@@ -273,9 +274,8 @@ pub(super) fn utilization(args: &SepHash, watch: &Watch) -> Result<u8, Failure> 
     let mut theirs = Growing::new(&theirs, keys, args.seed)?;
     let mut points = Vec::new();
     for keys in (FIRST..=keys).step_by(STEP as usize) {
-        if mine.grow(keys, watch)?.is_none() || theirs.grow(keys, watch)?.is_none() {
-            return Ok(exit::INTERRUPTED);
-        }
+        mine.grow(keys, watch)?;
+        theirs.grow(keys, watch)?;
         let (audit, other) = (mine.audit()?, theirs.audit()?);
         let (ours, race) = (row("sephash", keys, &audit), row("race", keys, &other));
         let in_main = keys - audit.figure("in_cur");
@@ -296,10 +296,11 @@ pub(super) fn utilization(args: &SepHash, watch: &Watch) -> Result<u8, Failure> 
         && least(|point| point.sephash_space) > UTILIZATION
         && least(|point| point.main_segments) >= 1.0;
     let result = json!({ "figure": 18, "source": SOURCE, "seed": args.seed, "points": points, "holds": holds });
-    args.json.give(&result, || {
+    let text = {
         let mut text = "SepHash, Figure 18: utilization while keys are inserted, per cent\n\n      keys  SepHash: entries, space, MainSegments   RACE: entries, space\n".to_owned();
         for point in points.iter().step_by((points.len() / 24).max(1)) {
-            let shares = [point.sephash_entries, point.sephash_space, point.main_segments, point.race_entries, point.race_space];
+            let shares =
+                [point.sephash_entries, point.sephash_space, point.main_segments, point.race_entries, point.race_space];
             let [a, b, c, d, e] = shares.map(|share| share * 100.0);
             text += &format!("  {:>8}  {a:>16.1}  {b:>5.1}  {c:>12.1}  {d:>14.1}  {e:>5.1}\n", point.keys);
         }
@@ -312,6 +313,6 @@ pub(super) fn utilization(args: &SepHash, watch: &Watch) -> Result<u8, Failure> 
             least(|point| point.race_space) * 100.0
         );
         text + &format!("paper: {SOURCE}, Figure 18, section 5.4.1\n")
-    })?;
-    Ok(if holds { exit::OK } else { exit::NO })
+    };
+    Report::new(&result, text, holds)
 }

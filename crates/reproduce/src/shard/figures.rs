@@ -1,21 +1,18 @@
 //! Figures 1a, 16 and 17 of SHARD, on a simulated cluster.
 
-use super::Shard;
-use crate::bench::{Watch, pool_size};
-use crate::exit::{self, Failure};
-use crate::sim::sweep::write;
-use crate::sim::worker_state::{self, Cluster, Simulation};
+use super::Args;
+use super::course::{CLAIMS_16, Course, FIGURE_16};
+use super::reads;
+use crate::report::{Error, Report, Watch};
 use farindex::IndexConfig;
 use farindex::shard::Config;
+use farindex_bench::driver::cluster::{Cluster, Simulation};
 use farindex_bench::plot::{Curve, Figure, Page, Table};
 use farindex_bench::record::Identity;
-use farindex_bench::reproduce::course::{CLAIMS_16, Course, FIGURE_16};
-use farindex_bench::reproduce::reads;
 use farindex_bench::{Plan, Row, Workload};
 use farindex_sim::Preset;
 use serde::Serialize;
 use serde_json::json;
-use std::path::Path;
 use std::time::Duration;
 
 /// Operations are counted in spans of this length first.
@@ -27,15 +24,15 @@ const SPANS: usize = 120;
 fn cluster(config: Config, coalesce: bool, plan: &Plan) -> Cluster {
     let preset = Preset::shard();
     let (compute_nodes, memory_nodes) = (preset.compute_nodes, preset.memory_nodes);
-    let node_len = pool_size(plan) / memory_nodes as u64 + ((plan.threads as u64) << 20);
+    let node_len = plan.pool_bytes() / memory_nodes as u64 + ((plan.threads as u64) << 20);
     let node_len = node_len.next_multiple_of(4096);
     let config = IndexConfig::Shard(config);
     let (blind, series, history) = (false, Some(FINE), None);
     Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history }
 }
 
-fn plan(workload: &str, keys: u64, args: &Shard) -> Result<Plan, Failure> {
-    let workload: Workload = workload.parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
+fn plan(workload: &str, keys: u64, args: &Args) -> Result<Plan, Error> {
+    let workload: Workload = workload.parse().map_err(|why: String| Error::Bug(why))?;
     let preset = Preset::shard();
     let cores = preset.compute_nodes * preset.clients_per_node;
     let clients = args.clients.unwrap_or(cores);
@@ -45,17 +42,13 @@ fn plan(workload: &str, keys: u64, args: &Shard) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// `None` once it was interrupted.
-fn measure(cluster: &Cluster, plan: &Plan, watch: &Watch) -> Result<Option<(Row, Simulation)>, Failure> {
-    let simulation = watch.show(|control| worker_state::run(cluster, plan, control))?;
-    if watch.stopped() {
-        return Ok(None);
-    }
+fn measure(cluster: &Cluster, plan: &Plan, watch: Watch<'_>) -> Result<(Row, Simulation), Error> {
+    let simulation = watch.simulate(cluster, plan)?;
     let outcome = &simulation.outcome;
     let row = Row::new(Identity { index: "shard".to_owned(), fabric: "sim".to_owned() }, outcome);
     match row.wrong_answers + row.errors {
-        0 => Ok(Some((row, simulation))),
-        _ => Err(Failure::new(exit::NO, format!("{}: {} {}", row.workload, outcome.wrong, outcome.errors))),
+        0 => Ok((row, simulation)),
+        _ => Err(Error::Wrong(format!("{}: {} {}", row.workload, outcome.wrong, outcome.errors))),
     }
 }
 
@@ -78,8 +71,8 @@ fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
 const NOT_MEASURED: &str = "not measured: RACE, SepHash and Outback in this figure, and SHARD without \
                             RDMA-combining, which ours cannot do without";
 
-fn draw(out: &Path, figure: &Figure, runs: &[Measured], lines: &[String]) -> Result<Vec<String>, Failure> {
-    let bug = |what: String| Failure::new(exit::BUG, what);
+fn draw(figure: &Figure, runs: &[Measured], lines: &[String]) -> Result<Vec<(&'static str, String)>, Error> {
+    let bug = |what: String| Error::Bug(what);
     let line =
         |run: &Measured, ms: f64, mops: f64| vec![run.alpha.to_string(), format!("{ms:.4}"), format!("{mops:.6}")];
     let rows = runs.iter().flat_map(|run| run.course.points().into_iter().map(move |(ms, mops)| line(run, ms, mops)));
@@ -94,12 +87,7 @@ fn draw(out: &Path, figure: &Figure, runs: &[Measured], lines: &[String]) -> Res
     lines.iter().for_each(|line| page.paragraph(line));
     page.paragraph(NOT_MEASURED);
     page.table(&table);
-    let files = [
-        write(out, ".csv", &table.csv())?,
-        write(out, ".svg", &figure.svg().map_err(bug)?)?,
-        write(out, ".html", &page.finish())?,
-    ];
-    Ok(files.iter().map(|path| path.display().to_string()).collect())
+    Ok(vec![(".csv", table.csv()), (".svg", figure.svg().map_err(bug)?), (".html", page.finish())])
 }
 
 /// One way to run it.
@@ -113,29 +101,25 @@ struct Measured {
     row: Row,
 }
 
-fn one_course(config: Config, plan: &Plan, watch: &Watch) -> Result<Option<Measured>, Failure> {
-    let Some((row, Simulation { series, .. })) = measure(&cluster(config, false, plan), plan, watch)? else {
-        return Ok(None);
-    };
+fn one_course(config: Config, plan: &Plan, watch: Watch<'_>) -> Result<Measured, Error> {
+    let (row, Simulation { series, .. }) = measure(&cluster(config, false, plan), plan, watch)?;
     let Some(course) = Course::of(&series.counts, series.width, SPANS) else {
         let keys = plan.keys;
-        return Err(Failure::usage(format!("{keys} keys are loaded before there is a course of time: it takes more")));
+        return Err(Error::Usage(format!("{keys} keys are loaded before there is a course of time: it takes more")));
     };
     let grown_ms = series.grown.iter().map(|at| at.as_secs_f64() * 1e3).collect();
-    Ok(Some(Measured { alpha: config.alpha, worst_share: course.worst_share(), course, grown_ms, row }))
+    Ok(Measured { alpha: config.alpha, worst_share: course.worst_share(), course, grown_ms, row })
 }
 
-pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn course(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let keys = args.one_number("figure 16", 100_000)?;
     let plan = plan("ycsb-load", keys, args)?;
     let shipped = Config::default();
     let shared_out = Config { alpha: shipped.alpha / plan.clients as f64, ..shipped };
     let mut runs = Vec::new();
     for config in [shipped, shared_out] {
-        match one_course(config, &plan, watch)? {
-            Some(run) => runs.push(run),
-            None => return Ok(exit::INTERRUPTED),
-        }
+        let run = one_course(config, &plan, watch)?;
+        runs.push(run);
     }
     let name = |run: &Measured| match run.alpha == shipped.alpha {
         true => format!("as shipped and in the paper (alpha {})", run.alpha),
@@ -156,19 +140,16 @@ pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         lines.push(format!("{}:", name(run)));
         lines.extend(beside(&run.course, &run.row, run.grown_ms.len()));
     }
-    let files = match &args.out {
-        Some(out) => draw(out, &figure, &runs, &lines)?,
-        None => Vec::new(),
-    };
+    let files = if args.out.is_some() { draw(&figure, &runs, &lines)? } else { Vec::new() };
     let result = json!({
         "figure": 16,
         "source": FIGURE_16,
         "claims": CLAIMS_16,
         "runs": runs,
         "not_measured": NOT_MEASURED,
-        "files": files,
+        "files": [],
     });
-    args.json.give(&result, || {
+    let text = {
         let mut text =
             "SHARD, Figure 16: throughput over time while the table grows, on a simulated cluster\n\n".to_owned();
         text += "the paper:\n";
@@ -176,12 +157,9 @@ pub(super) fn course(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         text += "ours, predicted:\n";
         lines.iter().for_each(|line| text += &format!("  {line}\n"));
         text += &format!("  {NOT_MEASURED}\n");
-        if !files.is_empty() {
-            text += &format!("written: {}\n", files.join(", "));
-        }
         text
-    })?;
-    Ok(exit::OK)
+    };
+    Ok(Report { files, ..Report::new(&result, text, true)? })
 }
 
 const FIGURE_17: &str = "H. Zha et al., SHARD, PVLDB 19(4), 2025, Figure 17 and section 4.6 (techniques step by step)";
@@ -213,7 +191,7 @@ struct Step {
 }
 
 impl Step {
-    fn of(name: String, config: Config, coalesce: bool, args: &Shard, watch: &Watch) -> Result<Option<Step>, Failure> {
+    fn of(name: String, config: Config, coalesce: bool, args: &Args, watch: Watch<'_>) -> Result<Step, Error> {
         let keys = keys_17(args)?;
         let run = |workload: &str| {
             let mut plan = plan(workload, keys, args)?;
@@ -224,10 +202,10 @@ impl Step {
             let cluster = Cluster { series: None, ..cluster(config, coalesce, &plan) };
             measure(&cluster, &plan, watch)
         };
-        let Some((reads, _)) = run("get")? else { return Ok(None) };
-        let Some((row, simulation)) = run("ycsb-load")? else { return Ok(None) };
-        let cost = row.kinds.get("insert").ok_or_else(|| Failure::new(exit::BUG, "inserts were not measured"))?;
-        Ok(Some(Step {
+        let (reads, _) = run("get")?;
+        let (row, simulation) = run("ycsb-load")?;
+        let cost = row.kinds.get("insert").ok_or_else(|| Error::Bug("inserts were not measured".to_owned()))?;
+        Ok(Step {
             name,
             alpha: config.alpha,
             coalesce,
@@ -238,11 +216,11 @@ impl Step {
             round_trips: cost.round_trips,
             p50_ns: row.latency_ns.p50,
             p99_ns: row.latency_ns.p99,
-        }))
+        })
     }
 }
 
-fn keys_17(args: &Shard) -> Result<u64, Failure> {
+fn keys_17(args: &Args) -> Result<u64, Error> {
     args.one_number("figure 17", 1_000_000)
 }
 
@@ -280,7 +258,7 @@ fn compare(steps: &[Step]) -> Vec<String> {
     lines
 }
 
-pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn steps(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let keys = keys_17(args)?;
     let shipped = Config::default();
     let with = |alpha| Config { alpha, ..shipped };
@@ -293,10 +271,8 @@ pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
     ];
     let mut steps = Vec::new();
     for (name, config, coalesce) in configurations {
-        match Step::of(name, config, coalesce, args, watch)? {
-            Some(step) => steps.push(step),
-            None => return Ok(exit::INTERRUPTED),
-        }
+        let step = Step::of(name, config, coalesce, args, watch)?;
+        steps.push(step);
     }
     let lines = compare(&steps);
     let result = json!({
@@ -308,7 +284,7 @@ pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         "keys": keys,
         "steps": steps,
     });
-    args.json.give(&result, || {
+    let text = {
         let mut text = format!(
             "SHARD, Figure 17: what techniques contribute, uniform keys, {keys} of them, on a simulated cluster\n\nthe paper:\n"
         );
@@ -324,19 +300,16 @@ pub(super) fn steps(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         }
         lines.iter().for_each(|line| text += &format!("  {line}\n"));
         text + &format!("  {NO_SWITCH}\n")
-    })?;
-    Ok(exit::OK)
+    };
+    Report::new(&result, text, true)
 }
 
-pub(super) fn read_sizes(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn read_sizes(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     if !args.keys.is_empty() || args.clients.is_some() {
-        return Err(Failure::usage("figure 1a has no keys, and clients of its own"));
+        return Err(Error::Usage("figure 1a has no keys, and clients of its own".to_owned()));
     }
     let preset = Preset::shard();
     let points = reads::points(&preset, args.seed, || watch.stopped()).map_err(farindex::Error::from)?;
-    if watch.stopped() {
-        return Ok(exit::INTERRUPTED);
-    }
     let (beats, (least, most)) = (reads::beats_in_turn(&points), reads::against_batch(&points));
     let holds = beats && least > 1.0 - reads::GRAIN;
     let small = reads::SMALL;
@@ -365,7 +338,7 @@ pub(super) fn read_sizes(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         "against_batch": { "least": least, "most": most },
         "comparison": lines,
     });
-    args.json.give(&result, || {
+    let text = {
         let mut text = format!(
             "SHARD, Figure 1a: READs of one and of two round trips, on a simulated cluster\n\nthe paper:\n  {}\nours, \
              predicted, in million accesses per virtual second:\n",
@@ -379,6 +352,6 @@ pub(super) fn read_sizes(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         }
         lines.iter().for_each(|line| text += &format!("  {line}\n"));
         text
-    })?;
-    Ok(if holds { exit::OK } else { exit::NO })
+    };
+    Report::new(&result, text, holds)
 }

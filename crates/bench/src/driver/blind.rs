@@ -1,19 +1,21 @@
-//! An index whose inserts do not look: the papers' SepHash appends, whether the key is there or not, and calls that an insert.
+//! An index with blind inserts: SepHash's paper appends without checking whether the key exists, and calls that an insert.
 
 use farindex::{Insert, PointIndex, Remove, Update, Upsert, Value};
 use farindex_index::{IndexError, Limits};
 
-/// An index, and whether its inserts are upserts.
-pub(crate) struct Blind<I> {
+/// An index whose inserts may be blind upserts.
+pub struct Blind<I> {
     index: I,
     blind: bool,
 }
 
 impl<I> Blind<I> {
-    pub(crate) fn new(index: I, blind: bool) -> Self {
+    /// Wraps an index.
+    pub fn new(index: I, blind: bool) -> Self {
         Blind { index, blind }
     }
-    pub(crate) fn inner(&self) -> &I {
+    /// Returns the index.
+    pub fn inner(&self) -> &I {
         &self.index
     }
 }
@@ -33,7 +35,7 @@ impl<I: PointIndex> PointIndex for Blind<I> {
             return self.index.insert(key, value).await;
         }
         Ok(match self.index.upsert(key, value).await? {
-            // Who does not look believes that it was not there.
+            // A blind insert reports that the key was absent.
             Upsert::Inserted | Upsert::Written => Insert::Inserted,
             Upsert::Updated => Insert::Exists,
         })

@@ -1,12 +1,11 @@
-//! `farindex reproduce sephash`.
+//! SepHash (PVLDB 17(5), 2024), compared with RACE.
 
+pub(crate) mod paper;
 mod space;
 mod speed;
 
-use super::lab::{Lab, Trial};
-use crate::bench::Watch;
-use crate::exit::Failure;
-use crate::output::Json;
+use crate::lab::{Lab, Run};
+use crate::report::{Error, Report, Watch};
 use clap::ValueEnum;
 use farindex::IndexConfig;
 use farindex_bench::size::parse_count;
@@ -42,10 +41,10 @@ enum Figure {
     Steps,
 }
 
-/// Arguments.
+/// What is wanted of it.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true, multiple = false, args = ["table", "figure"])]
-pub(super) struct SepHash {
+pub struct Args {
     /// Which table
     #[arg(long, value_enum)]
     table: Option<Table>,
@@ -64,8 +63,6 @@ pub(super) struct SepHash {
     /// Everything is drawn from this number
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    #[command(flatten)]
-    json: Json,
 }
 
 /// Threads of one compute node in the paper (5.2).
@@ -73,32 +70,32 @@ const PER_NODE: usize = 16;
 /// Bytes of keys and values in the paper (5.1).
 const SIZES: (usize, usize) = (16, 32);
 
-impl SepHash {
-    fn keys(&self, usual: u64) -> Result<u64, Failure> {
+impl Args {
+    fn keys(&self, usual: u64) -> Result<u64, Error> {
         match self.keys.as_slice() {
             [] => Ok(usual),
             [keys] => Ok(*keys),
-            _ => Err(Failure::usage("only table 2 takes several numbers of keys")),
+            _ => Err(Error::Usage("only table 2 takes several numbers of keys".to_owned())),
         }
     }
-    fn clients(&self) -> Result<usize, Failure> {
+    fn clients(&self) -> Result<usize, Error> {
         match self.clients.as_slice() {
             [] => Ok(128),
             [clients] => Ok(*clients),
-            _ => Err(Failure::usage("only figure 12 takes several numbers of clients")),
+            _ => Err(Error::Usage("only figure 12 takes several numbers of clients".to_owned())),
         }
     }
     /// Inserts so many keys, behind those that are there before.
-    fn inserts(&self, config: IndexConfig, keys: u64, clients: usize) -> Trial {
+    fn inserts(&self, config: IndexConfig, keys: u64, clients: usize) -> Run {
         match self.loaded {
-            Some(loaded) => Trial::load(config, loaded, clients).then("insert", keys),
-            None => Trial::load(config, keys, clients),
+            Some(loaded) => Run::load(config, loaded, clients).then("insert", keys),
+            None => Run::load(config, keys, clients),
         }
     }
     fn before(&self) -> String {
         self.loaded.map_or("from scratch".to_owned(), |loaded| format!("behind {loaded} that are there"))
     }
-    fn lab<'a>(&self, watch: &'a Watch) -> Lab<'a> {
+    fn lab<'a>(&self, watch: Watch<'a>) -> Lab<'a> {
         let (key_size, value_size) = SIZES;
         Lab { preset: Preset::sephash(), per_node: PER_NODE, key_size, value_size, seed: self.seed, watch }
     }
@@ -118,16 +115,16 @@ fn race() -> IndexConfig {
     IndexConfig::Race(race::Config { initial_depth: 6, ..race::Config::default() })
 }
 
-pub(super) fn run(args: &SepHash) -> Result<u8, Failure> {
-    let watch = Watch::new(None)?;
+/// Measures a table or figure.
+pub(crate) fn run(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     match (args.table, args.figure) {
-        (Some(Table::Resizes), _) => speed::resizes(args, &args.lab(&watch)),
-        (Some(Table::Space), _) => space::table(args, &watch),
-        (Some(Table::Predictions), _) => space::fp_tables(args, &watch),
-        (None, Some(Figure::Inserts)) => speed::inserts(args, &args.lab(&watch)),
-        (None, Some(Figure::Hybrid)) => speed::hybrid(args, &args.lab(&watch)),
-        (None, Some(Figure::Utilization)) => space::utilization(args, &watch),
-        (None, Some(Figure::Steps)) => speed::steps(args, &args.lab(&watch)),
-        (None, None) => Err(Failure::usage("it takes --table or --figure")),
+        (Some(Table::Resizes), _) => speed::resizes(args, &args.lab(watch)),
+        (Some(Table::Space), _) => space::table(args, watch),
+        (Some(Table::Predictions), _) => space::fp_tables(args, watch),
+        (None, Some(Figure::Inserts)) => speed::inserts(args, &args.lab(watch)),
+        (None, Some(Figure::Hybrid)) => speed::hybrid(args, &args.lab(watch)),
+        (None, Some(Figure::Utilization)) => space::utilization(args, watch),
+        (None, Some(Figure::Steps)) => speed::steps(args, &args.lab(watch)),
+        (None, None) => Err(Error::Usage("it takes --table or --figure".to_owned())),
     }
 }

@@ -1,10 +1,9 @@
 //! Figure 6b of SHARD: keys that RACE loses, as published and repaired, on a simulated cluster.
 
-use super::Shard;
-use crate::bench::{Watch, pool_size};
-use crate::exit::{self, Failure};
-use crate::sim::worker_state::{self, Cluster};
+use super::Args;
+use crate::report::{Error, Report, Watch};
 use farindex::IndexConfig;
+use farindex_bench::driver::cluster::Cluster;
 use farindex_bench::{Plan, Workload};
 use farindex_index::race::{Config, Variant, segment::Shape};
 use farindex_sim::Preset;
@@ -33,27 +32,24 @@ struct Line {
     published_share: f64,
 }
 
-/// How many keys are missing; `None` once it was interrupted.
-fn missing(config: Config, plan: &Plan, watch: &Watch) -> Result<Option<u64>, Failure> {
+/// How many keys are missing.
+fn missing(config: Config, plan: &Plan, watch: Watch<'_>) -> Result<u64, Error> {
     let preset = Preset::shard();
     let (compute_nodes, memory_nodes) = (preset.compute_nodes, preset.memory_nodes);
-    let node_len = (pool_size(plan) / memory_nodes as u64 + ((plan.threads as u64) << 22)).next_multiple_of(4096);
+    let node_len = (plan.pool_bytes() / memory_nodes as u64 + ((plan.threads as u64) << 22)).next_multiple_of(4096);
     let config = IndexConfig::Race(config);
     let (coalesce, blind, series, history) = (false, false, None, None);
     let cluster = Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history };
-    let simulation = watch.show(|control| worker_state::run(&cluster, plan, control))?;
-    if watch.stopped() {
-        return Ok(None);
-    }
+    let simulation = watch.simulate(&cluster, plan)?;
     match simulation.outcome.errors.total() {
-        0 => Ok(Some(simulation.outcome.wrong.total())),
-        _ => Err(Failure::new(exit::NO, format!("{}", simulation.outcome.errors))),
+        0 => Ok(simulation.outcome.wrong.total()),
+        _ => Err(Error::Wrong(format!("{}", simulation.outcome.errors))),
     }
 }
 
-pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
+pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let keys = args.one_number("figure 6", 100_000)?;
-    let workload: Workload = "ycsb-load".parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
+    let workload: Workload = "ycsb-load".parse().map_err(|why: String| Error::Bug(why))?;
     let clients = args.clients.unwrap_or(THREADS * COROUTINES);
     // Every key is read once at the end, while nothing changes: a wrong answer is a key that is missing.
     let plan =
@@ -64,10 +60,8 @@ pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         let mut found = [0; 2];
         for (found, variant) in found.iter_mut().zip([Variant::Published, Variant::Repaired]) {
             let config = Config { initial_depth: 1, groups, variant, ..Config::default() };
-            match missing(config, &plan, watch)? {
-                Some(missing) => *found = missing,
-                None => return Ok(exit::INTERRUPTED),
-            }
+            let missing = missing(config, &plan, watch)?;
+            *found = missing;
         }
         let [published, repaired] = found;
         let published_share = published as f64 / keys as f64;
@@ -84,7 +78,7 @@ pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
         "lines": lines,
         "not_measured": NOT_MEASURED,
     });
-    args.json.give(&result, || {
+    let text = {
         let mut text = format!(
             "SHARD, Figure 6b: {keys} keys inserted into RACE by {clients} clients, on a simulated cluster\n\n\
              the paper:\n  {CLAIM_6}\nours, predicted:\n  segment (bytes)  missing, as published    missing, repaired\n"
@@ -97,6 +91,6 @@ pub(super) fn figure(args: &Shard, watch: &Watch) -> Result<u8, Failure> {
             );
         }
         text + &format!("  {NOT_MEASURED}\n")
-    })?;
-    Ok(if lossless { exit::OK } else { exit::NO })
+    };
+    Report::new(&result, text, lossless)
 }

@@ -1,53 +1,56 @@
 //! An index of a pool as the driver measures it.
 
+use super::{Bench, Worker};
 use farindex::{AnyIndex, IndexConfig, Pool, Session};
-use farindex_bench::{Bench, Worker};
 use farindex_fabric::{Endpoint, Executor, OpKind};
 use std::rc::Rc;
 
 /// An index by its name: every thread opens it in a session of its own.
-pub(crate) struct Subject {
-    pub(crate) pool: Pool,
-    pub(crate) name: String,
-    pub(crate) coalesce: bool,
+pub struct PoolIndexBench {
+    /// Where it is.
+    pub pool: Pool,
+    /// Its name.
+    pub name: String,
+    /// Does this process use a lock table?
+    pub coalesce: bool,
 }
 
-impl Subject {
+impl PoolIndexBench {
     /// Creates the index.
-    pub(crate) fn create(pool: Pool, name: &str, config: &IndexConfig) -> Result<Self, farindex::Error> {
+    pub fn create(pool: Pool, name: &str, config: &IndexConfig) -> Result<Self, farindex::Error> {
         pool.session()?.create_index(name, config)?;
         Ok(Self::existing(pool, name))
     }
     /// An index that is there.
-    pub(crate) fn existing(pool: Pool, name: &str) -> Self {
-        Subject { pool, name: name.to_owned(), coalesce: false }
+    pub fn existing(pool: Pool, name: &str) -> Self {
+        PoolIndexBench { pool, name: name.to_owned(), coalesce: false }
     }
     /// Opened otherwise.
-    pub(crate) fn coalesce(self, coalesce: bool) -> Self {
-        Subject { coalesce, ..self }
+    pub fn coalesce(self, coalesce: bool) -> Self {
+        PoolIndexBench { coalesce, ..self }
     }
 }
 
 /// One thread's part.
-pub(crate) struct WorkerState {
+pub struct PoolIndexWorker {
     // Dropped before the session it lives in.
     index: Rc<AnyIndex>,
     session: Session,
 }
 
-impl Bench for Subject {
-    type Worker = WorkerState;
-    fn worker(&self, _: usize, _: &Executor) -> Result<WorkerState, String> {
+impl Bench for PoolIndexBench {
+    type Worker = PoolIndexWorker;
+    fn worker(&self, _: usize, _: &Executor) -> Result<PoolIndexWorker, String> {
         let open = || {
             let session = self.pool.session()?;
             let index = session.index(&self.name).coalesce(self.coalesce).open()?.async_handle();
-            Ok(WorkerState { index, session })
+            Ok(PoolIndexWorker { index, session })
         };
         open().map_err(|error: farindex::Error| error.to_string())
     }
 }
 
-impl Worker for WorkerState {
+impl Worker for PoolIndexWorker {
     type Index = AnyIndex;
     fn index(&self) -> &AnyIndex {
         &self.index

@@ -1,21 +1,23 @@
-//! `farindex reproduce linear-probing`.
+//! Linear probing with a variable read size (ADMS 2020), and cuckoo hashing, which the paper compares it with.
 
-use super::probing;
-use crate::bench::{FabricKind, make_pool};
-use crate::exit::{self, Failure};
-use crate::output::Json;
+mod cuckoo;
+mod figures;
+mod probing;
+mod tables;
+
+use crate::report::{Error, Report, Watch};
 use clap::ValueEnum;
-use farindex::Session;
-use farindex_bench::reproduce::linear::{
-    Line, OUT_OF_BAND, Policy, REQUESTS, TABLE_1, TABLE_3, TABLE_4, heap_reads, least_slots, our_read, paper_slots,
-    read_sizes, table_1, table_3,
-};
+use farindex::{Pool, Session};
 use farindex_bench::size::parse_count;
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::slotted::geometry::signature;
 use serde_json::json;
 use std::fmt::Write;
+use tables::{
+    Line, OUT_OF_BAND, Policy, REQUESTS, TABLE_1, TABLE_3, TABLE_4, heap_reads, least_slots, our_read, paper_slots,
+    read_sizes, table_1, table_3,
+};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Table {
@@ -50,14 +52,15 @@ enum Figure {
     /// Matching records of skewed keys, with clusters tracked and without
     #[value(name = "12")]
     Clusters,
-    /// Slots of a READ beside a cluster
+    /// Slots of a READ next to a cluster
     #[value(name = "13")]
-    Beside,
+    NearCluster,
 }
 
+/// What is wanted of it.
 #[derive(Debug, clap::Args)]
 #[group(id = "which", required = true, multiple = false, args = ["table", "figure"])]
-pub(crate) struct Linear {
+pub struct Args {
     /// Which table
     #[arg(long, value_enum)]
     table: Option<Table>,
@@ -76,28 +79,27 @@ pub(crate) struct Linear {
     /// Tables that each number is the mean of, at loads of 85 % and more, where there are few long clusters
     #[arg(long, value_name = "N", default_value_t = 8)]
     tables: u64,
-    #[command(flatten)]
-    pub(super) json: Json,
 }
 
-pub(crate) fn run(args: &Linear) -> Result<u8, Failure> {
+/// Measures a table or figure.
+pub(crate) fn run(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     if args.slots < 1024 || args.sim_slots < 1024 || args.lookups == 0 || args.tables == 0 {
-        return Err(Failure::usage("it takes 1024 slots, one lookup and one table at least"));
+        return Err(Error::Usage("it takes 1024 slots, one lookup and one table at least".to_owned()));
     }
     match (args.table, args.figure) {
         (Some(Table::Requests), _) => requests(args),
-        (Some(Table::Assumed), _) => probing::assumed_loads(args),
-        (None, Some(Figure::Cuckoo)) => probing::cuckoo(args),
-        (None, Some(Figure::Throughput)) => probing::throughput(args),
-        (None, Some(Figure::Latency)) => probing::latency(args),
-        (None, Some(Figure::Storage)) => probing::storage(args),
-        (None, Some(Figure::Clusters)) => probing::clusters(args),
-        (None, Some(Figure::Beside)) => probing::beside(args),
-        (None, None) => Err(Failure::usage("it takes --table or --figure")),
+        (Some(Table::Assumed), _) => figures::assumed_loads(args, watch),
+        (None, Some(Figure::Cuckoo)) => figures::cuckoo(args, watch),
+        (None, Some(Figure::Throughput)) => figures::throughput(args, watch),
+        (None, Some(Figure::Latency)) => figures::latency(args, watch),
+        (None, Some(Figure::Storage)) => figures::storage(args, watch),
+        (None, Some(Figure::Clusters)) => figures::clusters(args, watch),
+        (None, Some(Figure::NearCluster)) => figures::near_cluster(),
+        (None, None) => Err(Error::Usage("it takes --table or --figure".to_owned())),
         (Some(Table::Reads), _) => {
             let result = json!({ "table": 3, "source": TABLE_3, "reads": read_sizes() });
-            args.json.give(&result, table_3)?;
-            Ok(exit::OK)
+            let text = table_3();
+            Report::new(&result, text, true)
         }
         (Some(Table::OutOfBand), _) => out_of_band(args),
     }
@@ -155,8 +157,8 @@ impl Bare {
         signature(self.hash(key))
     }
 
-    fn build(slots: u64, load: f64, salt: u64) -> Result<Bare, Failure> {
-        let pool = make_pool(FabricKind::Memory, None, slots * 8 + (64 << 20))?;
+    fn build(slots: u64, load: f64, salt: u64) -> Result<Bare, Error> {
+        let pool = Pool::builder().unseeded().node_bytes(slots * 8 + (64 << 20)).in_memory(1)?;
         let session = pool.session()?;
         let raw = session.raw().clone();
         let span = raw.span(OpKind::Other);
@@ -173,13 +175,13 @@ impl Bare {
         }
         for (i, part) in table.chunks(8192).enumerate() {
             let write = span.write(start.add(i as u64 * 65536), raw.endpoint().buf_from_words(part));
-            bare.session.block_on(write).map_err(|error| Failure::new(exit::BUG, error.to_string()))?;
+            bare.session.block_on(write).map_err(|error| Error::Bug(error.to_string()))?;
         }
         Ok(bare)
     }
 
     /// Lookups of present keys that return all matches.
-    fn look_up(&self, read: u64, lookups: u64) -> Result<Counted, Failure> {
+    fn look_up(&self, read: u64, lookups: u64) -> Result<Counted, Error> {
         let raw = self.session.raw();
         let span = raw.span(OpKind::Get);
         let mut counted = Counted { lookups: lookups.min(self.keys), ..Counted::default() };
@@ -210,14 +212,14 @@ impl Bare {
         };
         match self.session.block_on(work) {
             Ok(None) => Ok(counted),
-            Ok(Some(key)) => Err(Failure::new(exit::BUG, format!("key {key} is missing"))),
-            Err(error) => Err(Failure::new(exit::BUG, error.to_string())),
+            Ok(Some(key)) => Err(Error::Bug(format!("key {key} is missing"))),
+            Err(error) => Err(Error::Bug(error.to_string())),
         }
     }
 }
 
 /// READs of the table and of the heap for each lookup, with each of these read sizes.
-fn count(args: &Linear, load: f64, reads: &[u64]) -> Result<Vec<(f64, f64)>, Failure> {
+fn count(args: &Args, load: f64, reads: &[u64]) -> Result<Vec<(f64, f64)>, Error> {
     let tables = if load < 0.85 { 1 } else { args.tables };
     let mut sums = vec![Counted::default(); reads.len()];
     for salt in 0..tables {
@@ -236,7 +238,7 @@ fn count(args: &Linear, load: f64, reads: &[u64]) -> Result<Vec<(f64, f64)>, Fai
     Ok(sums.iter().map(mean).collect())
 }
 
-fn requests(args: &Linear) -> Result<u8, Failure> {
+fn requests(args: &Args) -> Result<Report, Error> {
     let mut lines = Vec::new();
     for (load, row) in REQUESTS {
         let ours: Vec<u64> = row.iter().map(|(policy, ..)| our_read(load, *policy).unwrap_or(1)).collect();
@@ -251,17 +253,17 @@ fn requests(args: &Linear) -> Result<u8, Failure> {
         );
     }
     let result = json!({ "table": 1, "slots": args.slots, "lookups": args.lookups, "source": TABLE_1, "lines": lines });
-    args.json.give(&result, || {
+    let text = {
         let head = format!(
             "Linear probing, Table 1: tables of {} 8-byte slots in far memory, lookups of present keys that return all matches\n\n",
             args.slots
         );
         head + &table_1(&lines) + &table_sizes(args.slots, &REQUESTS.map(|(load, _)| load), "--slots")
-    })?;
-    Ok(if lines.iter().all(|line| line.policy == Policy::Fixed || line.holds()) { exit::OK } else { exit::NO })
+    };
+    Report::new(&result, text, lines.iter().all(|line| line.policy == Policy::Fixed || line.holds()))
 }
 
-fn out_of_band(args: &Linear) -> Result<u8, Failure> {
+fn out_of_band(args: &Args) -> Result<Report, Error> {
     let counted = count(args, 0.65, &OUT_OF_BAND.map(|(_, read, ..)| read))?;
     let mut text = String::from("policy    R   table: paper, counted   heap: paper, counted (model)\n");
     let mut lines = Vec::new();
@@ -288,6 +290,5 @@ fn out_of_band(args: &Linear) -> Result<u8, Failure> {
         })
     };
     let wrong = lines.iter().any(off);
-    args.json.give(&json!({ "table": 4, "source": TABLE_4, "lines": lines }), || text)?;
-    Ok(if wrong { exit::NO } else { exit::OK })
+    Report::new(&json!({ "table": 4, "source": TABLE_4, "lines": lines }), text, !(wrong))
 }

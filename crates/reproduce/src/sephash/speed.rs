@@ -1,12 +1,12 @@
-//! Table 1 and Figures 12, 14 and 19 of SepHash, on a simulated cluster.
+//! Table 1 and Figures 12, 14 and 19 of Args, on a simulated cluster.
 
-use super::{SepHash, ours, race, sephash};
-use crate::exit::{self, Failure};
-use crate::reproduce::lab::{Lab, Measured, Trial, table};
-use farindex::IndexConfig;
-use farindex_bench::reproduce::sephash::{
-    Beside, ONE_CLIENT_US, OVER_RACE, RACE_1, Resizes, SEPHASH_1, SOURCE, STEPS_READ, STEPS_WRITE, WRITE_HEAVY,
+use super::paper::{
+    Comparison, ONE_CLIENT_US, OVER_RACE, RACE_1, Resizes, SEPHASH_1, SOURCE, STEPS_READ, STEPS_WRITE, WRITE_HEAVY,
 };
+use super::{Args, ours, race, sephash};
+use crate::lab::{Lab, Measured, Run, table};
+use crate::report::{Error, Report};
+use farindex::IndexConfig;
 use farindex_index::sephash::{Config, TableKind};
 use serde_json::json;
 
@@ -22,14 +22,14 @@ fn about(lab: &Lab<'_>) -> String {
 }
 
 /// What a ratio that is far off the paper's rests on.
-fn explain(text: &mut String, beside: &[Beside], runs: &[(String, &Measured)]) {
+fn explain(text: &mut String, beside: &[Comparison], runs: &[(String, &Measured)]) {
     beside.iter().for_each(|beside| *text += &format!("{}\n", beside.line()));
     *text += "what an operation costs:\n";
     runs.iter().for_each(|(name, run)| *text += &format!("  {name}: {}\n", run.cost()));
 }
 
 /// Figure 12, and the latencies of one client.
-pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
+pub(super) fn inserts(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     let keys = args.keys(200_000)?;
     let clients = match args.clients.as_slice() {
         [] => vec![1, 2, 4, 8, 16, 32, 64, 128],
@@ -38,7 +38,7 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     let mut pairs = Vec::new();
     for clients in clients {
         let trials = [sephash(ours()), race()].map(|config| args.inserts(config, keys, clients));
-        let Some(pair) = lab.run_all(trials)? else { return Ok(exit::INTERRUPTED) };
+        let pair = lab.run_all(trials)?;
         pairs.push(pair);
     }
     let name = |run: &Measured| format!("{}, {} clients", run.index, run.clients);
@@ -47,22 +47,26 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     for pair in &pairs {
         if let [ours, race] = pair.as_slice() {
             if ours.clients == 1 {
-                beside.push(Beside::new(
+                beside.push(Comparison::new(
                     "median us of an insert, one client",
                     ONE_CLIENT_US.0,
                     ours.p50_ns as f64 / 1e3,
                 ));
-                beside.push(Beside::new("median us of RACE's, one client", ONE_CLIENT_US.1, race.p50_ns as f64 / 1e3));
+                beside.push(Comparison::new(
+                    "median us of RACE's, one client",
+                    ONE_CLIENT_US.1,
+                    race.p50_ns as f64 / 1e3,
+                ));
             }
             if ours.clients == 128 {
-                beside.push(Beside::new("SepHash over RACE, 128 clients", OVER_RACE, ours.over(race)));
+                beside.push(Comparison::new("SepHash over RACE, 128 clients", OVER_RACE, ours.over(race)));
             }
         }
     }
     let ratios: Vec<_> =
         pairs.iter().map(|pair| pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))).collect();
     let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "loaded": args.loaded, "seed": lab.seed, "runs": pairs, "over_race": ratios, "beside": beside });
-    args.json.give(&result, || {
+    let text = {
         let mut text =
             format!("SepHash, Figure 12: {keys} inserts, {}\n{}\n\n{}", args.before(), about(lab), table(&named));
         for (pair, ratio) in pairs.iter().zip(&ratios) {
@@ -71,15 +75,15 @@ pub(super) fn inserts(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
         }
         explain(&mut text, &beside, &named);
         text + &format!("paper: {SOURCE}, Figures 12 and 13, section 5.2.1\n")
-    })?;
-    Ok(exit::OK)
+    };
+    Report::new(&result, text, true)
 }
 
 /// Per cent of inserts.
 const SHARES: [u32; 6] = [0, 10, 25, 50, 75, 100];
 
 /// Figure 14.
-pub(super) fn hybrid(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
+pub(super) fn hybrid(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     let (keys, clients) = (args.keys(200_000)?, args.clients()?);
     let mut pairs = Vec::new();
     for share in SHARES {
@@ -88,8 +92,8 @@ pub(super) fn hybrid(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
             100 => "insert".to_owned(),
             share => format!("insert={share},get={}", 100 - share),
         };
-        let trials = [sephash(ours()), race()].map(|config| Trial::load(config, keys, clients).then(&mix, keys));
-        let Some(pair) = lab.run_all(trials)? else { return Ok(exit::INTERRUPTED) };
+        let trials = [sephash(ours()), race()].map(|config| Run::load(config, keys, clients).then(&mix, keys));
+        let pair = lab.run_all(trials)?;
         pairs.push((share, pair));
     }
     let name = |share: u32, run: &Measured| format!("{}, {share} % inserts", run.index);
@@ -100,10 +104,10 @@ pub(super) fn hybrid(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
         .map(|(share, pair)| (*share, pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))))
         .collect();
     let heavy = over.last().map_or(0.0, |(_, ratio)| *ratio);
-    let beside = [Beside::new("SepHash over RACE, inserts alone", WRITE_HEAVY, heavy)];
+    let beside = [Comparison::new("SepHash over RACE, inserts alone", WRITE_HEAVY, heavy)];
     let runs: Vec<_> = pairs.iter().map(|(share, pair)| json!({ "insert_percent": share, "runs": pair })).collect();
     let result = json!({ "figure": 14, "source": SOURCE, "keys": keys, "clients": clients, "seed": lab.seed, "mixes": runs, "over_race": over, "beside": beside });
-    args.json.give(&result, || {
+    let text = {
         let mut text = format!(
             "SepHash, Figure 14: {keys} keys inserted, then as many operations of a mix, {clients} clients\n{}\n\n{}",
             about(lab),
@@ -112,8 +116,8 @@ pub(super) fn hybrid(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
         over.iter().for_each(|(share, ratio)| text += &format!("  over RACE with {share} % inserts: {ratio:.2}\n"));
         explain(&mut text, &beside, &named);
         text + &format!("paper: {SOURCE}, Figure 14, section 5.2.3\n")
-    })?;
-    Ok(exit::OK)
+    };
+    Report::new(&result, text, true)
 }
 
 /// RACE, and the techniques one after the other.
@@ -140,37 +144,37 @@ fn ladder() -> (Ladder, Ladder) {
 }
 
 /// Figure 19.
-pub(super) fn steps(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
+pub(super) fn steps(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     let (keys, clients) = (args.keys(200_000)?, args.clients()?);
     let (writes, reads) = ladder();
     let inserts = writes.map(|(_, config)| args.inserts(config, keys, clients));
-    let Some(written) = lab.run_all(inserts)? else { return Ok(exit::INTERRUPTED) };
-    let gets = reads.map(|(_, config)| Trial::load(config, args.loaded.unwrap_or(keys), clients).then("get", keys));
-    let Some(read) = lab.run_all(gets)? else { return Ok(exit::INTERRUPTED) };
+    let written = lab.run_all(inserts)?;
+    let gets = reads.map(|(_, config)| Run::load(config, args.loaded.unwrap_or(keys), clients).then("get", keys));
+    let read = lab.run_all(gets)?;
     let name = |what: &str, name: &str| format!("{what}: {name}");
     let named_writes = writes.iter().zip(&written).map(|((step, _), run)| (name("insert", step), run));
     let named_reads = reads.iter().zip(&read).map(|((step, _), run)| (name("search", step), run));
     let named: Vec<_> = named_writes.chain(named_reads).collect();
     let mut beside = Vec::new();
     if let [race, base, entry, shipped] = written.as_slice() {
-        beside.push(Beside::new("insert: base over RACE", STEPS_WRITE[0], base.over(race)));
-        beside.push(Beside::new("insert: + resize-optimized entry over base", STEPS_WRITE[1], entry.over(base)));
-        beside.push(Beside::new("insert: all over RACE", STEPS_WRITE[2], shipped.over(race)));
+        beside.push(Comparison::new("insert: base over RACE", STEPS_WRITE[0], base.over(race)));
+        beside.push(Comparison::new("insert: + resize-optimized entry over base", STEPS_WRITE[1], entry.over(base)));
+        beside.push(Comparison::new("insert: all over RACE", STEPS_WRITE[2], shipped.over(race)));
     }
     if let [race, base, table, shipped] = read.as_slice() {
-        beside.push(Beside::new("search: + FPTable over base", STEPS_READ[0], table.over(base)));
-        beside.push(Beside::new("search: + bitmap over that", STEPS_READ[1], shipped.over(table)));
-        beside.push(Beside::new("search: all over RACE (\"close to\" it)", 1.0, shipped.over(race)));
+        beside.push(Comparison::new("search: + FPTable over base", STEPS_READ[0], table.over(base)));
+        beside.push(Comparison::new("search: + bitmap over that", STEPS_READ[1], shipped.over(table)));
+        beside.push(Comparison::new("search: all over RACE (\"close to\" it)", 1.0, shipped.over(race)));
     }
     let result = json!({ "figure": 19, "source": SOURCE, "keys": keys, "loaded": args.loaded, "clients": clients, "seed": lab.seed, "inserts": written, "searches": read, "beside": beside });
-    args.json.give(&result, || {
+    let text = {
         let head =
             format!("SepHash, Figure 19: {keys} inserts, {}, and as many searches, {clients} clients", args.before());
         let mut text = format!("{head}\n{}\n\n{}", about(lab), table(&named));
         explain(&mut text, &beside, &named);
         text + &format!("paper: {SOURCE}, Figure 19, section 5.5\n")
-    })?;
-    Ok(exit::OK)
+    };
+    Report::new(&result, text, true)
 }
 
 fn resize_line(run: &Measured, paper: &Resizes, column: usize) -> String {
@@ -191,13 +195,13 @@ fn resize_line(run: &Measured, paper: &Resizes, column: usize) -> String {
 }
 
 /// Table 1.
-pub(super) fn resizes(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
+pub(super) fn resizes(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     let (keys, clients) = (args.keys(1_000_000)?, args.clients()?);
     let mut lines = String::new();
     let mut runs = Vec::new();
     for (column, clients) in [1, clients].into_iter().enumerate() {
         for (config, paper) in [(sephash(ours()), &SEPHASH_1), (race(), &RACE_1)] {
-            let Some(run) = lab.run(&Trial::load(config, keys, clients))? else { return Ok(exit::INTERRUPTED) };
+            let run = lab.run(&Run::load(config, keys, clients))?;
             lines += &resize_line(&run, paper, column);
             runs.push(run);
         }
@@ -205,12 +209,12 @@ pub(super) fn resizes(args: &SepHash, lab: &Lab<'_>) -> Result<u8, Failure> {
     let named: Vec<_> = runs.iter().map(|run| (format!("{}, {} clients", run.index, run.clients), run)).collect();
     let paper = json!({ "sephash": SEPHASH_1, "race": RACE_1, "keys": 100_000_000 });
     let result = json!({ "table": 1, "source": SOURCE, "keys": keys, "seed": lab.seed, "paper": paper, "runs": runs });
-    args.json.give(&result, || {
+    let text = {
         let mut text = format!("SepHash, Table 1: {keys} inserts\n{}\n\nfor a million inserts:\n{lines}", about(lab));
         text += "ours counts what was done, under the lock; RACE's in the paper counts what was begun, most of it in vain\n";
         text += "attempts: CASes for each insert, those of merges and splits among them; the paper's are medians\n";
         explain(&mut text, &[], &named);
         text + &format!("paper: {SOURCE}, Table 1\n")
-    })?;
-    Ok(exit::OK)
+    };
+    Report::new(&result, text, true)
 }

@@ -1,9 +1,8 @@
-//! Runs of several kinds side by side on one simulated cluster, and what they cost it.
+//! Runs of several kinds of index on one simulated cluster, and their cost.
 
-use crate::bench::{Watch, pool_size};
-use crate::exit::{self, Failure};
-use crate::sim::worker_state::{self, Cluster, Grown};
+use crate::report::{Error, Watch};
 use farindex::IndexConfig;
+use farindex_bench::driver::cluster::{Cluster, Grown};
 use farindex_bench::record::{Identity, KindRow};
 use farindex_bench::workload::{Distribution, ValueSize};
 use farindex_bench::{Plan, Row, Workload};
@@ -18,12 +17,12 @@ pub(super) struct Lab<'a> {
     pub(super) key_size: usize,
     pub(super) value_size: usize,
     pub(super) seed: u64,
-    pub(super) watch: &'a Watch,
+    pub(super) watch: Watch<'a>,
 }
 
 /// One run.
 #[derive(Debug, Clone)]
-pub(super) struct Trial {
+pub(super) struct Run {
     pub(super) config: IndexConfig,
     pub(super) workload: String,
     pub(super) distribution: Option<Distribution>,
@@ -38,17 +37,17 @@ pub(super) struct Trial {
     pub(super) coalesce: bool,
 }
 
-impl Trial {
+impl Run {
     /// Loads so many keys, and measures that.
     pub(super) fn load(config: IndexConfig, keys: u64, clients: usize) -> Self {
         // SepHash's paper inserts without looking; RACE cannot.
         let blind = matches!(config, IndexConfig::SepHash(_));
         let workload = "ycsb-load".to_owned();
-        Trial { config, workload, distribution: None, keys, ops: None, warmup: 0, clients, blind, coalesce: false }
+        Run { config, workload, distribution: None, keys, ops: None, warmup: 0, clients, blind, coalesce: false }
     }
     /// The same, and then so many operations of a workload, which are measured.
     pub(super) fn then(self, workload: &str, ops: u64) -> Self {
-        Trial { workload: workload.to_owned(), ops: Some(ops), ..self }
+        Run { workload: workload.to_owned(), ops: Some(ops), ..self }
     }
 }
 
@@ -148,18 +147,18 @@ impl Measured {
 }
 
 impl Lab<'_> {
-    /// Runs it; `None` once it was interrupted.
-    pub(super) fn run(&self, trial: &Trial) -> Result<Option<Measured>, Failure> {
-        let workload: Workload = trial.workload.parse().map_err(|why: String| Failure::new(exit::BUG, why))?;
-        let (keys, clients) = (trial.keys, trial.clients);
+    /// Runs it.
+    pub(super) fn run(&self, run: &Run) -> Result<Measured, Error> {
+        let workload: Workload = run.workload.parse().map_err(|why: String| Error::Bug(why))?;
+        let (keys, clients) = (run.keys, run.clients);
         let compute_nodes = clients.div_ceil(self.per_node).max(1);
         let plan = Plan {
             keys,
             clients,
             threads: clients,
-            ops: trial.ops,
-            warmup: trial.warmup,
-            distribution: trial.distribution,
+            ops: run.ops,
+            warmup: run.warmup,
+            distribution: run.distribution,
             key_size: self.key_size,
             value_size: ValueSize::fixed(self.value_size),
             seed: self.seed,
@@ -169,40 +168,30 @@ impl Lab<'_> {
         plan.check()?;
         let memory_nodes = self.preset.memory_nodes;
         // Every worker has chunks of its own of many sizes on each memory node; what is not used costs nothing.
-        let node_len = pool_size(&plan) * 2 / memory_nodes as u64 + ((clients as u64) << 22);
+        let node_len = plan.pool_bytes() * 2 / memory_nodes as u64 + ((clients as u64) << 22);
         let cluster = Cluster {
             preset: self.preset.clone(),
             compute_nodes,
             memory_nodes,
             node_len: node_len.next_multiple_of(4096),
-            config: trial.config,
-            coalesce: trial.coalesce,
-            blind: trial.blind,
+            config: run.config,
+            coalesce: run.coalesce,
+            blind: run.blind,
             series: None,
             history: None,
         };
-        let simulation = self.watch.show(|control| worker_state::run(&cluster, &plan, control))?;
-        if self.watch.stopped() {
-            return Ok(None);
-        }
+        let simulation = self.watch.simulate(&cluster, &plan)?;
         let outcome = &simulation.outcome;
-        let row = Row::new(Identity { index: trial.config.kind().to_owned(), fabric: "sim".to_owned() }, outcome);
+        let row = Row::new(Identity { index: run.config.kind().to_owned(), fabric: "sim".to_owned() }, outcome);
         match row.wrong_answers + row.errors {
-            0 => Ok(Some(Measured::of(&row, simulation.grown, self))),
-            _ => Err(Failure::new(exit::NO, format!("{}: {} {}", row.workload, outcome.wrong, outcome.errors))),
+            0 => Ok(Measured::of(&row, simulation.grown, self)),
+            _ => Err(Error::Wrong(format!("{}: {} {}", row.workload, outcome.wrong, outcome.errors))),
         }
     }
 
-    /// Runs all of them; `None` once it was interrupted.
-    pub(super) fn run_all(&self, trials: impl IntoIterator<Item = Trial>) -> Result<Option<Vec<Measured>>, Failure> {
-        let mut all = Vec::new();
-        for trial in trials {
-            match self.run(&trial)? {
-                Some(measured) => all.push(measured),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(all))
+    /// Runs all of them.
+    pub(super) fn run_all(&self, runs: impl IntoIterator<Item = Run>) -> Result<Vec<Measured>, Error> {
+        runs.into_iter().map(|run| self.run(&run)).collect()
     }
 }
 

@@ -1,0 +1,65 @@
+//! The papers' tables and figures, measured again and compared.
+//!
+//! A folder for each paper has the paper's numbers, the runs, and what is compared; every number of a paper stands with its
+//! source. A run returns a [`Report`]: text, JSON, files, and whether ours holds. Ratios that are far off are explained by
+//! counters in the report itself.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`shard`] | SHARD: tables 3 and 4, figures 1a, 6, 12, 16 and 17 |
+//! | [`linear`] | linear probing with a variable read size, and cuckoo hashing: tables 1 to 4, figures 6, 7, 9, 11 to 13 |
+//! | [`sephash`] | SepHash: tables 1 to 3, figures 12, 14, 18 and 19 |
+//! | `lab` | runs of several kinds on one simulated cluster |
+//! | `report` | what a run returns |
+
+mod lab;
+pub mod linear;
+mod report;
+pub mod sephash;
+pub mod shard;
+
+pub use report::{Error, Report};
+
+use clap::Subcommand;
+use farindex_bench::Control;
+use report::Watch;
+
+/// A paper, with the table or figure of it that is wanted.
+#[derive(Debug, Subcommand)]
+pub enum Paper {
+    /// SHARD (PVLDB 19(4), 2025); exit code 1 if ours is worse, for the tables
+    ///
+    /// Tables count verbs and memory, which no hardware changes. Figures are predicted on a simulated cluster with the
+    /// figures of SHARD's (`farindex sim`), in virtual time; the output states what has no counterpart in the paper's terms.
+    Shard(Box<shard::Args>),
+    /// Linear probing with a variable read size (ADMS 2020); exit code 1 if a number is off
+    ///
+    /// For tables 1, 3 and 4 READs are counted on tables in far memory, which no hardware changes. Table 2 and the figures are
+    /// predicted on a simulated cluster with the figures of the paper's, in virtual time.
+    LinearProbing(linear::Args),
+    /// SepHash (PVLDB 17(5), 2024), compared with RACE; exit code 1 if space, utilization or FPTables are worse
+    ///
+    /// Tables 2 and 3 and Figure 18 count memory. Table 1 and the other figures are predicted on a simulated cluster with the
+    /// figures of the paper's, in virtual time, with what each operation cost: that explains a ratio that is off.
+    #[command(name = "sephash")]
+    SepHash(sephash::Args),
+}
+
+impl Paper {
+    /// Where files of the report are to be written, as a path without its ending; `None` for nowhere.
+    pub fn out(&self) -> Option<&std::path::Path> {
+        match self {
+            Paper::Shard(args) => args.out.as_deref(),
+            Paper::LinearProbing(_) | Paper::SepHash(_) => None,
+        }
+    }
+    /// Measures it.
+    pub fn run(&self, control: &Control<'_>) -> Result<Report, Error> {
+        let watch = Watch(control);
+        match self {
+            Paper::Shard(args) => shard::run(args, watch),
+            Paper::LinearProbing(args) => linear::run(args, watch),
+            Paper::SepHash(args) => sephash::run(args, watch),
+        }
+    }
+}
