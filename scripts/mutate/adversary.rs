@@ -1,7 +1,7 @@
 //! SHARD under the adversary, case by case: `adversary survey` runs all cases, and prints those that pass each mutant;
 //! `adversary CASE...` runs these, until the first that fails.
 use farindex_fabric::switch;
-use farindex_sim::{Fate, ODDS};
+use farindex_sim::{CrashOutcome, ODDS};
 use farindex_testkit::shard::ShardUnderTest;
 use farindex_testkit::{Setup, run_seed};
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ fn cases() -> Vec<(u64, Setup)> {
         cases.push((round, Setup::default()));
         cases.extend((0..3).map(|i| (round * 3 + i, Setup::crashing())));
         if round % 2 == 0 {
-            let fate = [Fate::Lost, Fate::Landed, Fate::Prefix][round as usize / 2 % 3];
-            let setup = Setup { crashes_at: Some((1 + round / 2, fate)), tight: 0, ..Setup::crashing() };
+            let crash_outcome = [CrashOutcome::Lost, CrashOutcome::Landed, CrashOutcome::Prefix][round as usize / 2 % 3];
+            let setup = Setup { crashes_at: Some((1 + round / 2, crash_outcome)), tight: 0, ..Setup::crashing() };
             cases.push((round % 12, Setup { crashes: 0, clients: (2, 3), coroutines: (1, 2), ..setup }));
         }
         if round % 10 == 0 {

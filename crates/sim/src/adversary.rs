@@ -4,10 +4,10 @@
 //! every effect of its batch (G5), unless it is an error (N7). All of it is drawn when the batch is posted, so the only
 //! thing that can still change is that a lane ends early or is put off as a whole.
 
-use crate::dice::Dice;
 use crate::flight::{Flight, words};
 use crate::order::{Class, Order};
 use crate::queue::{Queue, What};
+use crate::rng::SimRng;
 use crate::swarm::Swarm;
 use crate::world::{Mode, World};
 use farindex_fabric::VerbKind;
@@ -15,44 +15,44 @@ use farindex_fabric::VerbKind;
 /// What is drawn with.
 struct Hand<'a> {
     swarm: &'a Swarm,
-    dice: &'a mut Dice,
+    rng: &'a mut SimRng,
 }
 
 impl Hand<'_> {
     /// Time between two verbs of a batch.
     fn gap(&mut self) -> u64 {
-        match self.dice.chance(self.swarm.stall) {
-            true => self.dice.tail(self.swarm.stall_exponent),
-            false => self.dice.below(self.swarm.gap_ns + 1),
+        match self.rng.chance(self.swarm.stall) {
+            true => self.rng.tail(self.swarm.stall_exponent),
+            false => self.rng.below(self.swarm.gap_ns + 1),
         }
     }
     fn one_way(&mut self) -> u64 {
-        self.swarm.base_ns + self.dice.below(self.swarm.jitter_ns + 1)
+        self.swarm.base_ns + self.rng.below(self.swarm.jitter_ns + 1)
     }
 }
 
 impl World {
-    /// Draws the fate of a flight that was just posted.
+    /// Draws the crash_outcome of a flight that was just posted.
     pub(crate) fn schedule_adversary(&mut self, flight: u32) {
-        let World { mode, dice, flights, queue, conns, stats, now, .. } = self;
+        let World { mode, rng, flights, queue, conns, stats, now, .. } = self;
         let Mode::Adversary(swarm) = mode else {
             return;
         };
-        let mut hand = Hand { swarm, dice };
+        let mut hand = Hand { swarm, rng };
         let state = &mut flights[flight as usize];
         let conn = &mut conns[state.conn as usize];
         let mut end = *now;
         for lane in 0..state.lanes.len() as u32 {
             let node = state.lanes[lane as usize].node;
-            if hand.dice.chance(swarm.slow_link) {
-                conn.skew[node] = hand.dice.tail(swarm.slow_link_exponent);
+            if hand.rng.chance(swarm.slow_link) {
+                conn.skew[node] = hand.rng.tail(swarm.slow_link_exponent);
             }
             let mut start = *now + hand.one_way() + conn.skew[node];
-            if hand.dice.chance(swarm.late) {
-                start += hand.dice.tail(swarm.late_exponent);
+            if hand.rng.chance(swarm.late) {
+                start += hand.rng.tail(swarm.late_exponent);
                 stats.late += 1;
             }
-            let lane_end = if hand.dice.chance(swarm.split) {
+            let lane_end = if hand.rng.chance(swarm.split) {
                 let mut lane_end = start;
                 let mut order = Order::new(start);
                 for verb in 0..state.chain.len() {
@@ -61,7 +61,7 @@ impl World {
                     }
                     let class = Class::of(&state.chain[verb]);
                     let fence = state.chain[verb].fence;
-                    let overtakes = class == Class::Write && hand.dice.chance(swarm.overtake);
+                    let overtakes = class == Class::Write && hand.rng.chance(swarm.overtake);
                     let begin = order.earliest(class, fence, overtakes) + hand.gap();
                     if overtakes && begin < order.earliest(class, fence, false) {
                         stats.overtakes += 1;
@@ -81,19 +81,19 @@ impl World {
             end = end.max(lane_end);
         }
         let mut back = hand.one_way();
-        if hand.dice.chance(swarm.late_reply) {
-            back += hand.dice.tail(swarm.late_exponent);
+        if hand.rng.chance(swarm.late_reply) {
+            back += hand.rng.tail(swarm.late_exponent);
         }
         let mut completion = end + back;
         // The harness sets up and looks on: it meets delays, but no failures.
-        if conn.client != 0 && hand.dice.chance(swarm.error) {
+        if conn.client != 0 && hand.rng.chance(swarm.error) {
             stats.errors += 1;
             state.fails = true;
             // The error may come before, amid or after what lands, and any closed part of it may land.
-            completion = hand.dice.within(*now + 1, completion);
+            completion = hand.rng.within(*now + 1, completion);
             for lane in &mut state.lanes {
-                if hand.dice.chance(crate::ODDS / 2) {
-                    lane.cut = hand.dice.within(*now, lane.end);
+                if hand.rng.chance(crate::ODDS / 2) {
+                    lane.cut = hand.rng.within(*now, lane.end);
                 }
             }
         }
@@ -106,7 +106,7 @@ impl World {
     /// Nobody waits for this flight, which was posted just now: it may land as late as it likes. Its completion, which
     /// nobody would see, is left out.
     pub(crate) fn detached(&mut self, conn: u32, id: u64) {
-        let World { mode, dice, flights, stats, latest, .. } = self;
+        let World { mode, rng, flights, stats, latest, .. } = self;
         let Mode::Adversary(swarm) = mode else {
             return;
         };
@@ -115,8 +115,8 @@ impl World {
             return;
         };
         for lane in &mut flight.lanes {
-            if dice.chance(swarm.forget) {
-                lane.put_off = dice.tail(swarm.forget_exponent);
+            if rng.chance(swarm.forget) {
+                lane.put_off = rng.tail(swarm.forget_exponent);
                 stats.forgotten += 1;
             }
         }
@@ -133,11 +133,11 @@ fn draw_verb(hand: &mut Hand, state: &mut Flight, queue: &mut Queue, (flight, pl
     let plan = &mut state.plans[place];
     let count = words(&state.chain[place]);
     match state.chain[place].kind {
-        VerbKind::Read(_) | VerbKind::Write(_) if count > 1 && hand.dice.chance(hand.swarm.tear) => {
+        VerbKind::Read(_) | VerbKind::Write(_) if count > 1 && hand.rng.chance(hand.swarm.tear) => {
             let most = u64::from(hand.swarm.pieces.max(2)).min(count as u64);
-            let pieces = hand.dice.within(2, most) as u32;
+            let pieces = hand.rng.within(2, most) as u32;
             plan.pieces = pieces;
-            plan.salt = hand.dice.word();
+            plan.salt = hand.rng.word();
             let mut end = begin;
             for piece in 0..pieces {
                 let at = begin + hand.gap();
@@ -147,7 +147,7 @@ fn draw_verb(hand: &mut Hand, state: &mut Flight, queue: &mut Queue, (flight, pl
             end
         }
         VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. }
-            if hand.dice.chance(hand.swarm.race) =>
+            if hand.rng.chance(hand.swarm.race) =>
         {
             plan.races = true;
             push(begin, What::Verb { flight, verb });

@@ -1,6 +1,6 @@
 //! One simulated client: a process with its own connections and coroutines, which can die, freeze and come back.
 
-use crate::Fate;
+use crate::CrashOutcome;
 use crate::fabric::{Shared, SimFabric};
 use crate::world::{Death, Life, World};
 use farindex_fabric::{Endpoint, Fabric, Identity};
@@ -42,27 +42,27 @@ impl Client {
         Arc::new(SimFabric::new(&self.shared, self.id))
     }
     /// Kills it at once, or, from inside its own coroutine, when that next waits. It is never polled again; what it had
-    /// in flight meets its fate.
-    pub fn kill(&self, fate: Fate) {
-        self.shared.world.borrow_mut().die(self.id, Death { fate, at: None });
+    /// in flight meets its crash_outcome.
+    pub fn crash(&self, crash_outcome: CrashOutcome) {
+        self.shared.world.borrow_mut().die(self.id, Death { crash_outcome, at: None });
     }
     /// It dies at its `verb`-th verb from the beginning (the first is 1), when the coroutine that posted it next waits.
-    pub fn die_at(&self, verb: u64, fate: Fate) {
-        self.state(|state| state.die_at = Some((verb, fate)));
+    pub fn crash_at(&self, verb: u64, crash_outcome: CrashOutcome) {
+        self.state(|state| state.crash_at = Some((verb, crash_outcome)));
     }
     /// It dies in its `batch`-th batch (the first is 1) of at least three verbs that has both WRITEs and atomics, at a verb
     /// that the seed draws: in the midst of changing what others share.
-    pub fn die_in(&self, batch: u64, fate: Fate) {
-        self.state(|state| state.die_in = Some((batch, fate)));
+    pub fn crash_in_batch(&self, batch: u64, crash_outcome: CrashOutcome) {
+        self.state(|state| state.crash_in_batch = Some((batch, crash_outcome)));
     }
     /// Each of its verbs is its last with these odds (out of [`ODDS`](crate::ODDS)).
-    pub fn mortal(&self, odds: u32) {
-        self.state(|state| state.mortal = odds);
+    pub fn crash_odds(&self, odds: u32) {
+        self.state(|state| state.crash_odds = odds);
     }
     /// At each of its batches it freezes with these odds (out of [`ODDS`](crate::ODDS)), for a time whose order of
     /// magnitude is drawn, below 2 to `exponent` nanoseconds.
-    pub fn freezes(&self, odds: u32, exponent: u32) {
-        self.state(|state| state.freezes = (odds, exponent));
+    pub fn freeze_odds(&self, odds: u32, exponent: u32) {
+        self.state(|state| state.freeze_odds = (odds, exponent));
     }
     /// Stops it for a while: its coroutines are not polled, its verbs in flight go on.
     pub fn freeze(&self, pause: Duration) {
@@ -71,8 +71,8 @@ impl Client {
         world.freeze(self.id, until);
     }
     /// Lets a frozen client run again.
-    pub fn thaw(&self) {
-        self.shared.world.borrow_mut().thaw(self.id);
+    pub fn resume(&self) {
+        self.shared.world.borrow_mut().resume(self.id);
     }
     /// Is it dead?
     pub fn has_crashed(&self) -> bool {

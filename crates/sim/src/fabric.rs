@@ -105,7 +105,7 @@ impl Fabric for SimFabric {
     fn is_gone(&self, identity: &Identity) -> Option<bool> {
         let shared = self.shared()?;
         let world = shared.world.borrow();
-        if !world.tells_deaths {
+        if !world.reports_crashes {
             return None;
         }
         let conn = world.conns.iter().find(|conn| conn.token == identity.token)?;

@@ -15,7 +15,7 @@ use farindex_fabric::{Chain, Verb, VerbKind};
 
 /// What becomes of the verbs that a client had in flight when it died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum CrashOutcome {
     /// None of them lands any more.
     Lost,
     /// All of them land, when they would have.
@@ -28,36 +28,39 @@ pub enum Fate {
 
 impl World {
     /// Does this post make its client die or freeze?
-    pub(crate) fn tempt_fate(&mut self, client: u32, flight: u32, verbs: u64) {
+    pub(crate) fn draw_crash_or_freeze(&mut self, client: u32, flight: u32, verbs: u64) {
         let state = &mut self.clients[client as usize];
         let before = state.verbs - verbs;
         let mut death = None;
-        if let Some((left, fate)) = &mut state.die_in
+        if let Some((left, crash_outcome)) = &mut state.crash_in_batch
             && changes_much(&self.flights[flight as usize].chain)
         {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                death = Some(Death { fate: *fate, at: Some((flight, self.fates.below(verbs) as u32)) });
+                death = Some(Death {
+                    crash_outcome: *crash_outcome,
+                    at: Some((flight, self.crash_rng.below(verbs) as u32)),
+                });
             }
         }
-        if let Some((at, fate)) = state.die_at
+        if let Some((at, crash_outcome)) = state.crash_at
             && at <= state.verbs
         {
             let last = at.saturating_sub(before + 1) as u32;
-            death = Some(Death { fate, at: Some((flight, last)) });
-        } else if state.mortal > 0 && death.is_none() {
+            death = Some(Death { crash_outcome, at: Some((flight, last)) });
+        } else if state.crash_odds > 0 && death.is_none() {
             for verb in 0..verbs {
-                if self.fates.chance(state.mortal) {
-                    death = Some(Death { fate: Fate::Drawn, at: Some((flight, verb as u32)) });
+                if self.crash_rng.chance(state.crash_odds) {
+                    death = Some(Death { crash_outcome: CrashOutcome::Drawn, at: Some((flight, verb as u32)) });
                     break;
                 }
             }
         }
-        let (odds, exponent) = state.freezes;
+        let (odds, exponent) = state.freeze_odds;
         if let Some(death) = death {
             self.die(client, death);
-        } else if odds > 0 && self.fates.chance(odds) {
-            let pause = self.fates.tail(exponent);
+        } else if odds > 0 && self.crash_rng.chance(odds) {
+            let pause = self.crash_rng.tail(exponent);
             self.freeze(client, self.now.saturating_add(pause));
         }
     }
@@ -98,40 +101,40 @@ impl World {
             Mode::Model(_) => (0, 0),
         };
         let now = self.now;
-        let World { flights, fates, stats, pending, .. } = self;
+        let World { flights, crash_rng, stats, pending, .. } = self;
         let cut_off = match death.at {
             Some((at, last)) if at == flight => Some(last),
             _ => None,
         };
         let mut lost = false;
         for lane in &mut flights[flight as usize].lanes {
-            let fate = match death.fate {
-                Fate::Drawn => match fates.below(5) {
-                    0 => Fate::Lost,
-                    1 => Fate::Landed,
-                    2 => Fate::Prefix,
-                    _ => Fate::Drawn,
+            let crash_outcome = match death.crash_outcome {
+                CrashOutcome::Drawn => match crash_rng.below(5) {
+                    0 => CrashOutcome::Lost,
+                    1 => CrashOutcome::Landed,
+                    2 => CrashOutcome::Prefix,
+                    _ => CrashOutcome::Drawn,
                 },
-                fate => fate,
+                crash_outcome => crash_outcome,
             };
-            match fate {
-                Fate::Lost => {
+            match crash_outcome {
+                CrashOutcome::Lost => {
                     lane.loss.get_or_insert(Loss::Death);
                     lost = true;
                 }
-                Fate::Landed => {}
-                Fate::Prefix => lane.keep = cut_off.unwrap_or(u32::MAX),
-                Fate::Drawn => lane.cut = lane.cut.min(fates.within(now, lane.end.max(now))),
+                CrashOutcome::Landed => {}
+                CrashOutcome::Prefix => lane.keep = cut_off.unwrap_or(u32::MAX),
+                CrashOutcome::Drawn => lane.cut = lane.cut.min(crash_rng.within(now, lane.end.max(now))),
             }
             stats.cut +=
                 u64::from(lane.end > now && (lane.loss.is_some() || lane.cut < lane.end || lane.keep != u32::MAX));
-            if death.fate == Fate::Drawn
+            if death.crash_outcome == CrashOutcome::Drawn
                 && lane.end > now
                 && lane.loss.is_none()
                 && lane.cut > now
-                && fates.chance(linger)
+                && crash_rng.chance(linger)
             {
-                lane.put_off = fates.tail(exponent);
+                lane.put_off = crash_rng.tail(exponent);
                 stats.lingering += 1;
             }
         }
@@ -159,7 +162,7 @@ impl World {
         self.trace.mix(self.now ^ u64::from(client) << 32 ^ 0xc01d);
         self.log.add(self.now, client, Happened::Frozen);
         if until < u64::MAX {
-            self.queue.push(until, What::Thaw { client });
+            self.queue.push(until, What::Resume { client });
         }
     }
 
@@ -167,16 +170,16 @@ impl World {
         if let Life::Frozen(until) = self.clients[client as usize].life
             && until <= self.now
         {
-            self.thaw(client);
+            self.resume(client);
         }
     }
 
-    pub(crate) fn thaw(&mut self, client: u32) {
+    pub(crate) fn resume(&mut self, client: u32) {
         let state = &mut self.clients[client as usize];
         if matches!(state.life, Life::Frozen(_)) {
             state.life = Life::Running;
             self.wakes.append(&mut state.parked);
-            self.log.add(self.now, client, Happened::Thawed);
+            self.log.add(self.now, client, Happened::Resumed);
         }
     }
 

@@ -17,7 +17,7 @@
 //! | [`swarm`] | [`Swarm`]: which nastinesses a seed brings |
 //! | [`model`] | NICs, links and cores as servers; [`Preset`]: the papers' clusters |
 //! | [`report`] | [`Outcome`], positions, the log, what was really provoked |
-//! | [`dice`] | [`Dice`]: the generator, for workloads drawn from the same seed |
+//! | [`rng`] | [`SimRng`]: the generator, for workloads drawn from the same seed |
 //!
 //! Inside: `queue` (events to come), `order` (G4 and N3), `adversary` (draws when things happen), `steps` (carries them
 //! out), `faults` (deaths, freezes, revocations, vanishing nodes), `world` (what all of them share).
@@ -103,7 +103,6 @@
 
 mod adversary;
 pub mod client;
-pub mod dice;
 pub mod fabric;
 mod faults;
 mod flight;
@@ -111,17 +110,18 @@ pub mod model;
 mod order;
 mod queue;
 pub mod report;
+pub mod rng;
 pub mod sim;
 mod steps;
 pub mod swarm;
 mod world;
 
 pub use client::Client;
-pub use dice::{Dice, ODDS};
 pub use fabric::SimFabric;
-pub use faults::{Fate, once_in};
+pub use faults::{CrashOutcome, once_in};
 pub use model::Preset;
 pub use report::{Entry, Happened, Outcome, Position, Report, Stats};
+pub use rng::{ODDS, SimRng};
 pub use sim::{Config, Sim, Spawned, Switches};
 pub use swarm::Swarm;
 pub use world::Handler;

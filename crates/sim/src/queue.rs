@@ -24,7 +24,7 @@ pub(crate) enum What {
     /// An endpoint asked to be looked at.
     Wake { conn: u32 },
     /// A frozen client runs again.
-    Thaw { client: u32 },
+    Resume { client: u32 },
 }
 
 impl What {
@@ -37,7 +37,7 @@ impl What {
             | What::Store { flight, .. }
             | What::Complete { flight }
             | What::Arrive { flight, .. } => Some(flight),
-            What::Wake { .. } | What::Thaw { .. } => None,
+            What::Wake { .. } | What::Resume { .. } => None,
         }
     }
 }

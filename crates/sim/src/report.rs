@@ -147,7 +147,7 @@ pub enum Happened {
     /// The client stopped running.
     Frozen,
     /// And runs again.
-    Thawed,
+    Resumed,
 }
 
 impl fmt::Display for Entry {
@@ -169,7 +169,7 @@ impl fmt::Display for Entry {
             Happened::Dropped => f.write_str("the rest of a batch is dropped"),
             Happened::Died => f.write_str("dies"),
             Happened::Frozen => f.write_str("freezes"),
-            Happened::Thawed => f.write_str("runs again"),
+            Happened::Resumed => f.write_str("runs again"),
         }
     }
 }

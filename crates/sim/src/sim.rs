@@ -4,10 +4,10 @@
 //! its own has happened; a run ends when everybody alive has finished, or says why it cannot.
 
 use crate::client::{Client, Guarded};
-use crate::dice::Dice;
 use crate::fabric::{Shared, SimFabric};
 use crate::model::{Cluster, Preset};
 use crate::report::{Outcome, Position, Report, Stats};
+use crate::rng::SimRng;
 use crate::swarm::Swarm;
 use crate::world::{Handler, Mode, World};
 use farindex_fabric::{Driver, Executor, FabricError, NodeId, RemotePtr, Task};
@@ -44,7 +44,7 @@ pub struct Config {
     /// The fabric has a masked compare-and-swap.
     pub masked_cas: bool,
     /// The fabric can tell whether a client is dead; else only leases can.
-    pub tells_deaths: bool,
+    pub reports_crashes: bool,
     /// Entries of the log that are kept for reports.
     pub log: usize,
 }
@@ -60,7 +60,7 @@ impl Default for Config {
             max_steps: 20_000_000,
             max_time: Duration::from_secs(3600),
             masked_cas: false,
-            tells_deaths: false,
+            reports_crashes: false,
             log: 0,
         }
     }
@@ -103,7 +103,7 @@ impl Sim {
         let mode = match &config.model {
             Some(preset) => Mode::Model(Box::new(Cluster::new(preset.clone(), config.nodes))),
             None => {
-                let swarm = config.swarm.clone().unwrap_or_else(|| Swarm::draw(&mut Dice::new(seed, 0)));
+                let swarm = config.swarm.clone().unwrap_or_else(|| Swarm::draw(&mut SimRng::new(seed, 0)));
                 let swarm = Swarm { error: config.errors.max(swarm.error), ..swarm };
                 drawn = Some(swarm.clone());
                 Mode::Adversary(swarm)
@@ -111,7 +111,7 @@ impl Sim {
         };
         let mut world = World::new(seed, mode, config.nodes, config.node_len);
         world.capabilities.masked_cas = config.masked_cas;
-        world.tells_deaths = config.tells_deaths;
+        world.reports_crashes = config.reports_crashes;
         world.log.kept = config.log;
         world.add_client(0);
         let shared = Shared::new(world);
@@ -180,7 +180,7 @@ impl Sim {
     /// Runs for a span of virtual time, whoever has finished.
     pub fn run_for(&self, span: Duration) -> Outcome {
         let end = self.world().now.saturating_add(nanos(span));
-        self.world().queue.push(end, crate::queue::What::Thaw { client: 0 });
+        self.world().queue.push(end, crate::queue::What::Resume { client: 0 });
         self.drive(&|world| world.now >= end)
     }
     /// Runs until this coroutine of the harness has finished; those of others go on meanwhile.

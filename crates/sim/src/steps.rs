@@ -26,7 +26,7 @@ impl World {
             What::Verb { flight, verb } | What::Piece { flight, verb, .. } | What::Store { flight, verb } => {
                 (flight, self.flights[flight as usize].lane_of(verb), Some(verb))
             }
-            What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => return true,
+            What::Complete { .. } | What::Wake { .. } | What::Resume { .. } => return true,
         };
         match self.judge(event, flight, lane, verb) {
             Verdict::Go => {}
@@ -53,7 +53,7 @@ impl World {
             What::Verb { flight, verb } => self.verb(flight, verb),
             What::Piece { flight, verb, piece } => self.piece(flight, verb, piece),
             What::Store { flight, verb } => self.store(flight, verb),
-            What::Complete { .. } | What::Wake { .. } | What::Thaw { .. } => {}
+            What::Complete { .. } | What::Wake { .. } | What::Resume { .. } => {}
         }
         true
     }

@@ -3,7 +3,7 @@
 //! A run that does everything at once hides bugs that need calm around them, so each seed draws its own mixture: swarm
 //! testing. Every field stays within what the contract leaves open; none of them can break a promise.
 
-use crate::dice::{Dice, ODDS};
+use crate::rng::{ODDS, SimRng};
 
 /// The adversary's settings for one run. Times are in nanoseconds, odds out of [`ODDS`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,32 +104,32 @@ impl Swarm {
     }
 
     /// A mixture of its own for each seed: every nastiness is off in about a third of them, and rarely strong in all.
-    pub fn draw(dice: &mut Dice) -> Self {
-        fn odds(dice: &mut Dice) -> u32 {
+    pub fn draw(rng: &mut SimRng) -> Self {
+        fn odds(rng: &mut SimRng) -> u32 {
             let choices = [0, 0, ODDS / 64, ODDS / 16, ODDS / 4, ODDS / 2, ODDS * 7 / 8];
-            dice.pick(&choices).unwrap_or_default()
+            rng.pick(&choices).unwrap_or_default()
         }
-        let base_ns = dice.within(300, 2500);
+        let base_ns = rng.within(300, 2500);
         Swarm {
             base_ns,
-            jitter_ns: dice.pick(&[0, 50, 500, 2000, 20_000]).unwrap_or_default(),
-            late: dice.pick(&[0, 0, ODDS / 512, ODDS / 64, ODDS / 16]).unwrap_or_default(),
-            late_exponent: dice.within(12, 27) as u32,
-            forget: odds(dice),
-            forget_exponent: dice.within(14, 36) as u32,
-            slow_link: dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or_default(),
-            slow_link_exponent: dice.within(8, 17) as u32,
-            split: dice.pick(&[0, ODDS / 8, ODDS / 2, ODDS]).unwrap_or_default(),
-            gap_ns: dice.pick(&[10, 200, 1000, 5000]).unwrap_or_default(),
-            stall: dice.pick(&[0, ODDS / 256, ODDS / 32, ODDS / 8]).unwrap_or_default(),
-            stall_exponent: dice.within(10, 22) as u32,
-            tear: odds(dice),
-            pieces: dice.within(2, 6) as u32,
-            overtake: odds(dice),
-            race: odds(dice),
-            late_reply: dice.pick(&[0, ODDS / 64, ODDS / 8]).unwrap_or_default(),
-            linger: odds(dice),
-            linger_exponent: dice.within(12, 30) as u32,
+            jitter_ns: rng.pick(&[0, 50, 500, 2000, 20_000]).unwrap_or_default(),
+            late: rng.pick(&[0, 0, ODDS / 512, ODDS / 64, ODDS / 16]).unwrap_or_default(),
+            late_exponent: rng.within(12, 27) as u32,
+            forget: odds(rng),
+            forget_exponent: rng.within(14, 36) as u32,
+            slow_link: rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or_default(),
+            slow_link_exponent: rng.within(8, 17) as u32,
+            split: rng.pick(&[0, ODDS / 8, ODDS / 2, ODDS]).unwrap_or_default(),
+            gap_ns: rng.pick(&[10, 200, 1000, 5000]).unwrap_or_default(),
+            stall: rng.pick(&[0, ODDS / 256, ODDS / 32, ODDS / 8]).unwrap_or_default(),
+            stall_exponent: rng.within(10, 22) as u32,
+            tear: odds(rng),
+            pieces: rng.within(2, 6) as u32,
+            overtake: odds(rng),
+            race: odds(rng),
+            late_reply: rng.pick(&[0, ODDS / 64, ODDS / 8]).unwrap_or_default(),
+            linger: odds(rng),
+            linger_exponent: rng.within(12, 30) as u32,
             error: 0,
         }
     }

@@ -3,11 +3,11 @@
 //! Invariants: one event is carried out at a time, at its moment; nothing here looks at a clock, a thread or an address;
 //! every step goes into the trace, so two runs of one seed and one program have the same.
 
-use crate::dice::Dice;
 use crate::flight::Flight;
 use crate::model::Cluster;
 use crate::queue::{Queue, What};
 use crate::report::{Happened, Log, Position, Stats, Trace, verb_name};
+use crate::rng::SimRng;
 use crate::swarm::Swarm;
 use farindex_fabric::transport::Post;
 use farindex_fabric::{Capabilities, Chain, FabricError, NodeId, RemotePtr, Verb, VerbKind};
@@ -55,7 +55,7 @@ pub(crate) enum Life {
 /// A death that has been decided on, at a verb.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Death {
-    pub(crate) fate: crate::Fate,
+    pub(crate) crash_outcome: crate::CrashOutcome,
     /// The flight it was posting, and the last of its verbs that got out.
     pub(crate) at: Option<(u32, u32)>,
 }
@@ -72,12 +72,12 @@ pub(crate) struct ClientState {
     pub(crate) verbs: u64,
     pub(crate) last: Option<(&'static str, RemotePtr, u64)>,
     /// Odds of dying at a verb.
-    pub(crate) mortal: u32,
-    pub(crate) die_at: Option<(u64, crate::Fate)>,
+    pub(crate) crash_odds: u32,
+    pub(crate) crash_at: Option<(u64, crate::CrashOutcome)>,
     /// Batches of several verbs, WRITEs and atomics among them, before the one that it dies in.
-    pub(crate) die_in: Option<(u64, crate::Fate)>,
+    pub(crate) crash_in_batch: Option<(u64, crate::CrashOutcome)>,
     /// Odds of freezing at a batch, and for less than 2 to how many nanoseconds.
-    pub(crate) freezes: (u32, u32),
+    pub(crate) freeze_odds: (u32, u32),
     /// Model mode: which compute node it runs on, and until when its CPU is busy.
     pub(crate) host: usize,
     pub(crate) busy_until: u64,
@@ -111,9 +111,9 @@ pub(crate) struct World {
     pub(crate) pending: Vec<Pending>,
     pub(crate) mode: Mode,
     /// Draws delays and orders.
-    pub(crate) dice: Dice,
+    pub(crate) rng: SimRng,
     /// Draws deaths and freezes.
-    pub(crate) fates: Dice,
+    pub(crate) crash_rng: SimRng,
     pub(crate) trace: Trace,
     pub(crate) stats: Stats,
     pub(crate) log: Log,
@@ -122,7 +122,7 @@ pub(crate) struct World {
     /// Whose coroutine is being polled.
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
-    pub(crate) tells_deaths: bool,
+    pub(crate) reports_crashes: bool,
     /// Somebody wants to look, although no client is concerned.
     pub(crate) pause: bool,
     /// The simulation is being taken down: nothing happens any more.
@@ -149,8 +149,8 @@ impl World {
             wakes: Vec::new(),
             pending: Vec::new(),
             mode,
-            dice: Dice::new(seed, 1),
-            fates: Dice::new(seed, 2),
+            rng: SimRng::new(seed, 1),
+            crash_rng: SimRng::new(seed, 2),
             trace: Trace::new(seed),
             stats: Stats::default(),
             log: Log::default(),
@@ -158,7 +158,7 @@ impl World {
             handler: None,
             current: None,
             open_tasks: 0,
-            tells_deaths: false,
+            reports_crashes: false,
             pause: false,
             closed: false,
         }
@@ -174,10 +174,10 @@ impl World {
             batches: 0,
             verbs: 0,
             last: None,
-            mortal: 0,
-            die_at: None,
-            die_in: None,
-            freezes: (0, 0),
+            crash_odds: 0,
+            crash_at: None,
+            crash_in_batch: None,
+            freeze_odds: (0, 0),
             host,
             busy_until: 0,
         });
@@ -254,7 +254,7 @@ impl World {
         } else {
             self.schedule_adversary(flight);
         }
-        self.tempt_fate(client, flight, verbs);
+        self.draw_crash_or_freeze(client, flight, verbs);
         Post::Pending
     }
 
@@ -290,7 +290,7 @@ impl World {
                     self.ready.push(conn);
                 }
             }
-            What::Thaw { client } => {
+            What::Resume { client } => {
                 self.pause = true;
                 self.unfreeze_due(client);
             }

@@ -68,7 +68,7 @@ fn impatient(swarm: Swarm) -> Swarm {
 #[test]
 fn the_adversary_keeps_every_promise() {
     for seed in 0..12 {
-        let drawn = Swarm::draw(&mut farindex_sim::Dice::new(seed, 0));
+        let drawn = Swarm::draw(&mut farindex_sim::SimRng::new(seed, 0));
         for swarm in [drawn, Swarm::fierce(), Swarm::calm()] {
             let swarm = Some(impatient(swarm));
             passes(seed, Config { swarm, masked_cas: seed % 2 == 0, ..Config::default() });

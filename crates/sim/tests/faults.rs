@@ -4,7 +4,7 @@ mod common;
 
 use common::{config, on, shared, sim, word};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind};
-use farindex_sim::{Config, Fate, Outcome, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, Outcome, Sim, Swarm};
 use std::time::Duration;
 
 fn calm() -> Sim {
@@ -87,7 +87,7 @@ fn endless_retry_is_a_livelock_and_spinning_without_verbs_too() {
     let sim = Sim::new(3, Config { max_steps: 10_000, ..config() }).unwrap();
     let (dead, client) = (sim.client(), sim.client());
     let (one, two) = (dead.connect(), client.connect());
-    dead.die_at(1, Fate::Landed);
+    dead.crash_at(1, CrashOutcome::Landed);
     sim.spawn(&dead, async move {
         let span = one.span(OpKind::Other);
         span.cas(word(0), 0, 1).await.unwrap();
@@ -138,7 +138,7 @@ fn the_fabric_belongs_to_its_thread_and_its_simulation() {
 fn connections_made_inside_a_coroutine_die_with_its_client() {
     let sim = calm();
     let (client, fabric) = (sim.client(), sim.fabric());
-    client.die_at(2, Fate::Lost);
+    client.crash_at(2, CrashOutcome::Lost);
     sim.spawn(&client, async move {
         let endpoint = fabric.connect(&fabric.new_identity()).unwrap();
         let span = endpoint.span(OpKind::Other);
@@ -168,7 +168,7 @@ fn the_dead_do_nothing_although_somebody_wakes_them() {
         .await;
     });
     assert!(matches!(sim.run(), Outcome::Deadlock(_)));
-    client.kill(Fate::Landed);
+    client.crash(CrashOutcome::Landed);
     if let Some(waker) = woken.borrow_mut().take() {
         waker.wake();
     }

@@ -242,7 +242,7 @@ fn the_model_is_repeatable_and_its_clients_can_die() {
         let sim = cluster(Preset::dex(), 4);
         for number in 0..20 {
             let client = sim.client_on(number % 4);
-            client.die_at(5 + number as u64, farindex_sim::Fate::Drawn);
+            client.crash_at(5 + number as u64, farindex_sim::CrashOutcome::Drawn);
             let endpoint = client.connect();
             sim.spawn(&client, async move {
                 let span = endpoint.span(OpKind::Other);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{config, count, fierce, on, shared, sim, word};
 use farindex_fabric::OpKind;
-use farindex_sim::{Config, Fate, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, Sim, Swarm};
 
 #[test]
 fn n1_two_batches_of_one_client_swap() {
@@ -192,10 +192,10 @@ fn n6_a_plain_write_that_races_an_atomic_is_lost() {
 }
 
 /// A client dies right after it has posted three WRITEs and an FAA. What landed at the end of all time?
-fn estate(seed: u64, swarm: Swarm, fate: Fate, verb: u64) -> ([u64; 4], bool) {
+fn estate(seed: u64, swarm: Swarm, crash_outcome: CrashOutcome, verb: u64) -> ([u64; 4], bool) {
     let sim = Sim::new(seed, Config { swarm: Some(swarm), ..config() }).unwrap();
     let client = sim.client();
-    client.die_at(verb, fate);
+    client.crash_at(verb, crash_outcome);
     let endpoint = client.connect();
     let (returned, seen) = shared(false);
     sim.spawn(&client, async move {
@@ -220,7 +220,7 @@ fn estate(seed: u64, swarm: Swarm, fate: Fate, verb: u64) -> ([u64; 4], bool) {
 
 #[test]
 fn n7_what_the_dead_had_posted_lands_or_not_but_closed_under_g4() {
-    let all = (0..600).map(|seed| estate(seed, fierce(), Fate::Drawn, 4)).collect::<Vec<_>>();
+    let all = (0..600).map(|seed| estate(seed, fierce(), CrashOutcome::Drawn, 4)).collect::<Vec<_>>();
     for verbs in 0..=4 {
         let landed = [0, 1, 2, 3].map(|i| u64::from(i < verbs));
         assert!(all.iter().filter(|(seen, _)| *seen == landed).count() > 5, "{verbs} of 4 verbs land now and then");
@@ -232,9 +232,9 @@ fn n7_what_the_dead_had_posted_lands_or_not_but_closed_under_g4() {
 #[test]
 fn n7_a_chosen_fate_is_kept() {
     for seed in 0..50 {
-        assert_eq!(estate(seed, fierce(), Fate::Lost, 2).0, [0; 4]);
-        assert_eq!(estate(seed, fierce(), Fate::Landed, 2).0, [1; 4]);
-        assert_eq!(estate(seed, fierce(), Fate::Prefix, 2).0, [1, 1, 0, 0]);
+        assert_eq!(estate(seed, fierce(), CrashOutcome::Lost, 2).0, [0; 4]);
+        assert_eq!(estate(seed, fierce(), CrashOutcome::Landed, 2).0, [1; 4]);
+        assert_eq!(estate(seed, fierce(), CrashOutcome::Prefix, 2).0, [1, 1, 0, 0]);
     }
 }
 
@@ -267,17 +267,16 @@ fn n7_an_error_may_come_before_its_verbs() {
 /// What lands of random batches is closed under the table of `order`: nothing lands without what comes before it.
 #[test]
 fn n7_whatever_the_batch_what_lands_is_closed_under_g4() {
-    use farindex_sim::Dice;
+    use farindex_sim::SimRng;
     const VERBS: u64 = 7;
     let (mut partial, mut overtaken) = (0, 0);
     for seed in 0..1500 {
         let sim = Sim::new(seed, Config { swarm: (seed % 2 == 0).then(fierce), ..config() }).unwrap();
         let client = sim.client();
-        client.die_at(1 + seed % VERBS, Fate::Drawn);
-        let mut dice = Dice::new(seed, 77);
+        client.crash_at(1 + seed % VERBS, CrashOutcome::Drawn);
+        let mut rng = SimRng::new(seed, 77);
         // Node, is it a WRITE, is it fenced.
-        let verbs: Vec<_> =
-            (0..VERBS).map(|_| (dice.below(2) as u16, dice.below(2) == 0, dice.below(3) == 0)).collect();
+        let verbs: Vec<_> = (0..VERBS).map(|_| (rng.below(2) as u16, rng.below(2) == 0, rng.below(3) == 0)).collect();
         let (endpoint, plan) = (client.connect(), verbs.clone());
         sim.spawn(&client, async move {
             let span = endpoint.span(OpKind::Other);

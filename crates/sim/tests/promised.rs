@@ -5,7 +5,7 @@ mod common;
 
 use common::{config, on, shared, word};
 use farindex_fabric::{FabricError, NodeId, OpKind};
-use farindex_sim::{Config, Fate, Sim};
+use farindex_sim::{Config, CrashOutcome, Sim};
 use std::time::Duration;
 
 /// Every seed once with everything on, once with its own mixture.
@@ -216,7 +216,7 @@ fn g5_what_has_completed_is_seen_by_everybody() {
 #[test]
 fn g6_nothing_of_a_revoked_client_takes_effect() {
     let mut stopped = 0;
-    for kill in [None, Some(Fate::Drawn), Some(Fate::Landed)] {
+    for kill in [None, Some(CrashOutcome::Drawn), Some(CrashOutcome::Landed)] {
         for seed in 0..150 {
             let sim = Sim::new(seed, Config { swarm: None, ..config() }).unwrap();
             let (victim, other) = (sim.client(), sim.client());
@@ -242,8 +242,8 @@ fn g6_nothing_of_a_revoked_client_takes_effect() {
             let shot = sim.spawn(&other, async move {
                 let span = ours.span(OpKind::Other);
                 ours.sleep(Duration::from_micros(20)).await;
-                if let Some(fate) = kill {
-                    doomed.kill(fate);
+                if let Some(crash_outcome) = kill {
+                    doomed.crash(crash_outcome);
                 }
                 span.revoke(NodeId::new(0), target).await.unwrap();
                 let words = span.read(word(0), 80).await.unwrap().words().to_vec();

@@ -12,9 +12,9 @@ fn run(seed: u64) -> (u64, u128) {
     for number in 0..6u64 {
         let client = sim.client();
         if number > 3 {
-            client.mortal(once_in(60));
+            client.crash_odds(once_in(60));
         }
-        client.freezes(once_in(50), 20);
+        client.freeze_odds(once_in(50), 20);
         let endpoint = client.connect();
         sim.spawn(&client, async move {
             let span = endpoint.span(OpKind::Other);

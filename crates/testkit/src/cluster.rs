@@ -8,7 +8,7 @@ use farindex_fabric::{Endpoint, Fabric, FabricError, OpKind};
 use farindex_index::{IndexAudit, IndexError, Insert, PointIndex, PoolIndex, Remove, Update, Upsert};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
-use farindex_sim::{Config, Dice, Fate, ODDS, Outcome as Ended, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, ODDS, Outcome as Ended, Sim, SimRng, Swarm};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ struct Worker<I> {
     index: Rc<I>,
     endpoint: Endpoint,
     log: ClientLog,
-    dice: Dice,
+    rng: SimRng,
     name: u64,
     written: u64,
 }
@@ -74,7 +74,7 @@ impl<I: PointIndex> Worker<I> {
     /// Runs one operation; `false` if the client has lost its lease.
     async fn run(&mut self, op: Op, key: &[u8]) -> bool {
         self.written += 1;
-        let value = self.shared.workload.value(&mut self.dice, self.name, self.written);
+        let value = self.shared.workload.value(&mut self.rng, self.name, self.written);
         let call = {
             let key = key.to_vec();
             match op {
@@ -131,8 +131,8 @@ impl<I: PointIndex> Worker<I> {
     async fn look_up_many(&mut self, key: Vec<u8>) -> bool {
         self.shared.batched.set(self.shared.batched.get() + 1);
         let mut keys = vec![key];
-        for _ in 0..self.dice.within(1, 12) {
-            keys.push(self.shared.workload.next(&mut self.dice).1);
+        for _ in 0..self.rng.within(1, 12) {
+            keys.push(self.shared.workload.next(&mut self.rng).1);
         }
         let now = self.shared.stamp(&self.endpoint);
         let tickets: Vec<_> = keys.iter().map(|key| self.log.invoke(Call::Get { key: key.clone() }, now)).collect();
@@ -155,15 +155,15 @@ impl<I: PointIndex> Worker<I> {
         true
     }
 
-    async fn work(mut self, operations: u64, pause: u32, perturb: impl Fn(&I, &mut Dice)) {
+    async fn work(mut self, operations: u64, pause: u32, perturb: impl Fn(&I, &mut SimRng)) {
         for _ in 0..operations {
-            perturb(&self.index, &mut self.dice);
-            if self.dice.chance(ODDS / 3) {
-                let pause = Duration::from_nanos(self.dice.tail(pause));
+            perturb(&self.index, &mut self.rng);
+            if self.rng.chance(ODDS / 3) {
+                let pause = Duration::from_nanos(self.rng.tail(pause));
                 self.endpoint.sleep(pause).await;
             }
-            let (op, key) = self.shared.workload.next(&mut self.dice);
-            let many = op == Op::Get && self.shared.many > 0 && self.dice.chance(self.shared.many);
+            let (op, key) = self.shared.workload.next(&mut self.rng);
+            let many = op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many);
             let goes_on = if many { self.look_up_many(key).await } else { self.run(op, &key).await };
             if !goes_on {
                 return;
@@ -188,7 +188,7 @@ async fn prepare<A: Access>(
     fabric: Arc<dyn Fabric>,
     harness: farindex_sim::Client,
     options: PoolOptions,
-    mut dice: Dice,
+    mut rng: SimRng,
 ) -> Result<Pool, IndexError> {
     let endpoint = harness.connect();
     let pool = Pool::create(fabric, &endpoint, &options).await?;
@@ -196,20 +196,20 @@ async fn prepare<A: Access>(
     let session = session_of(&client, &endpoint).await;
     let index = Index::<A>::create(&session, NAME, &access.index_under_test().config()).await?;
     let index = Rc::new(index);
-    let keys = shared.workload.preload(&mut dice);
+    let keys = shared.workload.preload(&mut rng);
     let log = shared.recorder.client(0);
-    let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, dice, name: 0, written: 0 };
+    let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, rng, name: 0, written: 0 };
     let mut removed = Vec::new();
     for key in keys {
         worker.run(Op::Insert, &key).await;
         // Holes, for recycling.
-        if worker.dice.chance(ODDS / 16) {
+        if worker.rng.chance(ODDS / 16) {
             worker.run(Op::Remove, &key).await;
             removed.push(key);
         }
     }
     for key in removed {
-        if worker.dice.chance(ODDS / 2) {
+        if worker.rng.chance(ODDS / 2) {
             worker.run(Op::Upsert, &key).await;
         }
     }
@@ -228,7 +228,7 @@ struct Node<A: Access> {
     pool: Pool,
     me: farindex_sim::Client,
     number: u64,
-    dice: Dice,
+    rng: SimRng,
     setup: Setup,
 }
 
@@ -243,16 +243,16 @@ impl<A: Access> Node<A> {
 
     async fn try_live(&mut self, spawn: impl Fn(Worker<A::Handle>, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
         let endpoint = self.me.connect();
-        if self.shared.kills && self.number > 1 && self.dice.chance(ODDS / 2) {
+        if self.shared.kills && self.number > 1 && self.rng.chance(ODDS / 2) {
             // Somebody may be dead by then.
-            let pause = self.dice.tail(27);
+            let pause = self.rng.tail(27);
             endpoint.sleep(Duration::from_nanos(pause)).await;
         }
         let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
         let working = Rc::new(Cell::new(0));
-        let coroutines = self.dice.within(self.setup.coroutines.0, self.setup.coroutines.1);
-        let one_session = self.dice.chance(ODDS * 2 / 3);
-        let pause = self.dice.within(8, 20) as u32;
+        let coroutines = self.rng.within(self.setup.coroutines.0, self.setup.coroutines.1);
+        let one_session = self.rng.chance(ODDS * 2 / 3);
+        let pause = self.rng.within(8, 20) as u32;
         let mut hand: Option<(Rc<A::Handle>, Endpoint)> = None;
         for coroutine in 0..coroutines {
             if hand.is_none() || !one_session {
@@ -267,19 +267,19 @@ impl<A: Access> Node<A> {
                 index,
                 endpoint,
                 log: self.shared.recorder.client(self.number),
-                dice: Dice::new(self.me_seed(), WORKERS + name),
+                rng: SimRng::new(self.me_seed(), WORKERS + name),
                 name,
                 written: 0,
             };
-            let operations = self.dice.within(self.setup.operations.0, self.setup.operations.1);
+            let operations = self.rng.within(self.setup.operations.0, self.setup.operations.1);
             working.set(working.get() + 1);
             spawn(worker, operations, pause, Rc::clone(&working));
         }
         drop(hand);
-        let beat = self.dice.within(10, 19) as u32;
+        let beat = self.rng.within(10, 19) as u32;
         while working.get() > 0 {
             client.tick(&endpoint).await?;
-            let pause = Duration::from_nanos(1000 + self.dice.tail(beat));
+            let pause = Duration::from_nanos(1000 + self.rng.tail(beat));
             // Where deaths are waited out, a keeper that ticks much more often only costs time.
             let least = if self.shared.kills { self.pool.lease() / 500 } else { Duration::ZERO };
             endpoint.sleep(pause.max(least)).await;
@@ -289,7 +289,7 @@ impl<A: Access> Node<A> {
     }
 
     fn me_seed(&mut self) -> u64 {
-        self.dice.word()
+        self.rng.word()
     }
 }
 
@@ -327,7 +327,7 @@ async fn try_recover_lock<A: Access>(
             index: Rc::clone(&index),
             endpoint: endpoint.clone(),
             log,
-            dice: Dice::new(0, WORKERS),
+            rng: SimRng::new(0, WORKERS),
             name: LAST,
             written: 0,
         };
@@ -385,29 +385,29 @@ pub fn run_seed<A: Access>(seed: u64, setup: &Setup, access: &A) -> SeedReport {
 }
 
 fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedReport) -> Result<(), String> {
-    let mut dice = Dice::new(seed, SETTINGS);
-    let access = access.draw(&mut dice);
-    let colliding_bits = access.index_under_test().colliding_bits(&mut dice);
-    let workload = Workload::draw(&mut dice, setup, colliding_bits);
-    let nodes = if dice.chance(ODDS / 8) { 2 } else { 1 };
-    let freezing = dice.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
-    let freezing_for = dice.within(12, 24) as u32;
+    let mut rng = SimRng::new(seed, SETTINGS);
+    let access = access.draw(&mut rng);
+    let colliding_bits = access.index_under_test().colliding_bits(&mut rng);
+    let workload = Workload::draw(&mut rng, setup, colliding_bits);
+    let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
+    let freezing = rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
+    let freezing_for = rng.within(12, 24) as u32;
     report.settings =
         format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", access.describe(), workload.describe());
-    let tight = dice.chance(setup.tight);
-    let swarm = dice.chance(setup.tearing).then(|| tearing(&mut dice));
+    let tight = rng.chance(setup.tight);
+    let swarm = rng.chance(setup.tearing).then(|| tearing(&mut rng));
     let config = Config {
         nodes,
         swarm,
-        node_len: if tight { dice.within(30, 60) << 13 } else { setup.node_len },
+        node_len: if tight { rng.within(30, 60) << 13 } else { setup.node_len },
         max_steps: setup.max_steps,
         max_time: setup.max_time,
         log: setup.log,
-        tells_deaths: setup.kills() && dice.chance(ODDS / 3),
+        reports_crashes: setup.kills() && rng.chance(ODDS / 3),
         ..Config::default()
     };
     let lease = match setup.kills() {
-        true => Duration::from_millis(dice.pick(&[5, 40, 200, 1000, 1000, 1000]).unwrap_or(1000)),
+        true => Duration::from_millis(rng.pick(&[5, 40, 200, 1000, 1000, 1000]).unwrap_or(1000)),
         false => setup.lease,
     };
     report.settings += &format!(", lease {lease:?}");
@@ -426,7 +426,7 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         batched: Cell::new(0),
         evicted: Cell::new(0),
     });
-    let outcome = drive(&sim, setup, &access, &shared, dice, (freezing, freezing_for), report);
+    let outcome = drive(&sim, setup, &access, &shared, rng, (freezing, freezing_for), report);
     let stats = sim.stats();
     report.verbs = stats.verbs;
     report.events = stats.events;
@@ -448,31 +448,38 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
 }
 
 /// Decides when a client dies: while it takes or releases a lock, at a verb of its first operations, or at any.
-fn schedule_crash(me: &farindex_sim::Client, dice: &mut Dice) {
-    let fates = [Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Prefix, Fate::Drawn, Fate::Drawn];
-    let fate = dice.pick(&fates).unwrap_or(Fate::Drawn);
-    let order = dice.within(0, 4);
-    if dice.chance(ODDS * 2 / 3) {
-        me.die_in(dice.within(1, 1 << order), fate);
-    } else if dice.chance(ODDS / 2) {
-        me.die_at(dice.within(10, 10 + (32 << order)), fate);
+fn schedule_crash(me: &farindex_sim::Client, rng: &mut SimRng) {
+    let crash_outcome = [
+        CrashOutcome::Lost,
+        CrashOutcome::Landed,
+        CrashOutcome::Prefix,
+        CrashOutcome::Prefix,
+        CrashOutcome::Drawn,
+        CrashOutcome::Drawn,
+    ];
+    let crash_outcome = rng.pick(&crash_outcome).unwrap_or(CrashOutcome::Drawn);
+    let order = rng.within(0, 4);
+    if rng.chance(ODDS * 2 / 3) {
+        me.crash_in_batch(rng.within(1, 1 << order), crash_outcome);
+    } else if rng.chance(ODDS / 2) {
+        me.crash_at(rng.within(10, 10 + (32 << order)), crash_outcome);
     } else {
-        me.mortal(farindex_sim::once_in(32 << order));
+        me.crash_odds(farindex_sim::once_in(32 << order));
     }
 }
 
 /// Verbs in many pieces, as far apart as another client's whole step.
-pub(crate) fn tearing(dice: &mut Dice) -> Swarm {
+pub(crate) fn tearing(rng: &mut SimRng) -> Swarm {
     Swarm {
         split: ODDS,
-        tear: dice.pick(&[ODDS / 4, ODDS / 2, ODDS]).unwrap_or(ODDS),
-        pieces: dice.within(2, 20) as u32,
-        stall: dice.pick(&[ODDS / 32, ODDS / 8, ODDS / 4]).unwrap_or(0),
-        stall_exponent: dice.within(11, 18) as u32,
-        gap_ns: dice.pick(&[10, 200, 2000]).unwrap_or(10),
-        late: dice.pick(&[0, ODDS / 64]).unwrap_or(0),
-        late_exponent: dice.within(11, 20) as u32,
-        ..Swarm::draw(dice)
+        tear: rng.pick(&[ODDS / 4, ODDS / 2, ODDS]).unwrap_or(ODDS),
+        pieces: rng.within(2, 20) as u32,
+        stall: rng.pick(&[ODDS / 32, ODDS / 8, ODDS / 4]).unwrap_or(0),
+        stall_exponent: rng.within(11, 18) as u32,
+        gap_ns: rng.pick(&[10, 200, 2000]).unwrap_or(10),
+        late: rng.pick(&[0, ODDS / 64]).unwrap_or(0),
+        late_exponent: rng.within(11, 20) as u32,
+        ..Swarm::draw(rng)
     }
 }
 
@@ -481,25 +488,25 @@ fn drive<A: Access>(
     setup: &Setup,
     access: &A,
     shared: &Rc<Shared>,
-    mut dice: Dice,
+    mut rng: SimRng,
     freezing: (u32, u32),
     report: &mut SeedReport,
 ) -> Result<(), String> {
     let options =
         PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
-    let preparing = Dice::new(dice.word(), WORKERS);
-    let shaking = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
+    let preparing = SimRng::new(rng.word(), WORKERS);
+    let shaking = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let prepare = prepare(access.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
-    for number in 1..=dice.within(setup.clients.0, setup.clients.1) {
+    for number in 1..=rng.within(setup.clients.0, setup.clients.1) {
         let me = sim.client();
-        me.freezes(freezing.0, freezing.1);
-        if setup.crashes > 0 && number > 1 && dice.chance(setup.crashes) {
-            schedule_crash(&me, &mut dice);
+        me.freeze_odds(freezing.0, freezing.1);
+        if setup.crashes > 0 && number > 1 && rng.chance(setup.crashes) {
+            schedule_crash(&me, &mut rng);
         }
-        if let Some((verb, fate)) = setup.crashes_at.filter(|_| number == 2) {
-            me.die_at(verb, fate);
+        if let Some((verb, crash_outcome)) = setup.crashes_at.filter(|_| number == 2) {
+            me.crash_at(verb, crash_outcome);
         }
         let node = Node {
             access: access.clone(),
@@ -507,7 +514,7 @@ fn drive<A: Access>(
             pool: pool.clone(),
             me: me.clone(),
             number,
-            dice: Dice::new(dice.word(), WORKERS),
+            rng: SimRng::new(rng.word(), WORKERS),
             setup: setup.clone(),
         };
         let weak = Rc::downgrade(sim);
@@ -519,9 +526,9 @@ fn drive<A: Access>(
                 let Some(sim) = weak.upgrade() else { return };
                 let access = access.clone();
                 sim.spawn(&whose, async move {
-                    let perturb = |index: &A::Handle, dice: &mut Dice| {
-                        if dice.chance(shaking) {
-                            access.index_under_test().perturb(access.plain(index), dice);
+                    let perturb = |index: &A::Handle, rng: &mut SimRng| {
+                        if rng.chance(shaking) {
+                            access.index_under_test().perturb(access.plain(index), rng);
                         }
                     };
                     worker.work(operations, pause, perturb).await;

@@ -3,7 +3,7 @@
 use crate::IndexUnderTest;
 use farindex_index::Cuckoo;
 use farindex_index::cuckoo::{Config, Lookup};
-use farindex_sim::Dice;
+use farindex_sim::SimRng;
 
 /// Cuckoo hashing with settings of the seed.
 #[derive(Debug, Clone, Default)]
@@ -14,14 +14,14 @@ pub struct CuckooUnderTest {
 impl IndexUnderTest for CuckooUnderTest {
     type Index = Cuckoo;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Self {
         let config = Config {
-            slots: dice.pick(&[1, 1, 1, 128, 512]).unwrap_or(1),
-            width: dice.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
-            associativity: dice.pick(&[1, 1, 2, 4]).unwrap_or(4),
-            lookup: dice.pick(&[Lookup::Parallel, Lookup::Sequential]).unwrap_or_default(),
-            threshold: dice.pick(&[0.05, 0.1, 0.3, 0.75, 0.98, 0.98]).unwrap_or(0.8),
-            alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
+            slots: rng.pick(&[1, 1, 1, 128, 512]).unwrap_or(1),
+            width: rng.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
+            associativity: rng.pick(&[1, 1, 2, 4]).unwrap_or(4),
+            lookup: rng.pick(&[Lookup::Parallel, Lookup::Sequential]).unwrap_or_default(),
+            threshold: rng.pick(&[0.05, 0.1, 0.3, 0.75, 0.98, 0.98]).unwrap_or(0.8),
+            alpha: rng.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
         };
         CuckooUnderTest { config }
     }
@@ -29,17 +29,17 @@ impl IndexUnderTest for CuckooUnderTest {
         self.config
     }
     /// The counts are hints that steer growth: wrong ones must do no harm.
-    fn perturb(&self, index: &Cuckoo, dice: &mut Dice) {
-        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
+    fn perturb(&self, index: &Cuckoo, rng: &mut SimRng) {
+        let Some(table) = rng.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let segment = table.geometry().current;
-        if segment.regions < 32 && dice.chance(farindex_sim::ODDS / 4) {
+        if segment.regions < 32 && rng.chance(farindex_sim::ODDS / 4) {
             let wanted = (self.config.threshold * segment.slots() as f64) as i64 + 2;
             let short = wanted.saturating_sub_unsigned(table.used(segment.generation)).max(0);
             table.note(0, segment.generation, short);
         }
     }
-    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
-        dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
+    fn colliding_bits(&self, rng: &mut SimRng) -> u32 {
+        rng.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
     }
 }
 

@@ -6,7 +6,7 @@ use farindex_index::shard::slot::Slot;
 use farindex_index::shard::{Config, Shard};
 use farindex_index::{IndexError, Lifecycle, PointIndex};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions};
-use farindex_sim::{Config as SimConfig, Dice, Sim};
+use farindex_sim::{Config as SimConfig, Sim, SimRng};
 use std::rc::Rc;
 
 const KEYS: u32 = 100;
@@ -31,7 +31,7 @@ async fn index_of(pool: &Pool, me: &farindex_sim::Client, new: bool) -> Result<S
 /// One bit of one value turns over in far memory. Whoever reads the key is told, and nobody gets another value than was
 /// written.
 pub(crate) fn a_bit_turns_over(seed: u64) -> Option<String> {
-    let mut dice = Dice::new(seed, DAMAGE);
+    let mut rng = SimRng::new(seed, DAMAGE);
     let sim = match Sim::new(seed, SimConfig::default()) {
         Ok(sim) => sim,
         Err(error) => return Some(error.to_string()),
@@ -60,10 +60,10 @@ pub(crate) fn a_bit_turns_over(seed: u64) -> Option<String> {
         Ok(Err(error)) => return Some(error.to_string()),
         Err(ended) => return Some(ended.to_string()),
     };
-    let Some(block) = dice.pick(&blocks) else { return Some("no entry in level 1".to_owned()) };
+    let Some(block) = rng.pick(&blocks) else { return Some("no entry in level 1".to_owned()) };
     // Key and value lie at bytes 16 to 60: these words are the value's alone.
-    let word = block.add(dice.within(3, 6) * 8);
-    sim.poke(word, sim.peek(word).unwrap_or_default() ^ 1 << dice.below(64));
+    let word = block.add(rng.within(3, 6) * 8);
+    sim.poke(word, sim.peek(word).unwrap_or_default() ^ 1 << rng.below(64));
     let reader = sim.client();
     let looked = sim.block_on(async move {
         let index = index_of(&pool, &reader, false).await?;

@@ -3,7 +3,7 @@
 use farindex_index::coalesce::Fault;
 use farindex_index::{Coalesced, Coalescer, IndexError, Lifecycle, PointIndex, PoolIndex};
 use farindex_pool::Session;
-use farindex_sim::Dice;
+use farindex_sim::SimRng;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -15,19 +15,19 @@ pub trait IndexUnderTest: Clone + 'static {
     type Index: PoolIndex;
 
     /// Settings for one seed.
-    fn draw(&self, dice: &mut Dice) -> Self;
+    fn draw(&self, rng: &mut SimRng) -> Self;
     /// The settings.
     fn config(&self) -> <Self::Index as PoolIndex>::Config;
     /// Does something that a client may do at any time and that brings rare paths about: pushes a table towards growth,
     /// forgets a cache.
-    fn perturb(&self, _index: &Self::Index, _dice: &mut Dice) {}
+    fn perturb(&self, _index: &Self::Index, _dice: &mut SimRng) {}
     /// Does a removal need memory, and fail for want of it?
     fn removes_by_writing(&self) -> bool {
         false
     }
     /// May keys with these hash bits be told to be close together? A workload's hot keys share the low `bits` of their
     /// hashes, which for most hash tables means one bucket for the first `bits` doublings.
-    fn colliding_bits(&self, dice: &mut Dice) -> u32;
+    fn colliding_bits(&self, rng: &mut SimRng) -> u32;
 }
 
 /// How clients get at the index: as its kind made it, or behind something of theirs.
@@ -38,7 +38,7 @@ pub trait Access: Clone + 'static {
     type Handle: PointIndex + 'static;
 
     /// The same for one seed.
-    fn draw(&self, dice: &mut Dice) -> Self;
+    fn draw(&self, rng: &mut SimRng) -> Self;
     /// The kind with its settings.
     fn index_under_test(&self) -> &Self::IndexUnderTest;
     /// In words.
@@ -56,8 +56,8 @@ impl<S: IndexUnderTest> Access for S {
     type IndexUnderTest = S;
     type Handle = S::Index;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
-        IndexUnderTest::draw(self, dice)
+    fn draw(&self, rng: &mut SimRng) -> Self {
+        IndexUnderTest::draw(self, rng)
     }
     fn index_under_test(&self) -> &S {
         self
@@ -97,9 +97,9 @@ impl<S: IndexUnderTest> Access for Coalescing<S> {
     type IndexUnderTest = S;
     type Handle = Coalesced<S::Index>;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Self {
         // Tables of its own for each seed.
-        Self::new(IndexUnderTest::draw(&self.index_under_test, dice), self.fault)
+        Self::new(IndexUnderTest::draw(&self.index_under_test, rng), self.fault)
     }
     fn index_under_test(&self) -> &S {
         &self.index_under_test

@@ -3,7 +3,7 @@
 use crate::IndexUnderTest;
 use farindex_index::Linear;
 use farindex_index::linear::Config;
-use farindex_sim::Dice;
+use farindex_sim::SimRng;
 
 /// Linear probing with settings of the seed.
 #[derive(Debug, Clone, Default)]
@@ -16,36 +16,36 @@ pub struct LinearUnderTest {
 impl IndexUnderTest for LinearUnderTest {
     type Index = Linear;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Self {
         let config = Config {
-            slots: dice.pick(&[1, 1, 128, 512]).unwrap_or(1),
-            width: dice.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
-            threshold: dice.pick(&[0.05, 0.1, 0.3, 0.5, 0.75, 0.95]).unwrap_or(0.75),
-            alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
-            read_bytes: dice.pick(&[0, 0, 8, 256]).unwrap_or(0),
-            clusters: dice.pick(&[0, 3, 1000]).unwrap_or(0),
-            hits: dice.pick(&[0.0, 0.5, 1.0]).unwrap_or(0.5),
+            slots: rng.pick(&[1, 1, 128, 512]).unwrap_or(1),
+            width: rng.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
+            threshold: rng.pick(&[0.05, 0.1, 0.3, 0.5, 0.75, 0.95]).unwrap_or(0.75),
+            alpha: rng.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
+            read_bytes: rng.pick(&[0, 0, 8, 256]).unwrap_or(0),
+            clusters: rng.pick(&[0, 3, 1000]).unwrap_or(0),
+            hits: rng.pick(&[0.0, 0.5, 1.0]).unwrap_or(0.5),
             ..self.config
         };
-        LinearUnderTest { config, cleans: dice.chance(farindex_sim::ODDS / 3) }
+        LinearUnderTest { config, cleans: rng.chance(farindex_sim::ODDS / 3) }
     }
     fn config(&self) -> Config {
         self.config
     }
     /// The counts are hints that steer growth: wrong ones must do no harm.
-    fn perturb(&self, index: &Linear, dice: &mut Dice) {
-        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
+    fn perturb(&self, index: &Linear, rng: &mut SimRng) {
+        let Some(table) = rng.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let segment = table.geometry().current;
         if segment.regions < 32 {
             let wanted = (self.config.threshold * segment.slots() as f64) as i64 + 2;
             let short = wanted.saturating_sub_unsigned(table.used(segment.generation)).max(0);
             // Entries, or dead slots.
-            let entries = if dice.chance(farindex_sim::ODDS / 2) && !self.cleans { short } else { 0 };
+            let entries = if rng.chance(farindex_sim::ODDS / 2) && !self.cleans { short } else { 0 };
             table.note(entries, segment.generation, short);
         }
     }
-    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
-        dice.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
+    fn colliding_bits(&self, rng: &mut SimRng) -> u32 {
+        rng.pick(&[0, 2, 4, 6, 9]).unwrap_or_default()
     }
 }
 

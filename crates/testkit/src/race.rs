@@ -7,7 +7,7 @@ pub mod scenarios;
 use crate::{IndexUnderTest, Setup};
 use farindex_index::Race;
 use farindex_index::race::{Config, Variant};
-use farindex_sim::Dice;
+use farindex_sim::SimRng;
 
 #[cfg(feature = "marks")]
 pub use faults::cases;
@@ -46,13 +46,13 @@ impl RaceUnderTest {
 impl IndexUnderTest for RaceUnderTest {
     type Index = Race;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Self {
         if !self.grows {
             return self.clone();
         }
         let config = Config {
-            initial_depth: dice.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
-            groups: dice.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
+            initial_depth: rng.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
+            groups: rng.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
             ..self.config
         };
         RaceUnderTest { config, ..*self }
@@ -61,12 +61,12 @@ impl IndexUnderTest for RaceUnderTest {
         self.config
     }
     /// A copy of the directory may be lost, or have been behind all the time.
-    fn perturb(&self, index: &Race, dice: &mut Dice) {
-        if let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) {
+    fn perturb(&self, index: &Race, rng: &mut SimRng) {
+        if let Some(table) = rng.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) {
             table.directory().mirror().forget();
         }
     }
-    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
-        dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
+    fn colliding_bits(&self, rng: &mut SimRng) -> u32 {
+        rng.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
     }
 }

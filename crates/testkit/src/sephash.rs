@@ -3,7 +3,7 @@
 use crate::{IndexUnderTest, Setup};
 use farindex_index::SepHash;
 use farindex_index::sephash::{Config, TableKind};
-use farindex_sim::{Dice, Fate};
+use farindex_sim::{CrashOutcome, SimRng};
 
 /// Seeds that split again and again: more keys, and fewer of them hot.
 pub fn deepening() -> Setup {
@@ -16,7 +16,7 @@ pub fn splitting(verb: u64) -> Setup {
     // All keys are hot: hardly any entry is superseded, and segments are split rather than cleaned.
     let (hot_keys, colliding_keys, cold_keys) = ((100, 200), (0, 0), (0, 0));
     let setup = Setup { clients, coroutines, operations, hot_keys, colliding_keys, cold_keys, ..Setup::default() };
-    Setup { crashes_at: Some((verb, Fate::Lost)), tight: 0, overflowing: 0, ..setup }
+    Setup { crashes_at: Some((verb, CrashOutcome::Lost)), tight: 0, overflowing: 0, ..setup }
 }
 
 /// SepHash with settings of the seed.
@@ -42,22 +42,22 @@ impl SepHashUnderTest {
 impl IndexUnderTest for SepHashUnderTest {
     type Index = SepHash;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Self {
         if self.smallest {
             return self.clone();
         }
         let config = Config {
-            cur_bytes: dice.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
-            ratio: dice.pick(&[1, 1, 1, 2, 8]).unwrap_or(1),
-            initial_depth: dice.pick(&[0, 0, 0, 2, 3, 4]).unwrap_or_default(),
-            max_depth: dice.pick(&[36, 36, 36, 6, 4]).unwrap_or(36),
-            table: dice
+            cur_bytes: rng.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
+            ratio: rng.pick(&[1, 1, 1, 2, 8]).unwrap_or(1),
+            initial_depth: rng.pick(&[0, 0, 0, 2, 3, 4]).unwrap_or_default(),
+            max_depth: rng.pick(&[36, 36, 36, 6, 4]).unwrap_or(36),
+            table: rng
                 .pick(&[TableKind::Points, TableKind::Points, TableKind::Naive, TableKind::Off])
                 .unwrap_or_default(),
-            bitmap: dice.pick(&[true, true, true, false]).unwrap_or(true),
-            resize_entry: dice.pick(&[true, true, true, false]).unwrap_or(true),
-            zero_wait: dice.pick(&[true, true, true, true, false]).unwrap_or(true),
-            told: dice.pick(&[false, false, true]).unwrap_or_default(),
+            bitmap: rng.pick(&[true, true, true, false]).unwrap_or(true),
+            resize_entry: rng.pick(&[true, true, true, false]).unwrap_or(true),
+            zero_wait: rng.pick(&[true, true, true, true, false]).unwrap_or(true),
+            told: rng.pick(&[false, false, true]).unwrap_or_default(),
             ..self.config
         };
         SepHashUnderTest { config, ..*self }
@@ -69,11 +69,11 @@ impl IndexUnderTest for SepHashUnderTest {
         true
     }
     /// Caches may be forgotten at any time.
-    fn perturb(&self, index: &SepHash, _dice: &mut Dice) {
+    fn perturb(&self, index: &SepHash, _dice: &mut SimRng) {
         index.tables().iter().for_each(farindex_index::sephash::Table::forget);
     }
-    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
-        dice.pick(&[0, 0, 1, 3, 5, 9]).unwrap_or_default()
+    fn colliding_bits(&self, rng: &mut SimRng) -> u32 {
+        rng.pick(&[0, 0, 1, 3, 5, 9]).unwrap_or_default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! How much of everything.
 
-use farindex_sim::{Fate, ODDS};
+use farindex_sim::{CrashOutcome, ODDS};
 use std::time::Duration;
 
 /// The size of a run. Ranges are drawn from, both ends included.
@@ -33,7 +33,7 @@ pub struct Setup {
     /// Odds that a get asks for many keys at once.
     pub many: u32,
     /// The second client dies at this verb, counted from its first; for tests that try each.
-    pub crashes_at: Option<(u64, Fate)>,
+    pub crashes_at: Option<(u64, CrashOutcome)>,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.

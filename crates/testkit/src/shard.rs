@@ -3,7 +3,7 @@
 use crate::{IndexUnderTest, Setup};
 use farindex_index::Shard;
 use farindex_index::shard::{Config, Variant};
-use farindex_sim::Dice;
+use farindex_sim::SimRng;
 
 /// A few keys that come and go in a table that stands still.
 pub fn insert_remove_churn() -> Setup {
@@ -36,14 +36,14 @@ impl ShardUnderTest {
 impl IndexUnderTest for ShardUnderTest {
     type Index = Shard;
 
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Self {
         if !self.grows {
             return self.clone();
         }
         let config = Config {
-            initial_bits: dice.pick(&[0, 0, 0, 1, 3]).unwrap_or_default(),
-            threshold: dice.pick(&[0.05, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0]).unwrap_or(0.8),
-            alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
+            initial_bits: rng.pick(&[0, 0, 0, 1, 3]).unwrap_or_default(),
+            threshold: rng.pick(&[0.05, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0]).unwrap_or(0.8),
+            alpha: rng.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
             ..self.config
         };
         ShardUnderTest { config, ..*self }
@@ -52,18 +52,18 @@ impl IndexUnderTest for ShardUnderTest {
         self.config
     }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
-    fn perturb(&self, index: &Shard, dice: &mut Dice) {
+    fn perturb(&self, index: &Shard, rng: &mut SimRng) {
         if !self.grows {
             return;
         }
-        let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
+        let Some(table) = rng.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let geometry = table.geometry();
         if geometry.version + geometry.initial_bits() < 8 {
             let wanted = (self.config.threshold * geometry.slots() as f64) as i64 + 2;
             table.note(wanted.saturating_sub_unsigned(table.count()).max(0));
         }
     }
-    fn colliding_bits(&self, dice: &mut Dice) -> u32 {
-        dice.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
+    fn colliding_bits(&self, rng: &mut SimRng) -> u32 {
+        rng.pick(&[0, 2, 4, 5, 7]).unwrap_or_default()
     }
 }

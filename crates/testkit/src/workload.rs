@@ -5,7 +5,7 @@
 
 use crate::setup::Setup;
 use farindex_index::keyhash::KeyHash;
-use farindex_sim::{Dice, ODDS};
+use farindex_sim::{ODDS, SimRng};
 
 /// An operation on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,59 +57,59 @@ fn keys_at(place: u64, bits: u32, count: u64, next: &mut u64) -> Vec<Vec<u8>> {
 
 impl Workload {
     /// Draws one.
-    pub fn draw(dice: &mut Dice, setup: &Setup, colliding_bits: u32) -> Self {
-        let mut count = |(low, high)| dice.within(low, high);
+    pub fn draw(rng: &mut SimRng, setup: &Setup, colliding_bits: u32) -> Self {
+        let mut count = |(low, high)| rng.within(low, high);
         let (hot, mut crowd, cold) = (count(setup.hot_keys), count(setup.colliding_keys), count(setup.cold_keys));
-        if dice.chance(ODDS / 2) && setup.colliding_keys.1 >= 64 {
+        if rng.chance(ODDS / 2) && setup.colliding_keys.1 >= 64 {
             // Around what one bucket of the usual size holds.
-            crowd = dice.within(56, setup.colliding_keys.1);
+            crowd = rng.within(56, setup.colliding_keys.1);
         }
-        let overflowing = dice.chance(setup.overflowing);
+        let overflowing = rng.chance(setup.overflowing);
         if overflowing {
-            crowd = dice.within(62, 100);
+            crowd = rng.within(62, 100);
         }
-        let place = dice.word();
-        let mut next = dice.below(1000);
+        let place = rng.word();
+        let mut next = rng.below(1000);
         let shares: [u64; 5] =
-            [dice.within(1, 8), dice.within(0, 6), dice.within(0, 4), dice.within(0, 4), dice.within(0, 6)];
-        let shares = if dice.chance(ODDS / 6) { [12, 1, 2, 0, 0] } else { shares };
+            [rng.within(1, 8), rng.within(0, 6), rng.within(0, 4), rng.within(0, 4), rng.within(0, 6)];
+        let shares = if rng.chance(ODDS / 6) { [12, 1, 2, 0, 0] } else { shares };
         Workload {
             hot: keys_at(place, colliding_bits, hot, &mut next),
             crowd: keys_at(place, colliding_bits, crowd, &mut next),
             cold: keys_at(0, 0, cold, &mut next),
             odds: (
-                dice.pick(&[ODDS / 4, ODDS / 2, ODDS * 3 / 4, ODDS]).unwrap_or(ODDS),
-                dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0),
+                rng.pick(&[ODDS / 4, ODDS / 2, ODDS * 3 / 4, ODDS]).unwrap_or(ODDS),
+                rng.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0),
             ),
             weights: shares,
             overflowing,
-            padding: dice.pick(&[0, 0, 100, 1500]).unwrap_or(0),
+            padding: rng.pick(&[0, 0, 100, 1500]).unwrap_or(0),
         }
     }
 
     /// Keys to put in before the clients come: most of the crowd, some cold ones, perhaps hot ones.
-    pub fn preload(&self, dice: &mut Dice) -> Vec<Vec<u8>> {
-        let mut share = dice.pick(&[0, ODDS / 2, ODDS * 15 / 16, ODDS]).unwrap_or(0);
-        let cold = dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
-        let mut hot = dice.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
+    pub fn preload(&self, rng: &mut SimRng) -> Vec<Vec<u8>> {
+        let mut share = rng.pick(&[0, ODDS / 2, ODDS * 15 / 16, ODDS]).unwrap_or(0);
+        let cold = rng.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
+        let mut hot = rng.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
         // The hot ones first or last: they lie in front or overflow.
-        let hot_first = dice.chance(ODDS / 2) && !self.overflowing;
+        let hot_first = rng.chance(ODDS / 2) && !self.overflowing;
         if self.overflowing {
             (share, hot) = (ODDS, ODDS);
         }
-        let mut keys: Vec<_> = self.crowd.iter().filter(|_| dice.chance(share)).cloned().collect();
-        keys.extend(self.cold.iter().filter(|_| dice.chance(cold)).cloned());
+        let mut keys: Vec<_> = self.crowd.iter().filter(|_| rng.chance(share)).cloned().collect();
+        keys.extend(self.cold.iter().filter(|_| rng.chance(cold)).cloned());
         let at = if hot_first { 0 } else { keys.len() };
-        for key in self.hot.iter().rev().filter(|_| dice.chance(hot)) {
+        for key in self.hot.iter().rev().filter(|_| rng.chance(hot)) {
             keys.insert(at, key.clone());
         }
         keys
     }
 
     /// The next operation of a coroutine.
-    pub fn next(&self, dice: &mut Dice) -> (Op, Vec<u8>) {
+    pub fn next(&self, rng: &mut SimRng) -> (Op, Vec<u8>) {
         let total: u64 = self.weights.iter().sum();
-        let mut draw = dice.below(total);
+        let mut draw = rng.below(total);
         let ops = [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove];
         let mut op = Op::Get;
         for (candidate, weight) in ops.into_iter().zip(self.weights) {
@@ -119,20 +119,20 @@ impl Workload {
             }
             draw -= weight;
         }
-        let from = match (dice.chance(self.odds.0), dice.chance(self.odds.1)) {
+        let from = match (rng.chance(self.odds.0), rng.chance(self.odds.1)) {
             (true, _) => &self.hot,
             (_, true) if !self.crowd.is_empty() => &self.crowd,
             _ if !self.cold.is_empty() => &self.cold,
             _ => &self.hot,
         };
-        let key = from.get(dice.below(from.len() as u64) as usize).cloned().unwrap_or_default();
+        let key = from.get(rng.below(from.len() as u64) as usize).cloned().unwrap_or_default();
         (op, key)
     }
 
     /// A value that no other write of the run has: the writer, its count, and some padding.
-    pub fn value(&self, dice: &mut Dice, writer: u64, count: u64) -> Vec<u8> {
+    pub fn value(&self, rng: &mut SimRng, writer: u64, count: u64) -> Vec<u8> {
         let mut value = format!("{writer}.{count}").into_bytes();
-        let padding = dice.below(self.padding + 1) as usize;
+        let padding = rng.below(self.padding + 1) as usize;
         value.resize(value.len() + padding, b'.');
         value
     }

@@ -11,7 +11,7 @@ use farindex_check::{Call, ClientLog, History, Limits, Outcome, Recorder, Stamps
 use farindex_index::coalesce::{Coalesced, Coalescer, Fault};
 use farindex_index::{IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Remove, Shard, Update, Upsert, shard};
 use farindex_pool::{Client, Pool, PoolOptions};
-use farindex_sim::{Config, Dice, ODDS, Sim};
+use farindex_sim::{Config, ODDS, Sim, SimRng};
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
@@ -67,8 +67,8 @@ pub(crate) struct Work {
 }
 
 /// A get of three keys, of which some may be the same: each is an operation of its own.
-async fn work_on_many(index: &impl PointIndex, dice: &mut Dice, keys: u64, log: &RefCell<ClientLog>, stamps: &Stamps) {
-    let keys: Vec<_> = (0..3).map(|_| vec![b'a' + dice.below(keys) as u8]).collect();
+async fn work_on_many(index: &impl PointIndex, rng: &mut SimRng, keys: u64, log: &RefCell<ClientLog>, stamps: &Stamps) {
+    let keys: Vec<_> = (0..3).map(|_| vec![b'a' + rng.below(keys) as u8]).collect();
     let now = stamps.tick();
     let tickets: Vec<_> = keys.iter().map(|key| log.borrow_mut().invoke(Call::Get { key: key.clone() }, now)).collect();
     let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
@@ -82,21 +82,21 @@ async fn work_on_many(index: &impl PointIndex, dice: &mut Dice, keys: u64, log: 
 /// One coroutine: random operations on few keys, with values that no other operation has.
 pub(crate) async fn work(
     index: &impl PointIndex,
-    mut dice: Dice,
+    mut rng: SimRng,
     work: Work,
     who: u64,
     log: &RefCell<ClientLog>,
     stamps: &Stamps,
 ) {
     for i in 0..work.ops {
-        let patience = if work.cancel > 0 && dice.below(work.cancel) == 0 { dice.below(4) } else { u64::MAX };
-        if dice.below(6) == 0 {
-            within(patience, work_on_many(index, &mut dice, work.keys, log, stamps)).await;
+        let patience = if work.cancel > 0 && rng.below(work.cancel) == 0 { rng.below(4) } else { u64::MAX };
+        if rng.below(6) == 0 {
+            within(patience, work_on_many(index, &mut rng, work.keys, log, stamps)).await;
             continue;
         }
-        let key = vec![b'a' + dice.below(work.keys) as u8];
+        let key = vec![b'a' + rng.below(work.keys) as u8];
         let value = ((who << 20 | i) as u32).to_le_bytes().to_vec();
-        let call = match dice.below(10) {
+        let call = match rng.below(10) {
             0..=3 => Call::Get { key },
             4 => Call::Insert { key, value },
             5 => Call::Update { key, value },
@@ -136,7 +136,7 @@ fn toy_history(seed: u64, run: Run) -> History {
                 let log = RefCell::new(recorder.client(who));
                 let todo = Work { ops: 6, keys: 2, cancel: run.cancel };
                 sim.spawn(&client, async move {
-                    work(&*index, Dice::new(seed, 100 + who), todo, who, &log, &stamps).await;
+                    work(&*index, SimRng::new(seed, 100 + who), todo, who, &log, &stamps).await;
                 });
             }
         }
@@ -224,7 +224,7 @@ fn linearizable_over_shard() {
                     let log = RefCell::new(recorder.client(who));
                     let todo = Work { ops: 8, keys: 2, cancel: 0 };
                     let index = &indexes[coroutine as usize % 2];
-                    work(index, Dice::new(seed, 100 + who), todo, who, &log, &stamps).await;
+                    work(index, SimRng::new(seed, 100 + who), todo, who, &log, &stamps).await;
                 });
                 common::join_all(all).await;
             });

@@ -6,7 +6,7 @@ use farindex_check::{History, Limits, Recorder, Stamps, Verdict, check};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric};
 use farindex_index::coalesce::{Coalesced, Coalescer, Fault};
-use farindex_sim::Dice;
+use farindex_sim::SimRng;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn history(seed: u64, fault: Fault, cancel: u64) -> History {
                     let who = thread * 4 + coroutine;
                     let log = RefCell::new(recorder.client(who));
                     let todo = Work { ops: 30, keys: 2, cancel };
-                    work(&index, Dice::new(seed, who), todo, who, &log, stamps).await;
+                    work(&index, SimRng::new(seed, who), todo, who, &log, stamps).await;
                 });
                 Executor::new().block_on(&endpoint, common::join_all(all));
             });

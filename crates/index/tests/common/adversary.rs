@@ -1,13 +1,13 @@
 //! What the adversary does to every kind of index.
 
-use farindex_sim::{Fate, ODDS};
+use farindex_sim::{CrashOutcome, ODDS};
 use farindex_testkit::{Access, Setup, replay, run_cases, run_seeds, seeds_or};
 
-const FATES: [Fate; 3] = [Fate::Lost, Fate::Landed, Fate::Prefix];
+const CRASH_OUTCOMES: [CrashOutcome; 3] = [CrashOutcome::Lost, CrashOutcome::Landed, CrashOutcome::Prefix];
 
 /// The second client dies at this verb.
-fn dies(verb: u64, fate: Fate) -> Setup {
-    let setup = Setup { crashes_at: Some((verb, fate)), tight: 0, ..Setup::crashing() };
+fn dies(verb: u64, crash_outcome: CrashOutcome) -> Setup {
+    let setup = Setup { crashes_at: Some((verb, crash_outcome)), tight: 0, ..Setup::crashing() };
     Setup { crashes: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
 }
 
@@ -16,8 +16,8 @@ pub(crate) fn survives_a_death_at_every_verb(access: &(impl Access + Sync)) {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
     let mut cases = Vec::new();
     for seed in seeds_or(0..12) {
-        for (i, fate) in FATES.into_iter().enumerate() {
-            cases.extend((1 + i as u64 + seed..=600).step_by(every).map(|verb| (seed, dies(verb, fate))));
+        for (i, crash_outcome) in CRASH_OUTCOMES.into_iter().enumerate() {
+            cases.extend((1 + i as u64 + seed..=600).step_by(every).map(|verb| (seed, dies(verb, crash_outcome))));
         }
     }
     let totals = run_cases(&cases, access);
@@ -41,7 +41,7 @@ pub(crate) fn replays_one(access: &(impl Access + Sync)) {
     let crashes_at = std::env::var("FARINDEX_CRASHES_AT").ok().and_then(|verb| verb.parse().ok());
     for seed in seeds_or(0..1) {
         let setups = match crashes_at {
-            Some(verb) => FATES.map(|fate| dies(verb, fate)).to_vec(),
+            Some(verb) => CRASH_OUTCOMES.map(|crash_outcome| dies(verb, crash_outcome)).to_vec(),
             None if crashing => vec![Setup::crashing()],
             None => vec![Setup::default()],
         };

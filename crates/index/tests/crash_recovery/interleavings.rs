@@ -111,14 +111,14 @@ pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], turns: &[u
     let mut ended = false;
     for turn in 0..=turns.len() {
         let me = &clients[turn % 2];
-        me.thaw();
+        me.resume();
         // Each stops while a batch is on its way back.
         let begins = if turn < 2 { HALF } else { Duration::ZERO };
         let _ = sim.run_for(turns.get(turn).map_or(WHILE, |batches| STEP * *batches + begins));
         ended = if turn < turns.len() { done[turn % 2].get() } else { ended };
         me.freeze(WHILE * 1000);
     }
-    clients.iter().for_each(farindex_sim::Client::thaw);
+    clients.iter().for_each(farindex_sim::Client::resume);
     let outcome = sim.run();
     assert!(outcome.is_done(), "{context}: {outcome}");
     let all = works.into_iter().map(|work| work.take().expect("done"));

@@ -1,7 +1,7 @@
 //! A client dies at each verb of each kind of operation, and what it posted lands, is lost, or lands in part: the others go
 //! on, what they are told is linearizable, the index and the pool are sound, and nothing is lost for good.
 //!
-//! `FARINDEX_EVERY=1` leaves no verb out, and no fate; `FARINDEX_SEEDS=0..20` adds runs in which the adversary is at work and
+//! `FARINDEX_EVERY=1` covers every verb and every crash outcome; `FARINDEX_SEEDS=0..20` adds runs in which the adversary is at work and
 //! the survivor is there from the beginning.
 
 mod cuckoo;
@@ -15,14 +15,14 @@ mod sephash;
 mod shard;
 
 use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard};
-use farindex_sim::Fate;
+use farindex_sim::CrashOutcome;
 use farindex_testkit::seeds_or;
 use kinds::{Kind, Mortal};
 use run::run;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const FATES: [Fate; 3] = [Fate::Lost, Fate::Landed, Fate::Prefix];
+const CRASH_OUTCOMES: [CrashOutcome; 3] = [CrashOutcome::Lost, CrashOutcome::Landed, CrashOutcome::Prefix];
 /// No kind has more verbs under the adversary: who waits for a lease looks again and again.
 const MOST: u64 = 3000;
 
@@ -45,15 +45,15 @@ fn sweep<I: Mortal>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, every: u
     }
     let mut sum = Sum { positions: alive.verbs, ..Sum::default() };
     for seed in seeds.clone() {
-        for (i, fate) in FATES.into_iter().enumerate() {
+        for (i, crash_outcome) in CRASH_OUTCOMES.into_iter().enumerate() {
             for verb in (1 + (i as u64 + seed) % every..MOST).step_by(every as usize) {
                 sum.runs += 1;
-                let Some(ran) = run::<I>(seed, kind, Some((verb, fate))) else {
+                let Some(ran) = run::<I>(seed, kind, Some((verb, crash_outcome))) else {
                     sum.late += 1;
                     continue;
                 };
                 sum.drops += ran.drops;
-                let context = || format!("seed {seed}, {kind:?}, verb {verb}, {fate:?}");
+                let context = || format!("seed {seed}, {kind:?}, verb {verb}, {crash_outcome:?}");
                 assert_eq!(ran.live_bytes, alive.live_bytes, "{}: bytes that are in use for good", context());
                 if !ran.died {
                     break;

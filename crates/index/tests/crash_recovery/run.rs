@@ -7,7 +7,7 @@ use farindex_index::Lifecycle;
 use farindex_index::{IndexError, Insert, Remove, Update, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog, marks};
-use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
+use farindex_sim::{Config as SimConfig, CrashOutcome, Sim, Swarm};
 use farindex_testkit::workload::Op;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -430,11 +430,11 @@ fn is_late(error: &IndexError) -> bool {
 /// Runs a kind; the client dies at this verb of it, if it has as many. Seed 0 is calm, and the survivor comes when the
 /// dying client has died or gone; with others both work at the same time, under the adversary. `None` if somebody was too
 /// slow for the lease.
-pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64, Fate)>) -> Option<Ran> {
+pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64, CrashOutcome)>) -> Option<Ran> {
     let calm = seed == 0;
     let config = SimConfig {
         node_len: 4 << 20,
-        tells_deaths: seed % 2 == 1,
+        reports_crashes: seed % 2 == 1,
         swarm: calm.then(Swarm::calm),
         ..SimConfig::default()
     };
@@ -443,7 +443,7 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
     let pool = shared.begin(&sim, LEASE);
     if let Kind::Recover(at) = kind {
         let first = sim.client();
-        let arm = move |me: &farindex_sim::Client| me.die_at(me.verbs() + at, Fate::Prefix);
+        let arm = move |me: &farindex_sim::Client| me.crash_at(me.verbs() + at, CrashOutcome::Prefix);
         let dying = Shared { kind: Kind::On(Op::Upsert, I::MENDED), ..shared.clone() };
         sim.spawn(&first, dying.victim(pool.clone(), first.clone(), arm, |_| ()));
         sim.run().assert_done();
@@ -456,8 +456,8 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
         let begun = Rc::clone(&begun);
         move |me: &farindex_sim::Client| {
             begun.set(me.verbs());
-            if let Some((verb, fate)) = death {
-                me.die_at(me.verbs() + verb, fate);
+            if let Some((verb, crash_outcome)) = death {
+                me.crash_at(me.verbs() + verb, crash_outcome);
             }
         }
     };
@@ -465,7 +465,7 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
         let ended = Rc::clone(&ended);
         move |me: &farindex_sim::Client| {
             ended.set(me.verbs());
-            me.die_at(u64::MAX, Fate::Lost);
+            me.crash_at(u64::MAX, CrashOutcome::Lost);
         }
     };
     let died = sim.spawn(&dying, shared.clone().victim(pool.clone(), dying.clone(), arm, disarm));

@@ -8,7 +8,7 @@ use farindex_index::keyhash::KeyHash;
 use farindex_index::slotted::geometry::{LOCKED, REGION, Segment};
 use farindex_index::{Cuckoo, IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Update};
 use farindex_pool::{Client, Intent, Pool, PoolOptions, Session, marks};
-use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
+use farindex_sim::{Config as SimConfig, CrashOutcome, Sim, Swarm};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ async fn die(
     cell.declare(&mut batch, &Intent { index: index.uid(), lock, what: [0; 4] });
     let taken = batch.cas(lock.at, 0, LOCKED);
     assert_eq!(batch.post().await?.old(taken), 0);
-    me.kill(Fate::Landed);
+    me.crash(CrashOutcome::Landed);
     session.endpoint().sleep(LEASE).await;
     Ok(())
 }
@@ -99,9 +99,9 @@ async fn die_displacing(pool: Pool, me: farindex_sim::Client, verb: u64) -> Resu
     let session = join(&pool, &me).await?;
     let index = make(&session, |table| beset(table).1).await?;
     let key = beset(&index.tables()[0].geometry().current).0;
-    me.die_at(me.verbs() + verb, Fate::Landed);
+    me.crash_at(me.verbs() + verb, CrashOutcome::Landed);
     assert_eq!(index.insert(key.as_bytes(), b"").await?, Insert::Inserted);
-    me.die_at(u64::MAX, Fate::Lost);
+    me.crash_at(u64::MAX, CrashOutcome::Lost);
     Ok(())
 }
 

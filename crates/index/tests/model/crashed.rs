@@ -3,7 +3,7 @@
 use farindex_index::audit::Damage;
 use farindex_index::{Lifecycle, PoolIndex, Race, SepHash, race, sephash};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
-use farindex_sim::{Config, Fate, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, Sim, Swarm};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,8 +19,8 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Rc<Session> {
 
 /// How many of its inserts the client was told of, how many verbs it took, and which keys a walk meets; `None` if a segment does not
 /// settle.
-fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64, Option<Vec<u64>>) {
-    let sim = Config { node_len: 4 << 20, swarm: Some(Swarm::calm()), tells_deaths: true, ..Config::default() };
+fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, CrashOutcome)>) -> (u64, u64, Option<Vec<u64>>) {
+    let sim = Config { node_len: 4 << 20, swarm: Some(Swarm::calm()), reports_crashes: true, ..Config::default() };
     let sim = Sim::new(11, sim).unwrap();
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
@@ -30,8 +30,8 @@ fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64
     });
     let pool = made.unwrap_or_else(|ended| panic!("{ended}"));
     let loader = sim.client();
-    if let Some((verb, fate)) = death {
-        loader.die_at(verb, fate);
+    if let Some((verb, crash_outcome)) = death {
+        loader.crash_at(verb, crash_outcome);
     }
     let told = Rc::new(Cell::new(0));
     let (me, on, count) = (loader.clone(), pool.clone(), Rc::clone(&told));
@@ -66,17 +66,17 @@ where
     let (_, verbs, visited) = run::<I>(config, None);
     assert_eq!(visited.map(|visited| visited.len() as u64), Some(KEYS));
     let (mut runs, mut unsettled) = (0, 0);
-    for fate in [Fate::Prefix, Fate::Landed] {
+    for crash_outcome in [CrashOutcome::Prefix, CrashOutcome::Landed] {
         for verb in verbs / 2..=verbs {
-            let (told, _, visited) = run::<I>(config, Some((verb, fate)));
+            let (told, _, visited) = run::<I>(config, Some((verb, crash_outcome)));
             runs += 1;
             let Some(visited) = visited else {
                 unsettled += 1;
                 continue;
             };
             let all: BTreeSet<u64> = visited.iter().copied().collect();
-            assert_eq!(all.len(), visited.len(), "verb {verb}, {fate:?}: keys are met twice");
-            assert!((0..told).all(|key| all.contains(&key)), "verb {verb}, {fate:?}: a key is missing");
+            assert_eq!(all.len(), visited.len(), "verb {verb}, {crash_outcome:?}: keys are met twice");
+            assert!((0..told).all(|key| all.contains(&key)), "verb {verb}, {crash_outcome:?}: a key is missing");
         }
     }
     println!("{runs} crashes, {unsettled} of them in the midst of CurSegMeta");

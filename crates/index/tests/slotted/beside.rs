@@ -5,7 +5,7 @@ use crate::kinds::{Entries, Kind, counted, join, key, value, walk};
 use farindex_index::Lifecycle;
 use farindex_index::{Cuckoo, IndexError, Linear};
 use farindex_pool::{Pool, PoolOptions, marks};
-use farindex_sim::{Config as SimConfig, Dice, ODDS, Sim};
+use farindex_sim::{Config as SimConfig, ODDS, Sim, SimRng};
 use farindex_testkit::seeds_or;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -73,24 +73,24 @@ async fn write<I: Kind>(
     pool: Pool,
     me: farindex_sim::Client,
     done: Rc<Done>,
-    mut dice: Dice,
+    mut rng: SimRng,
 ) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
     let index = I::open(&session, "walked").await?;
     let first = STILL + OWN * me.id();
     for i in 0..OPERATIONS {
-        let key = key(first + dice.below(u64::from(OWN)) as u32);
-        let new = (!dice.chance(ODDS / 4)).then(|| value(dice.below(2) as u32, &format!("of {i}")));
+        let key = key(first + rng.below(u64::from(OWN)) as u32);
+        let new = (!rng.chance(ODDS / 4)).then(|| value(rng.below(2) as u32, &format!("of {i}")));
         let begun = session.endpoint().now();
         match &new {
             Some(new) => drop(index.upsert(&key, new).await?),
             None => drop(index.remove(&key).await?),
         }
         done.note(key, Change { value: new, begun, done: session.endpoint().now() });
-        if dice.chance(ODDS / 8) && index.geometry().next.is_none() && index.geometry().current.regions < 16 {
+        if rng.chance(ODDS / 8) && index.geometry().next.is_none() && index.geometry().current.regions < 16 {
             index.enlarge().await?;
         }
-        session.endpoint().sleep(Duration::from_nanos(dice.tail(14))).await;
+        session.endpoint().sleep(Duration::from_nanos(rng.tail(14))).await;
     }
     done.writing.set(done.writing.get() - 1);
     session.endpoint().settle().await;
@@ -124,7 +124,7 @@ fn is_met_once<I: Kind>(seed: u64) -> usize {
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let lease = Duration::from_secs(120);
     let options = PoolOptions { chunk_size: Some(16 << 10), lease, ..PoolOptions::unseeded() };
-    let slots = 64 << Dice::new(seed, 1).below(3);
+    let slots = 64 << SimRng::new(seed, 1).below(3);
     let made = sim.block_on(async move {
         let endpoint = harness.connect();
         let pool = Pool::create(fabric, &endpoint, &options).await?;
@@ -144,8 +144,8 @@ fn is_met_once<I: Kind>(seed: u64) -> usize {
     done.writing.set(WRITERS);
     let writers: Vec<_> = (0..WRITERS)
         .map(|i| {
-            let (me, dice) = (sim.client(), Dice::new(seed, 100 + u64::from(i)));
-            sim.spawn(&me, write::<I>(pool.clone(), me.clone(), Rc::clone(&done), dice))
+            let (me, rng) = (sim.client(), SimRng::new(seed, 100 + u64::from(i)));
+            sim.spawn(&me, write::<I>(pool.clone(), me.clone(), Rc::clone(&done), rng))
         })
         .collect();
     let watcher = sim.client();

@@ -4,12 +4,12 @@ use crate::kinds::{Kind, counted, join, key, value, walk};
 use farindex_index::Lifecycle;
 use farindex_index::{Cuckoo, IndexError, Insert, Linear};
 use farindex_pool::{Pool, PoolOptions};
-use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
+use farindex_sim::{Config as SimConfig, CrashOutcome, Sim, Swarm};
 use std::cell::Cell;
 use std::rc::Rc;
 
 const KEYS: u32 = 180;
-const FATES: [Fate; 3] = [Fate::Landed, Fate::Lost, Fate::Prefix];
+const CRASH_OUTCOMES: [CrashOutcome; 3] = [CrashOutcome::Landed, CrashOutcome::Lost, CrashOutcome::Prefix];
 
 /// Puts keys in, from the smallest table on.
 async fn load<I: Kind>(pool: Pool, me: farindex_sim::Client, told: Rc<Cell<u32>>) -> Result<(), IndexError> {
@@ -41,7 +41,7 @@ async fn look<I: Kind>(pool: Pool, me: farindex_sim::Client, told: u32) -> Resul
 }
 
 /// Runs a loader that dies at this verb of its own, if it comes so far.
-fn crashes_at<I: Kind>(verb: u64, fate: Fate) -> bool {
+fn crashes_at<I: Kind>(verb: u64, crash_outcome: CrashOutcome) -> bool {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -58,7 +58,7 @@ fn crashes_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     });
     let pool = made.expect("done").expect("a pool");
     let (loader, survivor) = (sim.client(), sim.client());
-    loader.die_at(verb, fate);
+    loader.crash_at(verb, crash_outcome);
     let told = Rc::new(Cell::new(0));
     let loaded = sim.spawn(&loader, load::<I>(pool.clone(), loader.clone(), Rc::clone(&told)));
     sim.run().assert_done();
@@ -68,14 +68,14 @@ fn crashes_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     let looked = sim.spawn(&survivor, look::<I>(pool, survivor.clone(), told.get()));
     sim.run().assert_done();
     let looked = looked.take().expect("it is alive");
-    looked.unwrap_or_else(|error| panic!("verb {verb}, {fate:?}: {error}"));
+    looked.unwrap_or_else(|error| panic!("verb {verb}, {crash_outcome:?}: {error}"));
     loader.has_crashed()
 }
 
 fn is_met_once_after_a_crash<I: Kind>() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(17);
-    for (i, fate) in FATES.into_iter().enumerate() {
-        let verbs = (1 + i as u64..).step_by(every).take_while(|verb| crashes_at::<I>(*verb, fate));
+    for (i, crash_outcome) in CRASH_OUTCOMES.into_iter().enumerate() {
+        let verbs = (1 + i as u64..).step_by(every).take_while(|verb| crashes_at::<I>(*verb, crash_outcome));
         assert!(verbs.count() as u64 * every as u64 > u64::from(KEYS), "it did not die");
     }
 }

@@ -10,7 +10,7 @@ use farindex_index::cuckoo::{Config, Lookup};
 use farindex_index::slotted::slot::PER_WORD;
 use farindex_index::{Cuckoo, IndexError, Lifecycle, PointIndex};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
-use farindex_sim::{Config as SimConfig, Dice, Preset, Sim};
+use farindex_sim::{Config as SimConfig, Preset, Sim, SimRng};
 use serde::Serialize;
 use std::ops::Range;
 use std::rc::Rc;
@@ -176,8 +176,8 @@ impl Table {
         let mut counts = Vec::new();
         for (number, client, index) in &workers {
             for coroutine in 0..outstanding {
-                let dice = Dice::new(1, (1 << 20 | *number as u64) << 8 | coroutine as u64);
-                let work = work(Rc::clone(index), self.entries, measured.clone(), dice);
+                let rng = SimRng::new(1, (1 << 20 | *number as u64) << 8 | coroutine as u64);
+                let work = work(Rc::clone(index), self.entries, measured.clone(), rng);
                 counts.push(self.sim.spawn(client, work));
             }
         }
@@ -201,12 +201,17 @@ impl Table {
     }
 }
 
-async fn work(index: Rc<Cuckoo>, entries: u64, measured: Range<Duration>, mut dice: Dice) -> Result<Count, IndexError> {
+async fn work(
+    index: Rc<Cuckoo>,
+    entries: u64,
+    measured: Range<Duration>,
+    mut rng: SimRng,
+) -> Result<Count, IndexError> {
     let mut count = Count::default();
     let endpoint = index.session().endpoint();
     loop {
         let began = endpoint.now();
-        let found = index.get(&key(dice.below(entries.max(1)))).await?;
+        let found = index.get(&key(rng.below(entries.max(1)))).await?;
         let now = endpoint.now();
         if measured.contains(&now) {
             count.lookups += 1;

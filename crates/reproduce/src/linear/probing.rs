@@ -9,7 +9,7 @@ use farindex_index::keyhash::KeyHash;
 use farindex_index::linear::clusters::Clusters;
 use farindex_index::slotted::geometry;
 use farindex_readsize::{Network, Probes, best_read, read_beside_cluster};
-use farindex_sim::{Config, Dice, Preset, Sim};
+use farindex_sim::{Config, Preset, Sim, SimRng};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -118,14 +118,14 @@ enum Found {
 }
 
 impl Filled {
-    fn of(slots: usize, load: f64, key: impl Fn(&mut Dice, u64) -> u64, seed: u64) -> Filled {
+    fn of(slots: usize, load: f64, key: impl Fn(&mut SimRng, u64) -> u64, seed: u64) -> Filled {
         let count = (slots as f64 * load) as u64;
-        let mut dice = Dice::new(seed, 1 << 40);
+        let mut rng = SimRng::new(seed, 1 << 40);
         let mut filled = Filled { slots: vec![0; slots], records: Vec::with_capacity(count as usize), load };
         // What lies behind the last record of a key is not full, so the next one need not begin at its home.
         let mut ends = std::collections::HashMap::new();
         for i in 0..count {
-            let key = key(&mut dice, i).max(1);
+            let key = key(&mut rng, i).max(1);
             let mut at = ends.get(&key).copied().unwrap_or_else(|| home(key, slots));
             while filled.slots[at] != 0 {
                 at = (at + 1) % slots;
@@ -152,8 +152,8 @@ impl Filled {
                 sum
             })
             .collect();
-        let draw = |dice: &mut Dice, _| {
-            let at = dice.below(1 << 53) as f64 / (1u64 << 53) as f64 * sum;
+        let draw = |rng: &mut SimRng, _| {
+            let at = rng.below(1 << 53) as f64 / (1u64 << 53) as f64 * sum;
             (seed << 40) + sums.partition_point(|sum| *sum <= at) as u64 + 1
         };
         Filled::of(slots, load, draw, seed)
@@ -306,10 +306,10 @@ impl Prober<'_> {
         Ok(slots.take(count).map_while(|slot| self.storage.says(slot, key)).collect())
     }
 
-    async fn work(self, endpoint: Endpoint, measured: Range<Duration>, mut dice: Dice) -> Result<Count, FabricError> {
+    async fn work(self, endpoint: Endpoint, measured: Range<Duration>, mut rng: SimRng) -> Result<Count, FabricError> {
         let mut count = Count::default();
         loop {
-            let key = self.table.records[dice.below(self.table.records.len() as u64) as usize];
+            let key = self.table.records[rng.below(self.table.records.len() as u64) as usize];
             let began = endpoint.now();
             let (matches, reads) = self.look_up(key).await?;
             debug_assert!(matches > 0, "a record is lost");
@@ -367,11 +367,11 @@ pub(crate) fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
         for coroutine in 0..outstanding {
             let endpoint = client.connect();
             let (table, model) = (Rc::clone(&table), Rc::clone(&model));
-            let dice = Dice::new(seed, (1 << 20 | number as u64) << 8 | coroutine as u64);
+            let rng = SimRng::new(seed, (1 << 20 | number as u64) << 8 | coroutine as u64);
             let measured = measured.clone();
             counts.push(sim.spawn(&client, async move {
                 let prober = Prober { span: endpoint.span(OpKind::Get), table: &table, storage, how, model };
-                prober.work(endpoint, measured, dice).await
+                prober.work(endpoint, measured, rng).await
             }));
         }
     }

@@ -1,7 +1,7 @@
 //! READs of several sizes, one or two at a time: SHARD's Figure 1a, in the simulator's model.
 
 use farindex_fabric::{FabricError, NodeId, OpKind, RemotePtr};
-use farindex_sim::{Config, Dice, Preset, Sim};
+use farindex_sim::{Config, Preset, Sim, SimRng};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -57,13 +57,13 @@ pub(crate) fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, 
     for number in 0..hosts * threads {
         let client = sim.client_on(number % hosts);
         let endpoint = client.connect();
-        let mut dice = Dice::new(seed, 1 << 20 | number as u64);
+        let mut rng = SimRng::new(seed, 1 << 20 | number as u64);
         counts.push(sim.spawn(&client, async move {
             let span = endpoint.span(OpKind::Other);
             let mut done = 0u64;
             loop {
-                let node = NodeId::new(dice.below(nodes as u64) as u16);
-                let mut at = || RemotePtr::new(node, dice.below((NODE_LEN - 4096) / 64) * 64);
+                let node = NodeId::new(rng.below(nodes as u64) as u16);
+                let mut at = || RemotePtr::new(node, rng.below((NODE_LEN - 4096) / 64) * 64);
                 match shape {
                     Shape::One => drop(span.read(at(), bytes).await?),
                     Shape::Batch => {

@@ -7,7 +7,7 @@ use farindex_index::race::{Config, Variant};
 use farindex_index::{IndexError, Lifecycle, PointIndex, Race};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolOptions};
-use farindex_sim::{Config as SimConfig, Dice, ODDS, Sim};
+use farindex_sim::{Config as SimConfig, ODDS, Sim, SimRng};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ impl Scene {
 
     /// Lets all clients work on the smallest table, and looks when they have ended; how many times something was wrong.
     fn count(self, seed: u64, variant: Variant) -> Result<u64, String> {
-        let mut dice = Dice::new(seed, CLIENTS);
-        let swarm = dice.chance(ODDS / 2).then(|| tearing(&mut dice));
+        let mut rng = SimRng::new(seed, CLIENTS);
+        let swarm = rng.chance(ODDS / 2).then(|| tearing(&mut rng));
         let config = SimConfig { node_len: 4 << 20, swarm, ..SimConfig::default() };
         let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
         let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -100,11 +100,11 @@ impl Scene {
     /// What one client does.
     async fn part(self, pool: Pool, me: farindex_sim::Client, client: u64, seed: u64) -> Result<u64, IndexError> {
         let index = open(&pool, &me, None).await?;
-        let mut dice = Dice::new(seed, client);
+        let mut rng = SimRng::new(seed, client);
         match self {
-            Scene::Grow => add(&index, client, 0, &mut dice).await,
-            Scene::GrowAndLook => add(&index, client, 4, &mut dice).await,
-            Scene::Meet => meet(&index, client, &mut dice).await.map(|()| 0),
+            Scene::Grow => add(&index, client, 0, &mut rng).await,
+            Scene::GrowAndLook => add(&index, client, 4, &mut rng).await,
+            Scene::Meet => meet(&index, client, &mut rng).await.map(|()| 0),
         }
     }
 
@@ -118,12 +118,12 @@ impl Scene {
 }
 
 /// Adds keys of its own to the table, and looks for so many of them each time; how many were not found.
-async fn add(index: &Race, client: u64, looks: u64, dice: &mut Dice) -> Result<u64, IndexError> {
+async fn add(index: &Race, client: u64, looks: u64, rng: &mut SimRng) -> Result<u64, IndexError> {
     let mut missing = 0;
     for i in 0..KEYS {
         index.insert(&key(client, i), b"").await?;
         for _ in 0..looks {
-            missing += u64::from(index.get(&key(client, dice.within(0, i))).await?.is_none());
+            missing += u64::from(index.get(&key(client, rng.within(0, i))).await?.is_none());
         }
     }
     Ok(missing)
@@ -138,12 +138,12 @@ async fn count_missing(index: &Race) -> Result<u64, IndexError> {
 }
 
 /// Keys that all clients put in at about the same time, beside some that come and go: two of them see different slots empty.
-async fn meet(index: &Race, client: u64, dice: &mut Dice) -> Result<(), IndexError> {
+async fn meet(index: &Race, client: u64, rng: &mut SimRng) -> Result<(), IndexError> {
     let endpoint = index.session().endpoint();
     for round in 0..ROUNDS {
-        let at = ROUND * (round as u32 + 1) + Duration::from_nanos(dice.within(0, 8000));
+        let at = ROUND * (round as u32 + 1) + Duration::from_nanos(rng.within(0, 8000));
         endpoint.sleep(at.saturating_sub(endpoint.now())).await;
-        let mine = key(client + 1, dice.below(4));
+        let mine = key(client + 1, rng.below(4));
         index.upsert(&mine, b"").await?;
         for _ in 0..2 {
             index.upsert(&key(0, round), b"").await?;

@@ -14,7 +14,7 @@ use farindex_index::shard::slot::{META, Slot, Stamp, freeze};
 use farindex_index::{IndexAudit, IndexError, Lifecycle, PointIndex, PoolIndex, Shard};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Intent, IntentCell, Lock, Pool, PoolOptions, Session, intent};
-use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
+use farindex_sim::{Config as SimConfig, CrashOutcome, Sim, Swarm};
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
@@ -256,7 +256,7 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
             std::mem::forget(take(&theirs, made, old).await?);
             Ok(())
         });
-        dying.kill(Fate::Landed);
+        dying.crash(CrashOutcome::Landed);
         let holds = async move {
             let cell = take(&others, made, new).await?;
             others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 6 }).await;
@@ -341,7 +341,7 @@ fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
             std::mem::forget(take(&session, index.uid(), at).await?);
             Ok(at)
         });
-        dying.kill(Fate::Landed);
+        dying.crash(CrashOutcome::Landed);
         let me = new_holder.clone();
         let left = run(&sim, &new_holder, async move {
             let (client, session) = join(&pool, &me).await?;
@@ -368,7 +368,7 @@ fn a_table_whose_resizer_has_died_grows_all_the_same() {
         std::mem::forget(begin_to_grow(&index, &theirs).await?);
         Ok(())
     });
-    dying.kill(Fate::Landed);
+    dying.crash(CrashOutcome::Landed);
     let waited = run(&sim, &new_holder, async move {
         let index = Shard::open(&mine, "old").await?;
         index.swell(1 << 20);

@@ -11,7 +11,7 @@ use farindex_index::shard::slot::{Slot, freeze};
 use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex, Shard, Value};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Session, intent};
-use farindex_sim::Fate;
+use farindex_sim::CrashOutcome;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -173,7 +173,7 @@ fn a_walk_that_mends_waits_for_the_living_and_counts_the_dead() {
                 Ok(at)
             });
             if dies {
-                holder.kill(Fate::Landed);
+                holder.crash(CrashOutcome::Landed);
             }
             let told = run(&sim, &walker, async move {
                 if dies {
@@ -229,7 +229,7 @@ fn walk_beside_a_loader(kill: Option<Duration>) {
     });
     if let Some(after) = kill {
         sim.run_for(after).assert_done();
-        loader.kill(Fate::Landed);
+        loader.crash(CrashOutcome::Landed);
     }
     run(&sim, &walker, async move {
         loop {

@@ -11,12 +11,12 @@ pub const ODDS: u32 = 1 << 16;
 
 /// A stream of draws.
 #[derive(Debug, Clone)]
-pub struct Dice(Xoshiro256PlusPlus);
+pub struct SimRng(Xoshiro256PlusPlus);
 
-impl Dice {
+impl SimRng {
     /// Stream number `stream` of a seed.
     pub fn new(seed: u64, stream: u64) -> Self {
-        Dice(Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_add(stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+        SimRng(Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_add(stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
     }
     /// 64 bits.
     pub fn word(&mut self) -> u64 {
@@ -60,17 +60,17 @@ mod tests {
 
     #[test]
     fn draws_are_what_they_always_were() {
-        let mut dice = Dice::new(42, 0);
-        assert_eq!([dice.word(), dice.word()], [15021278609987233951, 5881210131331364753]);
+        let mut rng = SimRng::new(42, 0);
+        assert_eq!([rng.word(), rng.word()], [15021278609987233951, 5881210131331364753]);
     }
 
     #[test]
     fn odds_are_kept_and_bounds_too() {
-        let mut dice = Dice::new(1, 1);
-        let hits = (0..40_000).filter(|_| dice.chance(ODDS / 4)).count();
+        let mut rng = SimRng::new(1, 1);
+        let hits = (0..40_000).filter(|_| rng.chance(ODDS / 4)).count();
         assert!((9_500..10_500).contains(&hits), "{hits}");
-        assert!((0..1000).all(|_| dice.within(3, 5).abs_diff(4) <= 1));
-        assert!((0..1000).all(|_| dice.tail(10) < 1 << 10));
-        assert!(!dice.chance(0) && dice.chance(ODDS));
+        assert!((0..1000).all(|_| rng.within(3, 5).abs_diff(4) <= 1));
+        assert!((0..1000).all(|_| rng.tail(10) < 1 << 10));
+        assert!(!rng.chance(0) && rng.chance(ODDS));
     }
 }
