@@ -1,12 +1,12 @@
-//! How fast the simulator is: verbs a second of one core, in both modes.
+//! Measures the simulator's speed: verbs a second of one core, in both modes.
 //!
-//! `cargo run --release -p farindex-sim --example speed [NAME]`, for those whose name begins so.
+//! `cargo run --release -p farindex-sim --example speed [NAME]` runs the measurements whose names begin with NAME.
 
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_sim::{Config, Outcome, Preset, Sim, Swarm};
 use std::time::{Duration, Instant};
 
-/// `clients` clients with `depth` coroutines each; every round is a batch of so many verbs.
+/// Runs `clients` clients with `depth` coroutines each; every round of a coroutine is one batch of `verbs` verbs.
 fn measure(name: &str, config: Config, clients: usize, depth: usize, verbs: u64, rounds: u64) {
     if std::env::args().nth(1).is_some_and(|wanted| !name.starts_with(&wanted)) {
         return;
@@ -56,7 +56,7 @@ fn measure(name: &str, config: Config, clients: usize, depth: usize, verbs: u64,
     println!("{name:<44} {rate:>6.2} M verbs/s, {events:.2} events a verb, finished: {done}");
 }
 
-/// Time that this thread has had a core, which on a busy machine is less than has passed. Linux tells.
+/// Time that this thread has run on a core, which on a busy machine is less than the elapsed time. Linux only.
 fn on_cpu() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)

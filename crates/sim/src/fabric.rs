@@ -1,9 +1,9 @@
-//! The simulated world as a [`Fabric`].
+//! The simulated cluster as a [`Fabric`].
 //!
-//! Invariants: a simulation lives on the thread that made it, and so do its connections; a [`SimFabric`] is only its
-//! number, so library code may keep it wherever a fabric is kept, and from another thread it connects to nothing.
+//! Invariants: a simulation and its connections stay on the thread that made them. A [`SimFabric`] holds only the
+//! simulation's number, so library code may keep it wherever it keeps a fabric; on another thread it fails to connect.
 
-use crate::queue::What;
+use crate::queue::EventKind;
 use crate::world::World;
 use farindex_fabric::transport::{Completions, Post};
 use farindex_fabric::{Capabilities, Chain, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo, Transport};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the simulation, its clients and its fabrics share.
+/// State shared by the simulation, its clients and its fabrics.
 pub(crate) struct Shared {
     pub(crate) number: u64,
     pub(crate) world: Rc<RefCell<World>>,
-    /// One for each connection, so that time can be passed on to it.
+    /// The endpoint of each connection, to be polled when a completion or timer is due.
     pub(crate) endpoints: RefCell<Vec<Endpoint>>,
     pub(crate) tokens: Arc<AtomicU64>,
 }
@@ -46,7 +46,7 @@ impl Shared {
     pub(crate) fn new_identity(&self) -> Identity {
         Identity { token: self.tokens.fetch_add(1, Ordering::Relaxed), pid: 0, started: 0 }
     }
-    /// A connection of the client whose coroutine is running, or else of `owner`.
+    /// Makes a connection of the client whose coroutine is running, or, if none is, of `owner`.
     pub(crate) fn connect(&self, owner: u32, identity: &Identity) -> Endpoint {
         let conn = {
             let mut world = self.world.borrow_mut();
@@ -59,7 +59,7 @@ impl Shared {
     }
 }
 
-/// A simulation's memory nodes, for library code that takes a fabric.
+/// The simulation's memory nodes, for library code that takes a fabric.
 #[derive(Debug, Clone)]
 pub struct SimFabric {
     number: u64,
@@ -113,7 +113,7 @@ impl Fabric for SimFabric {
     }
 }
 
-/// One connection into the simulated world.
+/// One connection to the simulated cluster.
 struct Connection {
     world: Rc<RefCell<World>>,
     conn: u32,
@@ -144,7 +144,7 @@ impl Transport for Connection {
         let mut world = self.world.borrow_mut();
         if !world.closed {
             let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX).max(world.now);
-            world.queue.push(at, What::Wake { conn: self.conn });
+            world.queue.push(at, EventKind::Wake { conn: self.conn });
         }
     }
     fn capabilities(&self) -> Capabilities {

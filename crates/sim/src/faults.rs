@@ -1,173 +1,161 @@
-//! Deaths, freezes, revocations, and memory nodes that vanish.
+//! Crashes, freezes, revocations, and memory nodes that fail.
 //!
-//! Invariants: a client dies between two polls of its coroutines: at a verb boundary, with what it has posted in flight.
-//! It is never polled again and nothing reaches it; what it had in flight lands or not, soon or late, but a verb that
-//! lands has everything before it that G4 puts there (N7). What a revocation stops is stopped for good: when it has
-//! taken effect on a node, nothing of that client does there any more (G6).
+//! Invariants:
+//!
+//! - A client crashes between two polls of its coroutines: at a verb boundary, with the verbs that it has posted in
+//!   flight. Afterwards it is never polled and receives no completion. Its verbs in flight may take effect or not,
+//!   early or late, but a verb that takes effect has before it everything that G4 orders before it (N7).
+//! - After a revocation has taken effect on a node, no verb of that client takes effect there (G6).
 
-use crate::ODDS;
+use crate::client_state::{Crash, CrashOutcome, RunState};
 use crate::flight::Loss;
-use crate::queue::What;
-use crate::report::Happened;
+use crate::queue::EventKind;
+use crate::report::LogEvent;
 use crate::swarm::Swarm;
-use crate::world::{Death, Life, Mode, World};
+use crate::world::{Mode, World};
 use farindex_fabric::{Chain, Verb, VerbKind};
 
-/// What becomes of the verbs that a client had in flight when it died.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CrashOutcome {
-    /// None of them lands any more.
-    Lost,
-    /// All of them land, when they would have.
-    Landed,
-    /// Of the batch it was posting, the verbs up to the one it died at land, and none after; of the others, all.
-    Prefix,
-    /// The seed decides: any of the above, a cut at any moment, and perhaps much later.
-    Drawn,
-}
-
 impl World {
-    /// Does this post make its client die or freeze?
+    /// Draws whether the client crashes or freezes at this post, which has just been scheduled.
     pub(crate) fn draw_crash_or_freeze(&mut self, client: u32, flight: u32, verbs: u64) {
         let state = &mut self.clients[client as usize];
         let before = state.verbs - verbs;
-        let mut death = None;
-        if let Some((left, crash_outcome)) = &mut state.crash_in_batch
-            && changes_much(&self.flights[flight as usize].chain)
+        let mut crash = None;
+        if let Some((left, outcome)) = &mut state.crash_in_batch
+            && changes_under_lock(&self.flights[flight as usize].chain)
         {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                death = Some(Death {
-                    crash_outcome: *crash_outcome,
-                    at: Some((flight, self.crash_rng.below(verbs) as u32)),
-                });
+                crash = Some(Crash { outcome: *outcome, at: Some((flight, self.crash_rng.below(verbs) as u32)) });
             }
         }
-        if let Some((at, crash_outcome)) = state.crash_at
+        if let Some((at, outcome)) = state.crash_at
             && at <= state.verbs
         {
             let last = at.saturating_sub(before + 1) as u32;
-            death = Some(Death { crash_outcome, at: Some((flight, last)) });
-        } else if state.crash_odds > 0 && death.is_none() {
+            crash = Some(Crash { outcome, at: Some((flight, last)) });
+        } else if state.crash_odds > 0 && crash.is_none() {
             for verb in 0..verbs {
                 if self.crash_rng.chance(state.crash_odds) {
-                    death = Some(Death { crash_outcome: CrashOutcome::Drawn, at: Some((flight, verb as u32)) });
+                    crash = Some(Crash { outcome: CrashOutcome::Drawn, at: Some((flight, verb as u32)) });
                     break;
                 }
             }
         }
         let (odds, exponent) = state.freeze_odds;
-        if let Some(death) = death {
-            self.die(client, death);
+        if let Some(crash) = crash {
+            self.crash(client, crash);
         } else if odds > 0 && self.crash_rng.chance(odds) {
             let pause = self.crash_rng.tail(exponent);
             self.freeze(client, self.now.saturating_add(pause));
         }
     }
 
-    /// Decides on a death; it comes at once, or when the client's coroutine next waits.
-    pub(crate) fn die(&mut self, client: u32, death: Death) {
+    /// Crashes a client: at once, or, if its coroutine is being polled, when that coroutine next waits.
+    pub(crate) fn crash(&mut self, client: u32, crash: Crash) {
         if self.has_crashed(client) || client == 0 {
             return;
         }
         if self.current == Some(client) {
-            self.clients[client as usize].dying.get_or_insert(death);
+            self.clients[client as usize].crashing.get_or_insert(crash);
         } else {
-            self.bury(client, death);
+            self.crash_now(client, crash);
         }
     }
 
-    fn bury(&mut self, client: u32, death: Death) {
+    fn crash_now(&mut self, client: u32, crash: Crash) {
         let state = &mut self.clients[client as usize];
-        state.life = Life::Dead;
-        state.dying = None;
+        state.run_state = RunState::Crashed;
+        state.crashing = None;
         state.parked.clear();
         self.open_tasks -= std::mem::take(&mut state.open_tasks);
         self.stats.crashes += 1;
         self.trace.mix(self.now ^ u64::from(client) << 32 ^ 0xdead);
-        self.log.add(self.now, client, Happened::Died);
+        self.log.add(self.now, client, LogEvent::Crashed);
         for flight in 0..self.flights.len() as u32 {
             let state = &self.flights[flight as usize];
             if state.events > 0 && self.client_of(state.conn) == client {
-                self.settle_estate(flight, death);
+                self.apply_outcome(flight, crash);
             }
         }
     }
 
-    /// What becomes of one flight of a client that died.
-    fn settle_estate(&mut self, flight: u32, death: Death) {
+    /// Applies the crash's outcome to one flight of the crashed client.
+    fn apply_outcome(&mut self, flight: u32, crash: Crash) {
         let (linger, exponent) = match &self.mode {
             Mode::Adversary(Swarm { linger, linger_exponent, .. }) => (*linger, *linger_exponent),
             Mode::Model(_) => (0, 0),
         };
         let now = self.now;
         let World { flights, crash_rng, stats, pending, .. } = self;
-        let cut_off = match death.at {
+        let last_sent = match crash.at {
             Some((at, last)) if at == flight => Some(last),
             _ => None,
         };
         let mut lost = false;
         for lane in &mut flights[flight as usize].lanes {
-            let crash_outcome = match death.crash_outcome {
+            let outcome = match crash.outcome {
                 CrashOutcome::Drawn => match crash_rng.below(5) {
                     0 => CrashOutcome::Lost,
                     1 => CrashOutcome::Landed,
                     2 => CrashOutcome::Prefix,
                     _ => CrashOutcome::Drawn,
                 },
-                crash_outcome => crash_outcome,
+                outcome => outcome,
             };
-            match crash_outcome {
+            match outcome {
                 CrashOutcome::Lost => {
-                    lane.loss.get_or_insert(Loss::Death);
+                    lane.loss.get_or_insert(Loss::Crash);
                     lost = true;
                 }
                 CrashOutcome::Landed => {}
-                CrashOutcome::Prefix => lane.keep = cut_off.unwrap_or(u32::MAX),
+                CrashOutcome::Prefix => lane.keep = last_sent.unwrap_or(u32::MAX),
                 CrashOutcome::Drawn => lane.cut = lane.cut.min(crash_rng.within(now, lane.end.max(now))),
             }
             stats.cut +=
                 u64::from(lane.end > now && (lane.loss.is_some() || lane.cut < lane.end || lane.keep != u32::MAX));
-            if death.crash_outcome == CrashOutcome::Drawn
+            if crash.outcome == CrashOutcome::Drawn
                 && lane.end > now
                 && lane.loss.is_none()
                 && lane.cut > now
                 && crash_rng.chance(linger)
             {
-                lane.put_off = crash_rng.tail(exponent);
+                lane.delay = crash_rng.tail(exponent);
                 stats.lingering += 1;
             }
         }
         if lost {
-            let lanes = &flights[flight as usize];
-            pending
-                .retain(|half| half.flight != flight || lanes.lanes[lanes.lane_of(half.verb) as usize].loss.is_none());
+            let state = &flights[flight as usize];
+            pending.retain(|store| {
+                store.flight != flight || state.lanes[state.lane_of(store.verb) as usize].loss.is_none()
+            });
         }
     }
 
-    /// The client's coroutine has been polled: what was decided meanwhile comes true.
-    pub(crate) fn leave(&mut self, client: u32) {
+    /// Ends the poll of a client's coroutine: a crash that was decided on meanwhile takes effect.
+    pub(crate) fn end_poll(&mut self, client: u32) {
         self.current = None;
-        if let Some(death) = self.clients[client as usize].dying {
-            self.bury(client, death);
+        if let Some(crash) = self.clients[client as usize].crashing {
+            self.crash_now(client, crash);
         }
     }
 
-    /// Stops a client until a moment (`u64::MAX`: until it is thawed).
+    /// Stops a client until a moment (`u64::MAX`: until it is resumed).
     pub(crate) fn freeze(&mut self, client: u32, until: u64) {
         if self.has_crashed(client) || client == 0 {
             return;
         }
-        self.clients[client as usize].life = Life::Frozen(until);
+        self.clients[client as usize].run_state = RunState::Frozen(until);
         self.trace.mix(self.now ^ u64::from(client) << 32 ^ 0xc01d);
-        self.log.add(self.now, client, Happened::Frozen);
+        self.log.add(self.now, client, LogEvent::Frozen);
         if until < u64::MAX {
-            self.queue.push(until, What::Resume { client });
+            self.queue.push(until, EventKind::Resume { client });
         }
     }
 
-    pub(crate) fn unfreeze_due(&mut self, client: u32) {
-        if let Life::Frozen(until) = self.clients[client as usize].life
+    /// Resumes a client whose freeze is over.
+    pub(crate) fn resume_if_due(&mut self, client: u32) {
+        if let RunState::Frozen(until) = self.clients[client as usize].run_state
             && until <= self.now
         {
             self.resume(client);
@@ -176,19 +164,19 @@ impl World {
 
     pub(crate) fn resume(&mut self, client: u32) {
         let state = &mut self.clients[client as usize];
-        if matches!(state.life, Life::Frozen(_)) {
-            state.life = Life::Running;
+        if matches!(state.run_state, RunState::Frozen(_)) {
+            state.run_state = RunState::Running;
             self.wakes.append(&mut state.parked);
-            self.log.add(self.now, client, Happened::Resumed);
+            self.log.add(self.now, client, LogEvent::Resumed);
         }
     }
 
-    /// Shuts a client out of a node: what has not landed never will.
+    /// Revokes a client on a node: verbs of it that have not taken effect there never will.
     pub(crate) fn revoke(&mut self, node: usize, token: u64) {
         self.nodes[node].revoked.insert(token);
         let World { flights, conns, stats, pending, .. } = self;
         for state in flights.iter_mut() {
-            // A flight that has completed with an error may still have verbs to land.
+            // A flight that has completed with an error may still have verbs that take effect later.
             if state.events == 0 || conns[state.conn as usize].token != token {
                 continue;
             }
@@ -197,11 +185,12 @@ impl World {
                 stats.revoked += 1;
             }
         }
-        pending.retain(|half| half.node != node || conns[flights[half.flight as usize].conn as usize].token != token);
+        let token_of = |flight: u32| conns[flights[flight as usize].conn as usize].token;
+        pending.retain(|store| store.node != node || token_of(store.flight) != token);
     }
 
-    /// A flight that is posted after its client was shut out gets nowhere on those nodes.
-    pub(crate) fn shut_out(&mut self, flight: u32) {
+    /// Drops the lanes of a new flight to nodes on which its client is revoked.
+    pub(crate) fn drop_if_revoked(&mut self, flight: u32) {
         let state = &mut self.flights[flight as usize];
         let token = self.conns[state.conn as usize].token;
         for lane in &mut state.lanes {
@@ -212,8 +201,9 @@ impl World {
         }
     }
 
-    /// A memory node vanishes. `silent`: its clients get no answer, only their deadlines; `forgets`: its memory is lost.
-    pub(crate) fn vanish(&mut self, node: usize, silent: bool, forgets: bool) {
+    /// Fails a memory node. `silent`: its clients get no answer and depend on their deadlines; `forgets`: its memory is
+    /// zeroed.
+    pub(crate) fn fail_node(&mut self, node: usize, silent: bool, forgets: bool) {
         let Some(state) = self.nodes.get_mut(node) else {
             return;
         };
@@ -221,13 +211,13 @@ impl World {
         state.silent = silent;
         if forgets {
             state.words.fill(0);
-            self.pending.retain(|half| half.node != node);
+            self.pending.retain(|store| store.node != node);
         }
         self.trace.mix(self.now ^ (node as u64) << 32 ^ 0x90e5);
     }
 
-    /// It comes back.
-    pub(crate) fn restore(&mut self, node: usize) {
+    /// Makes a failed memory node available again.
+    pub(crate) fn restore_node(&mut self, node: usize) {
         if let Some(state) = self.nodes.get_mut(node) {
             state.up = true;
             state.silent = false;
@@ -235,14 +225,10 @@ impl World {
     }
 }
 
-/// Does this batch look like one that takes or releases a lock?
-fn changes_much(chain: &Chain) -> bool {
+/// Returns whether this batch looks like one that takes or releases a lock: at least three verbs, with WRITEs and
+/// atomics.
+fn changes_under_lock(chain: &Chain) -> bool {
     let writes = chain.iter().any(|verb| matches!(verb.kind, VerbKind::Write(_)));
     let atomic = |verb: &Verb| matches!(verb.kind, VerbKind::Cas { .. } | VerbKind::Faa { .. });
     chain.len() >= 3 && writes && chain.iter().any(atomic)
-}
-
-/// Odds that make about one verb in `verbs` the client's last.
-pub fn once_in(verbs: u32) -> u32 {
-    (ODDS / verbs.max(1)).max(1)
 }

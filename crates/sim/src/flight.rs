@@ -1,69 +1,69 @@
-//! A posted batch on its way.
+//! A *flight* is a posted batch that has not completed, and its *lanes* are its parts to different nodes.
 //!
-//! Invariants: the world owns a flight's chain from posting to completion; a flight's place is used again only when no
-//! event names it any more; the parts of a flight that go to different nodes (its *lanes*) are ordered by nothing.
+//! Invariants: the world owns a flight's chain from posting to completion; a flight's place is reused only when no
+//! event names it any more; nothing orders the lanes of a flight (N1).
 
 use farindex_fabric::{Chain, Verb};
 
-/// Why the rest of a lane does not take effect.
+/// The reason why the rest of a lane does not take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// Its memory node is gone.
+    /// Its memory node has failed.
     Node,
-    /// Its client was revoked there.
+    /// Its client was revoked on the node.
     Revoked,
-    /// Its client died, and nothing of it lands.
-    Death,
+    /// Its client crashed, with the outcome that nothing takes effect any more.
+    Crash,
 }
 
 /// The verbs of a flight to one node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lane {
     pub(crate) node: usize,
-    /// When its last verb takes effect, unless something comes between.
+    /// The moment at which its last verb takes effect, unless the lane is cut or delayed.
     pub(crate) end: u64,
-    /// What is scheduled after this moment is dropped: its client died (N7).
+    /// What is scheduled after this moment is dropped: its client crashed, or the flight fails (N7).
     pub(crate) cut: u64,
-    /// Verbs with a higher number are dropped: its client died in the middle of posting them.
+    /// Verbs with a higher number are dropped: its client crashed while it was posting them.
     pub(crate) keep: u32,
-    /// What has not taken effect is put off by this much: nobody awaits it, or its client died and its verbs linger.
-    pub(crate) put_off: u64,
+    /// Delay of what has not taken effect yet: no coroutine awaits it, or its client crashed.
+    pub(crate) delay: u64,
     pub(crate) loss: Option<Loss>,
 }
 
-/// How one verb takes effect.
+/// The way in which one verb takes effect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) lane: u32,
-    /// A torn verb takes effect in this many pieces, 1 if it is whole.
+    /// Number of pieces in which the verb takes effect; 1 if it is not torn.
     pub(crate) pieces: u32,
-    /// Which words make up which piece.
+    /// Selects which words belong to which piece.
     pub(crate) salt: u64,
-    /// An atomic that reads and stores at two moments.
+    /// The verb is an atomic that reads and stores at two moments.
     pub(crate) races: bool,
-    /// It races, and will not live to store.
-    pub(crate) halved: bool,
+    /// The verb races, and its store has been dropped.
+    pub(crate) never_stores: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     pub(crate) conn: u32,
-    /// Number under which the endpoint knows it.
+    /// The endpoint's number for the flight.
     pub(crate) id: u64,
     pub(crate) chain: Chain,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) plans: Vec<Plan>,
-    /// Events in the queue that name it.
+    /// Number of events in the queue that name the flight.
     pub(crate) events: u32,
-    /// Model mode: parts that have not been answered, and when the latest answer was received.
+    /// Model mode: number of lanes without an answer, and when the latest answer was received.
     pub(crate) awaited: u32,
     pub(crate) received: u64,
-    /// It completes with an error, whatever lands.
+    /// The flight completes with an error, whatever takes effect.
     pub(crate) fails: bool,
 }
 
 impl Flight {
-    /// Takes a chain in and sorts its verbs into lanes.
+    /// Takes a chain and sorts its verbs into lanes.
     pub(crate) fn open(&mut self, conn: u32, id: u64, chain: Chain) {
         (self.conn, self.id, self.chain) = (conn, id, chain);
         (self.events, self.awaited, self.received, self.fails) = (0, 0, 0, false);
@@ -73,10 +73,10 @@ impl Flight {
             let node = verb.node().index();
             let found = self.lanes.iter().position(|lane| lane.node == node);
             let lane = found.unwrap_or_else(|| {
-                self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, put_off: 0, loss: None });
+                self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, delay: 0, loss: None });
                 self.lanes.len() - 1
             });
-            self.plans.push(Plan { lane: lane as u32, pieces: 1, salt: 0, races: false, halved: false });
+            self.plans.push(Plan { lane: lane as u32, pieces: 1, salt: 0, races: false, never_stores: false });
         }
     }
     pub(crate) fn lane_of(&self, verb: u32) -> u32 {
@@ -85,14 +85,14 @@ impl Flight {
 }
 
 impl Plan {
-    /// Does word `word` of `words` take effect with this piece?
+    /// Returns whether word `word` of `words` takes effect with this piece.
     pub(crate) fn owns(&self, piece: u32, word: usize, words: usize) -> bool {
         if self.pieces <= 1 {
             return true;
         }
         let (word, words, pieces) = (word as u64, words as u64, u64::from(self.pieces));
         let owner = if self.salt & 1 == 0 {
-            // Runs of neighbouring words, as a NIC moves cache lines.
+            // Runs of adjacent words, as a NIC moves cache lines.
             (word + self.salt % words) % words * pieces / words
         } else {
             // Any words at all.
@@ -103,9 +103,14 @@ impl Plan {
     }
 }
 
-/// Words of a READ or WRITE; 1 for an atomic.
+/// Number of words of a READ or WRITE; 1 for an atomic.
 pub(crate) fn words(verb: &Verb) -> usize {
     verb.len() / 8
+}
+
+/// The first word that a verb touches.
+pub(crate) fn first_word(verb: &Verb) -> usize {
+    (verb.ptr.offset() / 8) as usize
 }
 
 #[cfg(test)]
@@ -113,10 +118,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_in_one_piece() {
+    fn plan_assigns_every_word_to_one_piece() {
         for salt in 0..200 {
             for words in 2..20usize {
-                let plan = Plan { lane: 0, pieces: 2 + (salt % 4) as u32, salt, races: false, halved: false };
+                let plan = Plan { lane: 0, pieces: 2 + (salt % 4) as u32, salt, races: false, never_stores: false };
                 for word in 0..words {
                     assert_eq!((0..plan.pieces).filter(|piece| plan.owns(*piece, word, words)).count(), 1);
                 }

@@ -1,31 +1,40 @@
 //! A fabric in virtual time: many clients and memory nodes in one thread, everything drawn from one seed.
 //!
-//! The *adversary* looks for bugs. It delays, reorders and tears whatever the [contract](farindex_fabric::contract) lets
-//! it, and it kills and freezes clients. The *model* predicts the throughput and latency of a cluster that nobody here
-//! owns. The same index code that runs on real fabrics runs here unchanged, through the same executor.
+//! The *adversary* searches for bugs. It delays, reorders and tears verbs wherever the
+//! [contract](farindex_fabric::contract) allows it, and it crashes and freezes clients. The *model* predicts the
+//! throughput and latency of a cluster that is not at hand. Index code that runs on real fabrics runs here unchanged,
+//! through the same executor.
 //!
-//! Invariants: nothing promised (G1-G6) is ever broken, everything not promised (N1-N7) happens for some seed; a run
-//! depends on its seed, its settings and its program alone, so a seed is a repeatable test case, in any build.
+//! Invariants: nothing promised (G1-G6) is ever broken, and everything not promised (N1-N7) happens for some seed. A
+//! run depends on its seed, its settings and its program alone, so a seed is a repeatable test case in any build.
 //!
-//! # The parts
+//! # Modules
 //!
-//! | Module | What it holds |
+//! | Module | Contents |
 //! |---|---|
-//! | [`sim`] | [`Sim`] and its [`Config`]: clients, coroutines, running, looking |
-//! | [`client`] | [`Client`]: a process that connects, dies, freezes |
-//! | [`fabric`] | [`SimFabric`]: the world as library code sees it |
-//! | [`swarm`] | [`Swarm`]: which nastinesses a seed brings |
+//! | [`sim`] | [`Sim`] and its [`Config`]: adding clients, spawning coroutines, running, inspecting |
+//! | [`client`] | [`Client`]: a process that connects, crashes, freezes and resumes |
+//! | [`fabric`] | [`SimFabric`]: the fabric that library code uses |
+//! | [`swarm`] | [`Swarm`]: the adversary's settings, drawn from the seed |
 //! | [`model`] | NICs, links and cores as servers; [`Preset`]: the papers' clusters |
-//! | [`report`] | [`Outcome`], positions, the log, what was really provoked |
+//! | [`report`] | [`Outcome`], the status of clients, the log, counters of what the adversary did |
 //! | [`rng`] | [`SimRng`]: the generator, for workloads drawn from the same seed |
 //!
-//! Inside: `queue` (events to come), `order` (G4 and N3), `adversary` (draws when things happen), `steps` (carries them
-//! out), `faults` (deaths, freezes, revocations, vanishing nodes), `world` (what all of them share).
+//! Each module uses only modules of earlier rows, or ahead of it in its own row:
 //!
-//! # A protocol on trial
+//! | Layer | Modules |
+//! |---|---|
+//! | values | `rng`, `order` (G4 and N3), `queue` (future events), `flight` (a posted batch), `report` |
+//! | schedulers | `swarm`, `adversary` (draws when verbs take effect), `model` (computes when), `client_state` |
+//! | state | `world` (nodes, clients, connections, batches in flight) |
+//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), then `steps` (effects of verbs) |
+//! | engine | `engine` (posts batches, carries out events) |
+//! | interface | `fabric`, then `client`, then `sim` |
 //!
-//! A counter behind a lock. Its careless form writes the counter in one batch and unlocks in another: a WRITE that
-//! nobody awaited lands when it likes (N5), so the next holder of the lock may not see it.
+//! # Example: a protocol under test
+//!
+//! A counter behind a lock. Its faulty variant writes the counter in one batch and unlocks in another. A WRITE that no
+//! coroutine awaits takes effect at any time (N5), so the next holder of the lock may not see it.
 //!
 //! ```
 //! use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr};
@@ -34,31 +43,31 @@
 //! const LOCK: RemotePtr = RemotePtr::new(NodeId::new(0), 64);
 //! const COUNTER: RemotePtr = RemotePtr::new(NodeId::new(0), 128);
 //!
-//! async fn increment(endpoint: &Endpoint, careless: bool) -> Result<(), FabricError> {
+//! async fn increment(endpoint: &Endpoint, faulty: bool) -> Result<(), FabricError> {
 //!     let span = endpoint.span(OpKind::Update);
 //!     while span.cas(LOCK, 0, 1).await? != 0 {}
 //!     let value = span.read(COUNTER, 8).await?.words()[0];
 //!     let mut batch = span.batch();
 //!     batch.write_words(COUNTER, &[value + 1]);
-//!     if careless {
-//!         // Two batches: nothing orders them (N1), and nobody knows when the first lands (N5).
+//!     if faulty {
+//!         // Two batches: nothing orders them (N1), and the first may take effect at any time (N5).
 //!         batch.post_detached();
 //!         return span.cas(LOCK, 1, 0).await.map(drop);
 //!     }
-//!     // One batch: the WRITE comes before the CAS (G4).
+//!     // One batch: the WRITE takes effect before the CAS (G4).
 //!     batch.cas(LOCK, 1, 0);
 //!     batch.post().await.map(drop)
 //! }
 //!
-//! /// Does this seed lose an increment?
-//! fn convicts(seed: u64, careless: bool) -> Result<bool, FabricError> {
+//! /// Runs one seed. Returns whether an increment was lost.
+//! fn loses_an_increment(seed: u64, faulty: bool) -> Result<bool, FabricError> {
 //!     let sim = Sim::new(seed, Config { log: 200, ..Config::default() })?;
 //!     for _ in 0..3 {
 //!         let client = sim.client();
 //!         let endpoint = client.connect();
 //!         sim.spawn(&client, async move {
 //!             for _ in 0..10 {
-//!                 increment(&endpoint, careless).await.expect("no errors were asked for");
+//!                 increment(&endpoint, faulty).await.expect("the settings ask for no errors");
 //!             }
 //!         });
 //!     }
@@ -68,21 +77,22 @@
 //! }
 //!
 //! for seed in 0..50 {
-//!     assert!(!convicts(seed, false)?, "seed {seed}");
+//!     assert!(!loses_an_increment(seed, false)?, "seed {seed}");
 //! }
-//! assert!((0..50).any(|seed| convicts(seed, true).unwrap_or(false)));
+//! assert!((0..50).any(|seed| loses_an_increment(seed, true).unwrap_or(false)));
 //! # Ok::<(), FabricError>(())
 //! ```
 //!
-//! # What the adversary leaves out
+//! # Limits of the adversary
 //!
-//! A `CALL` is answered in one moment (N4 is not exploited). What a revocation finds in flight is dropped, never hurried
-//! along. A WRITE may overtake a `REVOKE` ahead of it in the same batch: await revocations. Between two verbs a client's
-//! own work takes no time, unless it sleeps.
+//! A `CALL` is answered at one moment (N4 is not exploited). A revocation drops what it finds in flight; it never lets
+//! it take effect early. A WRITE may overtake a `REVOKE` ahead of it in the same batch, so await revocations. A
+//! client's own computation between two verbs takes no time, unless the client sleeps.
 //!
 //! # The model
 //!
-//! With [`Config::model`] the same world predicts a cluster instead: [`model`] says how, [`Preset`] carries the figures.
+//! With [`Config::model`] the simulation predicts a cluster instead. [`model`] describes how; [`Preset`] has the
+//! figures.
 //!
 //! ```
 //! use farindex_fabric::{NodeId, OpKind, RemotePtr};
@@ -96,13 +106,15 @@
 //!     span.read(RemotePtr::new(NodeId::new(0), 64), 256).await.map(drop)
 //! });
 //! sim.run().assert_done();
-//! // 1,290 ns for a READ of no bytes, and 256 of them at 0.08 ns on three stretches that overlap but for one.
+//! // 1,290 ns for a READ of no bytes, plus the time that 256 bytes take on the wires.
 //! assert!((1300..1360).contains(&sim.now().as_nanos()), "{:?}", sim.now());
 //! # Ok::<(), farindex_fabric::FabricError>(())
 //! ```
 
 mod adversary;
 pub mod client;
+mod client_state;
+mod engine;
 pub mod fabric;
 mod faults;
 mod flight;
@@ -117,11 +129,11 @@ pub mod swarm;
 mod world;
 
 pub use client::Client;
+pub use client_state::CrashOutcome;
 pub use fabric::SimFabric;
-pub use faults::{CrashOutcome, once_in};
 pub use model::Preset;
-pub use report::{Entry, Happened, Outcome, Position, Report, Stats};
-pub use rng::{ODDS, SimRng};
-pub use sim::{Config, Sim, Spawned, Switches};
+pub use report::{ClientStatus, Entry, LogEvent, Outcome, Report, Stats};
+pub use rng::{ODDS, SimRng, once_in};
+pub use sim::{Config, NodeControl, Sim, Spawned};
 pub use swarm::Swarm;
 pub use world::Handler;

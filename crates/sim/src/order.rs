@@ -1,16 +1,16 @@
-//! G4 and N3: which verbs of a batch to one node wait for which.
+//! G4 and N3: which verbs of a batch to one node wait for which earlier ones.
 //!
 //! | a later ... waits for an earlier | WRITE | READ, CAS, FAA, control |
 //! |---|---|---|
 //! | WRITE | yes | only behind a fence |
 //! | READ, CAS, FAA, control | yes | yes |
 //!
-//! Invariants: what a verb waits for has taken effect in full before the verb begins; cutting a schedule that respects
-//! this table at any moment leaves a set of verbs that is closed under it, which is all that N7 asks for.
+//! Invariants: what a verb waits for has taken effect in full before the verb begins. A schedule that respects this
+//! table and is cut at any moment leaves a set of verbs that is closed under the table, as N7 requires.
 
 use farindex_fabric::{Verb, VerbKind};
 
-/// What the table distinguishes.
+/// The classes of verbs that the table distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// WRITEs.
@@ -28,7 +28,7 @@ impl Class {
     }
 }
 
-/// How far the schedule of one batch to one node has got.
+/// The schedule of one batch to one node, up to the verb that is scheduled next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     writes_done: u64,
@@ -36,19 +36,19 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Nothing begins before `start`.
+    /// Creates an empty schedule in which nothing begins before `start`.
     pub(crate) fn new(start: u64) -> Self {
         Order { writes_done: start, fetches_done: start }
     }
-    /// The first moment at which the next verb of this class may begin. `overtakes`: a WRITE uses N3, if no fence
-    /// forbids it.
+    /// Returns the first moment at which the next verb of this class may begin. `overtakes`: a WRITE uses N3 unless a
+    /// fence forbids it.
     pub(crate) fn earliest(&self, class: Class, fence: bool, overtakes: bool) -> u64 {
         match class {
             Class::Write if overtakes && !fence => self.writes_done,
             _ => self.writes_done.max(self.fetches_done),
         }
     }
-    /// A verb of this class has taken effect in full at `end`.
+    /// Adds a verb of this class that has taken effect in full at `end`.
     pub(crate) fn ends(&mut self, class: Class, end: u64) {
         let done = match class {
             Class::Write => &mut self.writes_done,
@@ -56,7 +56,7 @@ impl Order {
         };
         *done = end.max(*done);
     }
-    /// When all of it has taken effect.
+    /// Returns the moment at which all verbs have taken effect.
     pub(crate) fn end(&self) -> u64 {
         self.writes_done.max(self.fetches_done)
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_overtakes_fetches_alone_and_no_fence() {
+    fn order_lets_a_write_overtake_fetches_but_no_write_and_no_fence() {
         let mut order = Order::new(10);
         order.ends(Class::Write, 20);
         order.ends(Class::Fetch, 50);

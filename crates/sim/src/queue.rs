@@ -1,19 +1,19 @@
-//! What is going to happen, in order of virtual time.
+//! Future events in order of virtual time.
 //!
-//! Invariants: events of one moment happen in the order in which they were scheduled, so a run depends on nothing but
-//! its seed and its clients.
+//! Invariant: events of one moment are carried out in the order in which they were scheduled, so that a run depends on
+//! its seed and its clients alone.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// One future event. Small and `Copy`: a run holds as many as there are verbs in flight.
+/// What a future event does. Small and `Copy`: a run holds as many events as there are verbs in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     /// All verbs of a flight to one node take effect.
     Lane { flight: u32, lane: u32 },
     /// One verb takes effect, or a racing atomic reads its word.
     Verb { flight: u32, verb: u32 },
-    /// One piece of a torn READ or WRITE.
+    /// One piece of a torn READ or WRITE takes effect.
     Piece { flight: u32, verb: u32, piece: u32 },
     /// A racing atomic stores its word.
     Store { flight: u32, verb: u32 },
@@ -21,41 +21,41 @@ pub(crate) enum What {
     Complete { flight: u32 },
     /// Model mode: a flight's verbs to one node arrive at its NIC.
     Arrive { flight: u32, lane: u32 },
-    /// An endpoint asked to be looked at.
+    /// An endpoint asked to be polled at this moment.
     Wake { conn: u32 },
     /// A frozen client runs again.
     Resume { client: u32 },
 }
 
-impl What {
-    /// The flight that it belongs to.
+impl EventKind {
+    /// The flight that the event belongs to.
     pub(crate) fn flight(self) -> Option<u32> {
         match self {
-            What::Lane { flight, .. }
-            | What::Verb { flight, .. }
-            | What::Piece { flight, .. }
-            | What::Store { flight, .. }
-            | What::Complete { flight }
-            | What::Arrive { flight, .. } => Some(flight),
-            What::Wake { .. } | What::Resume { .. } => None,
+            EventKind::Lane { flight, .. }
+            | EventKind::Verb { flight, .. }
+            | EventKind::Piece { flight, .. }
+            | EventKind::Store { flight, .. }
+            | EventKind::Complete { flight }
+            | EventKind::Arrive { flight, .. } => Some(flight),
+            EventKind::Wake { .. } | EventKind::Resume { .. } => None,
         }
     }
 }
 
-/// An event with its moment. The heap moves these about, so they are half a cache line.
+/// An event and its moment. The heap moves events, so they are half a cache line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) at: u64,
-    /// Its number, and in the lowest bit whether it has been put off.
+    /// The event's number, and in the lowest bit whether it has been delayed.
     seq: u64,
-    pub(crate) what: What,
+    pub(crate) kind: EventKind,
 }
 
 const _: () = assert!(size_of::<Event>() == 32);
 
 impl Event {
-    /// Has it been put off once already, by its client's death?
-    pub(crate) fn put_off(&self) -> bool {
+    /// Returns whether the event has been delayed already. An event is delayed at most once.
+    pub(crate) fn is_delayed(&self) -> bool {
         self.seq & 1 == 1
     }
 }
@@ -77,7 +77,7 @@ impl Ord for Event {
     }
 }
 
-/// The events to come.
+/// The future events.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     heap: BinaryHeap<Reverse<Event>>,
@@ -85,15 +85,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn push(&mut self, at: u64, what: What) {
-        self.insert(at, what, false);
+    pub(crate) fn push(&mut self, at: u64, kind: EventKind) {
+        self.insert(at, kind, false);
     }
-    pub(crate) fn put_off(&mut self, at: u64, what: What) {
-        self.insert(at, what, true);
+    pub(crate) fn push_delayed(&mut self, at: u64, kind: EventKind) {
+        self.insert(at, kind, true);
     }
-    fn insert(&mut self, at: u64, what: What, put_off: bool) {
+    fn insert(&mut self, at: u64, kind: EventKind, delayed: bool) {
         self.next += 1;
-        self.heap.push(Reverse(Event { at, seq: self.next << 1 | u64::from(put_off), what }));
+        self.heap.push(Reverse(Event { at, seq: self.next << 1 | u64::from(delayed), kind }));
     }
     pub(crate) fn pop(&mut self) -> Option<Event> {
         self.heap.pop().map(|Reverse(event)| event)

@@ -1,4 +1,4 @@
-//! What a run says about itself: its outcome, where everybody stood, what happened last, and a hash of it all.
+//! What a run reports: its outcome, the status of each client, the last log entries, counters, and a hash of all steps.
 
 use farindex_fabric::{RemotePtr, Verb, VerbKind};
 use std::collections::VecDeque;
@@ -9,30 +9,30 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 #[must_use = "a deadlock or livelock is a finding"]
 pub enum Outcome {
-    /// Every coroutine of every living client has finished.
+    /// Every coroutine of every client that has not crashed has finished.
     Done,
-    /// Coroutines wait, and nothing will ever happen again.
+    /// Coroutines wait, and no event is left.
     Deadlock(Report),
-    /// The budget of steps is spent: somebody retries for ever.
+    /// The limit of steps is reached: some client retries endlessly.
     Livelock(Report),
-    /// The virtual time that was allowed is over.
+    /// The limit of virtual time is reached.
     Timeout(Report),
 }
 
 impl Outcome {
-    /// Did everybody finish?
+    /// Returns whether every coroutine finished.
     pub fn is_done(&self) -> bool {
         matches!(self, Outcome::Done)
     }
-    /// Fails the test, with everybody's position, unless everybody finished.
+    /// Fails the test with a report unless every coroutine finished.
     ///
     /// # Panics
-    /// If they did not.
+    /// If a coroutine did not finish.
     #[track_caller]
     pub fn assert_done(&self) {
         assert!(self.is_done(), "{self}");
     }
-    /// One word for it.
+    /// The outcome's name.
     pub fn name(&self) -> &'static str {
         match self {
             Outcome::Done => "done",
@@ -54,16 +54,16 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Where everybody stood when a run got stuck.
+/// The state of a run that did not finish.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The seed that repeats it.
+    /// The seed that repeats the run.
     pub seed: u64,
     /// Virtual time.
     pub at: Duration,
-    /// Every client.
-    pub positions: Vec<Position>,
-    /// The last things that happened, if a log was asked for.
+    /// The status of every client.
+    pub clients: Vec<ClientStatus>,
+    /// The last log entries, as many as [`Config::log`](crate::Config::log) asked for.
     pub log: Vec<Entry>,
 }
 
@@ -71,16 +71,16 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "of seed {} at {:?}", self.seed, self.at)?;
         self.log.iter().try_for_each(|entry| writeln!(f, "  {entry}"))?;
-        self.positions.iter().try_for_each(|position| writeln!(f, "  {position}"))
+        self.clients.iter().try_for_each(|client| writeln!(f, "  {client}"))
     }
 }
 
-/// Where one client stands.
+/// The status of one client.
 #[derive(Debug, Clone)]
-pub struct Position {
-    /// Its number.
+pub struct ClientStatus {
+    /// The client's number.
     pub client: u32,
-    /// Alive, frozen or dead.
+    /// "running", "frozen" or "crashed".
     pub state: &'static str,
     /// Coroutines that have not finished.
     pub open_tasks: u64,
@@ -90,15 +90,15 @@ pub struct Position {
     pub batches: u64,
     /// Verbs posted so far.
     pub verbs: u64,
-    /// The verb it posted last, and where to.
+    /// The verb posted last, and its target.
     pub last: Option<(&'static str, RemotePtr)>,
-    /// How long ago that was.
+    /// Time since that verb was posted.
     pub since: Duration,
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for ClientStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Position { client, state, open_tasks, in_flight, batches, verbs, last, since } = self;
+        let ClientStatus { client, state, open_tasks, in_flight, batches, verbs, last, since } = self;
         write!(f, "client {client}: {state}, {open_tasks} coroutines, {in_flight} of {batches} batches in flight, ")?;
         match last {
             Some((verb, ptr)) => write!(f, "last of {verbs} verbs {verb} {ptr} {since:?} ago"),
@@ -107,21 +107,21 @@ impl fmt::Display for Position {
     }
 }
 
-/// One line of the log.
+/// One entry of the log.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// Virtual time.
     pub at: Duration,
-    /// Whose verb or state it is.
+    /// The client that the event concerns.
     pub client: u32,
     /// What happened.
-    pub what: Happened,
+    pub what: LogEvent,
 }
 
-/// What can happen.
+/// An event in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Happened {
+pub enum LogEvent {
     /// A batch was posted, with its first verb.
     Posted(&'static str, RemotePtr, usize),
     /// A READ, or a piece of one, was carried out: number of words, first word.
@@ -136,17 +136,17 @@ pub enum Happened {
     Stored(RemotePtr, u64),
     /// A memory node answered a call.
     Called(RemotePtr),
-    /// A client was shut out of a node.
+    /// A client was revoked on a node.
     Revoked(RemotePtr, u64),
-    /// A batch completed: did it succeed?
+    /// A batch completed: true if it succeeded.
     Completed(bool),
-    /// What remained of a batch was dropped.
+    /// The rest of a batch was dropped.
     Dropped,
-    /// The client died.
-    Died,
+    /// The client crashed.
+    Crashed,
     /// The client stopped running.
     Frozen,
-    /// And runs again.
+    /// The client runs again.
     Resumed,
 }
 
@@ -154,27 +154,27 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>14.3} us client {} ", self.at.as_nanos() as f64 / 1000.0, self.client)?;
         match self.what {
-            Happened::Posted(verb, ptr, len) => write!(f, "posts {len} verbs from {verb} {ptr}"),
-            Happened::Read(ptr, words, first) => write!(f, "READ {ptr} {words} words, first {first:#x}"),
-            Happened::Write(ptr, words, first) => write!(f, "WRITE {ptr} {words} words, first {first:#x}"),
-            Happened::Cas(ptr, expect, new, old) => {
+            LogEvent::Posted(verb, ptr, len) => write!(f, "posts {len} verbs from {verb} {ptr}"),
+            LogEvent::Read(ptr, words, first) => write!(f, "READ {ptr} {words} words, first {first:#x}"),
+            LogEvent::Write(ptr, words, first) => write!(f, "WRITE {ptr} {words} words, first {first:#x}"),
+            LogEvent::Cas(ptr, expect, new, old) => {
                 let verdict = if expect == old { "stored" } else { "failed" };
                 write!(f, "CAS {ptr} {expect:#x} -> {new:#x}, found {old:#x}: {verdict}")
             }
-            Happened::Faa(ptr, add, old) => write!(f, "FAA {ptr} + {add:#x}, found {old:#x}"),
-            Happened::Stored(ptr, value) => write!(f, "atomic stores {value:#x} at {ptr}"),
-            Happened::Called(ptr) => write!(f, "CALL {}", ptr.node()),
-            Happened::Revoked(ptr, token) => write!(f, "REVOKE {token} on {}", ptr.node()),
-            Happened::Completed(ok) => write!(f, "completion, {}", if ok { "ok" } else { "error" }),
-            Happened::Dropped => f.write_str("the rest of a batch is dropped"),
-            Happened::Died => f.write_str("dies"),
-            Happened::Frozen => f.write_str("freezes"),
-            Happened::Resumed => f.write_str("runs again"),
+            LogEvent::Faa(ptr, add, old) => write!(f, "FAA {ptr} + {add:#x}, found {old:#x}"),
+            LogEvent::Stored(ptr, value) => write!(f, "atomic stores {value:#x} at {ptr}"),
+            LogEvent::Called(ptr) => write!(f, "CALL {}", ptr.node()),
+            LogEvent::Revoked(ptr, token) => write!(f, "REVOKE {token} on {}", ptr.node()),
+            LogEvent::Completed(ok) => write!(f, "completion, {}", if ok { "ok" } else { "error" }),
+            LogEvent::Dropped => f.write_str("the rest of a batch is dropped"),
+            LogEvent::Crashed => f.write_str("crashes"),
+            LogEvent::Frozen => f.write_str("freezes"),
+            LogEvent::Resumed => f.write_str("resumes"),
         }
     }
 }
 
-/// The last entries of a run.
+/// The last log entries of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) kept: usize,
@@ -182,7 +182,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn add(&mut self, now: u64, client: u32, what: Happened) {
+    pub(crate) fn add(&mut self, now: u64, client: u32, what: LogEvent) {
         if self.kept == 0 {
             return;
         }
@@ -196,7 +196,7 @@ impl Log {
     }
 }
 
-/// What the adversary really did. A test that means to provoke something looks here whether it came about.
+/// Counters of what the adversary did. A test that provokes a situation checks here whether it occurred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -208,27 +208,27 @@ pub struct Stats {
     pub verbs: u64,
     /// Parts of batches that were late (N1, N5).
     pub late: u64,
-    /// Parts of batches that nobody awaited and that were put off beyond any deadline (N5).
+    /// Parts of batches that no coroutine awaited and that were delayed, perhaps beyond every deadline (N5).
     pub forgotten: u64,
     /// READs and WRITEs that took effect in pieces (N2).
     pub torn: u64,
     /// WRITEs that took effect before a READ or atomic ahead of them (N3).
     pub overtakes: u64,
-    /// Plain WRITEs that an atomic overwrote without having seen them (N6).
+    /// Plain WRITEs that an atomic overwrote without having read them (N6).
     pub lost_writes: u64,
-    /// Clients that died.
+    /// Clients that crashed.
     pub crashes: u64,
-    /// Parts of batches of which a death left something out (N7).
+    /// Parts of batches that a crash left incomplete (N7).
     pub cut: u64,
-    /// Parts of batches that landed late after their client's death (N7).
+    /// Parts of batches that took effect late, after their client's crash (N7).
     pub lingering: u64,
     /// Parts of batches that a revocation stopped (G6).
     pub revoked: u64,
-    /// Batches that failed although everything was in order (N7).
+    /// Batches that failed although nothing was wrong (N7).
     pub errors: u64,
 }
 
-/// A hash over everything that happened.
+/// A hash over all steps of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trace(u64);
 
@@ -245,6 +245,7 @@ impl Trace {
     }
 }
 
+/// The verb's name in logs and reports.
 pub(crate) fn verb_name(verb: &Verb) -> &'static str {
     match verb.kind {
         VerbKind::Read(_) => "READ",

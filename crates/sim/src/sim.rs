@@ -1,12 +1,13 @@
-//! The simulation: runs coroutines and the world in turns.
+//! The simulation: polls coroutines and carries out events in turns.
 //!
-//! Invariants: time moves only when no coroutine can run; an endpoint is asked for progress exactly when something of
-//! its own has happened; a run ends when everybody alive has finished, or says why it cannot.
+//! Invariants: time advances only when no coroutine can run. An endpoint is polled only when an event of its own has
+//! occurred. A run ends when every client that has not crashed has finished, or reports why it cannot.
 
-use crate::client::{Client, Guarded};
+use crate::client::{Client, ClientTask};
 use crate::fabric::{Shared, SimFabric};
 use crate::model::{Cluster, Preset};
-use crate::report::{Outcome, Position, Report, Stats};
+use crate::queue::EventKind;
+use crate::report::{ClientStatus, Outcome, Report, Stats};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
 use crate::world::{Handler, Mode, World};
@@ -17,35 +18,35 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rounds of polling after which time moves on although coroutines keep waking themselves.
+/// Rounds of polling after which time advances although coroutines keep waking themselves.
 const ROUNDS_WITHOUT_TIME: u32 = 256;
 
-/// Events that concern no client, and that are carried out before anybody looks at the limits of the run.
+/// Events without effect on a client that are carried out between two checks of the run's limits.
 const EVENTS_AT_ONCE: u32 = 1024;
 
-/// What is simulated.
+/// Settings of a simulation.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub nodes: usize,
-    /// Bytes of each.
+    /// Bytes of each memory node.
     pub node_len: u64,
     /// The adversary's settings; `None` draws them from the seed.
     pub swarm: Option<Swarm>,
-    /// Odds that a batch fails although everything is in order (N7), whatever the swarm: clients that take any error for
-    /// the end of the world cannot live with this, so it is never drawn.
+    /// Odds that a batch fails although nothing is wrong (N7), in addition to the swarm. It is never drawn from the
+    /// seed, because it fails clients that treat every error as fatal.
     pub errors: u32,
-    /// A cluster's figures: model mode instead of the adversary.
+    /// Figures of a cluster: selects model mode instead of the adversary.
     pub model: Option<Preset>,
-    /// Steps (events, and rounds of polling) that one run may take before it counts as a livelock.
+    /// Limit of steps (events and rounds of polling) of one run; a run that reaches it counts as a livelock.
     pub max_steps: u64,
-    /// Virtual time that one run may take.
+    /// Limit of virtual time of one run.
     pub max_time: Duration,
-    /// The fabric has a masked compare-and-swap.
+    /// The fabric supports masked compare-and-swap.
     pub masked_cas: bool,
-    /// The fabric can tell whether a client is dead; else only leases can.
+    /// The fabric reports whether a client has crashed; otherwise only leases detect it.
     pub reports_crashes: bool,
-    /// Entries of the log that are kept for reports.
+    /// Number of log entries that are kept for reports.
     pub log: usize,
 }
 
@@ -77,18 +78,18 @@ pub struct Sim {
     idle: Cell<bool>,
 }
 
-/// What a spawned coroutine returns.
+/// The result of a spawned coroutine.
 pub struct Spawned<T>(Rc<RefCell<Option<T>>>);
 
 impl<T> Spawned<T> {
-    /// Its result, once it has finished; `None` before, after a first call, and if its client died.
+    /// Takes the result. `None` if the coroutine has not finished, if its client crashed, and after the first call.
     pub fn take(&self) -> Option<T> {
         self.0.borrow_mut().take()
     }
 }
 
 impl Sim {
-    /// A world of this seed.
+    /// Creates a simulation of this seed.
     pub fn new(seed: u64, config: Config) -> Result<Sim, FabricError> {
         let max = farindex_fabric::ptr::MAX_NODES;
         if config.nodes == 0 || config.nodes > max {
@@ -127,37 +128,38 @@ impl Sim {
         })
     }
 
-    /// The fabric, for code that sets things up. Connections made while a client's coroutine runs are that client's;
-    /// others are the harness's, which never dies, until a client uses them.
+    /// The fabric, for code that prepares a run. A connection that is made while a client's coroutine runs belongs to
+    /// that client. Other connections belong to the harness, which never crashes, until a client uses them.
     pub fn fabric(&self) -> Arc<SimFabric> {
         Arc::new(SimFabric::new(&self.shared, 0))
     }
-    /// Lets memory nodes answer calls. Set it before taking fabrics: they state what the nodes can do.
+    /// Sets the handler with which memory nodes answer calls. Call this before [`fabric`](Self::fabric): a fabric
+    /// copies the capabilities.
     pub fn set_handler(&self, handler: Box<Handler>) {
         let mut world = self.shared.world.borrow_mut();
         world.handler = Some(handler);
         world.capabilities.call = true;
         world.capabilities.cpu_atomic = true;
     }
-    /// A new client. In model mode it has a compute node of its own.
+    /// Adds a client. In model mode it has a compute node of its own.
     pub fn client(&self) -> Client {
         let host = self.shared.world.borrow().clients.len() - 1;
         self.client_on(host)
     }
-    /// A new client on a compute node, whose NIC it shares with the others there (model mode).
+    /// Adds a client on a compute node, whose NIC it shares with the other clients there (model mode).
     pub fn client_on(&self, compute_node: usize) -> Client {
         let id = self.shared.world.borrow_mut().add_client(compute_node);
         Client::new(Rc::clone(&self.shared), id)
     }
-    /// The harness: a client that no adversary touches, for setting up and for looking at the end.
+    /// The harness: a client that never crashes, freezes or fails, for preparing a run and inspecting its result.
     pub fn harness(&self) -> Client {
         self.harness.clone()
     }
 
-    /// Starts a coroutine of a client. It first runs inside [`run`](Self::run) or [`block_on`](Self::block_on).
+    /// Starts a coroutine of a client. It is first polled inside [`run`](Self::run) or [`block_on`](Self::block_on).
     pub fn spawn<T: 'static>(&self, client: &Client, future: impl Future<Output = T> + 'static) -> Spawned<T> {
         let result = Rc::new(RefCell::new(None));
-        let guarded = Guarded {
+        let task = ClientTask {
             world: Rc::clone(&self.shared.world),
             client: client.id(),
             future: Box::pin(future),
@@ -168,33 +170,33 @@ impl Sim {
             world.clients[client.id() as usize].open_tasks += 1;
             world.open_tasks += 1;
             drop(world);
-            self.tasks.borrow_mut().push(self.executor.spawn(guarded));
+            self.tasks.borrow_mut().push(self.executor.spawn(task));
         }
         Spawned(result)
     }
 
-    /// Runs until every coroutine of every living client has finished.
+    /// Runs until every coroutine of every client that has not crashed has finished.
     pub fn run(&self) -> Outcome {
         self.drive(&|world| world.open_tasks == 0)
     }
-    /// Runs for a span of virtual time, whoever has finished.
+    /// Runs for a span of virtual time, even if every coroutine has finished.
     pub fn run_for(&self, span: Duration) -> Outcome {
         let end = self.world().now.saturating_add(nanos(span));
-        self.world().queue.push(end, crate::queue::What::Resume { client: 0 });
+        self.world().queue.push(end, EventKind::Resume { client: 0 });
         self.drive(&|world| world.now >= end)
     }
-    /// Runs until this coroutine of the harness has finished; those of others go on meanwhile.
+    /// Runs until this coroutine of the harness has finished. Other coroutines run meanwhile.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, Outcome> {
         let spawned = self.spawn(&self.harness.clone(), future);
         let outcome = self.drive(&|_| spawned.0.borrow().is_some());
         self.tasks.borrow_mut().retain(|task| !task.is_finished());
         spawned.take().ok_or(outcome)
     }
-    /// Lets everything that is in flight land, with no coroutine running: late WRITEs and what the dead left behind.
+    /// Carries out everything that is in flight without polling a coroutine: late WRITEs, and verbs of crashed clients.
     pub fn settle(&self) {
         while self.world().step() {}
         let mut ready = std::mem::take(&mut self.world().ready);
-        self.hand_over(&mut ready);
+        self.notify(&mut ready);
     }
 
     fn drive(&self, done: &dyn Fn(&World) -> bool) -> Outcome {
@@ -232,8 +234,8 @@ impl Sim {
         }
     }
 
-    /// Lets the endpoints of these connections look at what has come for them.
-    fn hand_over(&self, ready: &mut Vec<u32>) {
+    /// Polls the endpoints of these connections.
+    fn notify(&self, ready: &mut Vec<u32>) {
         for conn in ready.drain(..) {
             let endpoint = self.shared.endpoints.borrow().get(conn as usize).cloned();
             if let Some(endpoint) = endpoint {
@@ -251,7 +253,7 @@ impl Sim {
         Report {
             seed: world.seed,
             at: Duration::from_nanos(world.now),
-            positions: world.positions(),
+            clients: world.statuses(),
             log: world.log.to_vec(),
         }
     }
@@ -264,11 +266,11 @@ impl Sim {
     pub fn seed(&self) -> u64 {
         self.world().seed
     }
-    /// A hash of everything that has happened: the same in two runs if and only if they were the same.
+    /// A hash of all steps so far. Two runs with the same steps have the same hash.
     pub fn trace(&self) -> u64 {
         self.world().trace.value()
     }
-    /// What the adversary has done.
+    /// Counters of what the adversary has done.
     pub fn stats(&self) -> Stats {
         self.world().stats
     }
@@ -276,20 +278,20 @@ impl Sim {
     pub fn swarm(&self) -> Option<&Swarm> {
         self.drawn.as_ref()
     }
-    /// Where every client stands.
-    pub fn positions(&self) -> Vec<Position> {
-        self.world().positions()
+    /// The status of every client except the harness.
+    pub fn statuses(&self) -> Vec<ClientStatus> {
+        self.world().statuses()
     }
-    /// The last things that happened, as many as [`Config::log`] asked for, one a line.
+    /// The last log entries, one a line, as many as [`Config::log`] asked for.
     pub fn log(&self) -> String {
         self.world().log.to_vec().iter().map(|entry| format!("{entry}\n")).collect()
     }
-    /// A word of far memory as it is now, at no cost.
+    /// Reads a word of far memory without a verb; `None` if the address is out of bounds.
     pub fn peek(&self, ptr: RemotePtr) -> Option<u64> {
         let world = self.world();
         world.nodes.get(ptr.node().index())?.words.get((ptr.offset() / 8) as usize).copied()
     }
-    /// Sets a word of far memory.
+    /// Sets a word of far memory without a verb. An address out of bounds is ignored.
     pub fn poke(&self, ptr: RemotePtr, value: u64) {
         let mut world = self.world();
         let node = world.nodes.get_mut(ptr.node().index());
@@ -297,27 +299,27 @@ impl Sim {
             *word = value;
         }
     }
-    /// A hand on the world's switches that coroutines can hold.
-    pub fn switches(&self) -> Switches {
-        Switches { world: Rc::clone(&self.shared.world) }
+    /// A handle that coroutines can hold to fail and restore memory nodes.
+    pub fn node_control(&self) -> NodeControl {
+        NodeControl { world: Rc::clone(&self.shared.world) }
     }
 }
 
-/// Makes memory nodes vanish and come back. Held by coroutines of the harness, which sleep in between.
+/// Fails and restores memory nodes. Held by coroutines of the harness, which sleep in between.
 #[derive(Clone)]
-pub struct Switches {
+pub struct NodeControl {
     world: Rc<RefCell<World>>,
 }
 
-impl Switches {
-    /// The node is gone: what arrives there is lost. `silent`: nobody is told, so deadlines must do; else batches fail
-    /// with [`FabricError::Unreachable`]. `forgets`: it comes back with zeroed memory.
-    pub fn vanish(&self, node: NodeId, silent: bool, forgets: bool) {
-        self.world.borrow_mut().vanish(node.index(), silent, forgets);
+impl NodeControl {
+    /// Fails a node: what arrives there is lost. `silent`: its clients get no answer, so only their deadlines end the
+    /// wait; otherwise batches fail with [`FabricError::Unreachable`]. `forgets`: its memory is zeroed.
+    pub fn fail(&self, node: NodeId, silent: bool, forgets: bool) {
+        self.world.borrow_mut().fail_node(node.index(), silent, forgets);
     }
-    /// It is back.
+    /// Makes a failed node available again.
     pub fn restore(&self, node: NodeId) {
-        self.world.borrow_mut().restore(node.index());
+        self.world.borrow_mut().restore_node(node.index());
     }
     /// Virtual time.
     pub fn now(&self) -> Duration {
@@ -326,7 +328,7 @@ impl Switches {
 }
 
 impl Driver for Sim {
-    /// Carries out events until one concerns a client, and passes it on.
+    /// Carries out events until one concerns a client, and notifies that client.
     fn progress(&self) -> bool {
         let (stepped, mut ready, wakes) = {
             let mut world = self.world();
@@ -345,7 +347,7 @@ impl Driver for Sim {
         for waker in wakes {
             waker.wake();
         }
-        self.hand_over(&mut ready);
+        self.notify(&mut ready);
         let mut world = self.world();
         if world.ready.is_empty() {
             // Keep the allocation.
@@ -362,14 +364,14 @@ impl Drop for Sim {
             if let Ok(world) = world {
                 eprintln!("simulation of seed {} at {:?}:", world.seed, Duration::from_nanos(world.now));
                 world.log.to_vec().iter().for_each(|entry| eprintln!("  {entry}"));
-                world.positions().iter().for_each(|position| eprintln!("  {position}"));
+                world.statuses().iter().for_each(|client| eprintln!("  {client}"));
             }
         }
         if let Ok(mut world) = self.shared.world.try_borrow_mut() {
             world.closed = true;
             world.queue.clear();
         }
-        // Coroutines hold endpoints, whose wakers hold coroutines: cancel them all, then let the executor drop them.
+        // Coroutines hold endpoints, whose wakers hold coroutines. Cancel all of them, then let the executor drop them.
         self.tasks.borrow_mut().clear();
         while self.executor.run_ready() > 0 {}
         self.shared.endpoints.borrow_mut().clear();

@@ -1,85 +1,101 @@
-//! Steps on far memory: whole verbs, pieces of torn ones, and the two halves of a racing atomic.
+//! Effects on far memory: whole verbs, pieces of torn verbs, the two halves of a racing atomic, and completions.
 //!
-//! Invariants: a step reads and writes whole words (G2). A racing atomic has read its word and not stored it yet
-//! ([`Pending`]); whatever other atomic comes to that word makes it store first, so atomics stay atomic among
-//! themselves, and a READ in between sees the word from before, so they stay atomic with reads (G3); only a plain WRITE
-//! slips in between and is lost (N6).
+//! Invariants: a step reads and writes whole words (G2). A racing atomic that has read its word and not stored it yet
+//! is a [`PendingStore`]. Any other atomic that reaches the word makes it store first, so atomics stay atomic among
+//! themselves; a READ in between sees the word from before the atomic, so they stay atomic with reads (G3). Only a
+//! plain WRITE takes effect in between and is lost (N6).
 
-use crate::flight::{Loss, Plan};
-use crate::queue::{Event, What};
-use crate::report::Happened;
-use crate::world::{Pending, World, first_word};
+use crate::client_state::RunState;
+use crate::flight::{Loss, Plan, first_word};
+use crate::queue::{Event, EventKind};
+use crate::report::LogEvent;
+use crate::world::{Mode, PendingStore, World};
 use farindex_fabric::{Buf, Chain, FabricError, NodeId, VerbKind};
 
-/// What is to be done about a step whose moment has come.
+/// What to do with a step at its moment.
 enum Verdict {
-    Go,
+    Execute,
     Drop,
-    PutOff(u64),
+    Delay(u64),
 }
 
 impl World {
-    /// Carries out a step of a flight. False if it was put off, and so is still to come.
+    /// Carries out a step of a flight. Returns false if the step was delayed and so is still in the queue.
     pub(crate) fn take_effect(&mut self, event: Event) -> bool {
-        let (flight, lane, verb) = match event.what {
-            What::Lane { flight, lane } | What::Arrive { flight, lane } => (flight, lane, None),
-            What::Verb { flight, verb } | What::Piece { flight, verb, .. } | What::Store { flight, verb } => {
-                (flight, self.flights[flight as usize].lane_of(verb), Some(verb))
-            }
-            What::Complete { .. } | What::Wake { .. } | What::Resume { .. } => return true,
+        let (flight, lane, verb) = match event.kind {
+            EventKind::Lane { flight, lane } | EventKind::Arrive { flight, lane } => (flight, lane, None),
+            EventKind::Verb { flight, verb }
+            | EventKind::Piece { flight, verb, .. }
+            | EventKind::Store { flight, verb } => (flight, self.flights[flight as usize].lane_of(verb), Some(verb)),
+            EventKind::Complete { .. } | EventKind::Wake { .. } | EventKind::Resume { .. } => return true,
         };
-        match self.judge(event, flight, lane, verb) {
-            Verdict::Go => {}
+        match self.verdict(event, flight, lane, verb) {
+            Verdict::Execute => {}
             Verdict::Drop => {
-                if let What::Store { flight, verb } = event.what {
+                if let EventKind::Store { flight, verb } = event.kind {
                     self.pending.retain(|pending| (pending.flight, pending.verb) != (flight, verb));
-                    // Its first half may have been put off, and be still to come.
-                    self.flights[flight as usize].plans[verb as usize].halved = true;
+                    // The atomic's first half may have been delayed, and so still be in the queue.
+                    self.flights[flight as usize].plans[verb as usize].never_stores = true;
                 }
                 let client = self.client_of(self.flights[flight as usize].conn);
-                self.log.add(self.now, client, Happened::Dropped);
-                self.unanswered(flight);
+                self.log.add(self.now, client, LogEvent::Dropped);
+                if let Mode::Model(cluster) = &self.mode {
+                    cluster.lose(self.now, flight, &mut self.flights[flight as usize], &mut self.queue);
+                }
                 return true;
             }
-            Verdict::PutOff(by) => {
-                self.queue.put_off(event.at.saturating_add(by), event.what);
+            Verdict::Delay(by) => {
+                self.queue.push_delayed(event.at.saturating_add(by), event.kind);
                 return false;
             }
         }
         self.trace.mix(self.now ^ u64::from(flight) << 40);
-        match event.what {
-            What::Lane { flight, lane } => self.whole_lane(flight, lane),
-            What::Arrive { flight, lane } => self.arrive(flight, lane),
-            What::Verb { flight, verb } => self.verb(flight, verb),
-            What::Piece { flight, verb, piece } => self.piece(flight, verb, piece),
-            What::Store { flight, verb } => self.store(flight, verb),
-            What::Complete { .. } | What::Wake { .. } | What::Resume { .. } => {}
+        match event.kind {
+            EventKind::Lane { flight, lane } => self.whole_lane(flight, lane),
+            EventKind::Arrive { flight, lane } => self.arrive(flight, lane),
+            EventKind::Verb { flight, verb } => self.verb(flight, verb),
+            EventKind::Piece { flight, verb, piece } => self.piece(flight, verb, piece),
+            EventKind::Store { flight, verb } => self.store(flight, verb),
+            EventKind::Complete { .. } | EventKind::Wake { .. } | EventKind::Resume { .. } => {}
         }
         true
     }
 
-    fn judge(&mut self, event: Event, flight: u32, lane: u32, verb: Option<u32>) -> Verdict {
+    fn verdict(&mut self, event: Event, flight: u32, lane: u32, verb: Option<u32>) -> Verdict {
         let lane = &mut self.flights[flight as usize].lanes[lane as usize];
-        if lane.loss.is_some() || (!event.put_off() && event.at > lane.cut) || verb.is_some_and(|verb| verb > lane.keep)
+        if lane.loss.is_some()
+            || (!event.is_delayed() && event.at > lane.cut)
+            || verb.is_some_and(|verb| verb > lane.keep)
         {
             return Verdict::Drop;
         }
-        if lane.put_off > 0 && !event.put_off() {
-            return Verdict::PutOff(lane.put_off);
+        if lane.delay > 0 && !event.is_delayed() {
+            return Verdict::Delay(lane.delay);
         }
         if !self.nodes[lane.node].up {
             lane.loss = Some(Loss::Node);
             return Verdict::Drop;
         }
-        Verdict::Go
+        Verdict::Execute
     }
 
-    /// All verbs of a lane in one moment, in posting order.
-    pub(crate) fn whole_lane(&mut self, flight: u32, lane: u32) {
+    /// Carries out a lane that has reached its node's NIC, and sends its answer.
+    fn arrive(&mut self, flight: u32, lane: u32) {
+        self.whole_lane(flight, lane);
+        let World { mode, flights, queue, conns, clients, now, .. } = self;
+        if let Mode::Model(cluster) = mode {
+            let state = &mut flights[flight as usize];
+            let host = clients[conns[state.conn as usize].client as usize].cpu.host;
+            cluster.answer(*now, (flight, lane), state, host, queue);
+        }
+    }
+
+    /// Carries out all verbs of a lane at one moment, in posting order.
+    fn whole_lane(&mut self, flight: u32, lane: u32) {
         let keep = self.flights[flight as usize].lanes[lane as usize].keep;
         for verb in 0..self.flights[flight as usize].chain.len() as u32 {
             let state = &self.flights[flight as usize];
-            // A client may shut itself out in the middle of a batch.
+            // A client may revoke itself in the middle of a batch.
             if verb > keep || state.lanes[lane as usize].loss.is_some() {
                 break;
             }
@@ -89,24 +105,24 @@ impl World {
         }
     }
 
-    /// One verb takes effect, or reads its word if it is a racing atomic.
+    /// Carries out one verb. A racing atomic only reads its word.
     fn verb(&mut self, flight: u32, verb: u32) {
         let state = &mut self.flights[flight as usize];
         let target = &mut state.chain[verb as usize];
         let (ptr, node, word) = (target.ptr, target.node().index(), first_word(target));
         let client = self.conns[state.conn as usize].client;
-        let happened = match &mut target.kind {
+        let log_event = match &mut target.kind {
             VerbKind::Read(buf) => {
                 let to = buf.words_mut();
                 to.copy_from_slice(&self.nodes[node].words[word..word + to.len()]);
                 self.trace.mix(fold(to));
-                Happened::Read(ptr, to.len(), to.first().copied().unwrap_or_default())
+                LogEvent::Read(ptr, to.len(), to.first().copied().unwrap_or_default())
             }
             VerbKind::Write(buf) => {
                 let from = buf.words();
                 self.nodes[node].words[word..word + from.len()].copy_from_slice(from);
                 self.trace.mix(fold(from) ^ ptr.to_bits());
-                Happened::Write(ptr, from.len(), from.first().copied().unwrap_or_default())
+                LogEvent::Write(ptr, from.len(), from.first().copied().unwrap_or_default())
             }
             VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. } => {
                 self.atomic(flight, verb, node, word)
@@ -116,56 +132,56 @@ impl World {
                     let number = NodeId::new(node as u16);
                     *reply = Some(handler(number, &mut self.nodes[node].words, request.bytes()));
                 }
-                Happened::Called(ptr)
+                LogEvent::Called(ptr)
             }
             VerbKind::Revoke(identity) => {
                 let token = identity.token;
                 self.revoke(node, token);
                 self.trace.mix(token ^ 0x5eed);
-                Happened::Revoked(ptr, token)
+                LogEvent::Revoked(ptr, token)
             }
         };
-        self.log.add(self.now, client, happened);
+        self.log.add(self.now, client, log_event);
     }
 
-    fn atomic(&mut self, flight: u32, verb: u32, node: usize, word: usize) -> Happened {
+    fn atomic(&mut self, flight: u32, verb: u32, node: usize, word: usize) -> LogEvent {
         if !self.pending.is_empty() {
             self.store_pending(|pending| (pending.node, pending.word) == (node, word));
         }
         let state = &mut self.flights[flight as usize];
-        let Plan { races, halved, .. } = state.plans[verb as usize];
+        let Plan { races, never_stores, .. } = state.plans[verb as usize];
         let target = &mut state.chain[verb as usize];
         let ptr = target.ptr;
         let cell = &mut self.nodes[node].words[word];
         let seen = *cell;
-        let (value, happened) = match &mut target.kind {
+        let (value, log_event) = match &mut target.kind {
             VerbKind::Cas { expect, new, old } => {
                 *old = seen;
-                ((seen == *expect).then_some(*new), Happened::Cas(ptr, *expect, *new, seen))
+                ((seen == *expect).then_some(*new), LogEvent::Cas(ptr, *expect, *new, seen))
             }
             VerbKind::Faa { add, old } => {
                 *old = seen;
-                (Some(seen.wrapping_add(*add)), Happened::Faa(ptr, *add, seen))
+                (Some(seen.wrapping_add(*add)), LogEvent::Faa(ptr, *add, seen))
             }
             VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old } => {
                 *old = seen;
                 let hit = (seen ^ *expect) & *compare_mask == 0;
                 let value = seen & !*swap_mask | *new & *swap_mask;
-                (hit.then_some(value), Happened::Cas(ptr, *expect, *new, seen))
+                (hit.then_some(value), LogEvent::Cas(ptr, *expect, *new, seen))
             }
-            _ => (None, Happened::Dropped),
+            _ => (None, LogEvent::Dropped),
         };
         match value {
-            Some(_) if halved => {}
-            Some(value) if races => self.pending.push(Pending { node, word, seen, value, flight, verb }),
+            Some(_) if never_stores => {}
+            Some(value) if races => self.pending.push(PendingStore { node, word, seen, value, flight, verb }),
             Some(value) => *cell = value,
             None => {}
         }
         self.trace.mix(seen ^ ptr.to_bits());
-        happened
+        log_event
     }
 
-    /// The words of one piece of a torn READ or WRITE.
+    /// Carries out one piece of a torn READ or WRITE.
     fn piece(&mut self, flight: u32, verb: u32, piece: u32) {
         let state = &mut self.flights[flight as usize];
         let plan = state.plans[verb as usize];
@@ -177,14 +193,14 @@ impl World {
             (0..words).filter(move |word| plan.owns(piece, *word, words))
         };
         let (mut moved, mut hash) = (0, 0);
-        let happened = match &mut target.kind {
+        let log_event = match &mut target.kind {
             VerbKind::Read(buf) => {
                 for word in owned(buf) {
                     buf.words_mut()[word] = memory[word];
                     hash ^= memory[word];
                     moved += 1;
                 }
-                Happened::Read(ptr, moved, buf.words().first().copied().unwrap_or_default())
+                LogEvent::Read(ptr, moved, buf.words().first().copied().unwrap_or_default())
             }
             VerbKind::Write(buf) => {
                 for word in owned(buf) {
@@ -192,25 +208,25 @@ impl World {
                     hash ^= memory[word];
                     moved += 1;
                 }
-                Happened::Write(ptr, moved, buf.words().first().copied().unwrap_or_default())
+                LogEvent::Write(ptr, moved, buf.words().first().copied().unwrap_or_default())
             }
             _ => return,
         };
         self.trace.mix(hash ^ u64::from(piece));
         let client = self.conns[state.conn as usize].client;
-        self.log.add(self.now, client, happened);
+        self.log.add(self.now, client, log_event);
     }
 
-    /// The second half of a racing atomic, unless another atomic has hurried it.
+    /// Carries out the second half of a racing atomic, unless another atomic has made it store already.
     fn store(&mut self, flight: u32, verb: u32) {
         self.store_pending(|pending| (pending.flight, pending.verb) == (flight, verb));
     }
 
-    fn store_pending(&mut self, which: impl Fn(&Pending) -> bool) {
+    fn store_pending(&mut self, which: impl Fn(&PendingStore) -> bool) {
         let Some(at) = self.pending.iter().position(which) else {
             return;
         };
-        let Pending { node, word, seen, value, flight, verb } = self.pending.remove(at);
+        let PendingStore { node, word, seen, value, flight, verb } = self.pending.remove(at);
         let cell = &mut self.nodes[node].words[word];
         self.stats.lost_writes += u64::from(*cell != seen);
         *cell = value;
@@ -218,28 +234,36 @@ impl World {
         let state = &self.flights[flight as usize];
         if let Some(target) = state.chain.get(verb as usize) {
             let client = self.conns[state.conn as usize].client;
-            self.log.add(self.now, client, Happened::Stored(target.ptr, value));
+            self.log.add(self.now, client, LogEvent::Stored(target.ptr, value));
         }
     }
 
-    /// The client hears of its batch.
+    /// Model mode: charges the client's CPU for a completion.
+    pub(crate) fn poll_completion(&mut self, flight: u32) {
+        let client = self.client_of(self.flights[flight as usize].conn);
+        if let Mode::Model(cluster) = &self.mode {
+            cluster.poll(self.now, &mut self.clients[client as usize].cpu);
+        }
+    }
+
+    /// Delivers a flight's completion to its client.
     pub(crate) fn complete(&mut self, flight: u32) {
         let state = &mut self.flights[flight as usize];
         let conn = &mut self.conns[state.conn as usize];
         let client = conn.client;
         let lost = state.lanes.iter().find_map(|lane| lane.loss.map(|loss| (loss, lane.node)));
         let node = state.lanes.first().map_or(0, |lane| lane.node);
-        // The dead hear nothing, and nobody waits for what was forgotten.
-        let mut silent = self.clients[client as usize].life == crate::world::Life::Dead;
-        silent |= state.lanes.iter().any(|lane| lane.put_off > 0);
+        // A crashed client gets no completion, and no coroutine awaits a delayed flight.
+        let mut silent = self.clients[client as usize].run_state == RunState::Crashed;
+        silent |= state.lanes.iter().any(|lane| lane.delay > 0);
         let result = match lost {
             Some((Loss::Revoked, _)) => Err(FabricError::Revoked),
             Some((Loss::Node, node)) => {
                 silent |= self.nodes[node].silent;
-                Err(unreachable(node, "it has vanished"))
+                Err(unreachable(node, "the node has failed"))
             }
-            Some((Loss::Death, _)) | None if state.fails => Err(unreachable(node, "the connection broke")),
-            Some((Loss::Death, _)) | None => Ok(()),
+            Some((Loss::Crash, _)) | None if state.fails => Err(unreachable(node, "the connection broke")),
+            Some((Loss::Crash, _)) | None => Ok(()),
         };
         let ok = result.is_ok();
         self.trace.mix(self.now ^ u64::from(ok));
@@ -247,11 +271,11 @@ impl World {
         if silent {
             return;
         }
-        // What still lands after an error needs its chain, so the client gets none.
+        // Verbs that take effect after an error need the chain, so the client gets an empty one.
         let chain = if ok { std::mem::take(&mut state.chain) } else { Chain::new() };
         conn.done.push_back((state.id, chain, result));
         self.ready.push(state.conn);
-        self.log.add(self.now, client, Happened::Completed(ok));
+        self.log.add(self.now, client, LogEvent::Completed(ok));
     }
 }
 

@@ -1,57 +1,59 @@
-//! Which nastinesses a seed brings, and how much of each.
+//! The adversary's settings: which kinds of trouble a run has, and how much of each.
 //!
-//! A run that does everything at once hides bugs that need calm around them, so each seed draws its own mixture: swarm
-//! testing. Every field stays within what the contract leaves open; none of them can break a promise.
+//! A run with every kind of trouble at once hides bugs that need quiet surroundings, so each seed draws its own mixture
+//! (swarm testing). Every field stays within what the contract leaves open; none of them can break a promise.
 
 use crate::rng::{ODDS, SimRng};
 
 /// The adversary's settings for one run. Times are in nanoseconds, odds out of [`ODDS`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swarm {
-    /// One way over the network, at least.
+    /// Minimum latency of one direction over the network.
     pub base_ns: u64,
-    /// Each batch and each node of it takes up to this much longer (N1).
+    /// Maximum extra latency of each node's part of a batch (N1).
     pub jitter_ns: u64,
-    /// Odds that one node's part of a batch is delayed by an order of magnitude drawn up to `late_exponent` (N1, N5).
+    /// Odds that one node's part of a batch is late (N1, N5).
     pub late: u32,
-    /// Delays of late batches stay below 2 to this many nanoseconds.
+    /// Late parts are delayed by less than 2 to this many nanoseconds.
     pub late_exponent: u32,
-    /// Odds that a batch which nobody awaits is put off much further than a client's deadline would allow (N5).
+    /// Odds that a batch that no coroutine awaits is delayed, perhaps beyond every client's deadline (N5).
     pub forget: u32,
-    /// By less than 2 to this many nanoseconds.
+    /// Such a batch is delayed by less than 2 to this many nanoseconds.
     pub forget_exponent: u32,
-    /// Odds, at each batch, that the link between its connection and its node changes its speed for good (N1).
+    /// Odds, at each batch, that the latency of the link between connection and node changes permanently (N1).
     pub slow_link: u32,
-    /// Slow links add less than 2 to this many nanoseconds.
+    /// A slow link adds less than 2 to this many nanoseconds.
     pub slow_link_exponent: u32,
-    /// Odds that the verbs of a batch take effect one by one, with others in between; else all in one moment.
+    /// Odds that the verbs of a batch take effect one by one, with verbs of other clients in between. Otherwise all of
+    /// them take effect at one moment.
     pub split: u32,
-    /// Time between two verbs of such a batch.
+    /// Maximum time between two verbs of such a batch.
     pub gap_ns: u64,
-    /// Odds that a gap, or the time between two words, is drawn up to `stall_exponent` instead.
+    /// Odds that this time, or the time between two pieces of a torn verb, is a stall instead.
     pub stall: u32,
-    /// Stalls stay below 2 to this many nanoseconds.
+    /// A stall is shorter than 2 to this many nanoseconds.
     pub stall_exponent: u32,
     /// Odds that a READ or WRITE of several words is torn (N2).
     pub tear: u32,
-    /// Into at most this many pieces.
+    /// A torn READ or WRITE has at most this many pieces.
     pub pieces: u32,
     /// Odds that an unfenced WRITE takes effect before a READ or atomic ahead of it (N3).
     pub overtake: u32,
-    /// Odds that a CAS or FAA reads and stores at two moments, so that a plain WRITE in between is lost (N6).
+    /// Odds that a CAS or FAA reads and stores at two moments, so that a plain WRITE between them is lost (N6).
     pub race: u32,
-    /// Odds that a completion is late on its way back.
+    /// Odds that a completion is late.
     pub late_reply: u32,
-    /// Odds that what a dead client had in flight is delayed further (N7).
+    /// Odds that what a crashed client had in flight is delayed further (N7).
     pub linger: u32,
-    /// By less than 2 to this many nanoseconds.
+    /// It is delayed by less than 2 to this many nanoseconds.
     pub linger_exponent: u32,
-    /// Odds that a batch fails, with any part of it landing, perhaps after the error (N7). Never drawn: asked for.
+    /// Odds that a batch fails: any part of it takes effect, perhaps after the error (N7). It is never drawn from the
+    /// seed, only set by [`Config::errors`](crate::Config::errors).
     pub error: u32,
 }
 
 impl Swarm {
-    /// Nothing nasty: each batch takes effect at one moment, in the order of posting.
+    /// No trouble: each batch takes effect at one moment, in the order of posting.
     pub fn calm() -> Self {
         Swarm {
             base_ns: 1000,
@@ -77,7 +79,7 @@ impl Swarm {
         }
     }
 
-    /// Everything at once.
+    /// Every kind of trouble at once.
     pub fn fierce() -> Self {
         Swarm {
             base_ns: 700,
@@ -103,7 +105,7 @@ impl Swarm {
         }
     }
 
-    /// A mixture of its own for each seed: every nastiness is off in about a third of them, and rarely strong in all.
+    /// Draws a mixture: every kind of trouble is off in about a third of the seeds, and rarely is all of it strong.
     pub fn draw(rng: &mut SimRng) -> Self {
         fn odds(rng: &mut SimRng) -> u32 {
             let choices = [0, 0, ODDS / 64, ODDS / 16, ODDS / 4, ODDS / 2, ODDS * 7 / 8];

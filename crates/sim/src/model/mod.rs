@@ -1,9 +1,9 @@
-//! Model mode: what a cluster would deliver.
+//! Model mode: predicts the throughput and latency of a cluster.
 //!
-//! Every NIC is a few servers, each with the moment until which it is busy: a message engine (so many messages a second,
-//! either way), two directions of the wire (so many bits a second), and a unit for atomics (so many a second, far fewer on
-//! one address). A link has a latency, a client's CPU a cost for each doorbell, verb and completion, a memory node's cores
-//! a cost for each call. The figures are a [`Preset`].
+//! Every NIC is a few servers, and each server has the moment until which it is busy: a message engine (messages a
+//! second, both directions), two directions of the wire (bits a second), and a unit for atomics (atomics a second, far
+//! fewer on one address). A link has a latency. A client's CPU has a cost for each doorbell, verb and completion; a
+//! memory node's core has a cost for each call. The figures are a [`Preset`].
 //!
 //! ```text
 //! client CPU       client's NIC       link      memory node's NIC          link       client's NIC   client CPU
@@ -11,26 +11,37 @@
 //!                                               (or a core), wire out
 //! ```
 //!
-//! Invariants: a server reserves its work when a message reaches its NIC, and the message leaves when the slowest of the
-//! NIC's servers has done with it; so a queue at the atomics of one hot word does not hold up the wire behind it. The wire
-//! into the client's NIC is reserved at the same moment, one link's latency ahead. Verbs take
-//! effect whole, in the order in which they reach their node: nothing is torn and nothing reordered here. Times are
-//! reserved in picoseconds, so that rates come out exactly.
+//! Invariants:
+//!
+//! - A server reserves its work when a message reaches its NIC, and the message leaves when the slowest of the NIC's
+//!   servers has finished it. So a queue at the atomics of one hot word does not delay the wire behind it. The wire
+//!   into the client's NIC is reserved at the same moment, one link's latency ahead.
+//! - Verbs take effect whole, in the order in which they reach their node: nothing is torn or reordered.
+//! - Times are reserved in picoseconds, so that rates are exact.
 
 mod nic;
 pub mod presets;
 
 pub use presets::Preset;
 
-use crate::queue::What;
-use crate::world::{Mode, World};
+use crate::flight::Flight;
+use crate::queue::{EventKind, Queue};
 use farindex_fabric::{Verb, VerbKind};
 use nic::{Nic, Server};
+
+/// The CPU of a client.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ClientCpu {
+    /// The compute node that the client runs on.
+    pub(crate) host: usize,
+    /// The moment in nanoseconds until which the CPU is busy.
+    pub(crate) busy_until: u64,
+}
 
 /// The NICs and cores of a cluster.
 pub(crate) struct Cluster {
     preset: Preset,
-    /// One way over the network, so that a READ of no bytes takes as long as the preset says.
+    /// Latency of one direction over the network, chosen so that a READ of no bytes takes `read_ns` of the preset.
     link_ps: u64,
     memory: Vec<Nic>,
     compute: Vec<Nic>,
@@ -38,7 +49,7 @@ pub(crate) struct Cluster {
     cores: Vec<Vec<Server>>,
 }
 
-/// Bytes that an atomic carries: two operands there, one word back.
+/// Bytes that an atomic carries: two operands in the request, one word in the response.
 const ATOMIC_REQUEST: u64 = 16;
 const ATOMIC_RESPONSE: u64 = 8;
 
@@ -50,7 +61,7 @@ impl Cluster {
         Cluster { preset, link_ps, memory, compute: Vec::new(), cores }
     }
 
-    /// The NIC of a compute node. Where machines play both roles, it is that of a memory node.
+    /// The NIC of a compute node. Where each machine is both a compute node and a memory node, it is the memory node's.
     fn client_nic(&mut self, host: usize) -> &mut Nic {
         if self.preset.colocated {
             let nodes = self.memory.len();
@@ -62,7 +73,7 @@ impl Cluster {
         &mut self.compute[host]
     }
 
-    /// Bytes on the wire, there and back.
+    /// Bytes on the wire: request, response.
     fn bytes(&self, verb: &Verb) -> (u64, u64) {
         let header = self.preset.header_bytes;
         match &verb.kind {
@@ -78,69 +89,63 @@ impl Cluster {
             VerbKind::Revoke(_) => (header, header),
         }
     }
-}
 
-/// The first whole nanosecond that is not before this.
-fn ceil_ns(ps: u64) -> u64 {
-    ps.div_ceil(1000)
-}
-
-impl World {
-    /// A posted flight leaves its client: the CPU rings the doorbell, the NIC sends.
-    pub(crate) fn schedule_model(&mut self, flight: u32) {
-        let World { mode, flights, queue, conns, clients, now, .. } = self;
-        let Mode::Model(cluster) = mode else {
-            return;
-        };
-        let state = &mut flights[flight as usize];
-        let client = &mut clients[conns[state.conn as usize].client as usize];
-        let (link_ps, now_ps) = (cluster.link_ps, *now * 1000);
-        let Preset { doorbell_ns, wqe_ns, byte_ps, message_ps, .. } = cluster.preset;
-        let cpu = doorbell_ns + wqe_ns * state.chain.len() as u64;
-        client.busy_until = client.busy_until.max(*now) + cpu;
+    /// Sends a posted flight: the client's CPU rings the doorbell, its NIC sends, and each lane gets an arrival.
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        number: u32,
+        flight: &mut Flight,
+        client: &mut ClientCpu,
+        queue: &mut Queue,
+    ) {
+        let (link_ps, now_ps) = (self.link_ps, now * 1000);
+        let Preset { doorbell_ns, wqe_ns, byte_ps, message_ps, .. } = self.preset;
+        let cpu = doorbell_ns + wqe_ns * flight.chain.len() as u64;
+        client.busy_until = client.busy_until.max(now) + cpu;
         let rung = client.busy_until * 1000;
-        let host = client.host;
-        for lane in 0..state.lanes.len() as u32 {
+        for lane in 0..flight.lanes.len() as u32 {
             let mut left = rung;
-            for (verb, plan) in state.chain.iter().zip(&state.plans) {
+            for (verb, plan) in flight.chain.iter().zip(&flight.plans) {
                 if plan.lane != lane {
                     continue;
                 }
-                let wire = cluster.bytes(verb).0 * byte_ps;
-                let nic = cluster.client_nic(host);
+                let wire = self.bytes(verb).0 * byte_ps;
+                let nic = self.client_nic(client.host);
                 let sent = nic.out.reserve(now_ps, wire).max(nic.engine.reserve(now_ps, message_ps));
                 left = left.max(sent).max(rung + wire.max(message_ps));
             }
             let at = ceil_ns(left + link_ps);
-            state.lanes[lane as usize].end = at;
-            state.events += 1;
-            queue.push(at, What::Arrive { flight, lane });
+            flight.lanes[lane as usize].end = at;
+            flight.events += 1;
+            queue.push(at, EventKind::Arrive { flight: number, lane });
         }
-        state.awaited = state.lanes.len() as u32;
+        flight.awaited = flight.lanes.len() as u32;
     }
 
-    /// A flight's verbs to one node have reached its NIC: they take effect, and the answer leaves.
-    pub(crate) fn arrive(&mut self, flight: u32, lane: u32) {
-        self.whole_lane(flight, lane);
-        let World { mode, flights, queue, conns, clients, now, .. } = self;
-        let Mode::Model(cluster) = mode else {
-            return;
-        };
-        let state = &mut flights[flight as usize];
-        let node = state.lanes[lane as usize].node;
-        let host = clients[conns[state.conn as usize].client as usize].host;
-        let (link_ps, now_ps) = (cluster.link_ps, *now * 1000);
+    /// Sends the answer of a lane whose verbs have reached their node and taken effect. The answer of the last lane
+    /// completes the flight. `host`: the compute node of the client.
+    pub(crate) fn answer(
+        &mut self,
+        now: u64,
+        (number, lane): (u32, u32),
+        flight: &mut Flight,
+        host: usize,
+        queue: &mut Queue,
+    ) {
+        let node = flight.lanes[lane as usize].node;
+        let (link_ps, now_ps) = (self.link_ps, now * 1000);
         let (mut answered, mut received) = (now_ps, now_ps);
-        for (verb, plan) in state.chain.iter().zip(&state.plans) {
+        for (verb, plan) in flight.chain.iter().zip(&flight.plans) {
             if plan.lane != lane {
                 continue;
             }
-            let (there, back) = cluster.bytes(verb);
-            let preset = &cluster.preset;
-            let nic = &mut cluster.memory[node];
-            let mut done = nic.inward.reserve(now_ps, there * preset.byte_ps);
+            let (request, response) = self.bytes(verb);
+            let preset = &self.preset;
+            let nic = &mut self.memory[node];
+            let mut done = nic.inward.reserve(now_ps, request * preset.byte_ps);
             done = done.max(nic.engine.reserve(now_ps, preset.message_ps));
-            done = done.max(nic.out.reserve(now_ps, back * preset.byte_ps));
+            done = done.max(nic.out.reserve(now_ps, response * preset.byte_ps));
             match &verb.kind {
                 VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. } => {
                     done = done.max(nic.atomics.reserve(now_ps, preset.atomic_ps));
@@ -148,7 +153,7 @@ impl World {
                     done = done.max(address.reserve(now_ps, preset.atomic_same_ps));
                 }
                 VerbKind::Call { .. } => {
-                    let core = cluster.cores[node].iter_mut().min_by_key(|core| core.free_at());
+                    let core = self.cores[node].iter_mut().min_by_key(|core| core.free_at());
                     if let Some(core) = core {
                         done = done.max(core.reserve(now_ps, preset.call_ns * 1000));
                     }
@@ -156,38 +161,39 @@ impl World {
                 _ => {}
             }
             answered = answered.max(done);
-            let wire = back * cluster.preset.byte_ps;
-            let inward = cluster.client_nic(host).inward.reserve(now_ps, wire);
+            let wire = response * self.preset.byte_ps;
+            let inward = self.client_nic(host).inward.reserve(now_ps, wire);
             received = received.max(inward).max(answered + wire);
         }
-        state.received = state.received.max(ceil_ns(received + link_ps));
-        state.awaited -= 1;
-        if state.awaited == 0 {
-            state.events += 1;
-            queue.push(state.received + cluster.preset.poll_ns, What::Complete { flight });
+        flight.received = flight.received.max(ceil_ns(received + link_ps));
+        self.close_lane(number, flight, self.preset.poll_ns, queue);
+    }
+
+    /// Counts a lane as closed that was lost on its way and gets no answer.
+    pub(crate) fn lose(&self, now: u64, number: u32, flight: &mut Flight, queue: &mut Queue) {
+        if flight.awaited == 1 {
+            flight.received = flight.received.max(now + ceil_ns(self.link_ps));
+        }
+        self.close_lane(number, flight, 0, queue);
+    }
+
+    /// Completes the flight if no lane of it is awaited any more, `poll_ns` after the last answer was received.
+    fn close_lane(&self, number: u32, flight: &mut Flight, poll_ns: u64, queue: &mut Queue) {
+        flight.awaited -= 1;
+        if flight.awaited == 0 {
+            flight.events += 1;
+            queue.push(flight.received + poll_ns, EventKind::Complete { flight: number });
         }
     }
 
-    /// The client's CPU has polled a completion, which kept it from posting.
-    pub(crate) fn polled(&mut self, flight: u32) {
-        if let Mode::Model(cluster) = &self.mode {
-            let client = self.client_of(self.flights[flight as usize].conn);
-            let poll_ns = cluster.preset.poll_ns;
-            let client = &mut self.clients[client as usize];
-            client.busy_until = client.busy_until.max(self.now.saturating_sub(poll_ns)) + poll_ns;
-        }
+    /// Charges the client's CPU for a completion that it has polled.
+    pub(crate) fn poll(&self, now: u64, client: &mut ClientCpu) {
+        let poll_ns = self.preset.poll_ns;
+        client.busy_until = client.busy_until.max(now.saturating_sub(poll_ns)) + poll_ns;
     }
+}
 
-    /// A part of a flight was lost on its way: nobody will answer for it.
-    pub(crate) fn unanswered(&mut self, flight: u32) {
-        if let Mode::Model(cluster) = &self.mode {
-            let state = &mut self.flights[flight as usize];
-            state.awaited -= 1;
-            if state.awaited == 0 {
-                state.events += 1;
-                let at = state.received.max(self.now + ceil_ns(cluster.link_ps));
-                self.queue.push(at, What::Complete { flight });
-            }
-        }
-    }
+/// Picoseconds as nanoseconds, rounded up.
+fn ceil_ns(ps: u64) -> u64 {
+    ps.div_ceil(1000)
 }

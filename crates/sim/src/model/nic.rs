@@ -1,45 +1,45 @@
 //! The servers of a NIC.
 //!
-//! Invariants: a server does one thing at a time, in the order of asking; nothing is ever taken back.
+//! Invariants: a server does one piece of work at a time, in the order of the requests; a reservation is never undone.
 
-/// Addresses on which atomics can go on at once: a table in the NIC, indexed by low bits of the address.
+/// Number of addresses on which atomics can proceed at once: a table in the NIC, indexed by low bits of the address.
 const ADDRESSES: usize = 4096;
 
-/// Something that is busy until a moment, in picoseconds.
+/// A server that is busy until a moment, in picoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Server {
     free: u64,
 }
 
 impl Server {
-    /// Work of this length, from `now` on or as soon as the server is free; returns when it is done.
+    /// Reserves work of this length, from `now` on or as soon as the server is free. Returns when the work is done.
     pub(crate) fn reserve(&mut self, now: u64, work: u64) -> u64 {
         self.free = self.free.max(now) + work;
         self.free
     }
-    /// When it is free.
+    /// The moment at which the server is free.
     pub(crate) fn free_at(&self) -> u64 {
         self.free
     }
 }
 
-/// One NIC, whichever role it plays.
+/// One NIC, of a compute node or a memory node.
 #[derive(Debug, Default)]
 pub(crate) struct Nic {
-    /// Handles messages, requests in and out alike.
+    /// Handles messages of both directions.
     pub(crate) engine: Server,
     /// The wire towards the network.
     pub(crate) out: Server,
     /// The wire from the network.
     pub(crate) inward: Server,
-    /// Atomics on whatever address.
+    /// Atomics on all addresses together.
     pub(crate) atomics: Server,
-    /// Atomics on one address. Grown when there is a first one.
+    /// Atomics on one address. Allocated at the first atomic.
     addresses: Vec<Server>,
 }
 
 impl Nic {
-    /// Where atomics on this address queue.
+    /// The server of atomics on this address.
     pub(crate) fn address(&mut self, offset: u64) -> &mut Server {
         if self.addresses.is_empty() {
             self.addresses = vec![Server::default(); ADDRESSES];

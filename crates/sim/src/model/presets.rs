@@ -1,7 +1,7 @@
 //! The clusters of the papers, figure by figure.
 //!
-//! Invariants: every figure names where it comes from; what no paper gives is listed as an assumption, so that whoever
-//! reads a prediction can see what it rests on.
+//! Invariants: every figure names where it comes from; what no paper gives is listed as an assumption, so that the
+//! reader of a prediction sees what it depends on.
 
 /// The figures of one cluster. Service times are in picoseconds, so that rates are exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Preset {
     pub message_ps: u64,
     /// Time that a byte takes on the wire.
     pub byte_ps: u64,
-    /// Bytes of a message beside its payload.
+    /// Bytes of a message in addition to its payload.
     pub header_bytes: u64,
     /// Time that a NIC takes for an atomic, addresses far apart.
     pub atomic_ps: u64,
@@ -38,9 +38,9 @@ pub struct Preset {
     pub clients_per_node: usize,
     /// Memory nodes in the paper.
     pub memory_nodes: usize,
-    /// Where figures come from: field, source.
+    /// Sources of figures: field, source.
     pub sources: &'static [(&'static str, &'static str)],
-    /// What had to be assumed: field, why this value.
+    /// Assumptions: field, reason for this value.
     pub assumptions: &'static [(&'static str, &'static str)],
 }
 
@@ -215,16 +215,16 @@ impl Preset {
         }
     }
 
-    /// All of them.
+    /// All presets.
     pub fn all() -> [Preset; 5] {
         [Self::linear_probing(), Self::shard(), Self::sephash(), Self::chime(), Self::dex()]
     }
-    /// The one of that name.
+    /// The preset of that name.
     pub fn named(name: &str) -> Option<Preset> {
         Self::all().into_iter().find(|preset| preset.name == name)
     }
 
-    /// One way over the network: what remains of the latency when everything else is taken off, halved.
+    /// Latency of one direction over the network: half of what remains of `read_ns` after CPUs and NICs.
     pub(crate) fn link_ps(&self) -> u64 {
         let header = self.header_bytes * self.byte_ps;
         let cpu = (self.doorbell_ns + self.wqe_ns + self.poll_ns) * 1000;

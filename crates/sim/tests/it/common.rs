@@ -1,22 +1,21 @@
 //! Helpers of the simulator's tests.
-#![allow(dead_code)]
 
 use farindex_fabric::{NodeId, RemotePtr};
 use farindex_sim::{Config, ODDS, Sim, Swarm};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Word `index` of node 0, clear of the null pointer.
+/// Address of word `index` of node 0, which is never the null pointer.
 pub(crate) fn word(index: u64) -> RemotePtr {
     on(0, index)
 }
 
-/// Word `index` of a node.
+/// Address of word `index` of a node.
 pub(crate) fn on(node: u16, index: u64) -> RemotePtr {
     RemotePtr::new(NodeId::new(node), 64 + index * 8)
 }
 
-/// Every nastiness at once, but nothing later than a millisecond or so, so that the runs stay short.
+/// Every kind of trouble at once, but delays of about a millisecond at most, so that the runs stay short.
 pub(crate) fn fierce() -> Swarm {
     Swarm { late: ODDS / 8, late_exponent: 20, ..Swarm::fierce() }
 }
@@ -29,13 +28,13 @@ pub(crate) fn sim(seed: u64) -> Sim {
     Sim::new(seed, config()).expect("the settings are sound")
 }
 
-/// Something that coroutines and the test share.
+/// A value that a coroutine and the test share.
 pub(crate) fn shared<T>(value: T) -> (Rc<RefCell<T>>, Rc<RefCell<T>>) {
     let value = Rc::new(RefCell::new(value));
     (Rc::clone(&value), value)
 }
 
-/// In how many of these seeds does it happen?
+/// Counts the seeds in which something happens.
 pub(crate) fn count(seeds: u64, happens: impl Fn(u64) -> bool) -> usize {
     (0..seeds).filter(|seed| happens(*seed)).count()
 }

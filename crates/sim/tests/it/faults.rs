@@ -1,8 +1,6 @@
-//! Freezes, vanishing nodes, and how a run that gets stuck says so.
+//! Freezes, failing nodes, crashed clients, and the reports of runs that do not finish.
 
-mod common;
-
-use common::{config, on, shared, sim, word};
+use crate::common::{config, on, shared, sim, word};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind};
 use farindex_sim::{Config, CrashOutcome, Outcome, Sim, Swarm};
 use std::time::Duration;
@@ -12,21 +10,21 @@ fn calm() -> Sim {
 }
 
 #[test]
-fn a_frozen_client_does_nothing_until_it_is_thawed() {
+fn frozen_client_posts_nothing_until_it_is_resumed() {
     let sim = calm();
-    let (cold, other) = (sim.client(), sim.client());
-    let (one, two) = (cold.connect(), other.connect());
-    sim.spawn(&cold, async move {
+    let (frozen, other) = (sim.client(), sim.client());
+    let (one, two) = (frozen.connect(), other.connect());
+    sim.spawn(&frozen, async move {
         let span = one.span(OpKind::Other);
         for _ in 0..100 {
             span.faa(word(0), 1).await.unwrap();
         }
     });
-    let cold_too = cold.clone();
+    let handle = frozen.clone();
     let counted = sim.spawn(&other, async move {
         let span = two.span(OpKind::Other);
         two.sleep(Duration::from_micros(31)).await;
-        cold_too.freeze(Duration::from_secs(20));
+        handle.freeze(Duration::from_secs(20));
         two.sleep(Duration::from_micros(10)).await;
         let before = span.read(word(0), 8).await.unwrap().words()[0];
         two.sleep(Duration::from_secs(19)).await;
@@ -41,18 +39,18 @@ fn a_frozen_client_does_nothing_until_it_is_thawed() {
 }
 
 #[test]
-fn a_node_vanishes_and_comes_back() {
+fn failed_node_is_unreachable_until_it_is_restored() {
     for forgets in [false, true] {
         let sim = calm();
         let client = sim.client();
-        let (endpoint, switches) = (client.connect(), sim.switches());
+        let (endpoint, control) = (client.connect(), sim.node_control());
         let seen = sim.spawn(&client, async move {
             let span = endpoint.span(OpKind::Other);
             span.write(on(1, 0), endpoint.buf_from_words(&[7])).await.unwrap();
-            switches.vanish(NodeId::new(1), false, forgets);
+            control.fail(NodeId::new(1), false, forgets);
             let error = span.read(on(1, 0), 8).await.err();
             let other = span.read(on(0, 0), 8).await.is_ok();
-            switches.restore(NodeId::new(1));
+            control.restore(NodeId::new(1));
             (error, other, span.read(on(1, 0), 8).await.unwrap().words()[0])
         });
         sim.run().assert_done();
@@ -64,7 +62,7 @@ fn a_node_vanishes_and_comes_back() {
 }
 
 #[test]
-fn a_deadlock_names_who_waits() {
+fn deadlock_report_names_the_waiting_client() {
     let sim = calm();
     let client = sim.client();
     let endpoint = client.connect();
@@ -76,19 +74,19 @@ fn a_deadlock_names_who_waits() {
     let Outcome::Deadlock(report) = sim.run() else {
         panic!("not a deadlock");
     };
-    assert_eq!(report.positions.len(), 1);
-    assert_eq!(report.positions[0].last, Some(("CAS", word(3))));
-    assert_eq!(report.positions[0].open_tasks, 1);
+    assert_eq!(report.clients.len(), 1);
+    assert_eq!(report.clients[0].last, Some(("CAS", word(3))));
+    assert_eq!(report.clients[0].open_tasks, 1);
     assert!(report.to_string().contains("CAS 0:0x58 0x0 -> 0x1, found 0x0: stored"), "{report}");
 }
 
 #[test]
-fn endless_retry_is_a_livelock_and_spinning_without_verbs_too() {
+fn livelock_is_reported_for_endless_retries_and_for_spinning_without_verbs() {
     let sim = Sim::new(3, Config { max_steps: 10_000, ..config() }).unwrap();
-    let (dead, client) = (sim.client(), sim.client());
-    let (one, two) = (dead.connect(), client.connect());
-    dead.crash_at(1, CrashOutcome::Landed);
-    sim.spawn(&dead, async move {
+    let (crashed, client) = (sim.client(), sim.client());
+    let (one, two) = (crashed.connect(), client.connect());
+    crashed.crash_at(1, CrashOutcome::Landed);
+    sim.spawn(&crashed, async move {
         let span = one.span(OpKind::Other);
         span.cas(word(0), 0, 1).await.unwrap();
         span.cas(word(0), 1, 0).await.unwrap();
@@ -112,7 +110,7 @@ fn endless_retry_is_a_livelock_and_spinning_without_verbs_too() {
 }
 
 #[test]
-fn time_can_run_out() {
+fn timeout_is_reported_at_the_limit_of_virtual_time() {
     let sim = Sim::new(3, Config { max_time: Duration::from_secs(9), ..config() }).unwrap();
     let client = sim.client();
     let endpoint = client.connect();
@@ -125,7 +123,7 @@ fn time_can_run_out() {
 }
 
 #[test]
-fn the_fabric_belongs_to_its_thread_and_its_simulation() {
+fn fabric_connects_only_on_its_thread_while_its_simulation_exists() {
     let fabric = calm().fabric();
     assert!(matches!(fabric.connect(&fabric.new_identity()), Err(FabricError::Settings(_))));
     let sim = calm();
@@ -135,7 +133,7 @@ fn the_fabric_belongs_to_its_thread_and_its_simulation() {
 }
 
 #[test]
-fn connections_made_inside_a_coroutine_die_with_its_client() {
+fn connection_made_inside_a_coroutine_ends_with_its_client() {
     let sim = calm();
     let (client, fabric) = (sim.client(), sim.fabric());
     client.crash_at(2, CrashOutcome::Lost);
@@ -153,7 +151,7 @@ fn connections_made_inside_a_coroutine_die_with_its_client() {
 }
 
 #[test]
-fn the_dead_do_nothing_although_somebody_wakes_them() {
+fn crashed_client_is_not_polled_when_it_is_woken() {
     let sim = calm();
     let client = sim.client();
     let endpoint = client.connect();
@@ -172,7 +170,7 @@ fn the_dead_do_nothing_although_somebody_wakes_them() {
     if let Some(waker) = woken.borrow_mut().take() {
         waker.wake();
     }
-    // Nor does what is called on its behalf.
+    // A verb posted through its endpoint has no effect either.
     let span = endpoint.span(OpKind::Other);
     let mut batch = span.batch();
     batch.write_words(word(0), &[1]);
@@ -183,7 +181,7 @@ fn the_dead_do_nothing_although_somebody_wakes_them() {
 }
 
 #[test]
-fn the_harness_sets_up_and_another_executor_can_drive() {
+fn harness_runs_under_the_simulation_and_under_another_executor() {
     let sim = sim(5);
     let endpoint = sim.harness().connect();
     let again = endpoint.clone();
@@ -201,7 +199,7 @@ fn the_harness_sets_up_and_another_executor_can_drive() {
 }
 
 #[test]
-fn errors_of_input_are_values() {
+fn invalid_input_is_an_error_value() {
     let sim = calm();
     let client = sim.client();
     let endpoint = client.connect();

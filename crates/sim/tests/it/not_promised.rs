@@ -1,13 +1,11 @@
-//! The adversary does all that the contract leaves open: one test for each of N1-N7 counts how often.
+//! The adversary does everything that the contract leaves open: tests for N1-N7 count how often.
 
-mod common;
-
-use common::{config, count, fierce, on, shared, sim, word};
+use crate::common::{config, count, fierce, on, shared, sim, word};
 use farindex_fabric::OpKind;
-use farindex_sim::{Config, CrashOutcome, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, Sim, SimRng, Swarm};
 
 #[test]
-fn n1_two_batches_of_one_client_swap() {
+fn n1_two_batches_of_one_client_are_reordered() {
     let hits = count(300, |seed| {
         let sim = sim(seed);
         let client = sim.client();
@@ -26,7 +24,7 @@ fn n1_two_batches_of_one_client_swap() {
 }
 
 #[test]
-fn n1_nodes_of_one_batch_swap() {
+fn n1_parts_of_a_batch_to_two_nodes_are_reordered() {
     let hits = count(400, |seed| {
         let sim = sim(seed);
         let (writer, reader) = (sim.client(), sim.client());
@@ -51,7 +49,7 @@ fn n1_nodes_of_one_batch_swap() {
 }
 
 #[test]
-fn n2_reads_and_writes_tear() {
+fn n2_reads_and_writes_are_torn() {
     for tear_of in ["read", "write"] {
         let hits = count(400, |seed| {
             let sim = sim(seed);
@@ -62,7 +60,7 @@ fn n2_reads_and_writes_tear() {
                 match tear_of {
                     "write" => span.write(word(0), out.buf_from_words(&[1; 8])).await.unwrap(),
                     _ => {
-                        // One word at a time, from the last to the first: a READ that were whole would see a tail of ones.
+                        // One word at a time, from the last to the first: an untorn READ sees ones only at the end.
                         for i in (0..8).rev() {
                             span.write(word(i), out.buf_from_words(&[1])).await.unwrap();
                         }
@@ -114,7 +112,7 @@ fn n3_a_write_overtakes_a_read_unless_it_is_fenced() {
 }
 
 #[test]
-fn n5_a_write_that_nobody_awaited_lands_on_top_of_a_later_one() {
+fn n5_detached_write_overwrites_a_later_one() {
     let hits = count(400, |seed| {
         let sim = sim(seed);
         let (first, second) = (sim.client(), sim.client());
@@ -141,7 +139,7 @@ fn n5_a_write_that_nobody_awaited_lands_on_top_of_a_later_one() {
 }
 
 #[test]
-fn n5_a_write_that_nobody_awaited_lands_after_every_deadline() {
+fn n5_detached_write_takes_effect_after_every_deadline() {
     let hits = count(100, |seed| {
         let swarm = Swarm { forget: farindex_sim::ODDS, forget_exponent: 36, ..Swarm::calm() };
         let sim = Sim::new(seed, Config { swarm: Some(swarm), ..config() }).unwrap();
@@ -153,7 +151,7 @@ fn n5_a_write_that_nobody_awaited_lands_after_every_deadline() {
             batch.write_words(word(0), &[1]);
             batch.faa(word(1), 1);
             batch.post_detached();
-            // What it awaits goes on as usual.
+            // An awaited verb proceeds as usual.
             span.faa(word(2), 1).await.unwrap();
         });
         sim.run().assert_done();
@@ -168,7 +166,7 @@ fn n5_a_write_that_nobody_awaited_lands_after_every_deadline() {
 }
 
 #[test]
-fn n6_a_plain_write_that_races_an_atomic_is_lost() {
+fn n6_plain_write_that_races_an_atomic_is_lost() {
     let hits = count(300, |seed| {
         let sim = sim(seed);
         let (adder, writer) = (sim.client(), sim.client());
@@ -191,8 +189,9 @@ fn n6_a_plain_write_that_races_an_atomic_is_lost() {
     assert!(hits > 5, "{hits}");
 }
 
-/// A client dies right after it has posted three WRITEs and an FAA. What landed at the end of all time?
-fn estate(seed: u64, swarm: Swarm, crash_outcome: CrashOutcome, verb: u64) -> ([u64; 4], bool) {
+/// Crashes a client right after it has posted three WRITEs and an FAA. Returns the four words at the end, and whether
+/// any verb took effect later than usual.
+fn words_after_crash(seed: u64, swarm: Swarm, crash_outcome: CrashOutcome, verb: u64) -> ([u64; 4], bool) {
     let sim = Sim::new(seed, Config { swarm: Some(swarm), ..config() }).unwrap();
     let client = sim.client();
     client.crash_at(verb, crash_outcome);
@@ -212,29 +211,32 @@ fn estate(seed: u64, swarm: Swarm, crash_outcome: CrashOutcome, verb: u64) -> ([
     assert!(client.has_crashed() && !*seen.borrow());
     let landed = || [0, 1, 2, 3].map(|i| sim.peek(word(i)).unwrap());
     sim.run_for(std::time::Duration::from_millis(4)).assert_done();
-    // Whatever was merely late has landed by then.
+    // Verbs with usual delays have taken effect by then.
     let before = landed();
     sim.settle();
     (landed(), landed() != before)
 }
 
 #[test]
-fn n7_what_the_dead_had_posted_lands_or_not_but_closed_under_g4() {
-    let all = (0..600).map(|seed| estate(seed, fierce(), CrashOutcome::Drawn, 4)).collect::<Vec<_>>();
+fn n7_verbs_of_a_crashed_client_take_effect_or_not_but_closed_under_g4() {
+    let all = (0..600).map(|seed| words_after_crash(seed, fierce(), CrashOutcome::Drawn, 4)).collect::<Vec<_>>();
     for verbs in 0..=4 {
         let landed = [0, 1, 2, 3].map(|i| u64::from(i < verbs));
-        assert!(all.iter().filter(|(seen, _)| *seen == landed).count() > 5, "{verbs} of 4 verbs land now and then");
+        assert!(
+            all.iter().filter(|(seen, _)| *seen == landed).count() > 5,
+            "{verbs} of 4 verbs take effect in some seeds"
+        );
     }
-    assert!(all.iter().all(|(seen, _)| seen.is_sorted_by(|a, b| a >= b)), "what lands is a prefix here");
-    assert!(all.iter().any(|(_, lingers)| *lingers), "and some of it late");
+    assert!(all.iter().all(|(seen, _)| seen.is_sorted_by(|a, b| a >= b)), "what takes effect is a prefix here");
+    assert!(all.iter().any(|(_, lingers)| *lingers), "some of it takes effect late");
 }
 
 #[test]
-fn n7_a_chosen_fate_is_kept() {
+fn n7_crash_outcome_is_applied_as_chosen() {
     for seed in 0..50 {
-        assert_eq!(estate(seed, fierce(), CrashOutcome::Lost, 2).0, [0; 4]);
-        assert_eq!(estate(seed, fierce(), CrashOutcome::Landed, 2).0, [1; 4]);
-        assert_eq!(estate(seed, fierce(), CrashOutcome::Prefix, 2).0, [1, 1, 0, 0]);
+        assert_eq!(words_after_crash(seed, fierce(), CrashOutcome::Lost, 2).0, [0; 4]);
+        assert_eq!(words_after_crash(seed, fierce(), CrashOutcome::Landed, 2).0, [1; 4]);
+        assert_eq!(words_after_crash(seed, fierce(), CrashOutcome::Prefix, 2).0, [1, 1, 0, 0]);
     }
 }
 
@@ -264,10 +266,10 @@ fn n7_an_error_may_come_before_its_verbs() {
     assert!(landed > 5 && not > 5 && later > 5, "{landed} {not} {later}");
 }
 
-/// What lands of random batches is closed under the table of `order`: nothing lands without what comes before it.
+/// The verbs of a random batch that take effect are closed under the table in module `order`: none takes effect without
+/// those that it waits for.
 #[test]
-fn n7_whatever_the_batch_what_lands_is_closed_under_g4() {
-    use farindex_sim::SimRng;
+fn n7_effects_of_any_crashed_batch_are_closed_under_g4() {
     const VERBS: u64 = 7;
     let (mut partial, mut overtaken) = (0, 0);
     for seed in 0..1500 {
@@ -275,7 +277,7 @@ fn n7_whatever_the_batch_what_lands_is_closed_under_g4() {
         let client = sim.client();
         client.crash_at(1 + seed % VERBS, CrashOutcome::Drawn);
         let mut rng = SimRng::new(seed, 77);
-        // Node, is it a WRITE, is it fenced.
+        // Node, whether it is a WRITE, whether it is fenced.
         let verbs: Vec<_> = (0..VERBS).map(|_| (rng.below(2) as u16, rng.below(2) == 0, rng.below(3) == 0)).collect();
         let (endpoint, plan) = (client.connect(), verbs.clone());
         sim.spawn(&client, async move {
@@ -295,14 +297,14 @@ fn n7_whatever_the_batch_what_lands_is_closed_under_g4() {
         sim.run().assert_done();
         sim.settle();
         let there = |i: usize, word: u64| sim.peek(on(verbs[i].0, 8 * i as u64 + word)) == Some(1);
-        // A verb has begun if any word of it is there, and is whole if all are.
+        // A verb has begun if any word of it is in memory, and is whole if all are.
         let begun: Vec<_> = (0..verbs.len()).map(|i| (0..4).any(|word| there(i, word))).collect();
         let whole = |i: usize| (0..if verbs[i].1 { 4 } else { 1 }).all(|word| there(i, word));
         partial += u64::from(begun.contains(&true) && begun.contains(&false));
         for (later, &(node, is_write, _)) in verbs.iter().enumerate() {
             let mut fenced = false;
             for earlier in (0..later).rev() {
-                // A fence between the two, on the later one or on one that it waits for.
+                // A fence between the two: on the later verb, or on a verb that the later one waits for.
                 let (_, between_writes, between_fenced) = verbs[earlier + 1];
                 let same = verbs[earlier + 1].0 == node;
                 fenced |= same && between_fenced && (between_writes || earlier + 1 == later);

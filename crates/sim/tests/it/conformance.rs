@@ -1,4 +1,4 @@
-//! The suite that every fabric passes, on the adversary and on the model.
+//! The conformance suite of fabrics, on the adversary and on the model.
 
 use farindex_fabric::conformance::{Failure, Script, Subject, Verdict, check};
 use farindex_fabric::{Fabric, FabricError, NodeId};
@@ -6,7 +6,7 @@ use farindex_sim::{Config, Outcome, Preset, Sim, Swarm};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Each fabric of the suite is a simulation, the latest of which is the one that runs.
+/// The fabric under test. Each fabric that the suite asks for is a simulation; the latest one runs.
 struct Simulated {
     seed: u64,
     config: Config,
@@ -50,7 +50,7 @@ impl Subject for Simulated {
     }
     fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
         let fabric = self.fabric(nodes, len).ok()?;
-        self.sims.borrow().last()?.switches().vanish(silent, true, false);
+        self.sims.borrow().last()?.node_control().fail(silent, true, false);
         Some(fabric)
     }
 }
@@ -60,13 +60,13 @@ fn passes(seed: u64, config: Config) {
     check(&subject).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
 }
 
-/// Whoever waits for a word here looks every microsecond, so what nobody awaits must not take minutes.
+/// Shortens delays: the suite polls a word every microsecond, so a detached WRITE must not take minutes.
 fn impatient(swarm: Swarm) -> Swarm {
     Swarm { forget_exponent: swarm.forget_exponent.min(22), late_exponent: swarm.late_exponent.min(22), ..swarm }
 }
 
 #[test]
-fn the_adversary_keeps_every_promise() {
+fn adversary_passes_the_conformance_suite() {
     for seed in 0..12 {
         let drawn = Swarm::draw(&mut farindex_sim::SimRng::new(seed, 0));
         for swarm in [drawn, Swarm::fierce(), Swarm::calm()] {
@@ -77,7 +77,7 @@ fn the_adversary_keeps_every_promise() {
 }
 
 #[test]
-fn the_model_keeps_every_promise() {
+fn model_passes_the_conformance_suite() {
     for preset in Preset::all() {
         passes(0, Config { model: Some(preset), ..Config::default() });
     }

@@ -1,14 +1,12 @@
-//! The adversary never breaks a promise: one test for each of G1-G6, over many seeds with everything on, and over the
-//! mixtures that seeds draw.
+//! The adversary never breaks a promise: tests for each of G1-G6, over many seeds, with every kind of trouble and with
+//! the mixtures that seeds draw.
 
-mod common;
-
-use common::{config, on, shared, word};
+use crate::common::{config, on, shared, word};
 use farindex_fabric::{FabricError, NodeId, OpKind};
 use farindex_sim::{Config, CrashOutcome, Sim};
 use std::time::Duration;
 
-/// Every seed once with everything on, once with its own mixture.
+/// Runs every seed twice: with every kind of trouble, and with the seed's own mixture.
 fn everywhere(seeds: u64, check: impl Fn(&Sim)) {
     for seed in 0..seeds {
         check(&Sim::new(seed, config()).unwrap());
@@ -49,7 +47,7 @@ fn g1_a_deadline_turns_silence_into_an_error() {
     everywhere(20, |sim| {
         let client = sim.client();
         let endpoint = client.connect();
-        sim.switches().vanish(NodeId::new(1), true, false);
+        sim.node_control().fail(NodeId::new(1), true, false);
         let done = sim.spawn(&client, async move {
             let span = endpoint.span(OpKind::Other);
             endpoint.set_deadline(Duration::from_millis(500));
@@ -137,7 +135,7 @@ fn g3_atomics_are_atomic_among_themselves_and_with_reads() {
         sim.run().assert_done();
         assert_eq!(sim.peek(word(0)), Some(80));
         for reader in readers {
-            assert!(reader.take().unwrap().is_sorted(), "a counter does not go back");
+            assert!(reader.take().unwrap().is_sorted(), "a counter never decreases");
         }
     });
 }
@@ -185,7 +183,7 @@ fn g4_a_batch_to_one_node_keeps_its_order() {
 }
 
 #[test]
-fn g5_what_has_completed_is_seen_by_everybody() {
+fn g5_completed_verbs_are_visible_to_every_client() {
     everywhere(80, |sim| {
         let (count, _keep) = shared(0u64);
         let mut checks = Vec::new();
@@ -197,7 +195,7 @@ fn g5_what_has_completed_is_seen_by_everybody() {
                 let span = endpoint.span(OpKind::Other);
                 let mut seen_all = true;
                 for round in 1..=10 {
-                    // How many increments have completed, by anyone, is known beside the fabric.
+                    // The number of completed increments of all clients is counted outside the fabric.
                     let completed = *count.borrow();
                     let buf = endpoint.buf_from_words(&[round]);
                     span.write(word(8 + number), buf).await.unwrap();
@@ -216,12 +214,12 @@ fn g5_what_has_completed_is_seen_by_everybody() {
 #[test]
 fn g6_nothing_of_a_revoked_client_takes_effect() {
     let mut stopped = 0;
-    for kill in [None, Some(CrashOutcome::Drawn), Some(CrashOutcome::Landed)] {
+    for crash in [None, Some(CrashOutcome::Drawn), Some(CrashOutcome::Landed)] {
         for seed in 0..150 {
             let sim = Sim::new(seed, Config { swarm: None, ..config() }).unwrap();
             let (victim, other) = (sim.client(), sim.client());
             let (theirs, ours) = (victim.connect(), other.connect());
-            let (target, doomed) = (victim.identity(), victim.clone());
+            let (target, crashing) = (victim.identity(), victim.clone());
             let refused = sim.spawn(&victim, async move {
                 let span = theirs.span(OpKind::Other);
                 loop {
@@ -232,37 +230,37 @@ fn g6_nothing_of_a_revoked_client_takes_effect() {
                         batch.post_detached();
                     }
                     if let Err(error) = span.faa(word(9), 1).await {
-                        // What it posts from now on is refused too.
+                        // Later verbs are refused too.
                         let again = span.write(word(0), theirs.buf_from_words(&[99])).await;
                         assert_eq!(again, Err(FabricError::Revoked));
                         break error;
                     }
                 }
             });
-            let shot = sim.spawn(&other, async move {
+            let revoker = sim.spawn(&other, async move {
                 let span = ours.span(OpKind::Other);
                 ours.sleep(Duration::from_micros(20)).await;
-                if let Some(crash_outcome) = kill {
-                    doomed.crash(crash_outcome);
+                if let Some(crash_outcome) = crash {
+                    crashing.crash(crash_outcome);
                 }
                 span.revoke(NodeId::new(0), target).await.unwrap();
                 let words = span.read(word(0), 80).await.unwrap().words().to_vec();
-                // An atomic of ours does not bring to light half an atomic of theirs.
+                // Another client's atomic does not complete a half-done atomic of the revoked client.
                 let counted = (span.faa(word(8), 0).await.unwrap(), span.faa(word(9), 0).await.unwrap());
                 assert_eq!(counted, (words[8], words[9]));
                 words
             });
             sim.run().assert_done();
             sim.settle();
-            let words = shot.take().unwrap();
+            let words = revoker.take().unwrap();
             let now: Vec<_> = (0..10).map(|i| sim.peek(word(i)).unwrap()).collect();
             assert_eq!(words, now, "seed {seed}");
-            match kill {
+            match crash {
                 None => assert_eq!(refused.take(), Some(FabricError::Revoked)),
                 Some(_) => assert!(victim.has_crashed()),
             }
             stopped += sim.stats().revoked;
         }
     }
-    assert!(stopped > 100, "the test means something only if something was in flight: {stopped}");
+    assert!(stopped > 100, "the test needs verbs in flight at the revocation: {stopped}");
 }

@@ -1,12 +1,10 @@
-//! One seed, one run: in every build, on every day.
+//! The same seed repeats the same run, in every build.
 
-mod common;
-
-use common::{on, word};
+use crate::common::{on, word};
 use farindex_fabric::OpKind;
 use farindex_sim::{Config, Sim, once_in};
 
-/// Six clients that lock, write, read and die; returns the trace and the end of time.
+/// Runs six clients that lock, write, read, freeze and crash. Returns the trace and the final virtual time.
 fn run(seed: u64) -> (u64, u128) {
     let sim = Sim::new(seed, Config { nodes: 2, node_len: 4096, ..Config::default() }).unwrap();
     for number in 0..6u64 {
@@ -35,16 +33,16 @@ fn run(seed: u64) -> (u64, u128) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn replay_of_a_seed_has_the_same_trace() {
     for seed in 0..20 {
         assert_eq!(run(seed), run(seed), "seed {seed}");
     }
     assert_ne!(run(1).0, run(2).0);
 }
 
-/// Recorded once: debug and release builds agree on it. It changes when the adversary draws differently, and then every
-/// seed that is kept anywhere means another run.
+/// The expected trace was recorded once; debug and release builds agree on it. It changes when the adversary draws
+/// differently, and then every recorded seed means another run.
 #[test]
-fn the_trace_is_the_one_on_record() {
+fn replay_has_the_recorded_trace() {
     assert_eq!(run(7).0, 2662494106419728098);
 }

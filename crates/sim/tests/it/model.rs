@@ -1,8 +1,6 @@
-//! The model gives its own figures back, and the shapes that the papers saw.
+//! The model reproduces its own figures, and relations that the papers measured.
 
-mod common;
-
-use common::{on, word};
+use crate::common::{on, word};
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_sim::{Config, Preset, Sim};
 use std::time::Duration;
@@ -11,29 +9,29 @@ fn cluster(preset: Preset, nodes: usize) -> Sim {
     Sim::new(1, Config { nodes, node_len: 1 << 20, model: Some(preset), ..Config::default() }).unwrap()
 }
 
-/// What a coroutine does over and over.
+/// The operation that a coroutine repeats.
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    /// READs of so many bytes, all in one batch, spread over so many words.
+    /// READs of so many bytes each, all in one batch.
     Reads {
         bytes: usize,
         verbs: usize,
     },
-    /// READs of so many bytes, one after the other.
-    InTurn {
+    /// READs of so many bytes each, one after the other.
+    Sequential {
         bytes: usize,
         verbs: usize,
     },
     Write {
         bytes: usize,
     },
-    /// An FAA on a word of its own, or on one for all.
+    /// An FAA, on a word of the coroutine's own or on one word for all.
     Faa {
         shared: bool,
     },
 }
 
-/// Operations a second of `clients` clients with `depth` coroutines each on so many compute nodes.
+/// Operations a second of `clients` clients with `depth` coroutines each on each of `hosts` compute nodes.
 fn throughput(preset: Preset, hosts: usize, clients: usize, depth: usize, op: Op) -> f64 {
     let nodes = preset.memory_nodes;
     let sim = cluster(preset, nodes);
@@ -58,7 +56,7 @@ fn throughput(preset: Preset, hosts: usize, clients: usize, depth: usize, op: Op
                             (0..verbs as u64).for_each(|i| _ = batch.read(ptr.add(i * 512), bytes));
                             batch.post().await.unwrap();
                         }
-                        Op::InTurn { bytes, verbs } => {
+                        Op::Sequential { bytes, verbs } => {
                             for i in 0..verbs as u64 {
                                 span.read(ptr.add(i * 512), bytes).await.unwrap();
                             }
@@ -92,7 +90,7 @@ fn near(measured: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn one_read_of_no_bytes_takes_as_long_as_the_preset_says() {
+fn latency_of_an_empty_read_is_that_of_the_preset() {
     for preset in Preset::all() {
         let expected = preset.read_ns;
         let sim = cluster(preset, 1);
@@ -113,25 +111,25 @@ fn one_read_of_no_bytes_takes_as_long_as_the_preset_says() {
     }
 }
 
-/// A CPU that costs nothing, so that the NIC is the limit; and one that plays one role.
+/// The preset with client CPUs that cost nothing, so that the NIC is the limit, and with separate memory nodes.
 fn bare(preset: Preset) -> Preset {
     Preset { doorbell_ns: 0, wqe_ns: 0, poll_ns: 0, colocated: false, memory_nodes: 1, ..preset }
 }
 
-/// So many a second, if each takes this long.
+/// Operations a second if each takes this many picoseconds.
 fn per_second(ps: u64) -> f64 {
     1e12 / ps as f64
 }
 
 #[test]
-fn the_message_rate_is_the_limit_of_small_reads() {
+fn message_rate_limits_small_reads() {
     for preset in Preset::all().map(bare) {
-        // Unless the header alone takes longer on the wire.
+        // The limit is the wire if the header alone takes longer than a message.
         let limit = per_second(preset.message_ps.max(preset.header_bytes * preset.byte_ps));
         let op = Op::Reads { bytes: 0, verbs: 1 };
         near(throughput(preset, 2, 14, 16, op), limit, 0.01);
     }
-    // 28 threads of the paper's client do it too, although each doorbell costs them something, if they batch.
+    // The 28 threads of the paper's client reach it too, in spite of the doorbells' cost, if they batch.
     let preset = Preset::linear_probing();
     let limit = per_second(preset.message_ps);
     let op = Op::Reads { bytes: 0, verbs: 16 };
@@ -139,7 +137,7 @@ fn the_message_rate_is_the_limit_of_small_reads() {
 }
 
 #[test]
-fn the_bandwidth_is_the_limit_of_large_reads_and_writes() {
+fn bandwidth_limits_large_reads_and_writes() {
     for preset in Preset::all().map(bare) {
         for bytes in [1024, 4096] {
             let limit = per_second((bytes as u64 + preset.header_bytes) * preset.byte_ps);
@@ -151,7 +149,7 @@ fn the_bandwidth_is_the_limit_of_large_reads_and_writes() {
 }
 
 #[test]
-fn atomics_have_a_limit_of_their_own_and_a_lower_one_on_one_address() {
+fn atomic_rate_limits_atomics_and_is_lower_on_one_address() {
     for preset in Preset::all().map(bare) {
         let (many, one) = (per_second(preset.atomic_ps), per_second(preset.atomic_same_ps));
         near(throughput(preset.clone(), 2, 16, 16, Op::Faa { shared: false }), many, 0.01);
@@ -159,9 +157,9 @@ fn atomics_have_a_limit_of_their_own_and_a_lower_one_on_one_address() {
     }
 }
 
-/// Where a machine plays both roles, its NIC's messages are those of its clients and those for its memory.
+/// The NIC of a machine that is compute node and memory node handles its clients' messages and those to its memory.
 #[test]
-fn a_nic_with_two_roles_does_half_as_much_in_each() {
+fn colocated_nic_has_half_the_message_rate_in_each_role() {
     for preset in Preset::all().into_iter().filter(|preset| preset.colocated) {
         let nodes = preset.memory_nodes as f64;
         let limit = nodes * per_second(preset.message_ps) / 2.0;
@@ -172,7 +170,7 @@ fn a_nic_with_two_roles_does_half_as_much_in_each() {
 }
 
 #[test]
-fn a_hot_word_does_not_hold_up_the_reads_beside_it() {
+fn atomics_on_a_hot_word_do_not_delay_reads_of_other_words() {
     let sim = cluster(bare(Preset::linear_probing()), 1);
     for _ in 0..64 {
         let client = sim.client();
@@ -198,24 +196,25 @@ fn a_hot_word_does_not_hold_up_the_reads_beside_it() {
     assert_eq!(sim.peek(word(0)), Some(64 * 20));
 }
 
-/// SHARD, figure 1a: one READ beats two of half the size, in one batch or in turn, and even two much smaller ones in turn.
+/// SHARD, figure 1a: one READ is faster than two of half the size, in one batch or sequentially, and than two much
+/// smaller sequential ones.
 #[test]
-fn one_larger_read_beats_two_smaller_ones() {
+fn one_larger_read_is_faster_than_two_smaller_ones() {
     for threads in [4, 16, 36] {
         let rate = |op| throughput(Preset::shard(), 3, threads, 1, op);
         for bytes in [128usize, 256, 512] {
             let one = rate(Op::Reads { bytes, verbs: 1 });
             let batch = rate(Op::Reads { bytes: bytes / 2, verbs: 2 });
-            let in_turn = rate(Op::InTurn { bytes: bytes / 2, verbs: 2 });
-            let small = rate(Op::InTurn { bytes: 64, verbs: 2 });
-            assert!(one > batch && batch > in_turn, "{bytes} bytes, {threads} threads: {one} {batch} {in_turn}");
+            let sequential = rate(Op::Sequential { bytes: bytes / 2, verbs: 2 });
+            let small = rate(Op::Sequential { bytes: 64, verbs: 2 });
+            assert!(one > batch && batch > sequential, "{bytes} bytes, {threads} threads: {one} {batch} {sequential}");
             assert!(one > small, "{bytes} bytes, {threads} threads: {one} {small}");
         }
     }
 }
 
 #[test]
-fn calls_queue_for_the_memory_nodes_cores() {
+fn calls_queue_for_the_cores_of_the_memory_node() {
     let sim = cluster(Preset { call_ns: 10_000, call_cores: 2, ..bare(Preset::linear_probing()) }, 1);
     sim.set_handler(Box::new(|_, memory, request| {
         memory[8] += 1;
@@ -237,7 +236,7 @@ fn calls_queue_for_the_memory_nodes_cores() {
 }
 
 #[test]
-fn the_model_is_repeatable_and_its_clients_can_die() {
+fn model_run_with_crashes_is_repeatable() {
     let run = || {
         let sim = cluster(Preset::dex(), 4);
         for number in 0..20 {
