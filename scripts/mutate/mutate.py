@@ -32,22 +32,22 @@ SHARD = 'crates/index/src/hash/shard/'
 # A stage: (name, the target that is run as CRATE/TARGET, its arguments, its environment).
 CHECK_STAGES = [
     ('unit', 'check/farindex_check', ['-q'], {}),
-    ('format', 'check/format', ['-q'], {'PROPTEST_CASES': '64'}),
-    ('brute', 'check/brute', ['-q'], {'FARINDEX_CHECK_HISTORIES': '1000'}),
-    ('explain', 'check/explain', ['-q'], {}),
-    ('rules', 'check/rules', ['-q'], {}),
+    ('format', 'check/it', ['-q', 'format'], {'PROPTEST_CASES': '64'}),
+    ('brute force', 'check/it', ['-q', 'brute_force'], {'FARINDEX_CHECK_HISTORIES': '1000'}),
+    ('explain', 'check/it', ['-q', 'explain'], {}),
+    ('rules', 'check/it', ['-q', 'rules', 'recorder'], {}),
 ]
 SUBJECTS = {
     'check': {
         'files': ['crates/check/src/' + name + '.rs' for name in (
-            'check history model order partition plan scan search tighten zones recorder format text explain').split()],
+            'check history model key_op map order partition plan scan search tighten zones recorder format text explain').split()],
         'crate': 'crates/check', 'switch': 'crate::switch',
         'check': [['-p', 'farindex-check', '--all-targets']],
         'build': [['test', '-p', 'farindex-check', '--no-run', '--lib', '--tests']],
         'stages': CHECK_STAGES,
-        'again': [('brute, 8000 histories', 'check/brute', ['-q'], {'FARINDEX_CHECK_HISTORIES': '8000'}),
-                  ('format, 1000 cases', 'check/format', ['-q'], {'PROPTEST_CASES': '1000'}),
-                  ('rules', 'check/rules', ['-q'], {})],
+        'again': [('brute force, 8000 histories', 'check/it', ['-q', 'brute_force'], {'FARINDEX_CHECK_HISTORIES': '8000'}),
+                  ('format, 1000 cases', 'check/it', ['-q', 'format'], {'PROPTEST_CASES': '1000'}),
+                  ('rules', 'check/it', ['-q', 'rules', 'recorder'], {})],
     },
     'shard': {
         'files': [SHARD + name + '.rs' for name in 'rescue thaw mod geometry table walk split insert lookup many bucket slot level3'.split()] + [

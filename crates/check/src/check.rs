@@ -1,10 +1,10 @@
-//! The front door: a whole history in, a report out.
+//! Checks a whole history and returns a report.
 //!
 //! Invariants:
 //!
-//! 1. keys are checked apart from each other, which is exact because linearizability is local;
-//! 2. what scans read is checked together with the point operations of a key, and only if the point operations alone
-//!    are in order is the blame on the scans;
+//! 1. each key is checked separately, which is exact because linearizability is local;
+//! 2. the reads of scans are checked together with the point operations on a key. A violation is attributed to the
+//!    scans only if the point operations alone are linearizable or undecided;
 //! 3. with step limits alone the report depends on the history only, not on the machine or on hash seeds.
 
 use std::fmt;
@@ -12,21 +12,23 @@ use std::time::{Duration, Instant};
 
 use crate::explain::{self, Explanation};
 use crate::history::History;
-use crate::model::{Entry, MapModel, Model, Part};
+use crate::map::MapModel;
+use crate::model::{Entry, Model, Part};
+use crate::promise::Promise;
 use crate::scan::{self, ScanViolation};
 use crate::search::{Answer, Budget, search};
 use crate::text;
 
-/// How much a check may cost.
+/// The limits of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Configurations that the search may enter for one key. Each is remembered, at roughly 100 bytes. A key without
-    /// a violation usually needs about one for each of its writes.
+    /// Configurations that the search may enter for one key. Each is stored, with roughly 100 bytes. A key without a
+    /// violation usually needs about one for each of its writes.
     pub steps_per_key: u64,
-    /// Time for the whole check; keys that it does not suffice for are undecided. `None`: no limit, and a report that
-    /// does not depend on the machine.
+    /// Time for the whole check; keys that it does not reach are undecided. `None`: no limit, and the report does not
+    /// depend on the machine.
     pub time: Option<Duration>,
-    /// How many violated keys get an explanation; explaining is slower than checking.
+    /// Maximum number of keys with violations that get an explanation. Explaining is slower than checking.
     pub explanations: usize,
 }
 
@@ -41,55 +43,46 @@ impl Default for Limits {
 pub enum Verdict {
     /// The history keeps every promise.
     Ok,
-    /// It certainly breaks one.
+    /// The history certainly breaks a promise.
     Violation,
     /// Neither could be shown within the limits.
     Unknown,
 }
 
-/// Which promise was broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Promise {
-    /// Point operations take effect at one moment between invocation and response.
-    Linearizability,
-    /// Scans read each key at some moment between invocation and response.
-    ScanContent,
-}
-
-/// A key with a broken promise.
+/// A key for which a promise is broken.
 #[derive(Clone, Debug)]
 pub struct KeyViolation {
     /// The key.
     pub key: Vec<u8>,
-    /// What was broken.
+    /// The broken promise.
     pub promise: Promise,
-    /// Why; `None` beyond [`Limits::explanations`].
+    /// The explanation; `None` beyond [`Limits::explanations`].
     pub explanation: Option<Explanation>,
 }
 
-/// What a check cost.
+/// The size of a history and the cost of its check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Operations in the history.
     pub operations: usize,
     /// Keys with operations.
     pub keys: usize,
-    /// Configurations entered, without those of explanations.
+    /// Configurations that the search entered, without those of explanations.
     pub steps: u64,
 }
 
 /// The result of a check.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Everything in one word: a violation if there is any, and otherwise unknown if anything is undecided.
+    /// The verdict: a violation if there is any, otherwise unknown if a key is undecided, otherwise ok.
     pub verdict: Verdict,
     /// Keys with broken promises, ordered.
     pub keys: Vec<KeyViolation>,
-    /// Scans with malformed answers.
+    /// Scans with malformed results.
     pub scans: Vec<ScanViolation>,
     /// Keys that could not be decided, ordered.
     pub undecided: Vec<Vec<u8>>,
-    /// What it cost.
+    /// Size and cost.
     pub stats: Stats,
 }
 
@@ -141,8 +134,8 @@ fn check_part(
                 verdict = Verdict::Violation;
                 entries = points;
             }
-            // Some order exists, but none that the scans could have seen. If the points alone are undecided, the
-            // joint violation is still certain; which promise is to blame is not, and the scans are named.
+            // An order of the point operations exists, but none that the scans could have read. If the point operations
+            // alone are undecided, the joint violation is still certain, and it is attributed to the scans.
             Verdict::Ok | Verdict::Unknown => promise = Promise::ScanContent,
         }
     }
@@ -156,7 +149,7 @@ fn check_part(
     report.keys.push(KeyViolation { key, promise, explanation });
 }
 
-/// The verdict on one part: the cheap proof first, and where it proves nothing the search.
+/// Decides about one part: first by the cheap proof, and if it proves nothing, by the search.
 fn decide(entries: &[Entry<<MapModel as Model>::Op>], budget: Budget, report: &mut Report) -> Verdict {
     if MapModel.refute(entries).is_some() {
         return Verdict::Violation;
@@ -187,7 +180,7 @@ impl fmt::Display for Report {
                 Some(explanation) => write!(f, "\n{explanation}")?,
                 None => {
                     let key = text::bytes(&violation.key);
-                    writeln!(f, "\nkey {key}: {} (not explained)", text::promise(violation.promise))?;
+                    writeln!(f, "\nkey {key}: {} (not explained)", violation.promise)?;
                 }
             }
         }

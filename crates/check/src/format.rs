@@ -19,18 +19,18 @@ pub const FORMAT: &str = "farindex-history";
 /// The header's `version`.
 pub const VERSION: u32 = 1;
 
-/// Why a file could not be read.
+/// The error of a file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {error}")]
 pub struct ReadError {
-    /// Where, counted from 1.
+    /// The line, counted from 1.
     pub line: u64,
-    /// What.
+    /// The error in this line.
     #[source]
     pub error: LineError,
 }
 
-/// What is wrong with a line.
+/// The error of one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
@@ -46,10 +46,10 @@ pub enum LineError {
     /// The header names another version.
     #[error("version {0} is not supported; this is version {VERSION}")]
     OtherVersion(u32),
-    /// A JSON array, a number, a string: the fields of a line have names.
-    #[error("a line is one JSON object, and this is something else")]
+    /// The line is a JSON value other than an object.
+    #[error("a line must be one JSON object")]
     NoObject,
-    /// Not JSON, or not of the described shape.
+    /// The line is not JSON, or has other fields or types than described.
     #[error("malformed: {0}")]
     Malformed(#[from] serde_json::Error),
     /// A field that the operation needs is missing.
@@ -68,13 +68,13 @@ pub enum LineError {
         /// The field.
         field: &'static str,
     },
-    /// One of `responded` and `outcome` without the other.
-    #[error("\"responded\" and \"outcome\" must both be there, or neither (pending)")]
+    /// The line has one of `responded` and `outcome` without the other.
+    #[error("\"responded\" and \"outcome\" must both be present, or neither (pending)")]
     HalfResponse,
-    /// Digits that are not pairs of hexadecimal digits.
+    /// A hexadecimal string is not made of pairs of hexadecimal digits.
     #[error("{0:?} is not an even number of hexadecimal digits")]
     BadHex(String),
-    /// The line contradicts itself.
+    /// The operation is invalid.
     #[error("{0}")]
     Invalid(#[from] HistoryError),
 }
@@ -86,7 +86,7 @@ struct Header {
     version: u32,
 }
 
-/// A byte string: itself where that is printable text, and hexadecimal digits otherwise.
+/// A byte string: printable text as it is, other bytes as hexadecimal digits.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Bytes {
@@ -100,7 +100,7 @@ struct Hex {
     hex: String,
 }
 
-/// An array, which a derived reader would take for the fields in their order, is no map.
+/// A map, because a derived reader would also accept an array of the fields in order.
 impl TryFrom<BTreeMap<String, String>> for Hex {
     type Error = &'static str;
     fn try_from(mut fields: BTreeMap<String, String>) -> Result<Self, Self::Error> {
@@ -113,7 +113,7 @@ impl TryFrom<BTreeMap<String, String>> for Hex {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Edge {
+enum BoundField {
     Unbounded,
     Included(Bytes),
     Excluded(Bytes),
@@ -132,7 +132,7 @@ enum Op {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Answer {
+enum OutcomeField {
     Value(Option<Bytes>),
     Inserted,
     Exists,
@@ -153,16 +153,16 @@ struct Line {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    from: Option<Edge>,
+    from: Option<BoundField>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    to: Option<Edge>,
+    to: Option<BoundField>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
     invoked: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     responded: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    outcome: Option<Answer>,
+    outcome: Option<OutcomeField>,
 }
 
 /// Writes a history. Wrap a file in a `BufWriter`.
@@ -203,11 +203,11 @@ pub fn read(from: impl BufRead) -> Result<History, ReadError> {
     History::new(operations).map_err(|error| at(error.into()))
 }
 
-/// One line's JSON object. A derived reader would take an array too, for the fields in their order.
+/// Parses one line's JSON object. A derived reader would also accept an array of the fields in order.
 fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, LineError> {
     match text.trim_start().starts_with('{') {
         true => Ok(serde_json::from_str(text)?),
-        // What is no JSON at all is told as that.
+        // Text that is not JSON is reported as malformed.
         false => {
             Err(serde_json::from_str::<serde::de::IgnoredAny>(text).map_or_else(Into::into, |_| LineError::NoObject))
         }
@@ -229,14 +229,14 @@ fn encode(operation: &Operation) -> Line {
     let mut line = Line {
         client: operation.client,
         op: Op::Get,
-        key: operation.call.key().map(bytes),
+        key: operation.call.key().map(encode_bytes),
         value: None,
         from: None,
         to: None,
         limit: None,
         invoked: operation.invoked,
         responded: operation.response.as_ref().map(|response| response.at),
-        outcome: operation.response.as_ref().map(|response| answer(&response.outcome)),
+        outcome: operation.response.as_ref().map(|response| encode_outcome(&response.outcome)),
     };
     let (op, value) = match &operation.call {
         Call::Get { .. } => (Op::Get, None),
@@ -245,21 +245,21 @@ fn encode(operation: &Operation) -> Line {
         Call::Upsert { value, .. } => (Op::Upsert, Some(value)),
         Call::Remove { .. } => (Op::Remove, None),
         Call::Scan { from, to, limit } => {
-            line.from = Some(edge(from));
-            line.to = Some(edge(to));
+            line.from = Some(encode_bound(from));
+            line.to = Some(encode_bound(to));
             line.limit = *limit;
             (Op::Scan, None)
         }
     };
     line.op = op;
-    line.value = value.map(|value| bytes(value));
+    line.value = value.map(|value| encode_bytes(value));
     line
 }
 
 fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
     let line: Line = object(text)?;
     let response = match (line.responded, line.outcome) {
-        (Some(at), Some(answer)) => Some(Response { at, outcome: outcome(answer)? }),
+        (Some(at), Some(field)) => Some(Response { at, outcome: decode_outcome(field)? }),
         (None, None) => None,
         _ => return Err(LineError::HalfResponse),
     };
@@ -270,12 +270,12 @@ fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
     Ok(operation)
 }
 
-/// The arguments that a line gives.
+/// The arguments in a line.
 struct Fields {
     key: Option<Bytes>,
     value: Option<Bytes>,
-    from: Option<Edge>,
-    to: Option<Edge>,
+    from: Option<BoundField>,
+    to: Option<BoundField>,
     limit: Option<u64>,
 }
 
@@ -299,7 +299,7 @@ fn call(op: Op, fields: Fields) -> Result<Call, LineError> {
         return Err(LineError::Surplus { op: name, field });
     }
     let need = |bytes: Option<Bytes>, field| match bytes {
-        Some(bytes) => unbytes(bytes),
+        Some(bytes) => decode_bytes(bytes),
         None => Err(LineError::Missing { op: name, field }),
     };
     Ok(match op {
@@ -308,53 +308,55 @@ fn call(op: Op, fields: Fields) -> Result<Call, LineError> {
         Op::Insert => Call::Insert { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
         Op::Update => Call::Update { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
         Op::Upsert => Call::Upsert { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
-        Op::Scan => Call::Scan { from: bound(fields.from)?, to: bound(fields.to)?, limit: fields.limit },
+        Op::Scan => Call::Scan { from: decode_bound(fields.from)?, to: decode_bound(fields.to)?, limit: fields.limit },
     })
 }
 
-fn answer(outcome: &Outcome) -> Answer {
+fn encode_outcome(outcome: &Outcome) -> OutcomeField {
     match outcome {
-        Outcome::Value(value) => Answer::Value(value.as_deref().map(bytes)),
-        Outcome::Inserted => Answer::Inserted,
-        Outcome::Exists => Answer::Exists,
-        Outcome::Updated => Answer::Updated,
-        Outcome::Absent => Answer::Absent,
-        Outcome::Written => Answer::Written,
-        Outcome::Removed => Answer::Removed,
-        Outcome::Pairs(pairs) => Answer::Pairs(pairs.iter().map(|(key, value)| (bytes(key), bytes(value))).collect()),
+        Outcome::Value(value) => OutcomeField::Value(value.as_deref().map(encode_bytes)),
+        Outcome::Inserted => OutcomeField::Inserted,
+        Outcome::Exists => OutcomeField::Exists,
+        Outcome::Updated => OutcomeField::Updated,
+        Outcome::Absent => OutcomeField::Absent,
+        Outcome::Written => OutcomeField::Written,
+        Outcome::Removed => OutcomeField::Removed,
+        Outcome::Pairs(pairs) => {
+            OutcomeField::Pairs(pairs.iter().map(|(key, value)| (encode_bytes(key), encode_bytes(value))).collect())
+        }
     }
 }
 
-fn outcome(answer: Answer) -> Result<Outcome, LineError> {
-    Ok(match answer {
-        Answer::Value(value) => Outcome::Value(value.map(unbytes).transpose()?),
-        Answer::Inserted => Outcome::Inserted,
-        Answer::Exists => Outcome::Exists,
-        Answer::Updated => Outcome::Updated,
-        Answer::Absent => Outcome::Absent,
-        Answer::Written => Outcome::Written,
-        Answer::Removed => Outcome::Removed,
-        Answer::Pairs(pairs) => {
-            let pair = |(key, value)| Ok((unbytes(key)?, unbytes(value)?));
+fn decode_outcome(field: OutcomeField) -> Result<Outcome, LineError> {
+    Ok(match field {
+        OutcomeField::Value(value) => Outcome::Value(value.map(decode_bytes).transpose()?),
+        OutcomeField::Inserted => Outcome::Inserted,
+        OutcomeField::Exists => Outcome::Exists,
+        OutcomeField::Updated => Outcome::Updated,
+        OutcomeField::Absent => Outcome::Absent,
+        OutcomeField::Written => Outcome::Written,
+        OutcomeField::Removed => Outcome::Removed,
+        OutcomeField::Pairs(pairs) => {
+            let pair = |(key, value)| Ok((decode_bytes(key)?, decode_bytes(value)?));
             Outcome::Pairs(pairs.into_iter().map(pair).collect::<Result<_, LineError>>()?)
         }
     })
 }
 
-fn edge(bound: &Bound<Vec<u8>>) -> Edge {
+fn encode_bound(bound: &Bound<Vec<u8>>) -> BoundField {
     match bound {
-        Bound::Unbounded => Edge::Unbounded,
-        Bound::Included(key) => Edge::Included(bytes(key)),
-        Bound::Excluded(key) => Edge::Excluded(bytes(key)),
+        Bound::Unbounded => BoundField::Unbounded,
+        Bound::Included(key) => BoundField::Included(encode_bytes(key)),
+        Bound::Excluded(key) => BoundField::Excluded(encode_bytes(key)),
     }
 }
 
-/// A missing bound is no bound.
-fn bound(edge: Option<Edge>) -> Result<Bound<Vec<u8>>, LineError> {
-    Ok(match edge {
-        None | Some(Edge::Unbounded) => Bound::Unbounded,
-        Some(Edge::Included(key)) => Bound::Included(unbytes(key)?),
-        Some(Edge::Excluded(key)) => Bound::Excluded(unbytes(key)?),
+/// Decodes a bound. A missing bound is unbounded.
+fn decode_bound(field: Option<BoundField>) -> Result<Bound<Vec<u8>>, LineError> {
+    Ok(match field {
+        None | Some(BoundField::Unbounded) => Bound::Unbounded,
+        Some(BoundField::Included(key)) => Bound::Included(decode_bytes(key)?),
+        Some(BoundField::Excluded(key)) => Bound::Excluded(decode_bytes(key)?),
     })
 }
 
@@ -369,14 +371,14 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes(bytes: &[u8]) -> Bytes {
+fn encode_bytes(bytes: &[u8]) -> Bytes {
     match printable(bytes) {
         Some(text) => Bytes::Text(text.to_owned()),
         None => Bytes::Hex(Hex { hex: hex(bytes) }),
     }
 }
 
-fn unbytes(bytes: Bytes) -> Result<Vec<u8>, LineError> {
+fn decode_bytes(bytes: Bytes) -> Result<Vec<u8>, LineError> {
     match bytes {
         Bytes::Text(text) => Ok(text.into_bytes()),
         Bytes::Hex(Hex { hex }) => unhex(&hex).ok_or(LineError::BadHex(hex)),

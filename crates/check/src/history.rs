@@ -1,23 +1,23 @@
-//! Histories: what clients asked of a key-value store, when, and what they were told.
+//! Histories: the operations that clients invoked on a key-value store, their outcomes, and when.
 //!
 //! Invariants of a [`History`], established by [`History::new`] and never broken afterwards:
 //!
 //! 1. no operation responds before it is invoked;
-//! 2. an outcome fits its operation (a `Get` never answers `Removed`).
+//! 2. an outcome fits its operation (a `Get` never returns `Removed`).
 //!
 //! **Order of events.** An invocation or a response is an event with a stamp. Events are ordered by stamp; at equal
 //! stamps every invocation comes before every response. So an operation that responds at 10 and another invoked at 10
-//! count as concurrent: an equal stamp never proves an order. That can hide a violation and never invents one, so a
-//! clock that repeats itself weakens the check, even between successive operations of one client. A simulator whose
-//! virtual time stands still between events should stamp through [`Stamps`], which never repeats.
+//! count as concurrent: an equal stamp never proves an order. An equal stamp can hide a violation, but it never creates
+//! one. So a clock that repeats stamps weakens the check, even between successive operations of one client. A simulator
+//! whose virtual time does not advance between events should stamp through [`Stamps`], which never repeats.
 //!
-//! **Pending operations.** An operation without a response is *pending*: its client died, was cut off, or was told of
+//! **Pending operations.** An operation without a response is *pending*: its client crashed, was disconnected, or got
 //! an error that leaves the effect unknown. It may take effect at any moment after its invocation, once, or never. Its
-//! client may go on: later operations of the same client say nothing about a pending one. An error that proves that
-//! nothing was changed is not pending; such an operation is left out of the history.
+//! client may continue: later operations of the same client give no information about a pending one. An operation that
+//! failed with an error that proves that it had no effect is not pending; it is left out of the history.
 //!
 //! **Clients.** The check uses only the stamps. A client may therefore have several operations in flight (one for
-//! each of its coroutines); its number serves to read and draw the history.
+//! each of its coroutines); its number only serves to read and draw the history.
 //!
 //! **Beginning.** Every key is absent at first. A store that was loaded beforehand is described by writes of a loading
 //! client which end before the first measured invocation.
@@ -26,53 +26,59 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a client asked for. Keys and values are arbitrary byte strings.
+/// A client's call. Keys and values are arbitrary byte strings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Read the value of a key.
+    /// Reads the value of a key.
     Get {
         /// The key.
         key: Vec<u8>,
     },
-    /// Store a value if the key is absent.
+    /// Stores a value if the key is absent.
     Insert {
         /// The key.
         key: Vec<u8>,
         /// The value to store.
         value: Vec<u8>,
     },
-    /// Replace the value if the key is present.
+    /// Replaces the value if the key is present.
     Update {
         /// The key.
         key: Vec<u8>,
         /// The value to store.
         value: Vec<u8>,
     },
-    /// Store a value in either case.
+    /// Stores a value, whether the key is present or absent.
     Upsert {
         /// The key.
         key: Vec<u8>,
         /// The value to store.
         value: Vec<u8>,
     },
-    /// Delete the key.
+    /// Deletes the key.
     Remove {
         /// The key.
         key: Vec<u8>,
     },
-    /// Read the pairs from a bound upwards.
+    /// Reads the pairs of a range in ascending order of keys.
     Scan {
-        /// Where to begin.
+        /// The lower bound.
         from: Bound<Vec<u8>>,
-        /// Where to end; `Unbounded` where the store has no such argument.
+        /// The upper bound; `Unbounded` if the store has no such argument.
         to: Bound<Vec<u8>>,
-        /// The most pairs to return; `None` is all of them.
+        /// The maximum number of pairs to return; `None` means all. A scan that its caller stopped after `n` pairs has
+        /// the limit `n`.
         limit: Option<u64>,
     },
 }
 
 impl Call {
-    /// The one key that the call concerns; `None` for a scan.
+    /// A scan from a lower to an upper bound. `limit`: the maximum number of pairs.
+    pub fn scan(from: Bound<&[u8]>, to: Bound<&[u8]>, limit: Option<u64>) -> Self {
+        Call::Scan { from: from.map(<[u8]>::to_vec), to: to.map(<[u8]>::to_vec), limit }
+    }
+
+    /// The key of a point operation; `None` for a scan.
     pub fn key(&self) -> Option<&[u8]> {
         match self {
             Call::Get { key }
@@ -96,7 +102,7 @@ impl Call {
         }
     }
 
-    /// Whether the store may answer this call so.
+    /// Returns whether this call can have this outcome.
     pub fn admits(&self, outcome: &Outcome) -> bool {
         use Outcome::*;
         matches!(
@@ -111,24 +117,24 @@ impl Call {
     }
 }
 
-/// What the store answered.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// `Get`: the value, or `None` where the key was absent.
+    /// `Get`: the value, or `None` if the key was absent.
     Value(Option<Vec<u8>>),
     /// `Insert`, `Upsert`: the key was absent and now has the value.
     Inserted,
-    /// `Insert`: the key was present and stays as it was.
+    /// `Insert`: the key was present; nothing changed.
     Exists,
     /// `Update`, `Upsert`: the key was present and now has the new value.
     Updated,
-    /// `Update`, `Remove`: the key was absent and stays so.
+    /// `Update`, `Remove`: the key was absent; nothing changed.
     Absent,
     /// `Upsert`: the key now has the value; whether it was present before is not reported.
     Written,
-    /// `Remove`: the key was present and is gone.
+    /// `Remove`: the key was present and is now absent.
     Removed,
-    /// `Scan`: the pairs, as returned.
+    /// `Scan`: the pairs of keys and values, in the order in which they were returned.
     Pairs(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
@@ -148,36 +154,36 @@ impl Outcome {
     }
 }
 
-/// The end of an operation that has one.
+/// The response of a completed operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Response {
-    /// When the client had the answer.
+    /// When the client received it.
     pub at: u64,
-    /// The answer.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
 /// One operation of one client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Operation {
-    /// Who asked.
+    /// The client's number.
     pub client: u64,
-    /// What was asked.
+    /// The call.
     pub call: Call,
-    /// When it was asked.
+    /// When it was invoked.
     pub invoked: u64,
-    /// The answer; `None` makes the operation pending.
+    /// The response; `None` if the operation is pending.
     pub response: Option<Response>,
 }
 
-/// Why a list of operations is no history. The index is the operation's position in the list.
+/// The reason why a list of operations is not a valid history. `index` is the operation's position in the list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
     /// Invariant 1 is broken.
     #[error("operation {index} responds at {responded}, before its invocation at {invoked}")]
     RespondsBeforeInvoked {
-        /// Which operation.
+        /// The operation.
         index: usize,
         /// Its invocation.
         invoked: u64,
@@ -185,24 +191,24 @@ pub enum HistoryError {
         responded: u64,
     },
     /// Invariant 2 is broken.
-    #[error("operation {index}: a {call} cannot answer \"{outcome}\"")]
+    #[error("operation {index}: a {call} cannot have the outcome \"{outcome}\"")]
     OutcomeMismatch {
-        /// Which operation.
+        /// The operation.
         index: usize,
         /// The call's name.
         call: &'static str,
         /// The outcome's name.
         outcome: &'static str,
     },
-    /// More operations than the checker can number.
+    /// There are more operations than the checker can number.
     #[error("{0} operations are more than a history can hold")]
     TooLong(usize),
-    /// A recorder was asked for its history while clients could still add to it.
+    /// The recorder's history was requested while client logs were open.
     #[error("{0} client logs are still open; drop them first")]
     OpenLogs(usize),
 }
 
-/// A validated list of operations. Reports name operations by their position in it.
+/// A validated list of operations. Reports name operations by their position in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     operations: Vec<Operation>,
@@ -212,7 +218,7 @@ pub struct History {
 const OPERATIONS_MAX: usize = (u32::MAX / 4) as usize;
 
 impl History {
-    /// Takes operations in any order; the order is kept, and means nothing.
+    /// Validates a list of operations. Their order is kept and has no meaning.
     pub fn new(operations: Vec<Operation>) -> Result<Self, HistoryError> {
         if operations.len() > OPERATIONS_MAX {
             return Err(HistoryError::TooLong(operations.len()));
@@ -223,17 +229,17 @@ impl History {
         Ok(Self { operations })
     }
 
-    /// The operations, in the order they were given.
+    /// The operations, in the order in which they were given.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// Gives the operations back.
+    /// Returns the list of operations.
     pub fn into_operations(self) -> Vec<Operation> {
         self.operations
     }
 
-    /// How many operations each client has.
+    /// Returns the number of operations of each client.
     pub fn clients(&self) -> BTreeMap<u64, usize> {
         let mut clients = BTreeMap::new();
         for operation in &self.operations {
@@ -243,7 +249,7 @@ impl History {
     }
 }
 
-/// The invariants of one operation; `index` only names it in the error.
+/// Checks the invariants of one operation; `index` only names it in the error.
 pub(crate) fn validate(index: usize, operation: &Operation) -> Result<(), HistoryError> {
     let Some(response) = &operation.response else {
         return Ok(());
@@ -261,27 +267,27 @@ pub(crate) fn validate(index: usize, operation: &Operation) -> Result<(), Histor
     Ok(())
 }
 
-/// Turns a clock that may stand still into stamps that never repeat.
+/// Makes stamps that never repeat from a clock that may not advance between events.
 ///
-/// Each stamp is the time given, or one more than the last stamp where that is later. A single-threaded simulator
-/// that stamps every event through one `Stamps` records the order in which it executed them, which is a real order:
-/// what it executed earlier cannot have been influenced by what it executed later.
+/// Each stamp is the given time, or one more than the last stamp if that is later. A single-threaded simulator that
+/// stamps every event through one `Stamps` records the order of execution, which is a valid order of the events: later
+/// events cannot influence earlier ones.
 #[derive(Debug, Default)]
 pub struct Stamps {
-    /// The smallest stamp that may be given next.
+    /// The smallest stamp that may be returned next.
     next: AtomicU64,
 }
 
 impl Stamps {
-    /// Stamps from 0 upwards.
+    /// Creates a source of stamps that begins at 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A stamp of at least `now`, larger than every earlier one.
+    /// Returns a stamp of at least `now`, larger than every earlier one.
     pub fn at(&self, now: u64) -> u64 {
-        // SeqCst: the stamps stand for the order of events across threads, and nothing here is hot enough to argue
-        // for less. The closure always returns `Some`, so both arms carry the previous value.
+        // SeqCst: the stamps define the order of events across threads, and this code is not performance-critical. The
+        // closure always returns `Some`, so both arms carry the previous value.
         let previous =
             self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |next| Some(next.max(now).saturating_add(1)));
         match previous {
@@ -289,7 +295,7 @@ impl Stamps {
         }
     }
 
-    /// The next number of a plain counter, for runs without a clock.
+    /// Returns the next number of a plain counter, for runs without a clock.
     pub fn tick(&self) -> u64 {
         self.at(0)
     }
@@ -307,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_refuses_what_cannot_have_happened() {
+    fn history_rejects_invalid_operations() {
         let get = |invoked, at, outcome| Operation {
             client: 0,
             call: Call::Get { key: vec![] },

@@ -1,11 +1,11 @@
-//! Did a key-value store behave? Histories of what its clients saw, sequential models of what they may see, and a
-//! search that decides whether the two agree.
+//! Checks whether a key-value store kept its promises: histories of its clients' operations, sequential models of the
+//! store, and a search for an order of the operations that explains their outcomes.
 //!
-//! What holds of every [`Report`]:
+//! Guarantees of every [`Report`]:
 //!
-//! 1. a violation is certain: no order of the operations, none of them moved outside its interval, explains the answers;
-//! 2. [`Verdict::Ok`] is certain too: for each key such an order was found;
-//! 3. what could not be decided within the [`Limits`] is named as undecided, never counted as either.
+//! 1. a violation is certain: no order of the operations, each of them within its interval, explains the outcomes;
+//! 2. [`Verdict::Ok`] is certain: for each key such an order was found;
+//! 3. keys that could not be decided within the [`Limits`] are listed as undecided and counted as neither.
 //!
 //! ```
 //! use farindex_check::{Call, Limits, Outcome, Recorder, Stamps, Verdict, check};
@@ -25,17 +25,30 @@
 //! # Ok::<(), farindex_check::HistoryError>(())
 //! ```
 //!
-//! The order of events, pending operations and clients are defined in [`history`]; the promise of scans in [`scan`];
+//! Definitions: the order of events, pending operations and clients in [`history`]; the promise of scans in [`scan`];
 //! the file format in [`format`](mod@format).
+//!
+//! Each module uses only modules of earlier rows, or ahead of it in its own row:
+//!
+//! | Layer | Modules |
+//! |---|---|
+//! | histories | `history`, `recorder`, `format`, `scan` |
+//! | model | `model` (the trait), `key_op` (operations on one key), `order` (of events), `zones`, `tighten` |
+//! | map | `partition` (a part for each key), `map` (the model of a key-value map) |
+//! | search | `plan` (its tables), `search` |
+//! | results | `promise`, `text`, `explain`, `check`, `timeline` |
 
 mod check;
 mod explain;
 pub mod format;
 pub mod history;
+mod key_op;
+pub mod map;
 pub mod model;
 mod order;
 mod partition;
 mod plan;
+mod promise;
 mod recorder;
 pub mod scan;
 pub mod search;
@@ -44,7 +57,8 @@ mod tighten;
 pub mod timeline;
 mod zones;
 
-pub use check::{KeyViolation, Limits, Promise, Report, Stats, Verdict, check};
+pub use check::{KeyViolation, Limits, Report, Stats, Verdict, check};
 pub use explain::Explanation;
 pub use history::{Call, History, HistoryError, Operation, Outcome, Response, Stamps};
+pub use promise::Promise;
 pub use recorder::{ClientLog, Recorder, Ticket};

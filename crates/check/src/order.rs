@@ -1,10 +1,10 @@
-//! The total order of events, as positions.
+//! The total order of events.
 //!
 //! Invariants:
 //!
 //! 1. every event has a position of its own; positions follow the stamps, and at equal stamps invocations come before
 //!    responses (see [`crate::history`]);
-//! 2. so `responded(a) < invoked(b)` holds exactly if `a` precedes `b` in real time.
+//! 2. so `responded(a) < invoked(b)` holds if and only if `a` precedes `b` in real time.
 
 use crate::model::Entry;
 
@@ -15,7 +15,7 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// Orders the events.
+    /// Orders the events of the entries.
     pub(crate) fn of<O>(entries: &[Entry<O>]) -> Self {
         let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(entries.len() * 2);
         for (index, entry) in entries.iter().enumerate() {
@@ -42,7 +42,7 @@ impl Positions {
         self.invoked[entry]
     }
 
-    /// The position of an entry's response; `None` where it is pending.
+    /// The position of an entry's response; `None` if it is pending.
     pub(crate) fn responded(&self, entry: usize) -> Option<u32> {
         self.responded[entry]
     }

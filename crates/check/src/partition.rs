@@ -1,29 +1,30 @@
-//! From a history to one part for each key.
+//! Splits a history into one part for each key.
 //!
 //! Invariants:
 //!
 //! 1. each completed operation on a key, and each pending one that could change it, is in exactly the part of its key;
 //! 2. a completed scan is, in the part of each key that it covers, one read of what it returned for that key, with the
-//!    interval of the scan. That is the whole promise of scans (see [`crate::scan`]): each key is read at some moment
-//!    of the interval, each at a moment of its own;
-//! 3. a read of absence by a scan is left out where the key could not be present yet: it would always hold.
+//!    interval of the scan. This is the promise of a scan's content (see [`crate::scan`]): each key is read at some
+//!    moment of the interval, independent of the other keys;
+//! 3. a read of absence by a scan is left out if the key cannot be present yet, because it would always hold.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::history::{Call, History, Operation, Outcome};
-use crate::model::{Effect, Entry, KeyOp, MapModel, Model, Part, ValueId, key_op};
+use crate::key_op::{Effect, KeyOp, ValueId, key_op, renumber};
+use crate::model::{Entry, Part};
 use crate::scan;
 
-/// A part while it grows: values are numbered in the order they appear.
+/// A part under construction. Values are numbered in order of appearance.
 #[derive(Default)]
-struct Growing<'h> {
+struct PartBuilder<'h> {
     numbers: HashMap<&'h [u8], ValueId>,
     entries: Vec<Entry<KeyOp>>,
     /// The first moment at which the key may be present.
     writable_from: Option<u64>,
 }
 
-impl<'h> Growing<'h> {
+impl<'h> PartBuilder<'h> {
     fn number(&mut self, value: &'h [u8]) -> ValueId {
         let next = self.numbers.len() as ValueId + 1;
         *self.numbers.entry(value).or_insert(next)
@@ -41,14 +42,14 @@ impl<'h> Growing<'h> {
 
 /// The parts of a history, ordered by key.
 pub(crate) fn by_key(history: &History) -> Vec<Part<KeyOp>> {
-    let mut parts: BTreeMap<&[u8], Growing<'_>> = BTreeMap::new();
+    let mut parts: BTreeMap<&[u8], PartBuilder<'_>> = BTreeMap::new();
     for (source, operation) in history.operations().iter().enumerate() {
         let Some(key) = operation.call.key() else {
             continue;
         };
         let part = parts.entry(key).or_default();
         let outcome = operation.response.as_ref().map(|response| &response.outcome);
-        // Numbering borrows the part, pushing does too: two steps.
+        // Numbering and pushing both borrow the part, so they are two steps.
         if let Some(op) = number_in(part, operation, outcome) {
             part.push(source, operation, false, op);
         }
@@ -58,14 +59,14 @@ pub(crate) fn by_key(history: &History) -> Vec<Part<KeyOp>> {
         .into_iter()
         .filter(|(_, part)| !part.entries.is_empty())
         .map(|(key, mut part)| {
-            MapModel.simplify(&mut part.entries);
+            renumber(&mut part.entries);
             Part { key: key.to_vec(), entries: part.entries }
         })
         .collect()
 }
 
-fn number_in<'h>(part: &mut Growing<'h>, operation: &'h Operation, outcome: Option<&'h Outcome>) -> Option<KeyOp> {
-    // At most one value occurs in an operation on one key: that of the call, or the one that a get answers.
+fn number_in<'h>(part: &mut PartBuilder<'h>, operation: &'h Operation, outcome: Option<&'h Outcome>) -> Option<KeyOp> {
+    // An operation on one key has at most one value: that of the call, or the one that a get returned.
     let number = value_of(&operation.call, outcome).map(|value| part.number(value));
     key_op(&operation.call, outcome, |_| number.unwrap_or_default())
 }
@@ -78,9 +79,9 @@ fn value_of<'h>(call: &'h Call, outcome: Option<&'h Outcome>) -> Option<&'h [u8]
     }
 }
 
-/// Adds the reads that the scans stand for (invariants 2 and 3).
-fn add_scans<'h>(history: &'h History, parts: &mut BTreeMap<&'h [u8], Growing<'h>>) {
-    // First what was returned: that may name keys nobody ever wrote.
+/// Adds the reads into which scans are split (invariants 2 and 3).
+fn add_scans<'h>(history: &'h History, parts: &mut BTreeMap<&'h [u8], PartBuilder<'h>>) {
+    // The returned pairs come first, because they may name keys that no operation wrote.
     for (source, operation) in history.operations().iter().enumerate() {
         for (key, value) in scan::pairs(operation) {
             let part = parts.entry(key).or_default();
@@ -94,7 +95,7 @@ fn add_scans<'h>(history: &'h History, parts: &mut BTreeMap<&'h [u8], Growing<'h
         };
         let responded = operation.response.as_ref().map_or(0, |response| response.at);
         for (key, part) in parts.range_mut::<[u8], _>(cover.range()) {
-            // An invocation at the very stamp of the response counts as concurrent, so it may come first.
+            // An invocation at the stamp of the response counts as concurrent, so it may come first.
             let may_be_present = part.writable_from.is_some_and(|from| from <= responded);
             if may_be_present && !cover.returned(key) {
                 part.push(source, operation, true, KeyOp::read(None));

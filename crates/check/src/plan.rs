@@ -1,12 +1,12 @@
-//! The tables that the search walks, computed once for a part.
+//! The tables that the search uses, computed once for each part.
 //!
 //! Invariants:
 //!
 //! 1. completed operations are numbered by response, so number `n` must be linearized before any operation that is
 //!    invoked after `n` responds;
 //! 2. two operations whose intervals overlap have different slots, and slots are few: as many as operations of the
-//!    part ever overlap. So "what is linearized" is the frontier (every number below it) and one bit for each slot,
-//!    however long the history and however slow its slowest operation;
+//!    part ever overlap. So the set of linearized operations is the frontier (every number below it) and one bit for
+//!    each slot, independent of the length of the history and of its slowest operation;
 //! 3. pending operations have neither number nor slot: they are grouped into classes of equal operations, and within
 //!    a class the earliest invoked comes first.
 
@@ -15,20 +15,20 @@ use std::collections::HashMap;
 use crate::model::{Entry, Model, Token};
 use crate::order::Positions;
 
-/// Pending operations that do the same.
+/// Pending operations that are equal.
 pub(crate) struct Class<O> {
     pub(crate) op: O,
     /// Invocation position and entry, ascending.
     pub(crate) members: Vec<(u32, usize)>,
 }
 
-/// A part, prepared.
+/// The tables of one part.
 pub(crate) struct Plan<O> {
     /// By number: the operation.
     pub(crate) ops: Vec<O>,
     /// By number: the entry.
     pub(crate) entries: Vec<usize>,
-    /// By number: equal for equal operations.
+    /// By number: the kind, which is equal for equal operations.
     pub(crate) kinds: Vec<u32>,
     /// By number: whether it is a read.
     pub(crate) reads: Vec<bool>,
@@ -38,22 +38,22 @@ pub(crate) struct Plan<O> {
     pub(crate) responses: Vec<u32>,
     /// Numbers in order of invocation.
     pub(crate) arrivals: Vec<u32>,
-    /// By number: how many arrivals come before its response.
+    /// By number: the number of arrivals before its response.
     pub(crate) arrived: Vec<u32>,
-    /// How many slots there are.
+    /// Number of slots.
     pub(crate) slot_count: usize,
-    /// Pending operations.
+    /// Classes of pending operations.
     pub(crate) classes: Vec<Class<O>>,
-    /// By token: how many operations can bring it about.
+    /// By token: the number of operations that can produce it.
     pub(crate) producers: Vec<u32>,
-    /// By token: how many completed operations need it.
+    /// By token: the number of completed operations that observe it.
     pub(crate) observers: Vec<u32>,
-    /// How many kinds there are.
+    /// Number of kinds.
     pub(crate) kind_count: usize,
 }
 
 impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
-    /// Prepares the entries of one part.
+    /// Computes the tables for the entries of one part.
     pub(crate) fn new<M: Model<Op = O>>(model: &M, entries: &[Entry<O>]) -> Self {
         let positions = Positions::of(entries);
         let mut by_response: Vec<(u32, usize)> =
@@ -89,7 +89,7 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
         plan
     }
 
-    /// Walks the events: an invocation takes a free slot, a response frees it.
+    /// Assigns slots in the order of events: an invocation takes a free slot, and its response frees it.
     fn assign_slots(&mut self, positions: &Positions) {
         let mut free: Vec<u32> = Vec::new();
         let mut arrived = 0;
@@ -119,7 +119,7 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
         for class in classes {
             count(producers, model.produces(&class.op), class.members.len() as u32);
         }
-        // Both tables are indexed by any token that either knows.
+        // Both tables are indexed by every token that either of them contains.
         let length = producers.len().max(observers.len());
         producers.resize(length, 0);
         observers.resize(length, 0);
@@ -140,7 +140,7 @@ fn classes<M: Model>(model: &M, entries: &[Entry<M::Op>], positions: &Positions)
     let mut numbers: HashMap<&M::Op, usize> = HashMap::new();
     let mut classes: Vec<Class<M::Op>> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
-        // A pending read told nobody anything.
+        // A pending read has no effect and returned nothing.
         if entry.responded.is_some() || model.is_read(&entry.op) {
             continue;
         }

@@ -1,17 +1,19 @@
-//! Recording a history while many threads work.
+//! Records a history while many threads run operations.
 //!
 //! Invariants:
 //!
-//! 1. a log belongs to one client and is written without any lock; logs meet only when they are dropped;
-//! 2. [`Recorder::finish`] yields a history only when no log is open, so no operation that took effect is missing from
-//!    it: a history that lacks a completed write would accuse a correct store;
-//! 3. an operation begun and not ended is pending, which is what it is if its thread died.
+//! 1. a log belongs to one client and is written without a lock; logs are merged when they are dropped;
+//! 2. [`Recorder::finish`] returns a history only when no log is open, so that the history contains every operation
+//!    that took effect. Without a completed write, the check of a correct store would report a violation;
+//! 3. an operation that was invoked and neither completed nor cancelled is pending, for example if its thread ended.
+//!
+//! Scans are recorded like point operations: invoke [`Call::scan`], then complete with [`Outcome::Pairs`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::history::{Call, History, HistoryError, Operation, Outcome, Response};
 
-/// Collects the logs of all clients into one history. Cheap to clone; clones collect into the same history.
+/// Collects the logs of all clients into one history. Clones are cheap and collect into the same history.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     shared: Arc<Mutex<Shared>>,
@@ -23,13 +25,14 @@ struct Shared {
     open_logs: usize,
 }
 
-/// A panic elsewhere cannot leave `Shared` half changed (both changes are single pushes), so poison means nothing.
+/// Locks the shared state. A panic cannot leave it half changed, because each change is a single step, so poison is
+/// ignored.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Recorder {
-    /// An empty recorder.
+    /// Creates an empty recorder.
     pub fn new() -> Self {
         Self::default()
     }
@@ -40,7 +43,7 @@ impl Recorder {
         ClientLog { client, operations: Vec::new(), shared: Arc::clone(&self.shared) }
     }
 
-    /// The history of all logs, ordered by invocation; the recorder is empty afterwards. Fails while a log is open.
+    /// Returns the history of all logs, ordered by invocation, and empties the recorder. Fails while a log is open.
     pub fn finish(&self) -> Result<History, HistoryError> {
         let mut shared = lock(&self.shared);
         if shared.open_logs > 0 {
@@ -53,16 +56,16 @@ impl Recorder {
     }
 }
 
-/// The log of one client. Handed to its recorder when dropped.
+/// The log of one client. Dropping it passes its operations to the recorder.
 #[derive(Debug)]
 pub struct ClientLog {
     client: u64,
-    /// `None` is an operation that was cancelled; it keeps its place so that tickets stay valid.
+    /// `None` is a cancelled operation; it keeps its place so that tickets stay valid.
     operations: Vec<Option<Operation>>,
     shared: Arc<Mutex<Shared>>,
 }
 
-/// Stands for an operation in flight in one [`ClientLog`]. Dropping it leaves the operation pending.
+/// Identifies an operation in flight in one [`ClientLog`]. Dropping it leaves the operation pending.
 #[derive(Debug)]
 #[must_use = "an operation that is not completed stays pending"]
 pub struct Ticket {
@@ -75,7 +78,7 @@ impl ClientLog {
         self.client
     }
 
-    /// Notes an invocation. Stamp it *before* anything of the operation can take effect.
+    /// Records an invocation. Take the stamp *before* any part of the operation can take effect.
     pub fn invoke(&mut self, call: Call, at: u64) -> Ticket {
         let index = self.operations.len();
         let operation = Operation { client: self.client, call, invoked: at, response: None };
@@ -83,15 +86,16 @@ impl ClientLog {
         Ticket { index }
     }
 
-    /// Notes the answer. Stamp it *after* the operation's last effect. A ticket of another log is ignored where it
-    /// names nothing here; tickets should never cross logs.
+    /// Records the outcome. Take the stamp *after* the operation's last effect. The ticket must be of this log; a
+    /// ticket that names no operation of it is ignored.
     pub fn complete(&mut self, ticket: Ticket, at: u64, outcome: Outcome) {
         if let Some(Some(operation)) = self.operations.get_mut(ticket.index) {
             operation.response = Some(Response { at, outcome });
         }
     }
 
-    /// Takes an operation back that certainly changed nothing and told nothing: refused, or failed without effect.
+    /// Removes an operation that certainly had no effect and returned no result: it was refused, or failed without
+    /// effect.
     pub fn cancel(&mut self, ticket: Ticket) {
         if let Some(operation) = self.operations.get_mut(ticket.index) {
             *operation = None;
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_of_many_threads_make_one_history() {
+    fn recorder_merges_the_logs_of_many_threads() {
         let recorder = Recorder::new();
         let stamps = Stamps::new();
         std::thread::scope(|scope| {
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_log_an_abandoned_and_a_cancelled_operation() {
+    fn recorder_refuses_open_logs_keeps_pending_and_drops_cancelled_operations() {
         let recorder = Recorder::new();
         let mut log = recorder.client(7);
         let abandoned = log.invoke(get(b"a"), 1);

@@ -1,66 +1,76 @@
-//! What a scan promises, which is weaker than linearizability.
+//! The promise of scans, which is weaker than linearizability, and its check.
 //!
-//! A scan is not one moment. It promises:
+//! # The promise
 //!
-//! 1. *shape*: keys strictly ascending (so each at most once), within its bounds, and no more than its limit;
-//! 2. *content*: for each key that it covers there is a moment between its invocation and its response at which the key
-//!    was as the scan says: it had the returned value, or, where the key was not returned, it was absent.
+//! An ordered index promises of every scan that completes:
 //!
-//! It covers its range up to the last returned key if it stopped at its limit, and else all of its range. From 2 follows
-//! that a key that was present throughout the interval is returned, and that a returned value was there at some moment
-//! of it. Nothing ties the moments of different keys to each other, so two scans may see two writes in opposite orders.
+//! 1. **Shape.** The returned keys ascend strictly, so each key appears at most once. They lie within the scan's
+//!    bounds, and there are no more of them than its limit.
+//! 2. **Coverage.** A scan covers its whole range. If it stopped at its limit, it covers the range up to the last
+//!    returned key.
+//! 3. **Content.** For each key that a scan covers there is a moment between its invocation and its response at which
+//!    the key had the returned value, or, if the scan did not return the key, at which the key was absent.
+//! 4. **No snapshot.** The moments of different keys are independent of each other.
 //!
-//! Content is checked exactly: a scan adds one read to each covered key's part, and the point operations of that key
-//! together with these reads must be linearizable. A violation is therefore certain: in *no* possible order of the
-//! point operations was there such a moment. Shape is checked here. A scan whose shape is broken still owes the pairs
-//! it returned, but what it covers is unknown, so nothing is concluded from keys that it left out.
+//! So a key that is present during the whole interval of a scan is returned, and a returned value was the key's value
+//! at some moment of the interval. Two scans may see two writes in opposite orders.
+//!
+//! Each bound is inclusive, exclusive or absent. A caller that stops a scan early after `n` pairs has made a scan with
+//! limit `n`. A scan without a response (its client crashed) promises nothing.
+//!
+//! # The check
+//!
+//! Content is checked exactly: a scan adds one read to the part of each key that it covers, and the point operations on
+//! that key together with these reads must be linearizable. A violation is therefore certain: *no* order of the point
+//! operations has such a moment. Shape is checked here. The pairs of a scan whose shape is broken are still checked,
+//! but its coverage is unknown, so the keys that it left out are not.
 
 use std::ops::Bound;
 
 use crate::history::{Call, History, Operation, Outcome};
 
-/// How a scan's answer is malformed.
+/// A violation of the promised shape. `position` is the pair's position in the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScanFault {
-    /// A key that is not above the one before it.
+    /// A key is not above the key before it.
     #[error("pair {position} is not above the pair before it")]
     OutOfOrder {
-        /// Position in the answer.
+        /// Position in the result.
         position: usize,
     },
-    /// A key that was not asked for.
+    /// A key is outside the bounds.
     #[error("pair {position} is outside the bounds")]
     OutOfBounds {
-        /// Position in the answer.
+        /// Position in the result.
         position: usize,
     },
-    /// More pairs than asked for.
+    /// The scan returned more pairs than its limit.
     #[error("{returned} pairs returned where the limit is {limit}")]
     TooMany {
-        /// How many pairs came.
+        /// Number of returned pairs.
         returned: usize,
-        /// How many were asked for.
+        /// The limit.
         limit: u64,
     },
 }
 
-/// A scan with a malformed answer.
+/// A scan with a malformed result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanViolation {
     /// The scan's position in the history.
     pub operation: usize,
-    /// What is wrong with it.
+    /// Its first fault.
     pub fault: ScanFault,
 }
 
-/// All scans with malformed answers, each with its first fault.
+/// Returns all scans with malformed results, each with its first fault.
 pub(crate) fn malformed(history: &History) -> Vec<ScanViolation> {
     let operations = history.operations().iter().enumerate();
     operations.filter_map(|(operation, it)| fault(it).map(|fault| ScanViolation { operation, fault })).collect()
 }
 
-/// The pairs that a completed scan returned; nothing for other operations.
+/// The pairs that a completed scan returned; empty for other operations.
 pub(crate) fn pairs(operation: &Operation) -> &[(Vec<u8>, Vec<u8>)] {
     match operation.response.as_ref().map(|response| &response.outcome) {
         Some(Outcome::Pairs(pairs)) => pairs,
@@ -105,7 +115,7 @@ fn below(to: &Bound<Vec<u8>>, key: &[u8]) -> bool {
     }
 }
 
-/// The keys about which a well-formed, completed scan says something.
+/// The keys that a well-formed, completed scan covers.
 pub(crate) struct Cover<'h> {
     from: Bound<&'h [u8]>,
     to: Bound<&'h [u8]>,
@@ -113,7 +123,8 @@ pub(crate) struct Cover<'h> {
 }
 
 impl<'h> Cover<'h> {
-    /// `None` where nothing is covered. The range is never inverted, so that [`Self::range`] suits a `BTreeMap`.
+    /// Returns the cover, or `None` if it is empty. The range is never inverted, so that a `BTreeMap` accepts
+    /// [`Self::range`].
     pub(crate) fn of(operation: &'h Operation) -> Option<Self> {
         let Call::Scan { from, to, limit } = &operation.call else {
             return None;
@@ -143,7 +154,7 @@ impl<'h> Cover<'h> {
         (self.from, self.to)
     }
 
-    /// Whether the scan returned the key. The pairs are in order: only well-formed scans have a cover.
+    /// Returns whether the scan returned the key. The pairs are in order, because only well-formed scans have a cover.
     pub(crate) fn returned(&self, key: &[u8]) -> bool {
         self.pairs.binary_search_by(|(returned, _)| returned.as_slice().cmp(key)).is_ok()
     }

@@ -2,44 +2,46 @@
 //!
 //! Invariants:
 //!
-//! 1. the search is exact: `Linearizable` comes with a linearization, `Violation` means that every one was excluded,
-//!    and running out of budget is `Unknown`, never a verdict;
-//! 2. it does not recurse: its depth is bounded by the heap alone;
-//! 3. a *configuration* (what is linearized, the state) is entered at most once.
+//! 1. the search is exact: `Linearizable` comes with a linearization, `Violation` means that every order was excluded,
+//!    and an exhausted budget is `Unknown`, never a verdict;
+//! 2. it does not recurse: the heap alone bounds its depth;
+//! 3. a *configuration* (the set of linearized operations, and the state) is entered at most once.
 //!
 //! Pseudocode:
 //!
 //! ```text
 //! enter(configuration):
-//!     linearize every read that may be next and agrees with the state, until none does         (R1)
-//!     linearize an update whose readers may all be next, if the old token is dead; repeat R1   (R5)
+//!     linearize every read that may be next and agrees with the state, until there is none             (R1)
+//!     linearize an update whose readers may all be next, if the old token is unobserved; repeat R1     (R5)
 //!     if all completed operations are linearized: done
-//!     if a configuration at least as good was entered before: go back                          (R2)
-//!     for each operation that may be next and agrees with the state, earliest response first:  (R3, R4)
+//!     if a configuration at least as good was entered before: go back                                  (R2)
+//!     for each operation that may be next and agrees with the state, earliest response first:          (R3, R4)
 //!         linearize it; enter the result
 //!     go back
 //! ```
 //!
-//! An operation *may be next* if it was invoked before the frontier, the earliest response among the operations not yet
-//! linearized. Why the rules lose nothing:
+//! An operation *may be next* if it was invoked before the frontier, which is the earliest response among the
+//! operations not yet linearized. Each rule excludes no linearization:
 //!
-//! * **R1.** Take any linearization of the rest and move the read to its front. It agrees with the state there and
-//!   changes nothing for the others, and nothing not yet linearized has to come before it, since it may be next.
-//! * **R2.** At least as good means: the same completed operations, the same state, and of each class of pending
-//!   operations no more used up. Whatever can follow the worse configuration can follow the better one.
-//! * **R3.** Of equal completed operations that may be next only the one that responds first is tried. In a
-//!   linearization that takes a later one first, exchange the two: the states stay the same, the first is allowed
-//!   there, and what must follow the second must follow the first all the more. Pending operations that are equal differ
-//!   only in the past, so they are used in order of invocation, and the rules never use one that changes nothing.
-//! * **R4.** A state's token (its value) is not given up while a completed operation not yet linearized observes
-//!   it and no operation is left that could bring it back.
-
-//! * **R5.** A token is *dead* once no completed operation left observes it; states that differ in dead tokens only have
-//!   the same future, and R2 does not tell them apart. An *update* replaces the token and nothing else. Let the
-//!   state's token be dead, and let an update and every operation left that observes its token be allowed next. Take
-//!   any linearization of the rest and move these to its front, the update first. Where they were taken out, the state
-//!   differs in the token only, and whoever observed that token has moved along; where they are put in, one dead token
-//!   is replaced by another. Without this rule, `k` overlapping updates make 2^k configurations.
+//! * **R1.** Take any linearization of the rest and move the read to its front. The read agrees with the state there
+//!   and does not change the state for the others. It may be next, so no remaining operation has to come before it.
+//! * **R2.** At least as good means: the same completed operations are linearized, the state is the same, and of each
+//!   class of pending operations no more are used. Every continuation of the worse configuration is a continuation of
+//!   the better one.
+//! * **R3.** Of equal completed operations that may be next, only the one that responds first is tried. In a
+//!   linearization that takes a later one first, exchange the two. The states stay the same; the first may be next
+//!   there; and every operation that must follow the second must also follow the first. Equal pending operations differ
+//!   only in their invocation, so they are used in order of invocation. The rules never use a pending operation that
+//!   changes nothing.
+//! * **R4.** The search keeps a state's token (its value) while a completed operation not yet linearized observes it
+//!   and no operation is left that can produce it again.
+//! * **R5.** A token is *unobserved* if no completed operation left observes it. States that differ only in unobserved
+//!   tokens have the same future, and R2 does not distinguish them. An *update* replaces the token and nothing else.
+//!   Let the state's token be unobserved, and let an update and every remaining operation that observes its token be
+//!   allowed next. Take any linearization of the rest and move these operations to its front, the update first. At the
+//!   places that they leave, the state differs only in the token, and the observers of that token have moved too. At
+//!   the front, one unobserved token replaces another. Without this rule, `k` overlapping updates make 2^k
+//!   configurations.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -50,26 +52,26 @@ use smallvec::{SmallVec, smallvec};
 use crate::model::{Entry, Model, Tightened};
 use crate::plan::Plan;
 
-/// How much a search may do.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Configurations to enter. Bounds memory as well: each is remembered.
+    /// Configurations that the search may enter. This also bounds memory, because each is stored.
     pub steps: u64,
-    /// When to give up.
+    /// The moment at which the search stops.
     pub deadline: Option<Instant>,
 }
 
 impl Budget {
-    /// A budget of steps alone, so that the answer does not depend on the machine.
+    /// A budget of steps without a deadline, so that the answer does not depend on the machine.
     pub fn steps(steps: u64) -> Self {
         Self { steps, deadline: None }
     }
 }
 
-/// What the search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The entries in an order that explains all answers. Pending operations that it does not need are left out.
+    /// The entries in an order that explains all outcomes, without the pending operations that it does not need.
     Linearizable(Vec<usize>),
     /// There is no such order.
     Violation,
@@ -77,14 +79,14 @@ pub enum Answer {
     Unknown,
 }
 
-/// The answer and its cost.
+/// A search's answer and cost.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was found.
+    /// The answer.
     pub answer: Answer,
     /// Configurations entered.
     pub steps: u64,
-    /// The longest partial linearization met, if it was asked for and there is no full one.
+    /// The longest partial linearization found, if it was requested and there is no full one.
     pub longest: Vec<usize>,
 }
 
@@ -97,8 +99,8 @@ pub fn search<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Budget) -> 
     }
 }
 
-/// As [`search`], and remembers the longest partial linearization, which costs time on long histories. It leaves the
-/// intervals as they are: a contradiction is to be met by the search, not proved ahead of it.
+/// Like [`search`], and also returns the longest partial linearization, which costs time on long histories. It does not
+/// tighten intervals, so that the search itself finds the contradiction.
 pub fn search_longest<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Budget) -> Outcome {
     Search::new(model, entries, true).run(budget)
 }
@@ -108,9 +110,10 @@ type Bits = SmallVec<[u64; 2]>;
 /// For each class of pending operations how many were used.
 type Used = SmallVec<[u32; 4]>;
 
-const NOBODY: u32 = u32::MAX;
+/// Marks a slot without an operation.
+const NONE: u32 = u32::MAX;
 
-/// Operation to linearize next.
+/// An operation to linearize next.
 #[derive(Clone, Copy)]
 enum Choice {
     /// A completed operation, by number.
@@ -139,19 +142,19 @@ struct Search<'m, M: Model> {
     bits: Bits,
     state: M::State,
     used: Used,
-    // What follows from it, kept up to date.
-    /// By slot: the operation that was invoked before the frontier and is not below it.
+    // Derived from the configuration.
+    /// By slot: the operation that was invoked before the frontier and is not below it, or `NONE`.
     active: Vec<u32>,
     observers: Vec<u32>,
     producers: Vec<u32>,
-    /// What was linearized, in order.
+    /// The linearized operations, in order.
     trail: Vec<Choice>,
     frames: Vec<Frame<M::State>>,
     choices: Vec<Choice>,
     /// For each set of completed operations and state: the minimal uses of pending operations.
     seen: HashMap<(u32, Bits, M::State), SmallVec<[Used; 1]>>,
-    /// By kind: the last step that met it. Finds equal candidates (R3).
-    kind_met: Vec<u64>,
+    /// By kind: the last step that visited it. Finds equal candidates (R3).
+    kind_visited: Vec<u64>,
     steps: u64,
     longest: Option<Vec<Choice>>,
     candidates: Vec<u32>,
@@ -165,14 +168,14 @@ impl<'m, M: Model> Search<'m, M> {
             bits: smallvec![0; plan.slot_count.div_ceil(64)],
             state: model.init(),
             used: smallvec![0; plan.classes.len()],
-            active: vec![NOBODY; plan.slot_count],
+            active: vec![NONE; plan.slot_count],
             observers: plan.observers.clone(),
             producers: plan.producers.clone(),
             trail: Vec::new(),
             frames: Vec::new(),
             choices: Vec::new(),
             seen: HashMap::new(),
-            kind_met: vec![0; plan.kind_count],
+            kind_visited: vec![0; plan.kind_count],
             steps: 0,
             longest: want_longest.then(Vec::new),
             candidates: Vec::new(),
@@ -191,14 +194,14 @@ impl<'m, M: Model> Search<'m, M> {
 
     fn solve(&mut self, budget: Budget) -> Answer {
         loop {
-            // Here the configuration has just been made by linearizing something, or is the first.
+            // At this point the configuration is the first one, or an operation was linearized to make it.
             self.take_forced();
             self.note_longest();
             if self.frontier as usize == self.plan.ops.len() {
                 return Answer::Linearizable(self.entries_of(&self.trail));
             }
             self.steps += 1;
-            if self.steps > budget.steps || self.late(budget) {
+            if self.steps > budget.steps || self.past_deadline(budget) {
                 return Answer::Unknown;
             }
             if self.is_new() {
@@ -210,13 +213,14 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// Looks at the clock now and then.
-    fn late(&self, budget: Budget) -> bool {
-        const STEPS_PER_LOOK: u64 = 1024;
-        self.steps.is_multiple_of(STEPS_PER_LOOK) && budget.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    /// Checks the deadline, once in a number of steps.
+    fn past_deadline(&self, budget: Budget) -> bool {
+        const STEPS_PER_CHECK: u64 = 1024;
+        self.steps.is_multiple_of(STEPS_PER_CHECK) && budget.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Returns to the last configuration with something left to try and linearizes that; `false` if there is none.
+    /// Returns to the last configuration with an untried choice and linearizes that choice. Returns `false` if there is
+    /// none.
     fn next_choice(&mut self) -> bool {
         while let Some(frame) = self.frames.last_mut() {
             if let Some(&choice) = self.choices.get(frame.next) {
@@ -231,7 +235,7 @@ impl<'m, M: Model> Search<'m, M> {
         false
     }
 
-    /// Rules R1 and R5: what can be linearized without a choice.
+    /// Linearizes what needs no choice (rules R1 and R5).
     fn take_forced(&mut self) {
         self.take_reads();
         while let Some(number) = self.free_update() {
@@ -240,14 +244,14 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// An operation that rule R5 allows to linearize at once; its readers are then taken by R1.
+    /// Finds an update that rule R5 linearizes at once. R1 then takes its readers.
     fn free_update(&self) -> Option<u32> {
-        if !self.token_is_dead() {
+        if !self.token_is_unobserved() {
             return None;
         }
         let open = |slot: usize| {
             let number = self.active[slot];
-            (number != NOBODY && !self.bit(slot)).then_some(number)
+            (number != NONE && !self.bit(slot)).then_some(number)
         };
         (0..self.active.len()).filter_map(open).find(|&number| {
             let op = &self.plan.ops[number as usize];
@@ -263,20 +267,20 @@ impl<'m, M: Model> Search<'m, M> {
         })
     }
 
-    /// Whether the state has a token that no completed operation left observes.
-    fn token_is_dead(&self) -> bool {
+    /// Returns whether the state has a token that no completed operation left observes.
+    fn token_is_unobserved(&self) -> bool {
         let token = self.model.token(&self.state);
         token.is_some_and(|token| self.observers.get(token as usize).is_none_or(|&left| left == 0))
     }
 
-    /// Rule R1, and moves the frontier.
+    /// Applies rule R1 and moves the frontier.
     fn take_reads(&mut self) {
         loop {
             self.advance();
             let mut found = false;
             for slot in 0..self.active.len() {
                 let number = self.active[slot];
-                if number == NOBODY || self.bit(slot) || !self.plan.reads[number as usize] {
+                if number == NONE || self.bit(slot) || !self.plan.reads[number as usize] {
                     continue;
                 }
                 if self.model.step(&self.state, &self.plan.ops[number as usize]).is_some() {
@@ -290,9 +294,9 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// Rule R2. Remembers the configuration if nothing at least as good is known.
+    /// Applies rule R2: stores the configuration unless one at least as good is known. Returns whether it was stored.
     fn is_new(&mut self) -> bool {
-        let state = if self.token_is_dead() { self.model.forget(&self.state) } else { self.state.clone() };
+        let state = if self.token_is_unobserved() { self.model.forget(&self.state) } else { self.state.clone() };
         let key = (self.frontier, self.bits.clone(), state);
         match self.seen.entry(key) {
             Slot::Vacant(vacant) => {
@@ -313,24 +317,24 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// Collects what may be next. Reads are no candidates: those that agree with the state were taken by R1.
+    /// Collects the operations that may be next. Reads are no candidates: R1 took those that agree with the state.
     fn push_frame(&mut self) {
         let choices = self.choices.len();
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         candidates.extend((0..self.active.len()).filter_map(|slot| {
             let number = self.active[slot];
-            let open = number != NOBODY && !self.bit(slot) && !self.plan.reads[number as usize];
+            let open = number != NONE && !self.bit(slot) && !self.plan.reads[number as usize];
             open.then_some(number)
         }));
-        // Numbers ascend with responses: what must be done soonest is tried first.
+        // Numbers ascend with responses, so the operation with the earliest response is tried first.
         candidates.sort_unstable();
         for &number in &candidates {
             let kind = self.plan.kinds[number as usize] as usize;
-            if self.kind_met[kind] == self.steps {
+            if self.kind_visited[kind] == self.steps {
                 continue;
             }
-            self.kind_met[kind] = self.steps;
+            self.kind_visited[kind] = self.steps;
             let next = self.model.step(&self.state, &self.plan.ops[number as usize]);
             if next.is_some_and(|next| self.may_become(&next)) {
                 self.choices.push(Choice::Completed(number));
@@ -358,18 +362,18 @@ impl<'m, M: Model> Search<'m, M> {
         });
     }
 
-    /// Rule R4. The operation that leads to `next` does not bring the old token about, or `next` would carry it, so it
-    /// need not be subtracted from the producers.
+    /// Applies rule R4. The operation that leads to `next` does not produce the old token, because otherwise `next`
+    /// would carry it, so it need not be subtracted from the producers.
     fn may_become(&self, next: &M::State) -> bool {
-        // A partial linearization is to go as far as it can, not to stop where it is known to lead nowhere.
+        // A partial linearization continues as far as possible, even where no full linearization follows.
         if self.longest.is_some() {
             return true;
         }
         let Some(token) = self.model.token(&self.state) else {
             return true;
         };
-        let missed = |counts: &[u32]| counts.get(token as usize).is_none_or(|&count| count == 0);
-        self.model.token(next) == Some(token) || missed(&self.observers) || !missed(&self.producers)
+        let none_left = |counts: &[u32]| counts.get(token as usize).is_none_or(|&count| count == 0);
+        self.model.token(next) == Some(token) || none_left(&self.observers) || !none_left(&self.producers)
     }
 
     /// Makes the top frame's configuration the current one.
@@ -391,10 +395,10 @@ impl<'m, M: Model> Search<'m, M> {
         while self.frontier > frontier {
             self.frontier -= 1;
             let number = self.frontier as usize;
-            // In reverse of `advance`: what arrived last leaves first, for it may have taken the freed slot.
+            // The reverse of `advance`: the last arrivals leave first, because they may have taken the freed slot.
             for arrival in self.plan.arrived[number]..self.arrived_at(number + 1) {
                 let arrival = self.plan.arrivals[arrival as usize] as usize;
-                self.active[self.plan.slots[arrival] as usize] = NOBODY;
+                self.active[self.plan.slots[arrival] as usize] = NONE;
             }
             self.active[self.plan.slots[number] as usize] = number as u32;
         }
@@ -438,7 +442,7 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// Moves the frontier over operations that are linearized.
+    /// Moves the frontier past linearized operations.
     fn advance(&mut self) {
         while let Some(&slot) = self.plan.slots.get(self.frontier as usize) {
             let slot = slot as usize;
@@ -446,13 +450,13 @@ impl<'m, M: Model> Search<'m, M> {
                 return;
             }
             self.bits[slot / 64] &= !(1 << (slot % 64));
-            self.active[slot] = NOBODY;
+            self.active[slot] = NONE;
             self.frontier += 1;
             self.admit_arrivals(self.plan.arrived[self.frontier as usize - 1]);
         }
     }
 
-    /// Makes the operations active that are invoked before the frontier, from the given arrival on.
+    /// Activates the operations that are invoked before the frontier, from the given arrival on.
     fn admit_arrivals(&mut self, from: u32) {
         for arrival in from..self.arrived_at(self.frontier as usize) {
             let number = self.plan.arrivals[arrival as usize];
@@ -460,7 +464,7 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// How many operations are invoked before the given frontier. Past the last one there is nothing left to arrive.
+    /// The number of operations that are invoked before the given frontier; all of them if it is past the last one.
     fn arrived_at(&self, frontier: usize) -> u32 {
         self.plan.arrived.get(frontier).copied().unwrap_or(self.plan.ops.len() as u32)
     }
@@ -482,7 +486,7 @@ impl<'m, M: Model> Search<'m, M> {
         }
     }
 
-    /// The entries of a trail. Members of a class are used in order, so counting them finds each.
+    /// Converts a trail to entries. Members of a class are used in order, so counting identifies each.
     fn entries_of(&self, trail: &[Choice]) -> Vec<usize> {
         let mut used = vec![0usize; self.plan.classes.len()];
         let entry = |choice: &Choice| match *choice {

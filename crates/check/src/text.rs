@@ -1,18 +1,19 @@
-//! Operations and explanations in words.
+//! Formats operations and explanations as text.
 //!
 //! Invariants:
 //!
-//! 1. a byte string is shown unambiguously: quoted text with escapes, or `0x` and digits; long ones are shortened and
-//!    say so;
+//! 1. a byte string is shown unambiguously: quoted text with escapes, or `0x` and digits; a shortened one states how
+//!    many bytes are missing;
 //! 2. a timeline's columns follow the order of events, not time: equal stamps share a column pair, and an interval
 //!    looks longer than another only if more happens during it.
 
 use std::fmt;
 
-use crate::check::Promise;
 use crate::format;
 use crate::history::{Call, History, Operation, Outcome};
-use crate::model::{Effect, Entry, KeyOp};
+use crate::map::{Effect, KeyOp};
+use crate::model::Entry;
+use crate::promise::Promise;
 use crate::scan;
 
 /// Longest text of a byte string, in characters.
@@ -20,7 +21,7 @@ const BYTES_SHOWN_MAX: usize = 32;
 /// Widest timeline, in columns.
 const COLUMNS_MAX: usize = 72;
 
-/// A byte string for people.
+/// Formats a byte string.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
     let (text, rest) = match format::printable(bytes) {
         Some(text) => {
@@ -36,15 +37,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     if rest == 0 { text } else { format!("{text}… (+{rest} bytes)") }
 }
 
-/// A promise, broken.
-pub(crate) fn promise(promise: Promise) -> &'static str {
-    match promise {
-        Promise::Linearizability => "not linearizable",
-        Promise::ScanContent => "a scan saw what never was",
-    }
-}
-
-/// A call, without its key where the reader knows it.
+/// Formats a call, with or without its key.
 pub(crate) fn call(call: &Call, with_key: bool) -> String {
     let key = call.key().filter(|_| with_key).map(bytes);
     let value = match call {
@@ -76,7 +69,7 @@ pub(crate) fn call(call: &Call, with_key: bool) -> String {
     text
 }
 
-/// An answer.
+/// Formats an outcome.
 pub(crate) fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Value(Some(value)) => bytes(value),
@@ -86,16 +79,16 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// A whole operation.
+/// Formats a call and its outcome.
 pub(crate) fn operation(operation: &Operation, with_key: bool) -> String {
-    let answer = match &operation.response {
-        Some(response) => outcome(&response.outcome),
+    let outcome = match &operation.response {
+        Some(response) => self::outcome(&response.outcome),
         None => "?".to_owned(),
     };
-    format!("{} → {answer}", call(&operation.call, with_key))
+    format!("{} → {outcome}", call(&operation.call, with_key))
 }
 
-/// Everything that an explanation shows. `shown`, `context`, `longest` and `unplaced` are positions in `entries`.
+/// The contents of an explanation. `shown`, `context`, `longest` and `unplaced` are positions in `entries`.
 pub(crate) struct View<'a> {
     pub(crate) history: &'a History,
     pub(crate) key: &'a [u8],
@@ -114,7 +107,7 @@ impl View<'_> {
         &self.history.operations()[self.entries[index].source]
     }
 
-    /// What an entry is, for somebody who knows the key.
+    /// Describes an entry, without the key.
     fn describe(&self, index: usize) -> String {
         let source = self.source(index);
         if !self.entries[index].from_scan {
@@ -125,7 +118,7 @@ impl View<'_> {
         format!("scan saw {seen}")
     }
 
-    /// The interval in the history. A relaxed write shows when it responded; only the argument does without it.
+    /// The interval in the history. A relaxed write is shown with its response, although the argument does not use it.
     fn interval(&self, index: usize) -> (u64, Option<u64>) {
         let source = self.source(index);
         (source.invoked, source.response.as_ref().map(|response| response.at))
@@ -173,9 +166,9 @@ impl View<'_> {
 
     fn write_longest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.longest.is_empty() {
-            writeln!(f, "  none of them can come first while the key is absent")?;
+            writeln!(f, "  none of them can be first while the key is absent")?;
         } else {
-            writeln!(f, "  longest order that explains its answers:")?;
+            writeln!(f, "  longest order that explains its outcomes:")?;
         }
         let mut holds = "nothing".to_owned();
         for (number, &index) in self.longest.iter().enumerate() {
@@ -205,7 +198,7 @@ impl View<'_> {
 
 impl fmt::Display for View<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "key {}: {}", bytes(self.key), promise(self.promise))?;
+        writeln!(f, "key {}: {}", bytes(self.key), self.promise)?;
         let (shown, prefix) = (self.shown.len(), self.prefix);
         write!(f, "  {shown} of the first {prefix} operations on the key cannot all be true")?;
         match self.irrelevant_writes {
@@ -221,7 +214,7 @@ impl fmt::Display for View<'_> {
     }
 }
 
-/// Event stamps as columns.
+/// The columns of a timeline: event stamps in order.
 struct Columns {
     /// Distinct events in order: stamp, and whether it is a response (invocations first at equal stamps).
     events: Vec<(u64, bool)>,
@@ -256,7 +249,7 @@ impl Columns {
         bar.push('├');
         bar.extend(std::iter::repeat_n('─', (end - start).saturating_sub(1)));
         bar.push(cap);
-        // Notes line up behind the widest bar.
+        // Notes are aligned behind the widest bar.
         let drawn = end + 1;
         bar.extend(std::iter::repeat_n(' ', (self.width + 1).saturating_sub(drawn)));
         bar
@@ -268,14 +261,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_strings_are_unambiguous() {
+    fn text_shows_byte_strings_unambiguously() {
         assert_eq!(bytes(b"a\"b"), "\"a\\\"b\"");
         assert_eq!(bytes(b"\x00\xff"), "0x00ff");
         assert_eq!(bytes("é".repeat(40).as_bytes()), format!("\"{}\"… (+16 bytes)", "é".repeat(32)));
     }
 
     #[test]
-    fn bars_keep_the_order_of_events() {
+    fn timeline_bars_keep_the_order_of_events() {
         let columns = Columns::of([(1, Some(3)), (2, None)].into_iter());
         assert_eq!(columns.bar((1, Some(3))), "├─────┤   ");
         assert_eq!(columns.bar((2, None)), "   ├─────⇢");

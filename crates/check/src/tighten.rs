@@ -1,39 +1,40 @@
-//! Shorter intervals that lose no linearization.
+//! Shortens intervals without excluding a linearization.
 //!
 //! Invariants:
 //!
-//! 1. an order of the entries is a linearization with the tightened intervals exactly if it is one with the given
+//! 1. an order of the entries is a linearization with the tightened intervals if and only if it is one with the given
 //!    intervals;
-//! 2. `Contradiction` is a proof that there is none.
+//! 2. `Contradiction` is a proof that there is no linearization.
 //!
-//! The search branches over what overlaps, so every overlap that is shown to be no choice saves work: with fifty
-//! clients on one key it decides between instants and never. The argument is that of [`crate::zones`]: a value that
-//! one operation alone writes, and that somebody reads, is held for one unbroken stretch.
+//! The search branches over operations that overlap, so each overlap that is removed saves work. With fifty clients on
+//! one key this decides whether the search ends at all in practice. The argument is that of [`crate::zones`]: a value
+//! that exactly one operation writes, and that an operation reads, is held for one contiguous period (*stretch*).
 //!
 //! * The writer comes before each reader: it responds no later than the first of them, and they are invoked no earlier
-//!   than it. A pending writer whose value was read has taken effect, so it responds too.
+//!   than it. A pending writer whose value was read has taken effect, so it gets a response.
 //! * Let `w` be held at least from `first` to `last` (a forward cluster). A unit that cannot share a moment with `w`
 //!   (the cluster of another value, or an operation that contradicts `w`) comes entirely before or entirely after the
 //!   stretch. If one of its operations is invoked after `first`, it is after: none of its operations takes effect
 //!   before `last`. If one responds before `last`, it is before: all of them take effect before `first`.
 //!
-//! Stamps are borrowed from the events that force them, so at equal stamps the order of events stays right: a borrowed
-//! invocation is an invocation, and a borrowed response a response.
+//! New stamps are those of the events that force them: a new invocation has the stamp of an invocation, and a new
+//! response that of a response. So the order of events at equal stamps stays valid.
 
-use crate::model::{Effect, Entry, Guard, KeyOp, Tightened, UNREAD, ValueId};
+use crate::key_op::{Effect, Guard, KeyOp, UNREAD, ValueId};
+use crate::model::{Entry, Tightened};
 use crate::zones;
 
-/// Each round can enable the next; the gain falls quickly.
+/// Maximum number of rounds. Each round can enable the next; the gain decreases quickly.
 const ROUNDS_MAX: usize = 8;
 
-/// A unit: the cluster of a value, or one operation. Stamps.
+/// The cluster of a value, or a single operation, in stamps.
 #[derive(Clone, Copy)]
 struct Unit {
     last_invoked: u64,
     first_responded: Option<u64>,
 }
 
-/// The stretch that a value is held at least.
+/// The period, in stamps, during which a value is held at least.
 #[derive(Clone, Copy)]
 struct Stretch {
     value: ValueId,
@@ -66,7 +67,7 @@ fn round(entries: &mut [Entry<KeyOp>]) -> bool {
     let mut changed = false;
     for index in 0..entries.len() {
         let value = cluster_value(&entries[index].op, &clusters);
-        // A pending read told nobody anything; it must not be made to respond.
+        // A pending read returned nothing; it must not get a response.
         if entries[index].responded.is_none() && entries[index].op.effect == Effect::Keep {
             continue;
         }
@@ -112,7 +113,7 @@ fn cluster_value(op: &KeyOp, clusters: &zones::Clusters) -> Option<ValueId> {
     (value != UNREAD && clusters.interval(value).is_some()).then_some(value)
 }
 
-/// The end of the last stretch that the unit must come after. Stretches are disjoint, so of those that begin before
+/// Returns the end of the last stretch that the unit must follow. Stretches are disjoint, so of those that begin before
 /// the unit's last invocation the latest ends last.
 fn after(stretches: &[Stretch], unit: Unit, own: Option<ValueId>, op: &KeyOp) -> Option<u64> {
     let mut count = stretches.partition_point(|stretch| stretch.first < unit.last_invoked);
@@ -123,7 +124,7 @@ fn after(stretches: &[Stretch], unit: Unit, own: Option<ValueId>, op: &KeyOp) ->
     zones::contradicts_others(op).then_some(stretch.last)
 }
 
-/// The beginning of the first stretch that the unit must come before.
+/// Returns the beginning of the first stretch that the unit must precede.
 fn before(stretches: &[Stretch], unit: Unit, own: Option<ValueId>, op: &KeyOp) -> Option<u64> {
     let responded = unit.first_responded?;
     let mut from = stretches.partition_point(|stretch| stretch.last <= responded);

@@ -1,12 +1,13 @@
-//! A history as a picture: one self-contained HTML page with an inline SVG, without scripts.
+//! Draws a history: one self-contained HTML page with an inline SVG, without scripts.
 //!
 //! Invariants:
 //!
 //! 1. the page refers to nothing outside itself;
 //! 2. every text from the history is escaped, and none is used outside of text;
 //! 3. operations of one client that overlap in time are on different rows of its lane, so no bar hides another;
-//! 4. the page is bounded: at most [`Options::operations_max`] operations, and it says how many are left out;
-//! 5. the horizontal axis is the order of events, not time: stamps keep their order, and gaps without events take no room.
+//! 4. the page is bounded: it draws at most [`Options::operations_max`] operations and states how many are left out;
+//! 5. the horizontal axis is the order of events, not time: stamps keep their order, and gaps without events have no
+//!    width.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -15,14 +16,14 @@ use crate::check::Report;
 use crate::history::{History, Operation};
 use crate::text;
 
-/// What to draw.
+/// The settings of a drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The page's title.
     pub title: String,
-    /// The most operations to draw. Offending ones come first, then those nearest to them in the history.
+    /// Maximum number of operations to draw. Operations of violations come first, then those nearest to them.
     pub operations_max: usize,
-    /// Whether only operations on violated keys are drawn (and scans that offend).
+    /// Whether to draw only operations on keys with violations, and malformed scans.
     pub violated_keys_only: bool,
 }
 
@@ -32,35 +33,35 @@ impl Default for Options {
     }
 }
 
-/// Draws a history; `report` says what to highlight.
+/// Draws a history and highlights the violations of the report.
 pub fn html(history: &History, report: &Report, options: &Options) -> String {
-    let marks = Marks::of(report);
-    let chosen = choose(history, report, &marks, options);
+    let highlights = Highlights::of(report);
+    let chosen = choose(history, report, &highlights, options);
     let picture = Picture::lay_out(history, chosen.drawn);
     let mut page = String::new();
     // Writing to a `String` cannot fail.
-    let _ = write_page(&mut page, history, report, options, &marks, &picture, chosen.left_out);
+    let _ = write_page(&mut page, history, report, options, &highlights, &picture, chosen.left_out);
     page
 }
 
-/// Which operations stand out.
+/// The operations to highlight.
 #[derive(Default)]
-struct Marks {
+struct Highlights {
     offending: BTreeSet<usize>,
     unplaced: BTreeSet<usize>,
     context: BTreeSet<usize>,
 }
 
-impl Marks {
+impl Highlights {
     fn of(report: &Report) -> Self {
-        let mut marks = Self::default();
-        marks.offending.extend(report.scans.iter().map(|scan| scan.operation));
+        let mut highlights = Self::default();
+        highlights.offending.extend(report.scans.iter().map(|scan| scan.operation));
         for explanation in report.keys.iter().filter_map(|key| key.explanation.as_ref()) {
-            marks.offending.extend(&explanation.operations);
-            marks.unplaced.extend(explanation.unplaced);
-            marks.context.extend(&explanation.context);
+            highlights.offending.extend(&explanation.operations);
+            highlights.unplaced.extend(explanation.unplaced);
+            highlights.context.extend(&explanation.context);
         }
-        marks
+        highlights
     }
 
     fn contains(&self, operation: usize) -> bool {
@@ -87,18 +88,18 @@ struct Chosen {
     left_out: usize,
 }
 
-/// The operations to draw: the marked ones, and the nearest to them as far as there is room.
-fn choose(history: &History, report: &Report, marks: &Marks, options: &Options) -> Chosen {
+/// Selects the operations to draw: the highlighted ones, and those nearest to them up to the maximum.
+fn choose(history: &History, report: &Report, highlights: &Highlights, options: &Options) -> Chosen {
     let operations = history.operations();
     let violated: BTreeSet<&[u8]> = report.keys.iter().map(|key| key.key.as_slice()).collect();
     let wanted = |index: &usize| {
         let on_violated = operations[*index].call.key().is_some_and(|key| violated.contains(key));
-        marks.contains(*index) || !options.violated_keys_only || violated.is_empty() || on_violated
+        highlights.contains(*index) || !options.violated_keys_only || violated.is_empty() || on_violated
     };
     let mut drawn: Vec<usize> = (0..operations.len()).filter(wanted).collect();
     let centers: Vec<u64> = {
-        let marked = marks.offending.iter().filter_map(|&index| operations.get(index));
-        let mut centers: Vec<u64> = marked.map(|operation| operation.invoked).collect();
+        let highlighted = highlights.offending.iter().filter_map(|&index| operations.get(index));
+        let mut centers: Vec<u64> = highlighted.map(|operation| operation.invoked).collect();
         centers.sort_unstable();
         centers
     };
@@ -109,7 +110,7 @@ fn choose(history: &History, report: &Report, marks: &Marks, options: &Options) 
         let near = neighbours.into_iter().flatten().filter_map(|index| centers.get(index));
         near.map(|center| center.abs_diff(at)).min().unwrap_or(at)
     };
-    drawn.sort_by_cached_key(|&index| (!marks.contains(index), distance(index), index));
+    drawn.sort_by_cached_key(|&index| (!highlights.contains(index), distance(index), index));
     drawn.truncate(options.operations_max);
     drawn.sort_by_key(|&index| (operations[index].invoked, index));
     let left_out = operations.len() - drawn.len();
@@ -121,7 +122,7 @@ const ROW_HEIGHT: usize = 26;
 const LANE_GAP: usize = 12;
 const AXIS_HEIGHT: usize = 34;
 const EVENT_WIDTH: usize = 22;
-/// A bar's label is cut to what its width holds, at about this many pixels a character.
+/// Pixels of a label's character, approximately. A bar's label is cut to the bar's width.
 const CHARACTER_WIDTH: usize = 7;
 
 struct Bar {
@@ -140,7 +141,7 @@ struct Lane {
 struct Picture {
     bars: Vec<Bar>,
     lanes: Vec<Lane>,
-    /// Stamps and where they are.
+    /// Stamps and their positions.
     ticks: Vec<(u64, usize)>,
     width: usize,
     height: usize,
@@ -173,7 +174,7 @@ impl Picture {
         let (mut bars, mut lanes) = (Vec::new(), Vec::new());
         let mut y = AXIS_HEIGHT;
         for (client, indices) in by_client {
-            // By row: where its last bar ends.
+            // By row: the end of its last bar.
             let mut rows: Vec<usize> = Vec::new();
             for operation in indices {
                 let (invoked, responded) = interval(operation);
@@ -185,7 +186,7 @@ impl Picture {
                     rows.len() - 1
                 });
                 rows[row] = end;
-                // A gap keeps neighbours apart; a bar is never narrower than what one can point at.
+                // A gap separates adjacent bars; a bar is wide enough for a mouse pointer.
                 let width = (end - x).saturating_sub(2).max(4);
                 bars.push(Bar { operation, x, width, y: y + row * ROW_HEIGHT });
             }
@@ -227,7 +228,7 @@ fn write_page(
     history: &History,
     report: &Report,
     options: &Options,
-    marks: &Marks,
+    highlights: &Highlights,
     picture: &Picture,
     left_out: usize,
 ) -> fmt::Result {
@@ -243,11 +244,11 @@ fn write_page(
         picture.bars.len(),
         history.operations().len(),
     )?;
-    write_svg(page, history, marks, picture)?;
+    write_svg(page, history, highlights, picture)?;
     write!(page, "<pre>{}</pre>\n</body></html>\n", Escaped(&report.to_string()))
 }
 
-fn write_svg(page: &mut String, history: &History, marks: &Marks, picture: &Picture) -> fmt::Result {
+fn write_svg(page: &mut String, history: &History, highlights: &Highlights, picture: &Picture) -> fmt::Result {
     let Picture { width, height, .. } = *picture;
     writeln!(
         page,
@@ -262,7 +263,7 @@ fn write_svg(page: &mut String, history: &History, marks: &Marks, picture: &Pict
     let mut labelled_until = 0;
     for &(stamp, x) in &picture.ticks {
         writeln!(page, "<path class=\"tick\" d=\"M{x} 22V{height}\"/>")?;
-        // A label that would run into the one before it is left out.
+        // A label that would overlap the one before it is left out.
         if x >= labelled_until {
             writeln!(page, "<text x=\"{x}\" y=\"14\">{stamp}</text>")?;
             labelled_until = x + (stamp.to_string().len() + 1) * CHARACTER_WIDTH;
@@ -272,7 +273,7 @@ fn write_svg(page: &mut String, history: &History, marks: &Marks, picture: &Pict
         picture.bars.iter().map(|bar| history.operations()[bar.operation].call.key()).collect();
     for bar in &picture.bars {
         let operation = &history.operations()[bar.operation];
-        let class = marks.class(bar.operation, operation);
+        let class = highlights.class(bar.operation, operation);
         let Bar { x, y, width, .. } = *bar;
         let high = ROW_HEIGHT - 6;
         let responded = operation.response.as_ref().map_or("pending".to_owned(), |r| r.at.to_string());
@@ -281,7 +282,7 @@ fn write_svg(page: &mut String, history: &History, marks: &Marks, picture: &Pict
             "operation {}, client {}: {full}\n{} – {responded}",
             bar.operation, operation.client, operation.invoked
         );
-        // Room is scarce: where all bars are about one key, only the tooltips name it.
+        // To save width, only the tooltips name the key if all bars have the same key.
         let label = text::operation(operation, keys.len() > 1);
         let label: String = label.chars().take(width.saturating_sub(6) / CHARACTER_WIDTH).collect();
         writeln!(

@@ -1,28 +1,29 @@
-//! Cheap proofs that a key's operations contradict each other, for values that one operation alone can have written.
+//! Cheap proofs that a key's operations contradict each other, for values that only one operation can have written.
 //!
 //! Invariants:
 //!
-//! 1. a refutation is a proof; no refutation proves nothing;
-//! 2. the entries named already contradict each other, provided that no other entry writes their values.
+//! 1. a refutation is a proof of a violation; the absence of a refutation proves nothing;
+//! 2. the named entries contradict each other already, provided that no other entry writes their values.
 //!
-//! Let `v` be read by somebody, and let `w` be the only operation that can write it. As soon as `v` is overwritten or
-//! removed it never comes back, so in every linearization the key holds `v` for one unbroken stretch. Call `w` and the
-//! reads of `v` the *cluster* of `v`. With `first` the earliest response in the cluster and `last` its latest
-//! invocation, some operation of the cluster takes effect before `first` and some after `last`. So
+//! Let an operation read `v`, and let `w` be the only operation that can write it. After `v` is overwritten or removed
+//! it never returns, so in every linearization the key holds `v` for one contiguous period. Call `w` and the reads of
+//! `v` the *cluster* of `v`. Let `first` be the earliest response in the cluster and `last` its latest invocation. Some
+//! operation of the cluster takes effect before `first` and some after `last`. So
 //!
 //! * if `first < last`, the key holds `v` at every moment from `first` to `last` (a *forward* cluster);
 //! * otherwise it holds `v` at some moment from `last` to `first` (a *backward* cluster).
 //!
-//! Two values cannot be held at the same moment: forward clusters must not overlap, and neither a backward cluster nor
-//! an operation that contradicts `v` (one that found the key absent, removed it, or wrote another value) may lie
+//! A key cannot hold two values at the same moment. So forward clusters must not overlap, and neither a backward
+//! cluster nor an operation that contradicts `v` (it found the key absent, removed it, or wrote another value) may lie
 //! entirely within the forward cluster of `v`. These are the zones of Gibbons and Korach (Testing shared memories,
 //! 1997). For plain reads and writes the conditions are also sufficient; here, where operations depend on presence,
 //! they are only necessary, and the search decides.
 
-use crate::model::{Effect, Entry, Guard, KeyOp, UNREAD, ValueId};
+use crate::key_op::{Effect, Guard, KeyOp, UNREAD, ValueId};
+use crate::model::Entry;
 use crate::order::Positions;
 
-/// What is known about one value. Each position comes with the entry that it belongs to.
+/// The cluster of one value. Each position is paired with its entry.
 #[derive(Clone, Default)]
 struct Cluster {
     writers: u32,
@@ -43,7 +44,7 @@ impl Cluster {
     }
 }
 
-/// The clusters of values that one operation alone writes and that somebody reads, in stamps.
+/// The clusters of values that exactly one operation writes and at least one reads, in stamps.
 pub(crate) struct Clusters {
     /// By value: first response, last invocation, writer.
     known: Vec<Option<(u64, u64, usize)>>,
@@ -89,7 +90,7 @@ struct Forward {
     entries: [usize; 3],
 }
 
-/// The entries of a contradiction, if one is found.
+/// Returns the entries of a contradiction, if one is found.
 pub(crate) fn refute(entries: &[Entry<KeyOp>]) -> Option<Vec<usize>> {
     let positions = Positions::of(entries);
     let clusters = clusters(entries, &positions);
@@ -103,7 +104,7 @@ pub(crate) fn refute(entries: &[Entry<KeyOp>]) -> Option<Vec<usize>> {
             return Some(sorted(pair[0].entries.iter().chain(&pair[1].entries)));
         }
     }
-    // The forward zones are disjoint from here on, so at most one can contain an interval: the last to start before it.
+    // From here on the forward zones are disjoint, so only the last one that starts before an interval can contain it.
     let containing = |start: u32, end: u32| {
         let next = forward.partition_point(|zone| zone.start < start);
         let zone = forward.get(next.checked_sub(1)?)?;
@@ -146,7 +147,7 @@ fn clusters(entries: &[Entry<KeyOp>], positions: &Positions) -> Vec<Cluster> {
     clusters
 }
 
-/// A read of a value that nobody writes, or that nobody has begun to write when the read is over.
+/// Finds a read of a value that no operation writes, or whose writer is invoked only after the read has responded.
 fn unwritten_or_too_early(clusters: &[Cluster], positions: &Positions) -> Option<Vec<usize>> {
     clusters.iter().find_map(|cluster| {
         let reader = cluster.reader?;
@@ -168,7 +169,7 @@ fn split(clusters: &[Cluster]) -> (Vec<Forward>, Vec<Backward>) {
     let mut backward = Vec::new();
     for (value, cluster) in clusters.iter().enumerate() {
         let value = value as ValueId;
-        // Without a reader nothing proves that the value was ever there.
+        // Without a reader nothing proves that the key ever held the value.
         if value == UNREAD || cluster.writers != 1 || cluster.reader.is_none() {
             continue;
         }
@@ -185,7 +186,7 @@ fn split(clusters: &[Cluster]) -> (Vec<Forward>, Vec<Backward>) {
     (forward, backward)
 }
 
-/// Whether the key cannot hold `value` throughout an interval in which `op` takes effect.
+/// Returns whether the key cannot hold `value` throughout an interval in which `op` takes effect.
 fn contradicts(op: &KeyOp, value: ValueId) -> bool {
     let other_guard = match op.guard {
         Guard::Absent => true,
@@ -200,7 +201,7 @@ fn contradicts(op: &KeyOp, value: ValueId) -> bool {
     other_guard || other_effect
 }
 
-/// Whether `op` contradicts every value but the one that it reads or writes itself.
+/// Returns whether `op` contradicts every value except the one that it reads or writes itself.
 pub(crate) fn contradicts_others(op: &KeyOp) -> bool {
     op.effect != Effect::Keep || matches!(op.guard, Guard::Absent | Guard::Holds(_))
 }

@@ -1,15 +1,8 @@
-//! Explanations: small, true, and readable; and the picture that goes with them.
+//! Explanations are small, true and readable; and the timeline page.
 
-mod common;
-
-use common::{Random, Shape, random_history};
+use crate::common::{Random, Shape, operation, random_history};
 use farindex_check::timeline::{self, Options};
-use farindex_check::{Call, History, Limits, Operation, Outcome, Promise, Response, Verdict, check};
-
-fn operation(client: u64, call: Call, invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
-    let response = response.map(|(at, outcome)| Response { at, outcome });
-    Operation { client, call, invoked, response }
-}
+use farindex_check::{Call, History, Limits, Operation, Outcome, Promise, Verdict, check};
 
 fn upsert(client: u64, value: &str, invoked: u64, at: Option<u64>) -> Operation {
     let call = Call::Upsert { key: b"k".to_vec(), value: value.into() };
@@ -29,7 +22,7 @@ fn explain(operations: Vec<Operation>) -> (Vec<usize>, Option<usize>, String) {
 }
 
 #[test]
-fn a_stale_read_in_a_long_history_is_found_and_named() {
+fn explanation_of_a_stale_read_in_a_long_history_is_small() {
     let mut operations = Vec::new();
     for number in 0..500 {
         let value = format!("v{number}");
@@ -45,8 +38,8 @@ fn a_stale_read_in_a_long_history_is_found_and_named() {
 }
 
 #[test]
-fn a_contradiction_of_presence_is_found_by_the_search() {
-    // Two removals succeed after one insertion: no value is ever read, so no zone tells.
+fn explanation_of_a_contradiction_without_reads_comes_from_the_search() {
+    // Two removals succeed after one insertion. No operation reads a value, so zones prove nothing.
     let key = || b"k".to_vec();
     let mut operations = vec![
         operation(1, Call::Insert { key: key(), value: b"a".to_vec() }, 1, Some((5, Outcome::Inserted))),
@@ -55,7 +48,7 @@ fn a_contradiction_of_presence_is_found_by_the_search() {
     ];
     operations.extend((0..50).map(|number| get(4, None, 10 + number, 11 + number)));
     let (core, unplaced, text) = explain(operations);
-    // When the insertion happens does not matter, so it is context.
+    // The moment of the insertion does not matter, so it is context.
     assert_eq!(core, [1, 2], "{text}");
     assert!(text.contains("(context)"), "{text}");
     assert!(unplaced.is_some(), "{text}");
@@ -63,7 +56,7 @@ fn a_contradiction_of_presence_is_found_by_the_search() {
 }
 
 #[test]
-fn a_pending_write_explains_a_read_and_cannot_explain_two() {
+fn pending_write_explains_one_read_but_not_a_second_one() {
     let pending = |operations: &mut Vec<Operation>| operations.push(upsert(1, "b", 10, None));
     let mut operations = vec![upsert(1, "a", 1, Some(2)), get(2, Some("a"), 20, 21), get(2, Some("b"), 30, 31)];
     pending(&mut operations);
@@ -76,7 +69,7 @@ fn a_pending_write_explains_a_read_and_cannot_explain_two() {
 }
 
 #[test]
-fn a_scan_that_misses_a_lasting_key_is_blamed() {
+fn scan_that_misses_a_key_present_throughout_is_a_violation() {
     let scan = Call::Scan { from: std::ops::Bound::Unbounded, to: std::ops::Bound::Unbounded, limit: None };
     let mut operations = vec![
         upsert(1, "a", 1, Some(2)),
@@ -88,7 +81,7 @@ fn a_scan_that_misses_a_lasting_key_is_blamed() {
     assert_eq!(report.keys[0].promise, Promise::ScanContent);
     let text = &report.keys[0].explanation.as_ref().unwrap().text;
     assert!(text.contains("scan saw nothing"), "{text}");
-    // With a removal somewhere in the interval the key may have been away.
+    // With a removal within the interval the key may have been absent.
     let remove = Call::Remove { key: b"k".to_vec() };
     operations.push(operation(3, remove, 6, Some((7, Outcome::Removed))));
     operations.push(upsert(3, "a", 8, Some(9)));
@@ -96,9 +89,9 @@ fn a_scan_that_misses_a_lasting_key_is_blamed() {
     assert_eq!(report.verdict, Verdict::Ok, "{report}");
 }
 
-/// The core, as a history of its own with everything else pending, must still be a violation.
+/// The operations of an explanation, with all others pending, are still a violation.
 #[test]
-fn explanations_of_random_histories_convict() {
+fn explanations_of_random_histories_are_violations_by_themselves() {
     let shape =
         Shape { keys: 1, values: 4, operations: 30, span: 60, pending_percent: 10, scan_percent: 0, wrong_percent: 10 };
     let mut explained = 0;
@@ -113,7 +106,7 @@ fn explanations_of_random_histories_convict() {
             let mut operation = operation.clone();
             if !explanation.operations.contains(&index) {
                 let response = operation.response.take();
-                // What changed nothing is a read.
+                // An operation without a change is a read.
                 use Outcome::{Inserted, Removed, Updated, Written};
                 let changed = [Inserted, Updated, Written, Removed];
                 response.is_none_or(|it| changed.contains(&it.outcome)).then_some(operation)
@@ -123,8 +116,8 @@ fn explanations_of_random_histories_convict() {
         });
         let relaxed = History::new(relaxed.collect()).unwrap();
         let verdict = check(&relaxed, &Limits { explanations: 0, ..Limits::default() }).verdict;
-        // A relaxed write keeps what it is known to have answered if it took effect; a pending one in a history does
-        // not. That is the one difference, so only histories without conditional context are compared.
+        // A relaxed write keeps its known outcome; a pending write in a history has none. This is the only difference, so
+        // only histories without conditional writes among the relaxed ones are compared.
         let conditional = history.operations().iter().enumerate().any(|(index, operation)| {
             !explanation.operations.contains(&index)
                 && matches!(operation.response.as_ref().map(|r| &r.outcome), Some(Outcome::Inserted | Outcome::Updated))
@@ -136,7 +129,7 @@ fn explanations_of_random_histories_convict() {
 }
 
 #[test]
-fn the_picture_is_self_contained_and_escaped() {
+fn timeline_is_self_contained_and_escaped() {
     let key = b"<script>alert('\"&\")</script>".to_vec();
     let history = History::new(vec![
         operation(1, Call::Insert { key: key.clone(), value: b"<b>".to_vec() }, 1, Some((3, Outcome::Exists))),
@@ -153,7 +146,7 @@ fn the_picture_is_self_contained_and_escaped() {
 }
 
 #[test]
-fn the_picture_of_a_long_history_is_bounded() {
+fn timeline_of_a_long_history_is_bounded() {
     let operations = (0..5000).map(|number| get(number % 7, Some("never"), number, number + 3)).collect();
     let history = History::new(operations).unwrap();
     let report = check(&history, &Limits::default());

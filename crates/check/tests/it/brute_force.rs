@@ -1,16 +1,16 @@
-//! The checker against an oracle that tries every order.
+//! Compares the checker with an oracle that tries every order.
 //!
-//! The quick test compares 25,000 histories of each of four shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any other
-//! number) in the environment, that many of each.
+//! The quick test compares 25,000 histories of each of four shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
+//! other number) in the environment, that many of each.
 
-mod common;
-
-use common::{Random, Shape, Store, apply, random_history};
-use farindex_check::model::{Entry, MapModel, Model, Part};
+use crate::common::{Random, Shape, Store, apply, random_history};
+use farindex_check::map::MapModel;
+use farindex_check::model::{Entry, Model, Part};
 use farindex_check::search::{self, Answer, Budget, search};
 use farindex_check::{Call, History, Limits, Operation, Outcome, Response, Verdict, check};
 
-/// Whether some order of the operations explains all answers: tries each operation that no other one left precedes.
+/// Returns whether some order of the operations explains all outcomes: tries each operation that no remaining one
+/// precedes.
 fn explainable(left: &[Operation], store: &Store) -> bool {
     if left.iter().all(|operation| operation.response.is_none()) {
         return true;
@@ -25,16 +25,16 @@ fn explainable(left: &[Operation], store: &Store) -> bool {
         let mut rest = left.to_vec();
         rest.remove(index);
         let mut after = store.clone();
-        let told = apply(&mut after, &operation.call);
+        let outcome = apply(&mut after, &operation.call);
         let agrees = operation.response.as_ref().is_none_or(|response| {
             let vague = matches!(operation.call, Call::Upsert { .. });
-            response.outcome == told || vague && response.outcome == Outcome::Written
+            response.outcome == outcome || vague && response.outcome == Outcome::Written
         });
         agrees && explainable(&rest, &after)
     })
 }
 
-/// The promise of scans, spelt out: one get for each key that the scan covers. `None` if the answer is malformed.
+/// The promise of scans as gets: one for each key that a scan covers. `None` if a scan's result is malformed.
 fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
     let mut expanded = Vec::new();
     for operation in history.operations() {
@@ -49,8 +49,8 @@ fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
         if limit.is_some_and(|limit| pairs.len() as u64 > limit) || !pairs.is_sorted_by(|a, b| a.0 < b.0) {
             return None;
         }
-        for key in (0..keys).map(|number| common::text(b'k', number)) {
-            // The store's own scan says whether a key is within the bounds.
+        for key in (0..keys).map(|number| crate::common::text(b'k', number)) {
+            // The store's own scan decides whether a key is within the bounds.
             let mut only = Store::from([(key.clone(), vec![])]);
             let unlimited = match &operation.call {
                 Call::Scan { from, to, .. } => Call::Scan { from: from.clone(), to: to.clone(), limit: None },
@@ -75,7 +75,8 @@ fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
     Some(expanded)
 }
 
-/// A linearization must be one: replayed, in real-time order, with every completed operation in it once.
+/// Asserts that an order is a linearization: it can be replayed, respects real time, and has every completed operation
+/// once.
 fn assert_linearization(entries: &[Entry<<MapModel as Model>::Op>], order: &[usize]) {
     let mut state = MapModel.init();
     for (position, &index) in order.iter().enumerate() {
@@ -91,10 +92,10 @@ fn assert_linearization(entries: &[Entry<<MapModel as Model>::Op>], order: &[usi
     }
 }
 
-/// The map without anything that only makes the search faster.
-struct Plain;
+/// The map model without the methods that only make the search faster.
+struct MinimalModel;
 
-impl Model for Plain {
+impl Model for MinimalModel {
     type State = <MapModel as Model>::State;
     type Op = <MapModel as Model>::Op;
 
@@ -126,8 +127,8 @@ fn compare(shape: Shape, seed: u64) {
         violations += u64::from(!expected);
         for part in MapModel.partition(&history) {
             let fast = search(&MapModel, &part.entries, Budget::steps(100_000));
-            let plain = search(&Plain, &part.entries, Budget::steps(100_000));
-            for outcome in [&fast, &plain] {
+            let minimal = search(&MinimalModel, &part.entries, Budget::steps(100_000));
+            for outcome in [&fast, &minimal] {
                 match &outcome.answer {
                     Answer::Linearizable(order) => {
                         assert_linearization(&part.entries, order);
@@ -140,37 +141,37 @@ fn compare(shape: Shape, seed: u64) {
                 }
             }
             let holds = |outcome: &search::Outcome| matches!(outcome.answer, Answer::Linearizable(_));
-            assert_eq!(holds(&fast), holds(&plain), "seed {}", seed + number);
+            assert_eq!(holds(&fast), holds(&minimal), "seed {}", seed + number);
         }
     }
     let percent = violations * 100 / count;
     println!("{violations} of {count} histories are violations, {percent} %");
-    assert!((10..=90).contains(&percent), "{percent} % violations: one verdict is too rare to be tested");
+    assert!((10..=90).contains(&percent), "{percent} % violations: one verdict is too rare for a test");
 }
 
 #[test]
-fn one_key_with_few_values() {
+fn verdicts_match_brute_force_on_one_key_with_few_values() {
     let shape =
         Shape { keys: 1, values: 2, operations: 7, span: 16, pending_percent: 15, scan_percent: 0, wrong_percent: 30 };
     compare(shape, 1 << 32);
 }
 
 #[test]
-fn one_key_with_values_that_are_mostly_unique() {
+fn verdicts_match_brute_force_on_one_key_with_mostly_unique_values() {
     let shape =
         Shape { keys: 1, values: 10, operations: 7, span: 12, pending_percent: 20, scan_percent: 0, wrong_percent: 25 };
     compare(shape, 2 << 32);
 }
 
 #[test]
-fn two_keys_and_scans() {
+fn verdicts_match_brute_force_on_two_keys_with_scans() {
     let shape =
         Shape { keys: 2, values: 2, operations: 6, span: 20, pending_percent: 10, scan_percent: 25, wrong_percent: 40 };
     compare(shape, 3 << 32);
 }
 
 #[test]
-fn many_operations_at_once() {
+fn verdicts_match_brute_force_on_many_concurrent_operations() {
     let shape =
         Shape { keys: 1, values: 3, operations: 8, span: 5, pending_percent: 10, scan_percent: 0, wrong_percent: 40 };
     compare(shape, 4 << 32);

@@ -1,23 +1,15 @@
-//! What the verdict alone does not show: on whom the blame falls, what is left undecided, what an explanation says word for
-//! word, and what a check costs. These are the tests that mutants of the checker asked for (docs/mutation.md).
-
-mod common;
+//! Properties beyond the verdict: the promise that a violation is attributed to, undecided keys, the exact text of
+//! explanations, and the cost of a check. Mutation testing of the checker asked for these tests (docs/mutation.md).
 
 use std::ops::Bound;
 use std::time::Duration;
 
-use common::{Random, Shape, random_history, text};
-use farindex_check::model::{MapModel, Model, Tightened};
+use crate::common::{Random, Shape, Store, apply, operation, random_history, text};
+use farindex_check::map::MapModel;
+use farindex_check::model::{Model, Tightened};
 use farindex_check::scan::ScanFault;
 use farindex_check::search::{Answer, Budget, search, search_longest};
-use farindex_check::{
-    Call, History, Limits, Operation, Outcome, Promise, Recorder, Report, Response, Verdict, check, timeline,
-};
-
-fn operation(client: u64, call: Call, invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
-    let response = response.map(|(at, outcome)| Response { at, outcome });
-    Operation { client, call, invoked, response }
-}
+use farindex_check::{Call, History, Limits, Operation, Outcome, Promise, Recorder, Report, Verdict, check, timeline};
 
 fn upsert(client: u64, key: &str, value: &str, invoked: u64, at: Option<u64>) -> Operation {
     let call = Call::Upsert { key: key.into(), value: value.into() };
@@ -30,24 +22,24 @@ fn get(client: u64, key: &str, value: Option<&str>, invoked: u64, at: u64) -> Op
 
 fn scan(client: u64, pairs: &[(&str, &str)], invoked: u64, at: u64) -> Operation {
     let pairs = pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect();
-    let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: None };
+    let call = Call::scan(Bound::Unbounded, Bound::Unbounded, None);
     operation(client, call, invoked, Some((at, Outcome::Pairs(pairs))))
 }
 
-fn judge(operations: Vec<Operation>) -> Report {
+fn report_of(operations: Vec<Operation>) -> Report {
     check(&History::new(operations).unwrap(), &Limits::default())
 }
 
 #[test]
-fn a_scan_is_to_blame_for_what_nobody_wrote() {
-    let report = judge(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4)]);
+fn scan_of_an_unwritten_value_violates_the_scan_promise() {
+    let report = report_of(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4)]);
     assert_eq!(report.keys[0].promise, Promise::ScanContent, "{report}");
 }
 
 #[test]
-fn no_scan_is_to_blame_where_the_points_contradict_each_other() {
+fn contradicting_point_operations_violate_linearizability_in_spite_of_scans() {
     let report =
-        judge(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4), get(3, "k", Some("c"), 5, 6)]);
+        report_of(vec![upsert(1, "k", "a", 1, Some(2)), scan(2, &[("k", "b")], 3, 4), get(3, "k", Some("c"), 5, 6)]);
     assert_eq!(report.keys[0].promise, Promise::Linearizability, "{report}");
     let explanation = report.keys[0].explanation.as_ref().unwrap();
     assert_eq!(explanation.operations, [2], "{report}");
@@ -55,10 +47,10 @@ fn no_scan_is_to_blame_where_the_points_contradict_each_other() {
 }
 
 #[test]
-fn what_the_limits_do_not_suffice_for_is_named() {
+fn keys_beyond_the_step_limit_are_undecided() {
     let history =
         || vec![upsert(1, "a", "x", 1, Some(5)), upsert(2, "a", "y", 2, Some(6)), get(1, "a", Some("x"), 7, 8)];
-    let decided = judge(history());
+    let decided = report_of(history());
     assert_eq!((decided.verdict, decided.undecided.len()), (Verdict::Ok, 0));
     assert!(decided.stats.steps > 0);
     let limits = Limits { steps_per_key: decided.stats.steps - 1, ..Limits::default() };
@@ -69,19 +61,19 @@ fn what_the_limits_do_not_suffice_for_is_named() {
 }
 
 #[test]
-fn time_is_a_limit_too() {
+fn keys_beyond_the_time_limit_are_undecided() {
     let history = busy(4, 1500, 1);
     let with = |time| check(&history, &Limits { time: Some(time), ..Limits::default() });
     let patient = with(Duration::from_secs(3600));
     assert_eq!(patient.verdict, Verdict::Ok);
-    // The clock is looked at every 1,024 steps.
+    // The search checks the clock every 1,024 steps.
     assert!(patient.stats.steps > 1024, "{patient}");
     let hurried = with(Duration::ZERO);
     assert_eq!((hurried.verdict, hurried.stats.steps), (Verdict::Unknown, 1024), "{hurried}");
 }
 
 #[test]
-fn the_shape_of_a_scan() {
+fn scan_shape_is_order_bounds_and_limit() {
     use Bound::{Excluded, Included, Unbounded};
     use ScanFault::{OutOfBounds, OutOfOrder, TooMany};
     type Key = Bound<&'static str>;
@@ -108,7 +100,7 @@ fn the_shape_of_a_scan() {
         let call = Call::Scan { from: bound(from), to: bound(to), limit };
         let pairs = keys.iter().map(|key| (key.as_bytes().to_vec(), b"v".to_vec())).collect();
         operations.push(operation(2, call, 3, Some((4, Outcome::Pairs(pairs)))));
-        let report = judge(operations);
+        let report = report_of(operations);
         let found: Vec<_> = report.scans.iter().map(|scan| (scan.operation, scan.fault)).collect();
         assert_eq!(found, fault.map(|fault| (3, fault)).as_slice(), "{report}");
         assert_eq!(report.keys.len(), 0, "{report}");
@@ -117,10 +109,10 @@ fn the_shape_of_a_scan() {
 }
 
 #[test]
-fn what_a_scan_covers() {
+fn scan_covers_its_range_up_to_its_limit() {
     use Bound::{Excluded, Included, Unbounded};
     type Key = Bound<&'static str>;
-    // What a scan that returns the keys on the right fails to return of a, b and c.
+    // Bounds, limit, returned keys, and those of a, b and c that the scan fails to return.
     type Case = (Key, Key, Option<u64>, &'static [&'static str], &'static [&'static str]);
     let cases: [Case; 12] = [
         (Unbounded, Unbounded, None, &[], &["a", "b", "c"]),
@@ -134,7 +126,7 @@ fn what_a_scan_covers() {
         (Excluded("b"), Excluded("b"), None, &[], &[]),
         (Excluded("a"), Excluded("c"), None, &[], &["b"]),
         (Included("c"), Included("a"), None, &[], &[]),
-        // Malformed, so that nothing is known of what it left out.
+        // A malformed scan: its coverage is unknown.
         (Included("b"), Unbounded, None, &["a"], &[]),
     ];
     for (from, to, limit, keys, missing) in cases {
@@ -144,14 +136,14 @@ fn what_a_scan_covers() {
         let pairs = keys.iter().map(|key| (key.as_bytes().to_vec(), b"v".to_vec())).collect();
         operations.push(operation(2, call.clone(), 3, Some((4, Outcome::Pairs(pairs)))));
         operations.push(operation(2, call, 5, None));
-        let report = judge(operations);
-        let blamed: Vec<_> = report.keys.iter().map(|key| std::str::from_utf8(&key.key).unwrap()).collect();
-        assert_eq!(blamed, missing, "{report}");
+        let report = report_of(operations);
+        let violated: Vec<_> = report.keys.iter().map(|key| std::str::from_utf8(&key.key).unwrap()).collect();
+        assert_eq!(violated, missing, "{report}");
     }
 }
 
 #[test]
-fn no_more_keys_are_explained_than_asked_for() {
+fn explanations_are_limited_to_the_requested_number() {
     let history = History::new(["a", "b", "c"].map(|key| get(1, key, Some("never"), 1, 2)).to_vec()).unwrap();
     for explanations in 0..4 {
         let report = check(&history, &Limits { explanations, ..Limits::default() });
@@ -162,8 +154,8 @@ fn no_more_keys_are_explained_than_asked_for() {
 }
 
 #[test]
-fn an_explanation_word_for_word() {
-    let report = judge(vec![
+fn explanation_has_the_exact_text() {
+    let report = report_of(vec![
         upsert(1, "k", "a", 1, Some(2)),
         upsert(2, "k", "b", 3, Some(14)),
         upsert(2, "k", "unread", 4, Some(5)),
@@ -184,7 +176,7 @@ fn an_explanation_word_for_word() {
         "       3  get → \"b\"             6–8                ├──┤            ",
         "       4  get → \"a\"             9–11                     ├──┤        ✗",
         "",
-        "  longest order that explains its answers:",
+        "  longest order that explains its outcomes:",
         "    1. client 1: upsert \"a\" → written; the key now holds \"a\"",
         "    2. client 2: upsert \"b\" → written; the key now holds \"b\"",
         "    3. client 3: get → \"b\"; the key now holds \"b\"",
@@ -194,8 +186,8 @@ fn an_explanation_word_for_word() {
 }
 
 #[test]
-fn a_pending_write_word_for_word() {
-    let report = judge(vec![
+fn explanation_with_a_pending_write_has_the_exact_text() {
+    let report = report_of(vec![
         operation(1, Call::Insert { key: b"\x00k".to_vec(), value: vec![0xff; 20] }, 1, None),
         operation(10, Call::Get { key: b"\x00k".to_vec() }, 2, Some((4, Outcome::Value(Some(vec![0xff; 20]))))),
         operation(3, Call::Remove { key: b"\x00k".to_vec() }, 5, Some((6, Outcome::Absent))),
@@ -211,7 +203,7 @@ fn a_pending_write_word_for_word() {
         "      10  get → 0xffffffffffffffffffffffffffffffff… (+4 bytes)       2–4           ├──┤         ",
         "       3  remove → absent                                            5–6                 ├──┤     ✗",
         "",
-        "  longest order that explains its answers:",
+        "  longest order that explains its outcomes:",
         "    1. client 1: insert 0xffffffffffffffffffffffffffffffff… (+4 bytes) → ?; the key now holds 0xffffffffffffffffffffffffffffffff… (+4 bytes)",
         "    2. client 10: get → 0xffffffffffffffffffffffffffffffff… (+4 bytes); the key now holds 0xffffffffffffffffffffffffffffffff… (+4 bytes)",
         "    ✗ client 3: remove → absent cannot be placed",
@@ -220,11 +212,11 @@ fn a_pending_write_word_for_word() {
 }
 
 #[test]
-fn scans_word_for_word() {
+fn explanations_of_scans_have_the_exact_text() {
     let bounds =
         Call::Scan { from: Bound::Included(b"k".to_vec()), to: Bound::Excluded(b"l".to_vec()), limit: Some(1) };
     let pairs = ["k", "k"].map(|key| (key.into(), b"v".to_vec())).to_vec();
-    let report = judge(vec![
+    let report = report_of(vec![
         upsert(1, "k", "v", 1, Some(2)),
         operation(2, bounds.clone(), 3, Some((4, Outcome::Pairs(vec![])))),
         operation(2, bounds, 5, Some((6, Outcome::Pairs(pairs)))),
@@ -237,23 +229,23 @@ fn scans_word_for_word() {
         "",
         "scan, operation 3: pair 1 is not above the pair before it",
         "",
-        "key \"j\": a scan saw what never was",
+        "key \"j\": a scan returned a state that never existed",
         "  1 of the first 1 operations on the key cannot all be true:",
         "",
         "  client  operation     interval  order of events",
         "       3  scan saw \"w\"  7–8       ├──┤     ✗",
         "",
-        "  none of them can come first while the key is absent",
+        "  none of them can be first while the key is absent",
         "    ✗ client 3: scan saw \"w\" cannot be placed",
         "",
-        "key \"k\": a scan saw what never was",
+        "key \"k\": a scan returned a state that never existed",
         "  2 of the first 4 operations on the key cannot all be true:",
         "",
         "  client  operation             interval  order of events",
         "       1  upsert \"v\" → written  1–2       ├──┤         ",
         "       2  scan saw nothing      3–4             ├──┤     ✗",
         "",
-        "  longest order that explains its answers:",
+        "  longest order that explains its outcomes:",
         "    1. client 1: upsert \"v\" → written; the key now holds \"v\"",
         "    ✗ client 2: scan saw nothing cannot be placed",
     ];
@@ -261,12 +253,12 @@ fn scans_word_for_word() {
 }
 
 #[test]
-fn an_explanation_is_in_order_and_ends_with_the_contradiction() {
-    let report = judge(vec![
+fn explanation_is_ordered_by_invocation_and_ends_with_the_contradiction() {
+    let report = report_of(vec![
         upsert(6, "k", "d", 12, Some(13)),
         get(4, "k", Some("a"), 9, 11),
         upsert(1, "k", "a", 1, Some(2)),
-        // At the very stamp of the response that completes the contradiction: it counts as invoked before.
+        // At the stamp of the response that completes the contradiction: it counts as invoked before.
         upsert(5, "k", "c", 11, Some(30)),
         get(3, "k", Some("b"), 6, 8),
         upsert(2, "k", "b", 3, Some(14)),
@@ -277,7 +269,7 @@ fn an_explanation_is_in_order_and_ends_with_the_contradiction() {
 }
 
 #[test]
-fn the_picture_names_the_bounds_of_a_scan() {
+fn timeline_shows_the_bounds_of_a_scan() {
     let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: Some(3) };
     let history = History::new(vec![operation(1, call, 1, Some((2, Outcome::Pairs(vec![]))))]).unwrap();
     let report = check(&history, &Limits::default());
@@ -285,9 +277,9 @@ fn the_picture_names_the_bounds_of_a_scan() {
     assert!(page.contains("scan (-∞, ∞) limit 3"), "{page}");
 }
 
-/// Which operations of an explanation's core are needed: all of them.
+/// Without any one of its operations, the rest of an explanation is linearizable.
 #[test]
-fn nothing_in_an_explanation_can_be_left_out() {
+fn explanation_needs_each_of_its_operations() {
     let shape =
         Shape { keys: 1, values: 4, operations: 16, span: 60, pending_percent: 10, scan_percent: 0, wrong_percent: 10 };
     let (mut explained, mut shown) = (0, 0);
@@ -326,7 +318,7 @@ fn nothing_in_an_explanation_can_be_left_out() {
     assert!(explained > 80 && shown < 2 * explained, "{shown} operations shown for {explained} violations");
 }
 
-/// Clients that always have one operation in flight on one key; all answers are true.
+/// A correct history of clients that always have one operation in flight.
 fn busy(clients: u64, operations: u64, keys: u64) -> History {
     let mut random = Random(clients * 1_000_003 + keys);
     let mut planned = Vec::new();
@@ -340,7 +332,7 @@ fn busy(clients: u64, operations: u64, keys: u64) -> History {
         }
     }
     planned.sort_unstable();
-    let mut store = common::Store::new();
+    let mut store = Store::new();
     let operations = planned.into_iter().enumerate().map(|(number, (_, client, invoked, responded))| {
         let key = text(b'k', random.below(keys));
         let value = format!("{number}").into_bytes();
@@ -351,16 +343,16 @@ fn busy(clients: u64, operations: u64, keys: u64) -> History {
             86..93 => Call::Insert { key, value },
             _ => Call::Remove { key },
         };
-        let outcome = common::apply(&mut store, &call);
+        let outcome = apply(&mut store, &call);
         let response = (random.below(200) > 0).then_some((responded, outcome));
         operation(client, call, invoked, response)
     });
     History::new(operations.collect()).unwrap()
 }
 
-/// What a check costs, in configurations: an exact search can be right and useless. A better search may lower these.
+/// The cost of a check in configurations. An exact search that is too slow is useless. A better search may lower these.
 #[test]
-fn what_a_check_costs() {
+fn check_stays_within_its_budget_of_steps() {
     let random = |values, operations, span| {
         let shape = Shape { keys: 1, values, operations, span, pending_percent: 20, scan_percent: 0, wrong_percent: 5 };
         let histories = (0..300).map(|seed| random_history(&mut Random(seed), &shape));
@@ -376,9 +368,9 @@ fn what_a_check_costs() {
     assert!(steps.iter().zip([171, 145, 163, 1206, 1160]).all(|(steps, most)| *steps <= most), "{steps:?}");
 }
 
-/// `k` operations at once have `k!` orders, and need about `k` steps.
+/// `k` concurrent operations have `k!` orders, and need about `k` steps.
 #[test]
-fn many_at_once_are_no_choice() {
+fn concurrent_writes_need_a_linear_number_of_steps() {
     let writes = || (0..24).map(|number| upsert(number, "k", &format!("{number}"), 1, Some(100)));
     let unread: Vec<_> = writes().collect();
     let mut read: Vec<_> = writes().collect();
@@ -410,12 +402,12 @@ fn exists(client: u64, invoked: u64, at: u64) -> Operation {
     operation(client, call, invoked, Some((at, Outcome::Exists)))
 }
 
-/// The cheap proofs, each with the operations that it names, and beside each what comes close and proves nothing.
+/// The cheap proofs, each with the operations that it names, and for each a similar history that it does not refute.
 #[test]
-fn what_is_refuted_without_a_search() {
+fn zones_refute_contradicting_values() {
     let put = |value, invoked, at| upsert(1, "k", value, invoked, Some(at));
     let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
-    // `a` is held from 2 to 10, at least.
+    // `a` is held at least from 2 to 10.
     let held = |more: &[Operation]| [&[put("a", 1, 2), read("a", 10, 11)], more].concat();
     let cases: [(Vec<Operation>, Option<&[usize]>); 22] = [
         (vec![put("a", 1, 2), read("b", 3, 4)], Some(&[1])),
@@ -436,7 +428,7 @@ fn what_is_refuted_without_a_search() {
         (held(&[put("unread", 3, 4)]), Some(&[0, 1, 2])),
         (held(&[exists(3, 3, 4)]), None),
         (held(&[read("a", 3, 4)]), None),
-        // Two can have written it.
+        // Two operations can have written it.
         (held(&[put("a", 3, 4), remove(3, 5, Some(6))]), None),
         (held(&[upsert(3, "k", "a", 3, None), remove(3, 5, Some(6))]), None),
         (vec![put("a", 1, 2), read("a", 3, 4), put("b", 5, 6), read("b", 7, 8), remove(3, 9, Some(10))], None),
@@ -449,9 +441,9 @@ fn what_is_refuted_without_a_search() {
     }
 }
 
-/// The intervals that are left where a value is held for a stretch.
+/// The tightened intervals if a value is held for a stretch.
 #[test]
-fn what_no_order_can_use_is_cut_off() {
+fn tighten_cuts_off_what_no_order_can_use() {
     let put = |value, invoked, at| upsert(1, "k", value, invoked, Some(at));
     let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
     let held = |more: Operation| vec![put("a", 1, 2), read("a", 10, 11), more];
@@ -473,7 +465,7 @@ fn what_no_order_can_use_is_cut_off() {
             vec![put("a", 1, 2), read("a", 10, 11), put("b", 1, 30), read("b", 5, 31)],
             &[(1, Some(2)), (10, Some(11)), (10, Some(30)), (10, Some(31))],
         ),
-        // The stretch begins with the first response of all, whoever it belongs to.
+        // The stretch begins with the first response of the cluster.
         (
             vec![put("b", 1, 40), read("b", 15, 20), read("b", 30, 31), remove(3, 25, Some(50))],
             &[(1, Some(20)), (15, Some(20)), (30, Some(31)), (30, Some(50))],
@@ -492,7 +484,7 @@ fn what_no_order_can_use_is_cut_off() {
 }
 
 #[test]
-fn a_recorded_history_is_in_order_of_invocation() {
+fn recorder_orders_the_history_by_invocation() {
     let recorder = Recorder::new();
     let mut logs = [7, 3].map(|client| recorder.client(client));
     assert_eq!(logs.each_ref().map(|log| log.client()), [7, 3]);
@@ -507,10 +499,10 @@ fn a_recorded_history_is_in_order_of_invocation() {
     assert_eq!(order, [(1, 3), (1, 7), (2, 3), (2, 3), (2, 7), (2, 7), (4, 3), (4, 7)]);
 }
 
-/// What a pending write may still bring back is not given up for lost; and of equal pending writes the earliest counts.
+/// The search keeps a value that a pending write may produce again, and uses the earliest of equal pending writes.
 #[test]
-fn pending_writes_may_bring_a_value_back() {
-    let report = judge(vec![
+fn search_uses_pending_writes_to_restore_a_value() {
+    let report = report_of(vec![
         upsert(1, "k", "a", 1, Some(2)),
         upsert(2, "k", "b", 3, Some(4)),
         upsert(3, "k", "a", 100, None),
@@ -519,7 +511,7 @@ fn pending_writes_may_bring_a_value_back() {
         get(1, "k", Some("a"), 8, 9),
     ]);
     assert_eq!(report.verdict, Verdict::Ok, "{report}");
-    let twice = judge(vec![
+    let twice = report_of(vec![
         upsert(1, "k", "a", 1, Some(2)),
         upsert(2, "k", "b", 3, Some(4)),
         upsert(3, "k", "a", 5, None),
@@ -530,9 +522,9 @@ fn pending_writes_may_bring_a_value_back() {
     assert_eq!(twice.verdict, Verdict::Violation, "{twice}");
 }
 
-/// The longest beginning that the search found is an order that explains its answers, as far as it goes.
+/// The longest partial linearization is an order that explains the outcomes of its operations.
 #[test]
-fn the_longest_beginning_is_as_long_as_it_can_be() {
+fn search_longest_returns_the_longest_partial_linearization() {
     let history = History::new(vec![
         upsert(1, "k", "a", 1, Some(2)),
         get(1, "k", Some("a"), 3, 4),

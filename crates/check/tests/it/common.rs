@@ -1,18 +1,16 @@
-//! What the tests share: a small generator and random histories.
-
-#![allow(dead_code, unreachable_pub, reason = "every test binary includes this and uses its own part")]
+//! Helpers of the tests: builders of operations, a small generator and random histories.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use farindex_check::{Call, History, Operation, Outcome, Response};
 
-/// SplitMix64: named, so that a seed means the same for ever.
-pub struct Random(pub u64);
+/// SplitMix64, so that a seed always gives the same numbers.
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,15 +19,15 @@ impl Random {
     }
 
     /// True in `percent` of 100 cases.
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-pub type Store = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Store = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a correct store answers, and what becomes of it.
-pub fn apply(store: &mut Store, call: &Call) -> Outcome {
+/// Applies a call to a correct store. Returns the outcome.
+pub(crate) fn apply(store: &mut Store, call: &Call) -> Outcome {
     match call {
         Call::Get { key } => Outcome::Value(store.get(key).cloned()),
         Call::Insert { key, value } => {
@@ -77,24 +75,24 @@ pub fn apply(store: &mut Store, call: &Call) -> Outcome {
 
 /// The shape of random histories.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub keys: u64,
-    pub values: u64,
-    pub operations: u64,
+pub(crate) struct Shape {
+    pub(crate) keys: u64,
+    pub(crate) values: u64,
+    pub(crate) operations: u64,
     /// Stamps are below this, so small spans make ties and overlaps.
-    pub span: u64,
-    pub pending_percent: u64,
-    pub scan_percent: u64,
-    /// How many operations of 100 get an answer that was true in another order.
-    pub wrong_percent: u64,
+    pub(crate) span: u64,
+    pub(crate) pending_percent: u64,
+    pub(crate) scan_percent: u64,
+    /// How many operations of 100 get the outcome that they would have on another store.
+    pub(crate) wrong_percent: u64,
 }
 
-pub fn text(letter: u8, number: u64) -> Vec<u8> {
+pub(crate) fn text(letter: u8, number: u64) -> Vec<u8> {
     vec![letter, b'0' + number as u8]
 }
 
 /// A random call.
-pub fn random_call(random: &mut Random, shape: &Shape) -> Call {
+pub(crate) fn random_call(random: &mut Random, shape: &Shape) -> Call {
     let key = text(b'k', random.below(shape.keys));
     let value = text(b'v', random.below(shape.values));
     if random.chance(shape.scan_percent) {
@@ -115,8 +113,8 @@ pub fn random_call(random: &mut Random, shape: &Shape) -> Call {
     }
 }
 
-/// A history of operations that took effect at random moments, some of which lie about it.
-pub fn random_history(random: &mut Random, shape: &Shape) -> History {
+/// A history of operations that took effect at random moments, some of them with wrong outcomes.
+pub(crate) fn random_history(random: &mut Random, shape: &Shape) -> History {
     let count = 1 + random.below(shape.operations);
     // (moment of effect, invoked, responded, call)
     let mut planned: Vec<(u64, u64, u64, Call)> = (0..count)
@@ -131,7 +129,7 @@ pub fn random_history(random: &mut Random, shape: &Shape) -> History {
     let mut operations: Vec<Operation> = Vec::new();
     for (client, (_, invoked, responded, call)) in planned.into_iter().enumerate() {
         let mut outcome = if random.chance(10) {
-            // Takes no effect: only a pending operation may do that.
+            // Without an effect, which only a pending operation may have.
             apply(&mut store.clone(), &call)
         } else {
             apply(&mut store, &call)
@@ -150,4 +148,10 @@ pub fn random_history(random: &mut Random, shape: &Shape) -> History {
         operations.push(Operation { client: client as u64 % 3, call, invoked, response });
     }
     History::new(operations).expect("the generator keeps the invariants")
+}
+
+/// An operation; `response` is its stamp and outcome.
+pub(crate) fn operation(client: u64, call: Call, invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
+    let response = response.map(|(at, outcome)| Response { at, outcome });
+    Operation { client, call, invoked, response }
 }

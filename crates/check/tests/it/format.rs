@@ -1,4 +1,4 @@
-//! The file format: round trips, and errors that name their line.
+//! The file format: round trips, and errors with their lines.
 
 use std::ops::Bound;
 
@@ -45,7 +45,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(operations in vec(operation(), 0..20)) {
+    fn format_round_trips_every_history(operations in vec(operation(), 0..20)) {
         let history = History::new(operations).unwrap();
         let mut file = Vec::new();
         write(&history, &mut file).unwrap();
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn no_input_panics(junk in vec(any::<u8>(), 0..200), text in "[{}\\[\\]\":,a-z0-9 \n]{0,80}") {
+    fn format_reader_never_panics(junk in vec(any::<u8>(), 0..200), text in "[{}\\[\\]\":,a-z0-9 \n]{0,80}") {
         let header = b"{\"format\":\"farindex-history\",\"version\":1}\n".to_vec();
         for body in [junk, text.into_bytes()] {
             let _ = read(body.as_slice());
@@ -62,13 +62,13 @@ proptest! {
     }
 }
 
-/// Reads a body behind a good header.
+/// Reads operations behind a valid header.
 fn body(lines: &str) -> Result<History, ReadError> {
     read(format!("{{\"format\":\"farindex-history\",\"version\":1}}\n{lines}").as_bytes())
 }
 
 #[test]
-fn the_documented_example_is_read() {
+fn format_reads_the_documented_example() {
     let history = body(concat!(
         "{\"client\":1,\"op\":\"insert\",\"key\":\"k\",\"value\":{\"hex\":\"00fF\"},\"invoked\":1,\"responded\":4,\"outcome\":\"inserted\"}\n",
         "\n",
@@ -87,7 +87,7 @@ fn the_documented_example_is_read() {
 }
 
 #[test]
-fn errors_name_the_line_and_what_is_wrong() {
+fn format_errors_name_the_line_and_the_fault() {
     let good = "{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"invoked\":5}\n";
     let error = |line: &str| body(&format!("{good}\n{line}\n{good}")).unwrap_err();
     type Expected = fn(&LineError) -> bool;
@@ -122,7 +122,7 @@ fn errors_name_the_line_and_what_is_wrong() {
 }
 
 #[test]
-fn other_files_are_refused() {
+fn format_refuses_other_files_and_versions() {
     let error = |file: &str| read(file.as_bytes()).unwrap_err();
     assert!(matches!(error("").error, LineError::NoHeader));
     let other = error("{\"format\":\"other\",\"version\":1}");
