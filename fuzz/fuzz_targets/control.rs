@@ -1,7 +1,6 @@
-//! The decoder of the control channel: any bytes at all.
+//! Fuzzes the decoder of the control channel with arbitrary bytes.
 //!
-//! Held to: no panic; what is decoded can be encoded again and means the same; a frame is never longer than any may be.
-#![no_main]
+//! Checked: no panic; a decoded message encodes to bytes with the same meaning; a frame never exceeds the maximum length.
 
 use farindex_remote::control::{Frame, MAX_FRAME};
 use libfuzzer_sys::fuzz_target;

@@ -1,8 +1,7 @@
-//! The memory node's request decoder, with its execution: any bytes at all.
+//! Fuzzes the memory node's request decoder, and the execution of what it decodes, with arbitrary bytes.
 //!
-//! Held to: no panic; a request that is refused, or makes no sense, changes nothing; nothing is touched beyond what the
-//! region holds; the reply of one that is carried out is as long as it says, and a client can read it.
-#![no_main]
+//! Checked: no panic; a request that is refused or malformed changes nothing; no access is outside the region; the reply
+//! of an executed request has the length that it states, and a client can decode it.
 
 use farindex_fabric::words::Words;
 use farindex_remote::Rights;
