@@ -11,7 +11,7 @@ use crate::layout::{
 };
 use crate::session::Session;
 use crate::takeover::held;
-use crate::{Claim, Intent, Lock, LockTimeout, Pool, PoolError, Taken};
+use crate::{Claim, HeldLock, Intent, Lock, LockTimeout, Pool, PoolError};
 use farindex_fabric::{Batch, RemotePtr, Span};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -164,27 +164,25 @@ async fn locked<T>(
     let mut lock_timeout = LockTimeout::default();
     let until = endpoint.now() + lease * 2;
     let mut pause = Duration::from_micros(50);
-    let (_inside, cell, word) = loop {
+    let (_inside, held) = loop {
         if let Some(inside) = client.enter_catalog() {
             let cell = session.intent_cell(HOME).await?;
             let mut batch = span.batch();
-            cell.declare(&mut batch, &intent);
-            let taken = batch.cas(LOCK.at, 0, mine);
-            if batch.post().await?.old(taken) == 0 {
-                break (inside, cell, mine);
-            }
-            let mut batch = span.batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
+            let attempt = cell.try_lock(&mut batch, &intent, 0, mine);
+            let mut done = batch.post().await?;
+            let cell = match attempt.outcome(&mut done) {
+                Ok(held) => break (inside, held),
+                Err(lost) => lost.clear(span).await?,
+            };
             match session.claim(span, LOCK, None, 0, intent.what).await? {
-                Claim::Taken(Taken { cell: Some(cell), word, .. }) => break (inside, cell, word),
+                Claim::Taken(taken) => break (inside, taken.into_held()),
                 // None of this client's operations is inside: one was cancelled.
                 Claim::Busy { own: true, .. } => {
                     let mut batch = span.batch();
                     cell.declare(&mut batch, &intent);
                     let word = batch.read(LOCK.at, 8);
                     let word = first_word(&batch.post().await?.buf(word));
-                    break (inside, cell, word);
+                    break (inside, HeldLock::new(Some(cell), LOCK, word));
                 }
                 Claim::Busy { names, .. } if lock_timeout.lasts(names, endpoint.now()) > lease * 2 => {
                     return Err(held(session, span, LOCK, "the catalog").await?);
@@ -200,8 +198,7 @@ async fn locked<T>(
     };
     let result = body().await;
     let mut batch = span.batch();
-    batch.cas(LOCK.at, word, 0);
-    cell.clear(&mut batch);
+    held.release_by_cas(&mut batch, 0);
     batch.post().await?;
     result
 }

@@ -13,6 +13,7 @@
 //! | [`session`] | one worker thread: pins, allocation, reclamation |
 //! | [`alloc`] | size classes, chunks, spans, bitmaps |
 //! | [`intent`] | who holds which lock, readable by everyone |
+//! | [`lock`] | guards: take, hold and release a lock together with its intent |
 //! | [`takeover`] | expired clients, and the locks that the dead leave |
 //! | [`calibration`] | what the fabric was measured to do |
 //! | [`catalog`] | named indexes |
@@ -33,6 +34,7 @@ pub mod faults;
 pub mod intent;
 pub mod layout;
 pub mod leaks;
+pub mod lock;
 pub mod marks;
 pub mod pool;
 pub mod reclaim;
@@ -44,6 +46,7 @@ pub use catalog::IndexInfo;
 pub use client::{Client, ClientInfo, clients};
 pub use error::PoolError;
 pub use intent::{Intent, IntentCell, Lock};
+pub use lock::{HeldLock, LockAttempt, LostLock};
 pub use pool::{Pool, PoolOptions};
 pub use session::{Hold, Pin, Session};
 pub use takeover::{Claim, LockTimeout, Taken};

@@ -17,7 +17,7 @@ use crate::layout::{ClientSlot, HOME, INTENT_LEN};
 use crate::leaks::Leaks;
 use crate::mark;
 use crate::session::Session;
-use crate::{Intent, IntentCell, Lock, Pool, PoolError, intent};
+use crate::{HeldLock, Intent, IntentCell, Lock, Pool, PoolError, intent};
 use farindex_fabric::{Endpoint, FabricError, Span};
 use std::time::Duration;
 
@@ -161,6 +161,14 @@ pub struct Taken<'s> {
     pub word: u64,
     /// What those who may have held it had declared. Hints: only one of them did, and how far it came, they do not say.
     pub left: Vec<Intent>,
+    lock: Lock,
+}
+
+impl<'s> Taken<'s> {
+    /// The guard that releases the lock.
+    pub fn into_held(self) -> HeldLock<'s> {
+        HeldLock::new(self.cell, self.lock, self.word)
+    }
 }
 
 /// How often a claim looks again because the intents changed, or because somebody was evicted, before it gives up.
@@ -301,7 +309,8 @@ impl Session {
             if mine.is_none() {
                 mark!("takeover: covered lock claimed");
             }
-            return Ok(Claim::Taken(Taken { cell, word, left: named.into_iter().map(|found| found.intent).collect() }));
+            let left = named.into_iter().map(|found| found.intent).collect();
+            return Ok(Claim::Taken(Taken { cell, word, left, lock }));
         }
         Ok(Claim::Unsteady)
     }

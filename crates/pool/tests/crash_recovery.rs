@@ -5,8 +5,8 @@
 
 use farindex_fabric::{FabricError, OpKind, Span};
 use farindex_pool::faults::{Fault, plant};
-use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, Taken, clients};
-use farindex_sim::{Config, CrashOutcome, ODDS, Outcome, Sim, SimRng, Swarm};
+use farindex_pool::{Claim, Client, HeldLock, Intent, Lock, Pool, PoolError, PoolOptions, Session, clients};
+use farindex_sim::{Config, Dice, Fate, ODDS, Outcome, Sim, Swarm};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -41,39 +41,36 @@ async fn counters(span: &Span, lock: Lock) -> Result<(u64, u64), PoolError> {
     Ok((words.words()[0], words.words()[1]))
 }
 
-async fn recover_locked(span: &Span, lock: Lock, taken: &Taken<'_>) -> Result<(), PoolError> {
-    let (first, second) = counters(span, lock).await?;
+async fn recover_locked(span: &Span, held: HeldLock<'_>) -> Result<(), PoolError> {
+    let (first, second) = counters(span, held.lock()).await?;
     let mut batch = span.batch();
     if first != second {
-        batch.write_words(lock.at.add(16), &[first]);
+        batch.write_words(held.lock().at.add(16), &[first]);
     }
-    batch.cas(lock.at, taken.word, 0);
-    taken.cell.as_ref().expect("its own").clear(&mut batch);
+    held.release_by_cas(&mut batch, 0);
     batch.post().await?;
     Ok(())
 }
 
-async fn try_take<'s>(session: &'s Session, span: &Span, lock: Lock) -> Result<Option<IntentCell<'s>>, PoolError> {
+async fn try_take<'s>(session: &'s Session, span: &Span, lock: Lock) -> Result<Option<HeldLock<'s>>, PoolError> {
     let cell = session.intent_cell(lock.at.node()).await?;
     let mut batch = span.batch();
-    cell.declare(&mut batch, &Intent { index: 1, lock, what: [0; 4] });
-    let taken = batch.cas(lock.at, 0, session.client().slot() + 1);
-    if batch.post().await?.old(taken) == 0 {
-        return Ok(Some(cell));
+    let intent = Intent { index: 1, lock, what: [0; 4] };
+    let attempt = cell.try_lock(&mut batch, &intent, 0, session.client().slot() + 1);
+    let mut done = batch.post().await?;
+    match attempt.outcome(&mut done) {
+        Ok(held) => Ok(Some(held)),
+        Err(lost) => lost.clear(span).await.map(|_| None),
     }
-    let mut batch = span.batch();
-    cell.clear(&mut batch);
-    batch.post().await?;
-    Ok(None)
 }
 
 /// Claims the lock after each `patience` attempts to take it.
 async fn add(session: &Session, counts: &Counts, lock: Lock, patience: u64) -> Result<(), PoolError> {
     let span = session.span(OpKind::Update);
     let mut tries = 0;
-    let cell = loop {
-        if let Some(cell) = try_take(session, &span, lock).await? {
-            break cell;
+    let held = loop {
+        if let Some(held) = try_take(session, &span, lock).await? {
+            break held;
         }
         tries += 1;
         session.endpoint().sleep(Duration::from_micros(20 << tries.min(6))).await;
@@ -81,7 +78,7 @@ async fn add(session: &Session, counts: &Counts, lock: Lock, patience: u64) -> R
             && let Claim::Taken(taken) = session.claim(&span, lock, None, 1, [1; 4]).await?
         {
             add_one(&counts.claimed);
-            recover_locked(&span, lock, &taken).await?;
+            recover_locked(&span, taken.into_held()).await?;
         }
     };
     let (first, second) = counters(&span, lock).await?;
@@ -91,8 +88,7 @@ async fn add(session: &Session, counts: &Counts, lock: Lock, patience: u64) -> R
     batch.post().await?;
     let mut batch = span.batch();
     batch.write_words(lock.at.add(16), &[second + 1]);
-    batch.cas(lock.at, session.client().slot() + 1, 0);
-    cell.clear(&mut batch);
+    held.release_by_cas(&mut batch, 0);
     batch.post().await?;
     add_one(&counts.done);
     Ok(())
@@ -119,7 +115,7 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize),
     let (lock, span) = (lock(&pool), session.span(OpKind::Other));
     match session.claim(&span, lock, None, 1, [2; 4]).await? {
         Claim::Free => {}
-        Claim::Taken(taken) => recover_locked(&span, lock, &taken).await?,
+        Claim::Taken(taken) => recover_locked(&span, taken.into_held()).await?,
         _ => return Err(PoolError::BadName("the lock is held, and nobody is there".to_owned())),
     }
     let (first, second) = counters(&span, lock).await?;
@@ -127,13 +123,13 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize),
 }
 
 fn run(seed: u64) -> Result<Rc<Counts>, String> {
-    let mut rng = SimRng::new(seed, 77);
-    let reports_crashes = rng.chance(ODDS / 2);
+    let mut dice = Dice::new(seed, 77);
+    let tells_deaths = dice.chance(ODDS / 2);
     let max_time = Duration::from_secs(1000);
-    let nodes = rng.within(1, 2) as usize;
-    let config = Config { nodes, node_len: 512 << 10, reports_crashes, max_time, ..Config::default() };
+    let nodes = dice.within(1, 2) as usize;
+    let config = Config { nodes, node_len: 512 << 10, tells_deaths, max_time, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
-    let lease = Duration::from_millis(rng.pick(&[1, 5, 50, 500]).unwrap_or(50));
+    let lease = Duration::from_millis(dice.pick(&[1, 5, 50, 500]).unwrap_or(50));
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
         let options = PoolOptions { client_slots: 4, lease, chunk_size: Some(16 << 10), ..PoolOptions::default() };
@@ -142,17 +138,15 @@ fn run(seed: u64) -> Result<Rc<Counts>, String> {
     let pool = made.map_err(|outcome| outcome.to_string())?.map_err(|error| error.to_string())?;
     let counts = Rc::new(Counts::default());
     let mut lives = Vec::new();
-    for number in 0..rng.within(2, 6) {
+    for number in 0..dice.within(2, 6) {
         let me = sim.client();
-        me.freeze_odds(rng.pick(&[0, ODDS / 64]).unwrap_or(0), 26);
-        if number > 0 && rng.chance(ODDS * 2 / 3) {
-            let crash_outcome = rng
-                .pick(&[CrashOutcome::Lost, CrashOutcome::Landed, CrashOutcome::Prefix, CrashOutcome::Drawn])
-                .unwrap_or(CrashOutcome::Drawn);
-            me.crash_at(rng.within(1, 150), crash_outcome);
+        me.freezes(dice.pick(&[0, ODDS / 64]).unwrap_or(0), 26);
+        if number > 0 && dice.chance(ODDS * 2 / 3) {
+            let fate = dice.pick(&[Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Drawn]).unwrap_or(Fate::Drawn);
+            me.die_at(dice.within(1, 150), fate);
         }
-        let late = rng.tail(24);
-        let life = live(pool.clone(), me.clone(), Rc::clone(&counts), rng.within(1, 12), late);
+        let late = dice.tail(24);
+        let life = live(pool.clone(), me.clone(), Rc::clone(&counts), dice.within(1, 12), late);
         lives.push(sim.spawn(&me, life));
     }
     match sim.run() {
@@ -222,7 +216,7 @@ async fn declare_and_fail(pool: Pool, me: farindex_sim::Client) -> Result<(), Po
 /// after whoever has it. Nothing here is slow or torn, but the verbs of a batch take effect one by one.
 fn beside_dead_candidates(seed: u64) -> Result<(), String> {
     let swarm = Swarm { split: ODDS, gap_ns: 5000, stall: ODDS / 8, stall_exponent: 15, ..Swarm::calm() };
-    let config = Config { node_len: 512 << 10, swarm: Some(swarm), reports_crashes: true, ..Config::default() };
+    let config = Config { node_len: 512 << 10, swarm: Some(swarm), tells_deaths: true, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
@@ -241,7 +235,7 @@ fn beside_dead_candidates(seed: u64) -> Result<(), String> {
     for declared in declared {
         declared.take().expect("it lives").expect("declared");
     }
-    victims.iter().for_each(|me| me.crash(CrashOutcome::Lost));
+    victims.iter().for_each(|me| me.kill(Fate::Lost));
     let counts = Rc::new(Counts::default());
     let lives = [(); 4].map(|()| {
         let (me, pool, counts) = (sim.client(), pool.clone(), Rc::clone(&counts));
