@@ -74,7 +74,7 @@ pub(crate) async fn repair_if_alone(session: &Rc<Session>) -> Result<Option<Repa
     let leaks = Leaks::read(&span).await?;
     let mut others = clients(session.pool(), &span).await?;
     others.retain(|other| other.slot != session.client().slot());
-    if others.iter().any(|other| other.gone != Some(true)) || others.is_empty() && !leaks.worth_a_look() {
+    if others.iter().any(|other| other.gone != Some(true)) || others.is_empty() && !leaks.reclaimable() {
         return Ok(None);
     }
     let evicted = session.client().evict_expired(session.endpoint()).await?;
@@ -118,7 +118,7 @@ pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
     if reclaimed.alone {
         leaks.clear(&span).await?;
     } else if !report.is_sound() && leaks.any() {
-        leaks.give_up(&span).await?;
+        leaks.mark_unreclaimable(&span).await?;
     }
     Ok(reclaimed)
 }
@@ -161,7 +161,7 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
 /// Have clients crashed since what such clients left was last put right, or could not be put right?
 async fn crashed(session: &Session, span: &Span) -> Result<bool, Error> {
     let gone = clients(session.pool(), span).await?.iter().any(|client| client.gone == Some(true));
-    Ok(gone || Leaks::read(span).await?.worth_a_look())
+    Ok(gone || Leaks::read(span).await?.reclaimable())
 }
 
 /// Every index that is not being dropped.

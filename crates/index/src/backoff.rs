@@ -51,7 +51,7 @@ impl Backoff {
         names: u64,
     ) -> Result<(), IndexError> {
         let now = session.endpoint().now();
-        if self.lock_timeout.lasts(names, now) <= session.pool().lease() * 2 {
+        if self.lock_timeout.held_for(names, now) <= session.pool().lease() * 2 {
             return Ok(());
         }
         let holder = intent::holders(session, span, lock).await?;

@@ -136,7 +136,7 @@ pub(crate) async fn wait_for_lock_holder(
     at: RemotePtr,
     names: u64,
 ) -> Result<(), IndexError> {
-    let waited = lock_timeout.lasts(names, session.endpoint().now());
+    let waited = lock_timeout.held_for(names, session.endpoint().now());
     if waited > session.pool().lease() * 2 {
         let holder = intent::holders(session, &session.span(OpKind::Maintenance), at).await?;
         return Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder });

@@ -8,7 +8,7 @@
 use crate::epoch::OldestPin;
 use crate::faults::{Fault, planted};
 use crate::intent::{Lock, cleared, describe, stands};
-use crate::layout::{ACTIVE, ARRIVING, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, header, header_word};
+use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, INTENT_LEN, INTENTS, REGISTERING, header, header_word};
 use crate::leaks::Leaks;
 use crate::mark;
 use crate::session::{RetireList, Session};
@@ -25,7 +25,7 @@ use zerocopy::FromBytes;
 
 /// How long [`Client::close`] waits at most for other clients to quiesce. One that works does so every few milliseconds; one that
 /// crashed where the fabric cannot tell would hold up the end of this program for a whole lease.
-pub const CLOSING: Duration = Duration::from_secs(1);
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A compute node's membership in a pool. Shared by its threads.
 pub struct Client {
@@ -115,7 +115,7 @@ impl Client {
             watch.observe(slots, began, endpoint.now());
             let mut raced = false;
             for (slot, seen) in (0..).zip(slots).filter(|(_, slot)| slot.vacant()) {
-                let state = seen.generation().wrapping_add(1) << 8 | ARRIVING;
+                let state = seen.generation().wrapping_add(1) << 8 | REGISTERING;
                 if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state
                     && let Some(epoch) = Self::settle_in(pool, identity, &span, (slot, state), *seen).await?
                 {
@@ -151,7 +151,7 @@ impl Client {
                 continue;
             }
             let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
-            let over = slots.iter().enumerate().filter(|(_, slot)| slot.active() || slot.arriving());
+            let over = slots.iter().enumerate().filter(|(_, slot)| slot.active() || slot.registering());
             let over = over.filter(|(i, slot)| gone(slot) || watch.expired(*i, lease));
             let mut evicted = false;
             for (slot, record) in over {
@@ -416,11 +416,11 @@ impl Client {
         };
         let mut all_quiesced = quiesced >= epoch;
         for (slot, record) in slots.iter().enumerate() {
-            let there = slot as u64 != self.slot && (record.active() || record.arriving());
+            let there = slot as u64 != self.slot && (record.active() || record.registering());
             if all_quiesced && there && record.quiesced < epoch {
                 // Nobody is passed over whose verbs may still take effect.
                 all_quiesced = self.is_over(slot, record)
-                    && (planted(Fault::PassedOver) || evict(&self.pool, &span, slot as u64, record).await?);
+                    && (planted(Fault::EpochSkipsRevocation) || evict(&self.pool, &span, slot as u64, record).await?);
             }
         }
         let beat_at = nanos(endpoint.now());
@@ -451,14 +451,14 @@ impl Client {
     }
 
     /// Gives back all that closed sessions left, and then the slot. Refuses while sessions are open: their pins would no
-    /// longer count. It takes no longer than [`CLOSING`], or than a lease if that is shorter: memory that cannot be given back
+    /// longer count. It takes no longer than [`CLOSE_TIMEOUT`], or than a lease if that is shorter: memory that cannot be given back
     /// because another client has not quiesced by then is left to the next audit of the pool.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         match self.sessions() {
             0 => {}
             open => return Err(PoolError::SessionsOpen(open)),
         }
-        let until = endpoint.now() + self.pool.lease().min(CLOSING);
+        let until = endpoint.now() + self.pool.lease().min(CLOSE_TIMEOUT);
         let mut pause = Duration::from_micros(50);
         loop {
             self.tick(endpoint).await?;

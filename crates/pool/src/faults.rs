@@ -15,11 +15,11 @@ pub enum Fault {
     /// A client that has expired loses its slot and its locks, but is not revoked (G6).
     NoRevocation,
     /// A client that has expired loses its slot before it is revoked: for a while it counts as buried, and is not.
-    FreedFirst,
+    FreedBeforeRevocation,
     /// Who claims a lock believes one look at the intents: it does not compare S1 and S2.
-    OneLook,
+    SingleRead,
     /// The epoch passes over a client that has expired, although nobody has revoked it.
-    PassedOver,
+    EpochSkipsRevocation,
 }
 
 /// Makes the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks ask. Both are of the

@@ -67,7 +67,7 @@ pub struct Intent {
 
 /// An intent found in a client's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct DeclaredIntent {
     /// The client slot.
     pub slot: u64,
     /// Low 24 bits of the slot's generation when it was written: those of another client if the slot has been taken since.
@@ -201,21 +201,25 @@ pub(crate) fn cell_words(done: &mut Done, tickets: Vec<Ticket>) -> Vec<u64> {
 }
 
 /// The intents that stand in these cells, in ascending order of slots and cells.
-pub(crate) fn standing<'a>(pool: &Pool, node: NodeId, words: &'a [u64]) -> impl Iterator<Item = Found> + use<'a> {
+pub(crate) fn standing<'a>(
+    pool: &Pool,
+    node: NodeId,
+    words: &'a [u64],
+) -> impl Iterator<Item = DeclaredIntent> + use<'a> {
     let geometry = pool.geometry(node);
     (0..).zip(words.chunks_exact(INTENT_LEN as usize / 8)).filter_map(move |(i, cell)| match *cell {
         [word, index, lock, mask, a, b, c, d] if stands(word) => {
             let lock = Lock { at: RemotePtr::from_bits(lock), mask };
             let intent = Intent { index, lock, what: [a, b, c, d] };
             let at = geometry.intent(node, i / INTENTS, i % INTENTS);
-            Some(Found { slot: i / INTENTS, generation: word >> GENERATION_SHIFT, intent, at, word })
+            Some(DeclaredIntent { slot: i / INTENTS, generation: word >> GENERATION_SHIFT, intent, at, word })
         }
         _ => None,
     })
 }
 
 /// Every intent on a node, of all clients, that has not been cleared.
-pub async fn intents(session: &Session, span: &Span, node: NodeId) -> Result<Vec<Found>, PoolError> {
+pub async fn intents(session: &Session, span: &Span, node: NodeId) -> Result<Vec<DeclaredIntent>, PoolError> {
     let mut batch = span.batch();
     let cells = read_cells(&mut batch, session.pool(), node);
     let mut done = batch.post().await?;
@@ -226,7 +230,7 @@ pub async fn intents(session: &Session, span: &Span, node: NodeId) -> Result<Vec
 pub async fn holders(session: &Session, span: &Span, lock: RemotePtr) -> Result<String, PoolError> {
     let named = intents(session, span, lock.node()).await?;
     let clients = crate::clients(session.pool(), span).await?;
-    let names = |found: &&Found| found.intent.lock.at == lock && !given_up(found.word);
+    let names = |found: &&DeclaredIntent| found.intent.lock.at == lock && !given_up(found.word);
     let mut who: Vec<_> = named.iter().filter(names).collect();
     who.dedup_by_key(|found| (found.slot, found.generation));
     let who: Vec<_> = who.iter().map(|found| describe(&clients, found.slot, Some(found.generation))).collect();

@@ -72,7 +72,7 @@ pub const UNSEEDED: u64 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ClientSlot {
-    /// `generation << 8 | 0` (free), [`ACTIVE`] or [`ARRIVING`]. Taken and given back by CAS.
+    /// `generation << 8 | 0` (free), [`ACTIVE`] or [`REGISTERING`]. Taken and given back by CAS.
     pub state: u64,
     /// Counts up while the client lives.
     pub heartbeat: u64,
@@ -90,7 +90,7 @@ pub struct ClientSlot {
 /// Low byte of a slot's state: a client holds it.
 pub const ACTIVE: u64 = 1;
 /// Low byte of a slot's state: a client has taken it, and writes down who it is.
-pub const ARRIVING: u64 = 2;
+pub const REGISTERING: u64 = 2;
 
 /// Bytes of a [`ClientSlot`].
 pub const CLIENT_SLOT_LEN: u64 = 64;
@@ -102,8 +102,8 @@ impl ClientSlot {
         self.state & 0xFF == ACTIVE
     }
     /// Has somebody taken it who has not begun yet?
-    pub fn arriving(&self) -> bool {
-        self.state & 0xFF == ARRIVING
+    pub fn registering(&self) -> bool {
+        self.state & 0xFF == REGISTERING
     }
     /// May the slot be taken? What says neither this nor that it is active belongs to nobody.
     pub fn vacant(&self) -> bool {

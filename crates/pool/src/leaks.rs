@@ -31,7 +31,7 @@ impl Leaks {
         self.0 != 0
     }
     /// Is there memory to be given back, as far as is known?
-    pub fn worth_a_look(self) -> bool {
+    pub fn reclaimable(self) -> bool {
         self.any() && self.0 & TRIED_IN_VAIN == 0
     }
     /// Everything was given back.
@@ -40,7 +40,7 @@ impl Leaks {
         Ok(())
     }
     /// Something is damaged: nobody but a repair tries again.
-    pub async fn give_up(self, span: &Span) -> Result<(), PoolError> {
+    pub async fn mark_unreclaimable(self, span: &Span) -> Result<(), PoolError> {
         span.cas(header_word(HOME, header::LEAKS), self.0, self.0 | TRIED_IN_VAIN).await?;
         Ok(())
     }

@@ -12,7 +12,7 @@
 
 use crate::client::{Client, first_word, identity_of, parse_slots, read_slots};
 use crate::faults::{Fault, planted};
-use crate::intent::{Found, GENERATION_MASK, cell_words, cleared, given_up, read_cells, standing};
+use crate::intent::{DeclaredIntent, GENERATION_MASK, cell_words, cleared, given_up, read_cells, standing};
 use crate::layout::{ClientSlot, HOME, INTENT_LEN};
 use crate::leaks::Leaks;
 use crate::mark;
@@ -62,7 +62,7 @@ impl Watch {
 /// Shuts a client out of every memory node, and then frees its slot. `false` if the fabric cannot do that: then nothing
 /// has changed.
 pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
-    if planted(Fault::FreedFirst) {
+    if planted(Fault::FreedBeforeRevocation) {
         span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
     }
     if record.active() && !planted(Fault::NoRevocation) {
@@ -101,7 +101,7 @@ impl Client {
         let span = endpoint.span(farindex_fabric::OpKind::Maintenance);
         let slots = self.look_at_slots(&span).await?;
         let mut evicted = 0;
-        for (slot, record) in slots.iter().enumerate().filter(|(_, record)| record.active() || record.arriving()) {
+        for (slot, record) in slots.iter().enumerate().filter(|(_, record)| record.active() || record.registering()) {
             if self.is_over(slot, record) && evict(self.pool(), &span, slot as u64, record).await? {
                 evicted += 1;
             }
@@ -177,7 +177,7 @@ const LOOKS: u32 = 16;
 /// What one look at a lock showed.
 struct Look {
     word: u64,
-    named: Vec<Found>,
+    named: Vec<DeclaredIntent>,
 }
 
 /// `under` is a lock whose holder may hold this one without an intent that names it: while it is held, nothing is told.
@@ -193,7 +193,7 @@ async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -
     let covered = cover.is_some_and(|(under, word)| under.held(first_word(&done.buf(word))));
     let (before, after) = (cell_words(&mut done, before), cell_words(&mut done, after));
     let firsts = |words: &[u64]| words.iter().step_by(INTENT_LEN as usize / 8).copied().collect::<Vec<_>>();
-    let steady = firsts(&before) == firsts(&after) || planted(Fault::OneLook);
+    let steady = firsts(&before) == firsts(&after) || planted(Fault::SingleRead);
     if lock.held(word) && (covered || !steady) {
         mark!("takeover: not to be told yet");
         return Ok(None);
@@ -212,7 +212,7 @@ enum Standing {
 }
 
 impl Session {
-    fn standing_of(&self, slots: &[ClientSlot], found: &Found) -> Standing {
+    fn standing_of(&self, slots: &[ClientSlot], found: &DeclaredIntent) -> Standing {
         if given_up(found.word) {
             return Standing::Evicted;
         }
@@ -325,7 +325,7 @@ pub struct LockTimeout {
 
 impl LockTimeout {
     /// The same intents have named the lock for this long.
-    pub fn lasts(&mut self, names: u64, now: Duration) -> Duration {
+    pub fn held_for(&mut self, names: u64, now: Duration) -> Duration {
         if self.names != Some(names) {
             *self = LockTimeout { names: Some(names), since: now };
         }

@@ -287,5 +287,5 @@ fn no_rule_of_a_takeover_can_be_left_out() {
     assert!(detect(Fault::NoIntent, |seed| run(seed).map(drop)));
     assert!(detect(Fault::LateClear, |seed| run(seed).map(drop)));
     assert!(detect(Fault::NoRevocation, |seed| run(seed).map(drop)));
-    assert!(detect(Fault::OneLook, beside_dead_candidates));
+    assert!(detect(Fault::SingleRead, beside_dead_candidates));
 }

@@ -6,7 +6,7 @@ use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, pok
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
-use farindex_pool::client::CLOSING;
+use farindex_pool::client::CLOSE_TIMEOUT;
 use farindex_pool::layout::{HOME, header, header_word};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, clients};
 use farindex_sim::{Config, Preset, Sim};
@@ -262,7 +262,7 @@ fn closing_has_a_limit_and_loses_nothing_but_free_memory() {
     let began = Instant::now();
     member.close();
     let took = began.elapsed();
-    assert!((CLOSING..CLOSING * 2).contains(&took), "{took:?}");
+    assert!((CLOSE_TIMEOUT..CLOSE_TIMEOUT * 2).contains(&took), "{took:?}");
     // It has left, and the other one has not noticed anything.
     silent.tick();
     silent.close();

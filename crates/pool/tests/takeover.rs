@@ -374,7 +374,7 @@ fn evicted_step_by_step(faults: &[Fault]) -> (bool, bool) {
 fn a_slot_is_free_only_when_nothing_of_its_owner_takes_effect() {
     assert_eq!(evicted_step_by_step(&[]), (false, true));
     // A test that could not tell would be none.
-    assert_eq!(evicted_step_by_step(&[Fault::FreedFirst]), (true, true));
+    assert_eq!(evicted_step_by_step(&[Fault::FreedBeforeRevocation]), (true, true));
     assert_eq!(evicted_step_by_step(&[Fault::NoRevocation]), (true, false));
 }
 
@@ -399,6 +399,6 @@ fn passed_over(faults: &[Fault]) -> (u64, bool) {
 fn the_epoch_passes_over_nobody_who_is_not_shut_out() {
     let (epochs, works) = passed_over(&[]);
     assert!(epochs > 2 && !works, "{epochs} epochs later, its verbs take effect: {works}");
-    let (epochs, works) = passed_over(&[Fault::PassedOver]);
+    let (epochs, works) = passed_over(&[Fault::EpochSkipsRevocation]);
     assert!(epochs > 2 && works, "a test that could not tell would be none");
 }

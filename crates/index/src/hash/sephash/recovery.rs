@@ -241,7 +241,7 @@ impl Recovery<'_, '_> {
                     return Box::pin(self.recover_locked(child, None)).await;
                 }
                 Claim::Busy { names, .. }
-                    if lock_timeout.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 =>
+                    if lock_timeout.held_for(names, session.endpoint().now()) > session.pool().lease() * 2 =>
                 {
                     let holder = intent::holders(session, span, child.at).await?;
                     let waited_ms = (session.pool().lease() * 2).as_millis() as u64;

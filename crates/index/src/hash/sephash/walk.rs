@@ -535,7 +535,7 @@ impl SepHash {
                     drop(pin);
                     recovered += u64::from(busy.is_none());
                     let (lock, names) = busy.unwrap_or((segment.at, 0));
-                    let waited = lock_timeout.lasts(names, session.endpoint().now());
+                    let waited = lock_timeout.held_for(names, session.endpoint().now());
                     if waited > session.pool().lease() * 2 {
                         let holder = intent::holders(session, &session.span(OpKind::Maintenance), lock).await?;
                         return Err(IndexError::Locked { at: lock, waited_ms: waited.as_millis() as u64, holder });

@@ -190,7 +190,7 @@ impl Recovery<'_> {
                 Claim::Busy { names, .. } => names,
                 Claim::Free | Claim::Unsteady => 0,
             };
-            if lock_timeout.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 {
+            if lock_timeout.held_for(names, session.endpoint().now()) > session.pool().lease() * 2 {
                 let holder = farindex_pool::intent::holders(session, self.span(), at).await?;
                 let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
                 return Err(IndexError::Locked { at, waited_ms, holder });
