@@ -1,12 +1,12 @@
 //! The catalog: named indexes.
 //!
-//! Invariants: an entry is written whole before its state says ready (one batch, G4), and carries a checksum; names are
-//! added and removed under one lock word, whose holder is named by an intent; a `uid` is never given to another index; of several
-//! ready entries of one name the one with the largest `uid` has it.
+//! Invariants: the state of an entry becomes "ready" after all other bytes are written (one batch, G4), and a checksum
+//! covers those bytes. Names are added and removed under one lock word, and an intent names its holder. A `uid` is never
+//! given to a second index. If several ready entries have one name, the entry with the largest `uid` has the name.
 
 use crate::client::first_word;
 use crate::layout::{
-    CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CONFIG_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME,
+    CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME, MAX_CONFIG_LEN,
     MAX_NAME, header, header_word,
 };
 use crate::session::Session;
@@ -16,42 +16,66 @@ use farindex_fabric::{Batch, RemotePtr, Span};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// What the catalog says of an index.
+/// What the catalog stores about an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexInfo {
     /// Its name.
     pub name: String,
-    /// Unlike that of any other index of this pool, ever.
+    /// Number of the index. No other index of this pool ever has the same.
     pub uid: u64,
     /// Number of its kind.
     pub kind: u32,
     /// Version of the kind's format.
     pub version: u32,
-    /// Where the kind keeps its roots.
+    /// Address of the kind's roots.
     pub root: RemotePtr,
-    /// The kind's own settings.
-    pub config: [u8; CONFIG_LEN],
+    /// Version of the settings' encoding.
+    pub config_version: u32,
+    /// The kind's own settings: 0 to [`MAX_CONFIG_LEN`] bytes.
+    pub config: Box<[u8]>,
     /// Seed of the key hash: every client hashes this index's keys with it.
     pub seed: u64,
-    /// Is it being dropped, or has another index taken its name?
+    /// True if the index is being dropped, or if another index has taken its name.
     pub dropping: bool,
     /// Number of its entry.
     entry: u64,
 }
 
-/// Is this a name that the catalog can hold?
+impl IndexInfo {
+    /// The settings, if they are encoded in this version.
+    pub fn config_of(&self, version: u32) -> Result<&[u8], PoolError> {
+        if self.config_version == version {
+            return Ok(&self.config);
+        }
+        let (name, found) = (self.name.clone(), self.config_version);
+        Err(PoolError::ConfigVersion { name, found, expected: version })
+    }
+}
+
+/// Number and versions of a kind of index, for a new entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KindTag {
+    /// Number of the kind.
+    pub kind: u32,
+    /// Version of the kind's format.
+    pub version: u32,
+    /// Version of the settings' encoding.
+    pub config_version: u32,
+}
+
+/// Checks that the catalog can hold a name.
 pub fn check_name(name: &str) -> Result<(), PoolError> {
     let fits = !name.is_empty() && name.len() <= MAX_NAME;
     if fits && !name.chars().any(char::is_control) {
         return Ok(());
     }
     Err(PoolError::BadName(format!(
-        "{name:?} is no name for an index: it takes 1 to {MAX_NAME} bytes without control characters"
+        "{name:?} is not a valid index name: it takes 1 to {MAX_NAME} bytes without control characters"
     )))
 }
 
-/// What one look at the catalog shows: the indexes, and the first entry that makes no sense.
-async fn look(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
+/// Reads the catalog once: returns its indexes, and an error for the first invalid entry.
+async fn read_once(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
     let buf = span.read(pool.geometry(HOME).entry(0), (CATALOG_ENTRIES * CATALOG_ENTRY_LEN) as usize).await?;
     let entries = <[CatalogEntry]>::ref_from_bytes(buf.bytes()).unwrap_or_default();
     let mut found = Vec::new();
@@ -69,20 +93,20 @@ async fn look(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolEr
     Ok((found, damaged))
 }
 
-/// What the names of indexes begin with that are copies in the making ([`replace`]).
+/// Prefix of the names of unfinished copies ([`replace`]).
 const COPY: &str = "\u{b7}copy ";
 
-/// A name for a copy of an index, which takes its place in the end.
+/// Returns the name under which a copy of an index is made, before the copy replaces the index.
 pub fn copy_name(info: &IndexInfo) -> String {
     format!("{COPY}{}", info.uid)
 }
 
-/// Is this the name of a copy that has not taken the place of another index?
+/// Tells whether this is the name of a copy that has not replaced its index yet.
 pub fn is_copy(name: &str) -> bool {
     name.strip_prefix(COPY).is_some_and(|uid| uid.parse::<u64>().is_ok())
 }
 
-/// Does this entry name the same index as another one that counts more? See [`replace`].
+/// Marks the entries that another entry supersedes as dropping: see [`replace`].
 fn mark_superseded(found: &mut [IndexInfo]) {
     let ready: Vec<_> = found.iter().filter(|info| !info.dropping).cloned().collect();
     for info in found {
@@ -99,27 +123,29 @@ fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
     if !matches!(entry.state, ENTRY_READY | ENTRY_DROPPING) {
         return Err("a catalog entry has an unknown state");
     }
-    let name = usize::try_from(entry.name_len).ok().and_then(|len| entry.name.get(..len));
-    let name = name.and_then(|name| std::str::from_utf8(name).ok()).ok_or("a catalog entry has no readable name")?;
+    let name = entry.name().and_then(|name| std::str::from_utf8(name).ok());
+    let name = name.ok_or("a catalog entry has no readable name")?;
+    let config = entry.config().ok_or("the settings in a catalog entry are longer than their room")?;
     Ok(IndexInfo {
         name: name.to_owned(),
         uid: entry.uid,
         kind: entry.kind,
         version: entry.version,
         root: RemotePtr::from_bits(entry.root),
-        config: entry.config,
+        config_version: entry.config_version,
+        config: config.into(),
         seed: entry.seed,
         dropping: entry.state == ENTRY_DROPPING,
         entry: i,
     })
 }
 
-/// Looks until every entry makes sense, or one goes on making none: an entry that changes while it is read looks torn
-/// (N2).
-async fn look_twice(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
+/// Reads the catalog until every entry is valid, five times at most: an entry that changes during the READ may be torn
+/// (N2). If an entry stays invalid, returns its error too.
+async fn read_stable(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
     let mut pause = Duration::from_micros(20);
     loop {
-        let (found, damaged) = look(pool, span).await?;
+        let (found, damaged) = read_once(pool, span).await?;
         if damaged.is_none() || pause > Duration::from_millis(5) {
             return Ok((found, damaged));
         }
@@ -128,30 +154,30 @@ async fn look_twice(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<
     }
 }
 
-/// Every index of the pool.
+/// Returns every index of the pool.
 pub async fn list(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
-    let (found, damaged) = look_twice(pool, span).await?;
+    let (found, damaged) = read_stable(pool, span).await?;
     damaged.map_or(Ok(found), Err)
 }
 
-/// The index of this name. Another index's damaged entry does not keep it from being found.
+/// Finds the index of this name. A damaged entry of another index does not matter.
 pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
-    let (mut found, mut damaged) = look_twice(pool, span).await?;
+    let (mut found, mut damaged) = read_stable(pool, span).await?;
     let of_name = |found: &[IndexInfo], dropping| {
         found.iter().find(|info| info.name == name && info.dropping == dropping).cloned()
     };
     if of_name(&found, false).is_none() && of_name(&found, true).is_some() {
-        // It was perhaps replaced during the READ, which may bring the new state of one entry and the old one of another (N2).
-        (found, damaged) = look_twice(pool, span).await?;
+        // A replacement during the READ may show the new state of one entry and the old state of another (N2).
+        (found, damaged) = read_stable(pool, span).await?;
     }
     of_name(&found, false).ok_or_else(|| damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
 }
 
-/// The lock over the catalog's names.
+/// The lock of the catalog's names.
 const LOCK: Lock = Lock { at: header_word(HOME, header::CATALOG_LOCK), mask: u64::MAX };
 
-/// Takes the catalog's lock, runs `body`, and releases it, whatever came of it. What somebody has done under the lock before
-/// he died is whole or not there, so taking it over takes nothing more.
+/// Takes the catalog's lock, runs `body`, and releases the lock even if `body` fails. Changes under this lock are atomic,
+/// so a new holder after a takeover has nothing to recover.
 async fn locked<T>(
     session: &Session,
     span: &Span,
@@ -176,7 +202,7 @@ async fn locked<T>(
             };
             match session.claim(span, LOCK, None, 0, intent.what).await? {
                 Claim::Taken(taken) => break (inside, taken.into_held()),
-                // None of this client's operations is inside: one was cancelled.
+                // No operation of this client is in the catalog, so the lock belongs to a cancelled one.
                 Claim::Busy { own: true, .. } => {
                     let mut batch = span.batch();
                     cell.declare(&mut batch, &intent);
@@ -203,8 +229,8 @@ async fn locked<T>(
     result
 }
 
-/// A number for a new index, unlike any other's. It must be larger than `largest`, the largest that was read in the
-/// catalog before: numbers are drawn in ascending order, so any other answer comes from a damaged counter.
+/// Draws the number of a new index. `largest` is the largest number in the catalog, read before: numbers are drawn in
+/// ascending order, so a drawn number that is not larger comes from a damaged counter, and is an error.
 pub async fn new_uid(span: &Span, largest: u64) -> Result<u64, PoolError> {
     let at = header_word(HOME, header::LAST_UID);
     let last = span.faa(at, 1).await?;
@@ -214,25 +240,39 @@ pub async fn new_uid(span: &Span, largest: u64) -> Result<u64, PoolError> {
     }
 }
 
-/// Adds an index whose memory is ready, and draws its seed. Fails, and changes nothing, if the name is taken.
+/// Adds an index whose memory is ready, and derives its seed. `config` holds at most [`MAX_CONFIG_LEN`] bytes. Fails, and
+/// changes nothing, if the name is taken.
 pub async fn add(
     session: &Session,
     span: &Span,
     name: &str,
     uid: u64,
-    (kind, version): (u32, u32),
+    KindTag { kind, version, config_version }: KindTag,
     root: RemotePtr,
-    config: &[u8; CONFIG_LEN],
+    config: &[u8],
 ) -> Result<IndexInfo, PoolError> {
     check_name(name)?;
+    if config.len() > MAX_CONFIG_LEN {
+        return Err(PoolError::ConfigTooLong { name: name.to_owned(), len: config.len(), most: MAX_CONFIG_LEN });
+    }
     let pool = session.pool();
     locked(session, span, async || {
         let all = list(pool, span).await?;
         if all.iter().any(|info| info.name == name && !info.dropping) {
             return Err(PoolError::IndexExists(name.to_owned()));
         }
-        let (name, entry, seed) = (name.to_owned(), free_entry(&all)?, pool.superblock(HOME).seed_of(uid));
-        let info = IndexInfo { name, uid, kind, version, root, config: *config, seed, dropping: false, entry };
+        let info = IndexInfo {
+            name: name.to_owned(),
+            uid,
+            kind,
+            version,
+            root,
+            config_version,
+            config: config.into(),
+            seed: pool.superblock(HOME).seed_of(uid),
+            dropping: false,
+            entry: free_entry(&all)?,
+        };
         let mut batch = span.batch();
         write_entry(pool, span, &mut batch, &info);
         batch.post().await?;
@@ -246,18 +286,18 @@ fn free_entry(all: &[IndexInfo]) -> Result<u64, PoolError> {
     free.ok_or(PoolError::CatalogFull(CATALOG_ENTRIES as usize))
 }
 
-/// The WRITEs of an entry that was empty: its state comes last (G4).
+/// Adds the WRITEs of an entry that was empty to the batch. The state is written last (G4).
 fn write_entry(pool: &Pool, span: &Span, batch: &mut Batch<'_>, info: &IndexInfo) {
     let mut entry = CatalogEntry::new_zeroed();
     entry.uid = info.uid;
     entry.kind = info.kind;
     entry.version = info.version;
     entry.root = info.root.to_bits();
-    entry.name_len = info.name.len() as u64;
-    if let Some(name) = entry.name.get_mut(..info.name.len()) {
-        name.copy_from_slice(info.name.as_bytes());
-    }
-    entry.config = info.config;
+    entry.name_len = info.name.len() as u32;
+    entry.name.iter_mut().zip(info.name.as_bytes()).for_each(|(to, byte)| *to = *byte);
+    entry.config_version = info.config_version;
+    entry.config_len = info.config.len() as u32;
+    entry.config.iter_mut().zip(&info.config).for_each(|(to, byte)| *to = *byte);
     entry.seed = info.seed;
     entry.checksum = entry.expected_checksum();
     let at = pool.geometry(HOME).entry(info.entry);
@@ -265,10 +305,11 @@ fn write_entry(pool: &Pool, span: &Span, batch: &mut Batch<'_>, info: &IndexInfo
     batch.write_words(at, &[ENTRY_READY]);
 }
 
-/// Gives the name of `old` to the index that was made under the name [`copy_name`], and marks `old` as being dropped. At every moment
-/// one of the two has the name, whatever becomes of this client: the first WRITE that changes anything is the state of a third
-/// entry, with the name of `old` and the larger uid of `copy`. Fails, and changes nothing, if one of them is not there any more, or
-/// if `still` fails, which is asked last.
+/// Gives the name of `old` to its copy, which was made under [`copy_name`], and marks `old` as being dropped.
+///
+/// Exactly one of the two has the name at every moment, even if this client crashes: the first WRITE with an effect sets
+/// the state of a third entry, which has the name of `old` and the larger uid of `copy`. Fails, and changes nothing, if
+/// `old` or `copy` is not in the catalog any more, or if `still` fails, which is called last.
 pub async fn replace(
     session: &Session,
     span: &Span,
@@ -285,14 +326,14 @@ pub async fn replace(
             }
         }
         if copy.uid <= old.uid {
-            let what = format!("index {} was made after index {}, and has no larger number", copy.uid, old.uid);
+            let what = format!("index {} is a copy of index {}, and has no larger number", copy.uid, old.uid);
             return Err(PoolError::Corrupt { at: pool.geometry(HOME).entry(copy.entry), what });
         }
         let info = IndexInfo { name: old.name.clone(), entry: free_entry(&all)?, ..copy.clone() };
         still().await?;
         let mut batch = span.batch();
         write_entry(pool, span, &mut batch, &info);
-        // From here on the name leads to the copy. The other two WRITEs say the same in a way that needs no comparison.
+        // From here on the name belongs to the copy. The other two WRITEs remove the entries that are now superseded.
         batch.write_words(pool.geometry(HOME).entry(copy.entry), &[ENTRY_EMPTY]);
         batch.write_words(pool.geometry(HOME).entry(old.entry), &[ENTRY_DROPPING]);
         batch.post().await?;
@@ -301,7 +342,7 @@ pub async fn replace(
     .await
 }
 
-/// Marks an index as being dropped: from now on nobody can open it.
+/// Marks an index as being dropped: from now on no client can open it.
 pub async fn begin_drop(session: &Session, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
     locked(session, span, async || {
         let info = find(session.pool(), span, name).await?;
@@ -312,7 +353,7 @@ pub async fn begin_drop(session: &Session, span: &Span, name: &str) -> Result<In
     .await
 }
 
-/// Removes the entry of an index whose memory has been given back.
+/// Removes the entry of a dropped index whose memory has been freed.
 pub async fn end_drop(session: &Session, span: &Span, info: &IndexInfo) -> Result<(), PoolError> {
     locked(session, span, async || {
         let at = session.pool().geometry(HOME).entry(info.entry);

@@ -1,8 +1,8 @@
-//! What can go wrong with a pool.
+//! Errors of the pool.
 
 use farindex_fabric::{FabricError, NodeId, RemotePtr};
 
-/// Why a pool operation failed. The pool and its indexes are as they were before.
+/// The reason why a pool operation failed. A failed operation leaves the pool and its indexes as they were.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -12,36 +12,36 @@ pub enum PoolError {
     /// The memory holds no pool.
     #[error("memory node {node} holds no farindex pool ({found}); create one with `farindex pool create`")]
     NotAPool {
-        /// Which node.
+        /// The memory node.
         node: NodeId,
-        /// What was found instead.
+        /// What its first bytes are instead.
         found: String,
     },
-    /// The superblock does not add up.
+    /// The superblock is inconsistent.
     #[error("the superblock of memory node {node} is damaged: {what}; restore the pool from a copy or create it anew")]
     Damaged {
-        /// Which node.
+        /// The memory node.
         node: NodeId,
-        /// What does not add up.
+        /// The inconsistency.
         what: String,
     },
-    /// Written by another version of the format.
+    /// The pool has another format version.
     #[error(
         "the pool has format version {found}, this program reads version {expected}; use the farindex release that wrote it, or dump and reload"
     )]
     Version {
-        /// In the superblock.
+        /// Version in the superblock.
         found: u64,
-        /// Of this program.
+        /// Version of this program.
         expected: u64,
     },
-    /// The memory nodes do not belong together.
+    /// The memory nodes are not the nodes of one pool, in their order.
     #[error("the memory nodes do not form one pool: {0}")]
     Mismatch(String),
-    /// There is a pool already.
+    /// The memory node holds a pool already.
     #[error("memory node {0} holds a pool already; remove it first if it is no longer wanted")]
     Exists(NodeId),
-    /// The region cannot hold a pool.
+    /// The region is too small for a pool, or an option is out of its range.
     #[error("{0}")]
     TooSmall(String),
     /// No room for this allocation.
@@ -49,7 +49,7 @@ pub enum PoolError {
         "the pool is full: no {wanted} contiguous bytes left on memory node {node} of {size} bytes; remove entries, or load into a larger pool"
     )]
     Full {
-        /// Which node.
+        /// The memory node.
         node: NodeId,
         /// Bytes asked for.
         wanted: u64,
@@ -57,10 +57,12 @@ pub enum PoolError {
         size: u64,
     },
     /// All client slots are taken.
-    #[error("all {0} client slots of the pool are taken; close a client, or let the lease of a dead one run out")]
+    #[error(
+        "all {0} client slots of the pool are taken; close a client, or wait until the lease of a crashed one has expired"
+    )]
     NoClientSlot(usize),
-    /// This client's lease has run out and its slot was taken back.
-    #[error("this client's lease ran out and others have taken over its slot; open the pool again to go on")]
+    /// This client's lease has expired, and another client has evicted it.
+    #[error("this client's lease expired and another client evicted it; open the pool again to go on")]
     LeaseLost,
     /// The client cannot be closed yet.
     #[error("this client still has {0} open sessions; drop them before closing it")]
@@ -71,42 +73,64 @@ pub enum PoolError {
     /// The name is taken.
     #[error("the pool has an index named {0:?} already")]
     IndexExists(String),
-    /// Opened as another kind.
+    /// The index is of another kind than the one it was opened as.
     #[error("index {name:?} is a {found} index, not {wanted}")]
     WrongKind {
-        /// The index.
+        /// Name of the index.
         name: String,
-        /// In the catalog.
+        /// Kind in the catalog.
         found: String,
-        /// Asked for.
+        /// Kind asked for.
         wanted: String,
     },
-    /// An index of another format version.
+    /// The index has another format version.
     #[error(
         "index {name:?} has format version {found}, this program reads version {expected}; use the farindex release that wrote it, or dump and reload"
     )]
     IndexVersion {
-        /// The index.
+        /// Name of the index.
         name: String,
-        /// In the catalog.
+        /// Version in the catalog.
         found: u32,
-        /// Of this program.
+        /// Version of this program.
         expected: u32,
     },
-    /// A name or configuration that the catalog cannot hold.
+    /// The settings of the index are encoded in another version.
+    #[error(
+        "index {name:?} has settings of version {found}, this program reads version {expected}; use the farindex release that wrote it, or dump and reload"
+    )]
+    ConfigVersion {
+        /// Name of the index.
+        name: String,
+        /// Version in the catalog.
+        found: u32,
+        /// Version of this program.
+        expected: u32,
+    },
+    /// The settings of the index are too long for the catalog.
+    #[error("the settings of index {name:?} take {len} bytes; the catalog has room for {most}")]
+    ConfigTooLong {
+        /// Name of the index.
+        name: String,
+        /// Bytes of its settings.
+        len: usize,
+        /// Most bytes that the catalog stores.
+        most: usize,
+    },
+    /// The catalog cannot hold this name.
     #[error("{0}")]
     BadName(String),
     /// The catalog has no room.
     #[error("the catalog is full: a pool holds at most {0} indexes")]
     CatalogFull(usize),
-    /// Somebody holds a lock for longer than a lease.
+    /// Another client has held a lock for longer than a lease.
     #[error(
-        "{what} has been locked for longer than a lease by {holder}; if that client is gone, wait for its lease to run out and try again"
+        "{what} has been locked for longer than a lease by {holder}; if that client has crashed, wait until its lease has expired and try again"
     )]
     Held {
         /// What is locked.
         what: String,
-        /// By whom, as far as the pool tells.
+        /// The holder, as far as the pool knows it.
         holder: String,
     },
     /// Other clients are registered, or were a moment ago.
@@ -114,12 +138,12 @@ pub enum PoolError {
         "other clients are at work in the pool, or were a moment ago: {0}, close them first (`farindex pool stat` lists them)"
     )]
     NotAlone(&'static str),
-    /// Far memory holds something that no client writes.
+    /// Far memory holds bytes that no client writes.
     #[error("corrupted far memory at {at}: {what}; `farindex pool check` shows how far it reaches")]
     Corrupt {
-        /// Where.
+        /// Address of the damage.
         at: RemotePtr,
-        /// What is wrong.
+        /// The inconsistency.
         what: String,
     },
 }

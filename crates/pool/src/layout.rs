@@ -1,18 +1,19 @@
-//! Where everything lies on a memory node. See docs/layouts/pool.md for the byte diagram.
+//! The layout of a memory node: structures, constants and addresses. docs/layouts/pool.md has the byte diagram.
 //!
-//! Invariants: every structure is whole 8-byte words, little-endian; everything that is ever CASed or FAAed is one
-//! aligned word; the layout of a node follows from four numbers of its superblock (region length, chunk size, client
-//! slots, chunks), so a client computes every address by itself.
+//! Invariants: every structure consists of whole, little-endian 8-byte words. The target of a CAS or FAA is always one
+//! aligned word. Four numbers of the superblock (region length, chunk size, client slots, chunks) determine the layout
+//! of a node, so a client computes every address itself.
 
 use farindex_fabric::{NodeId, RemotePtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "FARINDEX" in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
-/// Version of everything in this module.
-pub const FORMAT_VERSION: u64 = 2;
+/// Version of everything in this module. Version 3 gave catalog entries room for larger, versioned settings.
+pub const FORMAT_VERSION: u64 = 3;
 
-/// The constant part of a node's first bytes. Written once, checked by everyone.
+/// The constant part of a node's first bytes. Pool creation writes it once; every client checks it when it opens the
+/// pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Superblock {
@@ -34,11 +35,11 @@ pub struct Superblock {
     pub chunks: u64,
     /// Client slots.
     pub client_slots: u64,
-    /// Milliseconds without a heartbeat after which a client counts as dead.
+    /// Lease in milliseconds: a client that shows no heartbeat for so long has expired.
     pub lease_ms: u64,
-    /// Non-zero where bytes that were never allocated are known to be zero.
+    /// Non-zero if bytes that were never allocated are known to be zero.
     pub zeroed: u64,
-    /// What [`seed_of`](Self::seed_of) draws the seeds of the indexes from. Random, or chosen by the pool's creator.
+    /// The key from which [`seed_of`](Self::seed_of) derives the seeds of the indexes. Random, or chosen at creation.
     pub hash_key: u64,
     /// Zero.
     pub reserved: [u64; 2],
@@ -51,12 +52,12 @@ const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_LEN);
 const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == SUPERBLOCK_LEN - 8);
 
 impl Superblock {
-    /// What [`Superblock::checksum`] must be.
+    /// Computes the value that [`Superblock::checksum`] must have.
     pub fn expected_checksum(&self) -> u64 {
         xxhash_rust::xxh3::xxh3_64(&self.as_bytes()[..SUPERBLOCK_LEN - 8])
     }
 
-    /// The seed of a new index with this uid. The hash key [`UNSEEDED`] gives every index the seed 0.
+    /// Returns the seed of a new index with this uid. With the hash key [`UNSEEDED`], every index has the seed 0.
     pub fn seed_of(&self, uid: u64) -> u64 {
         match self.hash_key {
             UNSEEDED => 0,
@@ -65,31 +66,31 @@ impl Superblock {
     }
 }
 
-/// The hash key of a pool in which every index has the seed 0, so that keys lie at the same places in every run.
+/// The hash key of a pool whose indexes all have the seed 0, so that every run places keys alike.
 pub const UNSEEDED: u64 = 0;
 
-/// One client's slot, on node 0.
+/// The slot of one client, on node 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ClientSlot {
-    /// `generation << 8 | 0` (free), [`ACTIVE`] or [`REGISTERING`]. Taken and given back by CAS.
+    /// `generation << 8`, plus 0 (free), [`ACTIVE`] or [`REGISTERING`]. Taken and freed by CAS.
     pub state: u64,
-    /// Counts up while the client lives.
+    /// A counter that a live client increments.
     pub heartbeat: u64,
-    /// Every operation of this client that began before the pool's epoch reached this number has ended. Zero while the
-    /// client has not said anything.
+    /// Every operation of this client that began before the pool's epoch reached this number has ended. Zero until the
+    /// client publishes its first value.
     pub quiesced: u64,
-    /// What the fabric needs to shut this client out: [`farindex_fabric::Identity`].
+    /// What the fabric needs to revoke this client: [`farindex_fabric::Identity`].
     pub identity: [u64; 3],
-    /// When it came, in seconds of the Unix epoch. For people.
+    /// Time of registration in seconds of the Unix epoch, for display.
     pub since: u64,
     /// Zero.
     pub reserved: u64,
 }
 
-/// Low byte of a slot's state: a client holds it.
+/// Low byte of a slot's state: the slot belongs to a registered client.
 pub const ACTIVE: u64 = 1;
-/// Low byte of a slot's state: a client has taken it, and writes down who it is.
+/// Low byte of a slot's state: a client has taken the slot and is writing its identity into it.
 pub const REGISTERING: u64 = 2;
 
 /// Bytes of a [`ClientSlot`].
@@ -97,88 +98,102 @@ pub const CLIENT_SLOT_LEN: u64 = 64;
 const _: () = assert!(size_of::<ClientSlot>() == CLIENT_SLOT_LEN as usize);
 
 impl ClientSlot {
-    /// Is somebody registered here?
+    /// Tells whether the slot belongs to a registered client.
     pub fn active(&self) -> bool {
         self.state & 0xFF == ACTIVE
     }
-    /// Has somebody taken it who has not begun yet?
+    /// Tells whether a client has taken the slot and has not finished its registration.
     pub fn registering(&self) -> bool {
         self.state & 0xFF == REGISTERING
     }
-    /// May the slot be taken? What says neither this nor that it is active belongs to nobody.
+    /// Tells whether a client may take the slot. A slot with any other low byte is damaged: it belongs to no client.
     pub fn vacant(&self) -> bool {
         self.state & 0xFF == 0
     }
-    /// How often the slot has been taken.
+    /// How many times the slot has been taken.
     pub fn generation(&self) -> u64 {
         self.state >> 8
     }
 }
 
-/// Intents that one client may hold at once on one node.
+/// Intents that one client can declare at a time on one node.
 pub const INTENTS: u64 = 16;
 /// Bytes of an intent.
 pub const INTENT_LEN: u64 = 64;
 
-/// One named index.
+/// The entry of one named index in the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CatalogEntry {
     /// [`ENTRY_EMPTY`], [`ENTRY_READY`] or [`ENTRY_DROPPING`]. Written last.
     pub state: u64,
-    /// xxh3-64 of all bytes behind it.
+    /// xxh3-64 of all bytes after it.
     pub checksum: u64,
-    /// Unlike that of any other index of this pool, ever.
+    /// Number of the index. No other index of this pool ever has the same.
     pub uid: u64,
-    /// Which kind of index.
+    /// Number of the kind of index.
     pub kind: u32,
     /// Version of that kind's format.
     pub version: u32,
-    /// Where the kind keeps its roots.
+    /// Address of the kind's roots.
     pub root: u64,
-    /// Length of the name in bytes.
-    pub name_len: u64,
-    /// The name, zero-padded.
-    pub name: [u8; MAX_NAME],
-    /// The kind's own settings.
-    pub config: [u8; CONFIG_LEN],
     /// Seed of the key hash, which decides where keys lie. It never changes.
     pub seed: u64,
+    /// Length of the name in bytes.
+    pub name_len: u32,
+    /// Length of the settings in bytes.
+    pub config_len: u32,
+    /// Version of the settings' encoding.
+    pub config_version: u32,
     /// Zero.
-    pub reserved: [u8; 64],
+    pub reserved: u32,
+    /// The name, zero-padded.
+    pub name: [u8; MAX_NAME],
+    /// The kind's own settings, zero-padded.
+    pub config: [u8; MAX_CONFIG_LEN],
+    /// Zero.
+    pub room: [u8; 120],
 }
 
 /// The entry names no index.
 pub const ENTRY_EMPTY: u64 = 0;
 /// The entry names an index.
 pub const ENTRY_READY: u64 = 1;
-/// The index is being dropped: it cannot be opened any more, and its memory goes back as soon as nobody uses it.
+/// The index is being dropped. No client can open it; its memory is freed once no operation uses it.
 pub const ENTRY_DROPPING: u64 = 2;
 /// Longest name of an index, in bytes.
 pub const MAX_NAME: usize = 72;
-/// Bytes that a kind of index may keep as its settings.
-pub const CONFIG_LEN: usize = 64;
-/// Indexes of one pool at most.
+/// Most bytes that a kind of index can store as its settings.
+pub const MAX_CONFIG_LEN: usize = 256;
+/// Most indexes of one pool.
 pub const CATALOG_ENTRIES: u64 = 64;
 /// Bytes of a [`CatalogEntry`].
-pub const CATALOG_ENTRY_LEN: u64 = 256;
+pub const CATALOG_ENTRY_LEN: u64 = 512;
 const _: () = assert!(size_of::<CatalogEntry>() == CATALOG_ENTRY_LEN as usize);
 
 impl CatalogEntry {
-    /// What [`CatalogEntry::checksum`] must be.
+    /// Computes the value that [`CatalogEntry::checksum`] must have.
     pub fn expected_checksum(&self) -> u64 {
         xxhash_rust::xxh3::xxh3_64(&self.as_bytes()[16..])
     }
+    /// The name as bytes; `None` if its length is not possible.
+    pub fn name(&self) -> Option<&[u8]> {
+        self.name.get(..self.name_len as usize)
+    }
+    /// The settings; `None` if their length is not possible.
+    pub fn config(&self) -> Option<&[u8]> {
+        self.config.get(..self.config_len as usize)
+    }
 }
 
-/// What a chunk is used for, and which of its blocks are free.
+/// The use of a chunk, and a bitmap of its free blocks.
 ///
-/// No 64 bytes of it hold bitmap words alone: each line begins with a word that can be checked. So 64 bytes that were
-/// overwritten are noticed, or they are zeros in bitmap words, which only hide free blocks.
+/// Each line begins with a word that can be checked, so no 64 bytes consist of bitmap words alone. Overwriting 64 bytes
+/// is therefore detected, except for zeros in bitmap words. Those only hide free blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ChunkDescriptor {
-    /// [`ChunkUse`] as bits, in word 0 of line 0. Taken by CAS.
+    /// Word 0 of line 0 is the state: a [`ChunkUse`] as bits, taken by CAS.
     pub lines: [DescriptorLine; 3],
 }
 
@@ -186,34 +201,34 @@ pub struct ChunkDescriptor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DescriptorLine {
-    /// Of the first line: the chunk's state. Of the others: zero.
+    /// In the first line the chunk's state, in the others zero.
     pub head: u64,
     /// Zero.
     pub guard: u64,
-    /// A set bit is a free block: FAA gives blocks back, CAS to zero takes those of a word.
+    /// A set bit is a free block. A FAA frees blocks; a CAS of a word to zero takes all of its free blocks.
     pub free: [u64; LINE_WORDS],
 }
 
 /// Bitmap words of one line of a descriptor.
 const LINE_WORDS: usize = 6;
-/// Words of a chunk's bitmap that stand for blocks.
+/// Words of a chunk's bitmap that represent blocks.
 pub const BITMAP_WORDS: usize = 16;
 /// Bytes of a [`ChunkDescriptor`].
 pub const DESCRIPTOR_LEN: u64 = 192;
 const _: () = assert!(size_of::<ChunkDescriptor>() == DESCRIPTOR_LEN as usize);
 const _: () = assert!(BITMAP_WORDS <= 3 * LINE_WORDS);
 
-/// Free blocks of a chunk: a bit for each.
+/// The free blocks of a chunk, one bit each.
 pub type Bitmap = [u64; BITMAP_WORDS];
 
-/// Address of bitmap word `i` of the descriptor at `descriptor`.
+/// Returns the address of bitmap word `i` of the descriptor at `descriptor`.
 pub const fn bitmap_word(descriptor: RemotePtr, i: usize) -> RemotePtr {
     let (line, word) = (i / LINE_WORDS, i % LINE_WORDS);
     descriptor.add((line * size_of::<DescriptorLine>() + (2 + word) * 8) as u64)
 }
 
 impl ChunkDescriptor {
-    /// What the chunk is used for, as its descriptor at `at` says; [`ChunkUse::Damaged`] if it cannot be believed.
+    /// Decodes the use of the chunk whose descriptor is at `at`; [`ChunkUse::Damaged`] if a check fails.
     pub fn used(&self, at: RemotePtr) -> ChunkUse {
         let [first, second, third] = &self.lines;
         let bitmap = self.lines.iter().flat_map(|line| line.free);
@@ -223,28 +238,27 @@ impl ChunkDescriptor {
             false => ChunkUse::Damaged(first.head),
         }
     }
-    /// Its bitmap.
+    /// The bitmap of free blocks.
     pub fn free(&self) -> Bitmap {
         let mut words = self.lines.iter().flat_map(|line| line.free);
         std::array::from_fn(|_| words.next().unwrap_or_default())
     }
 }
 
-/// Bytes of the largest chunk: its 64-byte blocks just fit the bitmap.
+/// Bytes of the largest chunk: the bitmap has one bit for each of its 64-byte blocks.
 pub const MAX_CHUNK: u64 = BITMAP_WORDS as u64 * 64 * 64;
 /// Bytes of the smallest chunk.
 pub const MIN_CHUNK: u64 = 16 << 10;
 
-/// What a chunk is used for.
+/// The use of a chunk.
 ///
-/// As bits: 0-2 use, 3-15 client slot that took the chunk, 16-47 size class or chunks of the span, 48-63 check. The
-/// check is a hash of the other bits and of the descriptor's address, so a word that some client wrote is told from
-/// damage.
+/// Bits: 0-2 use, 3-15 client slot that took the chunk, 16-47 size class or chunks of the span, 48-63 check. The check
+/// is a hash of the other bits and of the descriptor's address; it distinguishes a word that a client wrote from damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkUse {
-    /// Nothing, ever: only at the cursor and above it. All bits are zero.
+    /// Never used: only at the cursor and above it. All bits are zero.
     Unused,
-    /// Nothing any more.
+    /// Free again.
     Free,
     /// Blocks of one size class.
     Blocks {
@@ -253,19 +267,19 @@ pub enum ChunkUse {
         /// The client slot that took the chunk.
         owner: u16,
     },
-    /// First chunk of a span.
+    /// The first chunk of a span.
     Span {
         /// Chunks of the span, this one included.
         chunks: u32,
-        /// The client slot that took it.
+        /// The client slot that took the chunk.
         owner: u16,
     },
-    /// Further chunk of a span.
+    /// A further chunk of a span.
     SpanTail {
-        /// The client slot that took it.
+        /// The client slot that took the chunk.
         owner: u16,
     },
-    /// Bits that no client writes there.
+    /// Bits that no client writes.
     Damaged(u64),
 }
 
@@ -273,7 +287,7 @@ pub enum ChunkUse {
 const CHECKED_BITS: u32 = 48;
 
 impl ChunkUse {
-    /// From the state word of the descriptor at `at`.
+    /// Decodes the state word of the descriptor at `at`.
     pub fn from_bits(bits: u64, at: RemotePtr) -> Self {
         let owner = (bits >> 3 & 0x1FFF) as u16;
         let number = (bits >> 16) as u32;
@@ -287,7 +301,7 @@ impl ChunkUse {
         };
         if used.to_bits(at) == bits { used } else { ChunkUse::Damaged(bits) }
     }
-    /// As the state word of the descriptor at `at`.
+    /// Encodes the state word of the descriptor at `at`.
     pub fn to_bits(self, at: RemotePtr) -> u64 {
         let (used, owner, number) = match self {
             ChunkUse::Unused => return 0,
@@ -303,29 +317,29 @@ impl ChunkUse {
     }
 }
 
-/// Words of the node header that change.
+/// Offsets of the words of the node header that change.
 pub mod header {
     /// Chunks below this number have been taken at least once.
     pub const CURSOR: u64 = 0x100;
-    /// About how many chunks below the cursor are free.
+    /// Approximate number of free chunks below the cursor: a hint.
     pub const FREE_CHUNKS: u64 = 0x108;
     /// The pool's epoch (node 0).
     pub const EPOCH: u64 = 0x110;
-    /// Who holds the catalog: client slot + 1, or zero (node 0).
+    /// The lock of the catalog: client slot of the holder + 1, or zero (node 0).
     pub const CATALOG_LOCK: u64 = 0x118;
-    /// The last `uid` given to an index (node 0).
+    /// The last `uid` that an index received (node 0).
     pub const LAST_UID: u64 = 0x120;
-    /// How many clients have gone without giving back their memory (node 0): [`Leaks`](crate::leaks::Leaks).
+    /// Number of clients that left without freeing their memory (node 0): [`Leaks`](crate::leaks::Leaks).
     pub const LEAKS: u64 = 0x128;
-    /// What the fabric was measured to do: three figures and a checksum (node 0).
+    /// The measured performance of the fabric: three figures and a checksum (node 0).
     pub const CALIBRATION: u64 = 0x140;
-    /// About how many blocks of each size class lie free in chunk bitmaps: one word for each class.
+    /// Approximate number of free blocks in the chunk bitmaps, one word for each size class: hints.
     pub const RETURNED: u64 = 0x200;
-    /// First byte behind the header.
+    /// Offset of the first byte after the header.
     pub const END: u64 = 0x1000;
 }
 
-/// Computes every address of a node.
+/// The geometry of a node: computes the address of every structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of one chunk.
@@ -337,7 +351,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The most chunks that fit a region; `None` if there is no room for even one.
+    /// Fits as many chunks as possible into a region; `None` if not even one fits.
     pub fn fit(region_len: u64, chunk_size: u64, client_slots: u64) -> Option<Self> {
         let empty = Geometry { chunk_size, chunks: 0, client_slots };
         let room = region_len.checked_sub(empty.descriptors())?;
@@ -362,53 +376,53 @@ impl Geometry {
     pub const fn data(&self) -> u64 {
         (self.descriptors() + self.chunks * DESCRIPTOR_LEN).next_multiple_of(4096)
     }
-    /// Offset behind the last chunk.
+    /// Offset of the first byte after the last chunk.
     pub const fn end(&self) -> u64 {
         self.data() + self.chunks * self.chunk_size
     }
-    /// A client's slot (node 0).
+    /// Address of a client's slot (node 0).
     pub const fn client(&self, slot: u64) -> RemotePtr {
         RemotePtr::new(NodeId::new(0), self.clients() + slot * CLIENT_SLOT_LEN)
     }
-    /// One of a client's intents on a node.
+    /// Address of one of a client's intent cells on a node.
     pub const fn intent(&self, node: NodeId, slot: u64, cell: u64) -> RemotePtr {
         RemotePtr::new(node, self.intents() + (slot * INTENTS + cell) * INTENT_LEN)
     }
-    /// An entry of the catalog (node 0).
+    /// Address of a catalog entry (node 0).
     pub const fn entry(&self, index: u64) -> RemotePtr {
         RemotePtr::new(NodeId::new(0), self.catalog() + index * CATALOG_ENTRY_LEN)
     }
-    /// A chunk's descriptor.
+    /// Address of a chunk's descriptor.
     pub const fn descriptor(&self, node: NodeId, chunk: u64) -> RemotePtr {
         RemotePtr::new(node, self.descriptors() + chunk * DESCRIPTOR_LEN)
     }
-    /// A chunk's first byte.
+    /// Address of a chunk's first byte.
     pub const fn chunk(&self, node: NodeId, chunk: u64) -> RemotePtr {
         RemotePtr::new(node, self.data() + chunk * self.chunk_size)
     }
-    /// Chunks of a span for `bytes` bytes.
+    /// Number of chunks that a span of `bytes` bytes takes.
     pub const fn chunks_for(&self, bytes: u64) -> u64 {
         let chunks = bytes.div_ceil(self.chunk_size);
         if chunks == 0 { 1 } else { chunks }
     }
-    /// The first chunk of a span of `count` chunks at `start`, if one may lie there.
+    /// Number of the first chunk of a span of `count` chunks at `start`; `None` if no such span can lie there.
     pub fn span_start(&self, start: RemotePtr, count: u64) -> Option<u64> {
         let first = self.chunk_of(start)?;
         (self.chunk(start.node(), first) == start && count <= self.chunks - first).then_some(first)
     }
-    /// The chunk that an address lies in.
+    /// Number of the chunk that contains an address; `None` outside of all chunks.
     pub fn chunk_of(&self, ptr: RemotePtr) -> Option<u64> {
         let chunk = ptr.offset().checked_sub(self.data())? / self.chunk_size;
         (chunk < self.chunks).then_some(chunk)
     }
 }
 
-/// Word of a node's header.
+/// Returns the address of a word of a node's header.
 pub const fn header_word(node: NodeId, offset: u64) -> RemotePtr {
     RemotePtr::new(node, offset)
 }
 
-/// Node 0, where clients, catalog and epoch live.
+/// Node 0, which holds the client slots, the catalog and the epoch.
 pub const HOME: NodeId = NodeId::new(0);
 
 #[cfg(test)]
@@ -417,7 +431,7 @@ mod tests {
     use zerocopy::FromZeros;
 
     #[test]
-    fn the_parts_of_a_node_do_not_overlap() {
+    fn geometry_keeps_the_parts_of_a_node_apart() {
         for (len, chunk) in [(1 << 20, MIN_CHUNK), (1 << 30, MAX_CHUNK), (3 << 20, MIN_CHUNK)] {
             let g = Geometry::fit(len, chunk, 64).expect("fits");
             const { assert!(header::RETURNED + 64 * 8 <= header::END) };
@@ -431,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_uses_survive_their_bits_at_their_place_alone() {
+    fn chunk_use_decodes_only_at_the_address_it_was_encoded_for() {
         let at = RemotePtr::new(HOME, 0x5000);
         let uses = [
             ChunkUse::Free,
@@ -442,7 +456,7 @@ mod tests {
         for used in uses {
             let bits = used.to_bits(at);
             assert_eq!(ChunkUse::from_bits(bits, at), used);
-            assert_ne!(bits, 0, "zero is a chunk that nobody ever took");
+            assert_ne!(bits, 0, "zero is a chunk that was never taken");
             assert_eq!(ChunkUse::from_bits(bits, at.add(DESCRIPTOR_LEN)), ChunkUse::Damaged(bits));
             for bit in 0..64 {
                 let flipped = bits ^ 1 << bit;
@@ -454,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_must_be_zero_lie_within_every_64_bytes_of_a_descriptor() {
+    fn overwriting_any_64_bytes_of_a_descriptor_is_detected() {
         let at = RemotePtr::new(HOME, 0x5000);
         let mut whole = ChunkDescriptor::new_zeroed();
         whole.lines[0].head = ChunkUse::Free.to_bits(at);

@@ -6,17 +6,19 @@ use common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
-use farindex_pool::layout::{CONFIG_LEN, HOME, header, header_word};
+use farindex_pool::catalog::KindTag;
+use farindex_pool::layout::{CatalogEntry, HOME, MAX_CONFIG_LEN, header, header_word};
 use farindex_pool::{Intent, Lock, PoolError, Session, catalog, intent};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-const CONFIG: [u8; CONFIG_LEN] = [7; CONFIG_LEN];
+const CONFIG: [u8; 64] = [7; 64];
+const KIND: KindTag = KindTag { kind: 3, version: 1, config_version: 4 };
 
 async fn add(session: &Session, name: &str) -> Result<catalog::IndexInfo, PoolError> {
     let span = session.span(OpKind::Other);
     let uid = catalog::new_uid(&span, 0).await?;
-    catalog::add(session, &span, name, uid, (3, 1), RemotePtr::new(NODE, 4096), &CONFIG).await
+    catalog::add(session, &span, name, uid, KIND, RemotePtr::new(NODE, 4096), &CONFIG).await
 }
 
 async fn drop_index(session: &Session, name: &str) -> Result<(), PoolError> {
@@ -41,7 +43,7 @@ fn indexes_come_and_go() {
     let added = member.run(add(&session, "users")).expect("added");
     member.run(add(&session, "größe")).expect("added");
     assert_eq!(member.run(catalog::find(&rig.pool, &span, "users")), Ok(added.clone()));
-    assert_eq!((added.uid, added.kind, added.version, added.config), (1, 3, 1, CONFIG));
+    assert_eq!((added.uid, added.kind, added.version, added.config_version), (1, 3, 1, 4));
     let again = member.run(add(&session, "users")).expect_err("refused");
     assert_eq!(again.to_string(), "the pool has an index named \"users\" already");
     let absent = member.run(catalog::find(&rig.pool, &span, "user")).expect_err("absent");
@@ -69,7 +71,7 @@ fn bad_names_and_a_full_catalog() {
         let error = member.run(add(&session, name)).expect_err("refused").to_string();
         assert_eq!(
             error,
-            format!("{name:?} is no name for an index: it takes 1 to 72 bytes without control characters")
+            format!("{name:?} is not a valid index name: it takes 1 to 72 bytes without control characters")
         );
     }
     member.run(add(&session, &long[1..])).expect("72 bytes fit");
@@ -138,9 +140,9 @@ fn a_damaged_entry_is_reported_and_hides_no_other() {
     member.run(add(&session, "first")).expect("added");
     member.run(add(&session, "second")).expect("added");
     let entry = rig.pool.geometry(HOME).entry(0);
-    let whole = rig.peek(entry, 32);
+    let whole = rig.peek(entry, 64);
     let mut rng = Rng::new(9);
-    for word in [0, 1, 2, 3, 4, 5, 6, 14, 22, 23, 31] {
+    for word in 0..64 {
         rig.poke(entry.add(word * 8), &[rng.next() | 4]);
         let error = member.run(catalog::list(&rig.pool, &span)).expect_err("reported");
         assert!(matches!(error, PoolError::Corrupt { at, .. } if at == entry), "{error}");
@@ -152,12 +154,110 @@ fn a_damaged_entry_is_reported_and_hides_no_other() {
 }
 
 #[test]
+fn catalog_stores_settings_of_any_length_up_to_its_limit() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    let store = |len: usize| {
+        let config: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        let uid = member.run(catalog::new_uid(&span, 0)).expect("a number");
+        let name = format!("with {len} bytes");
+        let at = RemotePtr::new(NODE, 4096);
+        member.run(catalog::add(&session, &span, &name, uid, KIND, at, &config)).map(|info| (info, config))
+    };
+    for len in [0, 1, 63, 64, 255, MAX_CONFIG_LEN] {
+        let (added, config) = store(len).expect("added");
+        let found = member.run(catalog::find(&rig.pool, &span, &added.name)).expect("found");
+        assert_eq!((found.config_of(4), found.config_version), (Ok(config.as_slice()), 4));
+        assert_eq!(found, added);
+    }
+    let long = store(MAX_CONFIG_LEN + 1).expect_err("refused").to_string();
+    assert_eq!(long, "the settings of index \"with 257 bytes\" take 257 bytes; the catalog has room for 256");
+}
+
+#[test]
+fn settings_of_another_version_are_refused() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let info = member.run(add(&session, "users")).expect("added");
+    let error = info.config_of(5).expect_err("another version");
+    assert_eq!(
+        error.to_string(),
+        "index \"users\" has settings of version 4, this program reads version 5; use the farindex release that wrote \
+         it, or dump and reload"
+    );
+}
+
+/// Entries whose checksum is right, and whose lengths or state are not possible.
+#[test]
+fn an_entry_with_impossible_fields_is_reported() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    member.run(add(&session, "users")).expect("added");
+    let at = rig.pool.geometry(HOME).entry(0);
+    let words: [u64; 64] = rig.peek(at, 64).try_into().expect("64 words");
+    let whole: CatalogEntry = zerocopy::transmute!(words);
+    let bad: [(fn(&mut CatalogEntry), &str); 5] = [
+        (|entry| entry.config_len = MAX_CONFIG_LEN as u32 + 1, "the settings in a catalog entry are longer"),
+        (|entry| entry.config_len = u32::MAX, "the settings in a catalog entry are longer"),
+        (|entry| entry.name_len = 73, "no readable name"),
+        (|entry| entry.name[0] = 0xFF, "no readable name"),
+        (|entry| entry.state = 3, "an unknown state"),
+    ];
+    for (change, what) in bad {
+        let mut entry = whole;
+        change(&mut entry);
+        entry.checksum = entry.expected_checksum();
+        let words: [u64; 64] = zerocopy::transmute!(entry);
+        rig.poke(at, &words);
+        let error = member.run(catalog::list(&rig.pool, &span)).expect_err("reported").to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}
+
+/// Random bytes with a right checksum: an index or an error, never a panic.
+#[test]
+fn random_entries_are_decoded_or_reported() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    let at = rig.pool.geometry(HOME).entry(0);
+    let mut rng = Rng::new(11);
+    let (mut decoded, mut reported) = (0, 0);
+    for _ in 0..500 {
+        let mut words: [u64; 64] = std::array::from_fn(|_| rng.next() << 11 ^ rng.next());
+        words[0] = 1 + rng.below(2);
+        words[6] = rng.below(90) | rng.below(300) << 32;
+        // ASCII, so that some names are readable.
+        words[8..17].iter_mut().for_each(|word| *word &= 0x7F7F_7F7F_7F7F_7F7F);
+        let mut entry: CatalogEntry = zerocopy::transmute!(words);
+        entry.checksum = entry.expected_checksum();
+        let words: [u64; 64] = zerocopy::transmute!(entry);
+        rig.poke(at, &words);
+        match member.run(catalog::list(&rig.pool, &span)) {
+            Ok(all) => {
+                assert_eq!(all[0].config.len(), entry.config_len as usize);
+                decoded += 1;
+            }
+            Err(PoolError::Corrupt { .. }) => reported += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(decoded > 100 && reported > 100, "{decoded} decoded, {reported} reported");
+}
+
+#[test]
 fn a_held_catalog_names_its_holder() {
     let rig = Rig::new(8);
     let (member, other) = (rig.join(), rig.join());
     let session = member.session();
     let at = header_word(HOME, header::CATALOG_LOCK);
-    let hint = "if that client is gone, wait for its lease to run out and try again";
+    let hint = "if that client has crashed, wait until its lease has expired and try again";
     // Nobody has declared it: damage.
     rig.poke(at, &[other.client.slot() + 1]);
     let error = member.run(add(&session, "late")).expect_err("held");

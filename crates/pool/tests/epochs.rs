@@ -238,7 +238,7 @@ fn a_lost_lease_is_reported() {
     let refused = session.pin(session.span(OpKind::Get)).err().expect("refused");
     assert_eq!(
         refused.to_string(),
-        "this client's lease ran out and others have taken over its slot; open the pool again to go on"
+        "this client's lease expired and another client evicted it; open the pool again to go on"
     );
     drop(session);
     assert_eq!(member.run(Arc::clone(&member.client).close(&member.endpoint)), Err(PoolError::LeaseLost));
@@ -309,7 +309,7 @@ fn client_slots_run_out_and_come_back() {
     drop(all);
     assert_eq!(
         refused.to_string(),
-        "all 8 client slots of the pool are taken; close a client, or let the lease of a dead one run out"
+        "all 8 client slots of the pool are taken; close a client, or wait until the lease of a crashed one has expired"
     );
     members.remove(3).close();
     assert_eq!(rig.join().client.slot(), 3);

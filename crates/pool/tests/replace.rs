@@ -1,8 +1,8 @@
 //! Giving the name of an index to a copy of it: a client crashes at each verb of that, and the name leads to one of the two.
 
 use farindex_fabric::{OpKind, RemotePtr};
-use farindex_pool::catalog::{self, IndexInfo};
-use farindex_pool::layout::{CONFIG_LEN, HOME};
+use farindex_pool::catalog::{self, IndexInfo, KindTag};
+use farindex_pool::layout::HOME;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session};
 use farindex_sim::{Config, CrashOutcome, Outcome, Sim, Swarm};
 use std::rc::Rc;
@@ -13,7 +13,8 @@ const NAME: &str = "words";
 async fn add(session: &Session, name: &str) -> Result<IndexInfo, PoolError> {
     let span = session.span(OpKind::Other);
     let uid = catalog::new_uid(&span, 0).await?;
-    catalog::add(session, &span, name, uid, (3, 1), RemotePtr::new(HOME, 4096 * uid), &[7; CONFIG_LEN]).await
+    let kind = KindTag { kind: 3, version: 1, config_version: 1 };
+    catalog::add(session, &span, name, uid, kind, RemotePtr::new(HOME, 4096 * uid), &[7; 64]).await
 }
 
 async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<Session, PoolError> {

@@ -308,7 +308,8 @@ fn a_dead_holder_of_the_catalog_is_succeeded() {
     batch.cas(at, 0, dead.client.slot() + 1);
     dead.run(batch.post()).expect("taken");
     let span = session.span(OpKind::Other);
-    let add = farindex_pool::catalog::add(&session, &span, "late", 7, (3, 1), RemotePtr::new(NODE, 4096), &[0; 64]);
+    let kind = farindex_pool::catalog::KindTag { kind: 3, version: 1, config_version: 1 };
+    let add = farindex_pool::catalog::add(&session, &span, "late", 7, kind, RemotePtr::new(NODE, 4096), &[0; 64]);
     member.run(add).expect("claimed");
     assert_eq!((rig.peek(at, 1), standing(&member, &session)), (vec![0], 0));
     std::mem::forget(cell);
