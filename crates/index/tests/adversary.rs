@@ -54,9 +54,9 @@ const COMMON_WITH_DEATHS: &[&str] = &[
     "rescue: resize given up",
     "rescue: undone",
     "takeover: client evicted",
-    "takeover: held by somebody alive",
+    "takeover: held by a live client",
     "takeover: lock released meanwhile",
-    "takeover: looks again after an eviction",
+    "takeover: retried after an eviction",
 ];
 
 /// Paths that no seed has passed yet, and why.

@@ -1,37 +1,37 @@
-//! The account of a pool: is every block where it should be?
+//! Audit of a pool: compares the memory that the indexes reach with the memory that the allocator has given out.
 //!
-//! An auditor walks every index and notes each object that it reaches ([`Audit::reach`]); then [`Audit::settle`] compares
-//! that with the chunks' descriptors and bitmaps.
+//! An auditor walks every index and records each object that it reaches ([`Audit::reach`]). Then [`Audit::settle`]
+//! compares these objects with the chunks' descriptors and bitmaps.
 //!
-//! Invariants: the auditor is a client and is pinned while it reads an index, so a block that it saw linked cannot become
-//! free before it has looked at the bitmap; a difference that a client at work may explain (a block in its stock, or in
-//! its limbo) is never called lost. It is, if nobody else was there from the beginning of the walk to the end of the
-//! account: a client that came or went in between has changed what was walked already. Every slot counts its owners, so
-//! the same slot words before and after prove that nobody did.
+//! Invariants: the auditor is a client, and is pinned while it reads an index, so a block that it saw linked cannot become
+//! free before it reads the bitmap. A difference that another client may explain (a block in its free list or retire list)
+//! is never called lost. It is called lost if no other client was registered from the beginning of the walk to its end. A
+//! client that came or left in between may have changed what was walked already. Every slot counts its owners, so equal
+//! slot words before and after prove that no client did.
 
 use crate::alloc::bitmap::{Chunk, free_blocks, marked_bits};
 use crate::alloc::chunks::all_chunks;
 use crate::alloc::{classes, place};
-use crate::client::slot_words;
 use crate::layout::{ChunkDescriptor, ChunkUse, Geometry};
+use crate::lease::slot_words;
 use crate::session::Session;
 use crate::{ClientInfo, PoolError, clients};
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 use std::collections::HashMap;
 
-/// How full one node is, and what does not add up.
+/// Memory usage of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeReport {
     /// Bytes of all chunks.
     pub data_bytes: u64,
-    /// Bytes of chunks that were never used or are free.
+    /// Bytes of chunks that are unused or free.
     pub free_chunk_bytes: u64,
-    /// Bytes of reachable objects, rounded to what they occupy.
+    /// Bytes of reachable objects, rounded up to their blocks or chunks.
     pub live_bytes: u64,
-    /// Bytes of blocks that lie free in bitmaps.
+    /// Bytes of blocks that are free in the bitmaps.
     pub free_block_bytes: u64,
-    /// Bytes that are neither reachable nor free: in the hands of clients at work, or lost.
+    /// Bytes that are neither reachable nor free: allocated by running clients and not linked, or lost.
     pub held_bytes: u64,
     /// Objects of `held_bytes`.
     pub held_objects: u64,
@@ -39,53 +39,53 @@ pub struct NodeReport {
     pub live_objects: u64,
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditReport {
-    /// Node by node.
+    /// Memory usage of each node.
     pub nodes: Vec<NodeReport>,
-    /// Other clients that were registered meanwhile, crashed ones included.
+    /// Other clients that were registered during the audit, crashed ones included.
     pub clients: Vec<ClientInfo>,
-    /// Was nobody else there from beginning to end, except crashed clients, and nothing in this session's hands? Only
-    /// then is anything called leaked.
+    /// True if no other client was registered from beginning to end, except crashed ones, and this session keeps no memory
+    /// itself. Only then is memory called lost.
     pub alone: bool,
-    /// Objects that are neither reachable nor free although no other client is there to hold them: memory that crashed
-    /// clients leaked.
+    /// Number of objects that crashed clients leaked: neither reachable nor free, and no other client is registered.
     pub lost: u64,
-    /// Bytes of them.
+    /// Bytes of these objects.
     pub lost_bytes: u64,
-    /// Everything that is wrong, in words. Empty for a sound pool. Leaked memory is not wrong.
+    /// Descriptions of all inconsistencies; empty for a sound pool. Leaked memory is none.
     pub problems: Vec<String>,
 }
 
 impl AuditReport {
-    /// The memory that is leaked, in words.
+    /// Describes the leaked memory; `None` if there is none.
     pub fn leak(&self) -> Option<String> {
         let (objects, bytes) = (self.lost, self.lost_bytes);
         (objects > 0).then(|| format!("{objects} objects of {bytes} bytes are leaked: neither reachable nor free"))
     }
 }
 
-/// Problems that are spelled out; further ones are only counted.
-const SPELLED_OUT: usize = 50;
+/// Most problems that are described; further ones are only counted.
+const MOST_DESCRIBED: usize = 50;
 
 /// An audit in progress.
 #[derive(Default)]
 pub struct Audit {
-    /// Reached objects, by the 4 KiB page they begin in. Chunks are whole pages, so a page lies in one chunk.
+    /// Reached objects, by the 4 KiB page in which they begin. Chunks are whole pages, so a page lies in one chunk.
     pub(crate) pages: HashMap<u64, Page>,
     reached: usize,
-    /// Reached from two places: an error, unless clients at work moved it in between.
+    /// Objects that were reached twice: an error, unless a running client moved them meanwhile.
     twice: Vec<String>,
     pub(crate) problems: Vec<String>,
-    unspelled: u64,
-    /// The words of all client slots before the walk, and how many sessions this client had opened.
+    undescribed: u64,
+    /// State words of all client slots before the walk, and the number of sessions that this client had opened.
     before: Option<(Vec<u64>, u64)>,
+    /// Crashed clients may have left unfinished changes.
     unfinished: bool,
 }
 
-/// Objects that begin in one page: a bit for each 64 bytes, and their least and largest size in units of 64 bytes. All
-/// blocks of a chunk are of one class, so that says as much as the size of each would, in 16 bytes for up to 64 objects.
+/// The objects that begin in one page: a bit for each 64 bytes, and their smallest and largest size in units of 64 bytes.
+/// All blocks of a chunk have one class, so two sizes are enough to check up to 64 objects, in 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page {
     pub(crate) starts: u64,
@@ -93,9 +93,10 @@ pub(crate) struct Page {
     most: u32,
 }
 
+/// Bytes of a page of the audit.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Pages of one node in ascending order.
+/// Pages in ascending order.
 type Pages = std::iter::Peekable<std::vec::IntoIter<(u64, Page)>>;
 
 fn page_start(page: u64) -> RemotePtr {
@@ -113,31 +114,32 @@ impl Page {
 }
 
 impl Audit {
-    /// Begins an audit: notes who is there, so that [`settle`](Self::settle) can tell whether anyone came or went during
-    /// the walk. (An audit made by `default` compares with the moment its client registered.)
+    /// Begins an audit: records the client slots, so that [`settle`](Self::settle) can tell whether a client came or left
+    /// during the walk. (An audit made by `default` compares with the time when its client registered.)
     pub async fn begin(session: &Session, span: &Span) -> Result<Self, PoolError> {
-        // With another one open nobody can tell what it does during the walk.
+        // A second open session of this client may change anything during the walk.
         let client = session.client();
         let opened = if client.sessions() == 1 { client.sessions_opened() } else { u64::MAX };
         let before = Some((slot_words(session.pool(), span).await?, opened));
         Ok(Audit { before, ..Audit::default() })
     }
 
-    /// Crashed clients have left steps unfinished: an object that was being moved may be reached from both places.
+    /// Declares that crashed clients may have left unfinished changes: an object that was being moved may be reached from
+    /// both places.
     pub fn expect_unfinished_steps(&mut self) {
         self.unfinished = true;
     }
 
-    /// Notes a problem.
+    /// Records an inconsistency.
     pub fn problem(&mut self, what: String) {
-        if self.problems.len() < SPELLED_OUT {
+        if self.problems.len() < MOST_DESCRIBED {
             self.problems.push(what);
         } else {
-            self.unspelled += 1;
+            self.undescribed += 1;
         }
     }
 
-    /// Notes an object that an index reaches.
+    /// Records an object that an index reaches; `what` describes it.
     pub fn reach(&mut self, ptr: RemotePtr, bytes: u64, what: &str) {
         if !ptr.offset().is_multiple_of(BLOCK_ALIGN) {
             return self.problem(format!("{what} at {ptr} does not begin at a multiple of {BLOCK_ALIGN} bytes"));
@@ -151,18 +153,18 @@ impl Audit {
         page.starts |= bit;
         if !again {
             self.reached += 1;
-        } else if self.twice.len() < SPELLED_OUT {
+        } else if self.twice.len() < MOST_DESCRIBED {
             self.twice.push(format!("{what} at {ptr} is reached twice"));
         }
     }
 
-    /// Objects noted so far.
+    /// Number of objects recorded so far.
     pub fn reached(&self) -> usize {
         self.reached
     }
 
-    /// Is this block marked free in its chunk's bitmap, or its chunk not a chunk of such blocks? Call it while the pin
-    /// under which the block was seen is held. `None` means that all is well.
+    /// Checks that an object is allocated: its chunk has such objects, and its block is not marked free. Call it under the
+    /// pin under which the object was reached. Returns a description of the inconsistency, `None` if there is none.
     pub async fn dangling(
         session: &Session,
         span: &Span,
@@ -197,7 +199,7 @@ impl Audit {
         })
     }
 
-    /// Compares what was reached with the chunks. Gives back what the session has in stock first.
+    /// Compares the reached objects with the chunks. Before that it returns the session's free list to the pool.
     pub async fn settle(mut self, session: &Session, span: &Span) -> Result<AuditReport, PoolError> {
         session.adopt_orphans();
         session.flush().await?;
@@ -205,7 +207,7 @@ impl Audit {
         for node in session.pool().nodes() {
             nodes.push(all_chunks(session.pool(), span, node).await?);
         }
-        let (others, undisturbed) = self.company(session, span).await?;
+        let (others, undisturbed) = self.other_clients(session, span).await?;
         let alone = undisturbed && session.holds_nothing();
 
         let mut report = AuditReport { clients: others, alone, ..AuditReport::default() };
@@ -227,33 +229,38 @@ impl Audit {
         for twice in std::mem::take(&mut self.twice).into_iter().filter(|_| finished) {
             self.problem(twice);
         }
-        if self.unspelled > 0 {
-            self.problems.push(format!("and {} more", self.unspelled));
+        if self.undescribed > 0 {
+            self.problems.push(format!("and {} more", self.undescribed));
         }
         report.problems = self.problems;
         Ok(report)
     }
 
-    /// Has nobody else been there since [`begin`](Self::begin)? Only then must everything be finished, and in one place.
+    /// Tells whether no other client was registered since [`begin`](Self::begin). Only then must every change be finished,
+    /// and every object be in one place.
     pub async fn undisturbed(&self, session: &Session, span: &Span) -> Result<bool, PoolError> {
-        Ok(self.company(session, span).await?.1)
+        Ok(self.other_clients(session, span).await?.1)
     }
 
-    /// Who else is there now, and whether nobody was from the beginning until now, except clients that are proved gone:
-    /// nothing of those takes effect any more.
-    pub(crate) async fn company(&self, session: &Session, span: &Span) -> Result<(Vec<ClientInfo>, bool), PoolError> {
+    /// Returns the other clients that are registered now, and whether none was registered from the beginning until now. Clients
+    /// that are known to be gone do not count: none of their verbs takes effect any more.
+    pub(crate) async fn other_clients(
+        &self,
+        session: &Session,
+        span: &Span,
+    ) -> Result<(Vec<ClientInfo>, bool), PoolError> {
         let client = session.client();
         let mut others = clients(session.pool(), span).await?;
         others.retain(|other| other.slot != client.slot());
         let now = slot_words(session.pool(), span).await?;
-        // A session of this client that came and went would have changed what was walked already, too.
+        // A session of this client that came and left may also have changed what was walked already.
         let (before, opened) = match &self.before {
             Some((before, opened)) => (before.as_slice(), *opened),
             None => (client.slots_at_registration(), 1),
         };
-        let nobody = others.iter().all(|other| other.gone == Some(true));
+        let no_other = others.iter().all(|other| other.gone == Some(true));
         let mine_alone = client.sessions() == 1 && client.sessions_opened() == opened;
-        let undisturbed = nobody && now == before && mine_alone;
+        let undisturbed = no_other && now == before && mine_alone;
         Ok((others, undisturbed))
     }
 
@@ -320,7 +327,7 @@ impl Audit {
                     if alone && !in_span {
                         self.problem(format!("the chunk at {at} continues a span that does not exist"));
                     }
-                    self.misplaced(here, "lies in the midst of a span", alone);
+                    self.misplaced(here, "lies inside a span", alone);
                 }
                 ChunkUse::Free => self.misplaced(here, "lies in a free chunk", alone),
                 ChunkUse::Unused | ChunkUse::Damaged(_) => {

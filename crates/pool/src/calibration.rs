@@ -1,7 +1,7 @@
-//! What the fabric of a pool was measured to do, kept with the pool (node 0's header).
+//! Calibration: the measured performance of a pool's fabric, stored in node 0's header.
 //!
-//! Invariants: all words are written in one WRITE behind a checksum, so a torn or foreign reading counts as none at all;
-//! nothing but cost depends on it.
+//! Invariants: one WRITE stores all words with a checksum, so a torn or foreign record counts as absent. Only costs depend
+//! on it.
 
 use crate::layout::{HOME, header, header_word};
 use crate::{PoolError, Session};
@@ -11,18 +11,18 @@ use zerocopy::IntoBytes;
 /// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
-    /// Nanoseconds of one READ of next to no bytes.
+    /// Latency of one small READ, in nanoseconds.
     pub read_ns: f64,
-    /// READs of next to no bytes for each second, of one compute node.
+    /// Small READs per second of one compute node.
     pub reads_per_s: f64,
-    /// Bytes for each second, of one compute node.
+    /// Bytes per second of one compute node.
     pub bytes_per_s: f64,
 }
 
 const WORDS: usize = 4;
 
 impl Calibration {
-    /// Are all figures positive and finite?
+    /// Tells whether all figures are positive and finite.
     pub fn is_sound(&self) -> bool {
         [self.read_ns, self.reads_per_s, self.bytes_per_s].iter().all(|figure| figure.is_finite() && *figure > 0.0)
     }
@@ -32,7 +32,7 @@ impl Calibration {
         [read, rate, bandwidth, xxhash_rust::xxh3::xxh3_64(figures.as_bytes())]
     }
 
-    /// The pool's; `None` if it was never measured.
+    /// READs the pool's calibration; `None` if there is none.
     pub async fn load(span: &Span) -> Result<Option<Self>, PoolError> {
         let buf = span.read(header_word(HOME, header::CALIBRATION), WORDS * 8).await?;
         let &[read, rate, bandwidth, _] = buf.words() else { return Ok(None) };
@@ -41,7 +41,7 @@ impl Calibration {
         Ok((found.is_sound() && found.words() == *buf.words()).then_some(found))
     }
 
-    /// Keeps it with the pool, in place of an earlier one.
+    /// Stores it in the pool, and replaces an earlier one.
     pub async fn store(&self, session: &Session, span: &Span) -> Result<(), PoolError> {
         let words = session.endpoint().buf_from_words(&self.words());
         Ok(span.write(header_word(HOME, header::CALIBRATION), words).await?)

@@ -4,14 +4,14 @@
 //! covers those bytes. Names are added and removed under one lock word, and an intent names its holder. A `uid` is never
 //! given to a second index. If several ready entries have one name, the entry with the largest `uid` has the name.
 
-use crate::client::first_word;
 use crate::layout::{
     CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME, MAX_CONFIG_LEN,
-    MAX_NAME, header, header_word,
+    MAX_NAME, first_word, header, header_word,
 };
+use crate::lock::HeldLock;
 use crate::session::Session;
 use crate::takeover::held;
-use crate::{Claim, HeldLock, Intent, Lock, LockTimeout, Pool, PoolError};
+use crate::{Claim, Intent, Lock, LockTimeout, Pool, PoolError};
 use farindex_fabric::{Batch, RemotePtr, Span};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -1,48 +1,48 @@
-//! Epochs: when is it safe to use memory again?
+//! Epochs: when unlinked memory can be reused.
 //!
 //! The pool has one epoch `G`, a word on node 0 that only grows. A client publishes `quiesced = q`: every operation of
-//! its that began before `G` reached `q` has ended. `G` moves from `e` to `e + 1` only when every client has published
-//! `q >= e`.
+//! this client that began before `G` reached `q` has ended. `G` advances from `e` to `e + 1` only when every client has
+//! published `q >= e`.
 //!
 //! Invariants, for an operation that was pinned while its client knew epoch `L`:
 //!
-//! * **E1** `G <= L + 1` while the operation runs, because its client publishes no more than `L`.
-//! * **E2** So whatever the operation makes unreachable, it does at `G <= L + 1 = tag`. An operation of anyone that began
-//!   before then was pinned at `tag` or less.
-//! * **E3** Once a client knows `G >= tag + 2`, every client has published `tag + 1`: all operations of E2 have ended.
-//!   The memory may be used again. This is [`grace_period_elapsed`].
+//! * **E1** `G <= L + 1` while the operation runs, because its client publishes at most `L`.
+//! * **E2** So when the operation unlinks an object, `G <= L + 1 = tag`. Every operation, of any client, that began before
+//!   the unlinking was pinned at `tag` or less.
+//! * **E3** Once a client knows `G >= tag + 2`, every client has published `tag + 1`, so all operations of E2 have ended:
+//!   the grace period has elapsed, and the memory can be reused. This is [`grace_period_elapsed`].
 //!
-//! What a client publishes is a fact about the past, so a late WRITE of it (N5) can only delay others. A client without
-//! operations in flight publishes through its keeper, so an idle, reading or finished client holds nobody up; a dead one
-//! does until its lease runs out and it is revoked.
+//! A published value is a fact about the past, so a late WRITE of it (N5) can only delay other clients. A client without
+//! running operations publishes through its heartbeat thread, so an idle client delays no other. A crashed client does,
+//! until its lease has expired and it is revoked.
 //!
-//! The pin is a store of the epoch and a second look at the client's epoch, both sequentially consistent; the keeper
-//! raises the client's epoch first and then looks at the pins. So either the keeper sees the pin, or the operation sees
-//! the new epoch and pins again.
+//! A pin stores the client's epoch and then reads it again; both accesses are sequentially consistent. A tick raises the
+//! client's epoch first and then reads the pins. So either the tick sees the pin, or the operation sees the new epoch and
+//! pins again.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The tag of what an operation pinned at `epoch` makes unreachable (E2).
+/// Returns the tag of the objects that an operation pinned at `epoch` unlinks (E2).
 pub const fn tag(epoch: u64) -> u64 {
     epoch + 1
 }
 
-/// May memory with this tag be used again by a client that knows `epoch` (E3)?
+/// Tells whether a client that knows `epoch` can reuse memory with this tag (E3).
 pub const fn grace_period_elapsed(tag: u64, epoch: u64) -> bool {
     epoch >= tag + 2
 }
 
-/// No operation in flight.
+/// No operation is running.
 const IDLE: u64 = u64::MAX;
 
-/// The oldest pin of one session, as its client's keeper sees it.
+/// The oldest pin of one session, as the client's heartbeat sees it.
 #[derive(Debug)]
 pub(crate) struct OldestPin {
     epoch: AtomicU64,
-    /// The session is gone; what pins still are its verbs that nobody waits for.
+    /// The session is closed. A pin that is left protects detached verbs.
     closed: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Default for OldestPin {
 }
 
 impl OldestPin {
-    /// `None` while no operation is in flight.
+    /// The epoch of the oldest pin; `None` while no operation is running.
     pub(crate) fn get(&self) -> Option<u64> {
         Some(self.epoch.load(Ordering::SeqCst)).filter(|epoch| *epoch != IDLE)
     }
@@ -68,7 +68,7 @@ impl OldestPin {
 /// All pins of one session.
 pub(crate) struct Pins {
     oldest: Arc<OldestPin>,
-    /// Epochs with operations in flight, oldest first, and how many each.
+    /// Epochs with running operations, oldest first, and the number of operations in each.
     counts: RefCell<VecDeque<(u64, u32)>>,
 }
 
@@ -77,7 +77,7 @@ impl Pins {
         Pins { oldest, counts: RefCell::default() }
     }
 
-    /// Pins at the client's epoch; returns it.
+    /// Pins an operation at the client's epoch; returns the epoch.
     pub(crate) fn pin(&self, client_epoch: &AtomicU64) -> u64 {
         let mut counts = self.counts.borrow_mut();
         let mut epoch = client_epoch.load(Ordering::SeqCst);
@@ -98,19 +98,19 @@ impl Pins {
         epoch
     }
 
-    /// The session is gone.
+    /// Marks the session as closed.
     pub(crate) fn close(&self) {
         self.oldest.close();
     }
 
-    /// One operation more at the epoch of one that is pinned.
-    pub(crate) fn again(&self, epoch: u64) {
+    /// Adds a pin at an epoch that is pinned already.
+    pub(crate) fn pin_again(&self, epoch: u64) {
         if let Some(entry) = self.counts.borrow_mut().iter_mut().find(|(pinned, _)| *pinned == epoch) {
             entry.1 += 1;
         }
     }
 
-    /// Ends an operation that was pinned at `epoch`.
+    /// Removes a pin at `epoch`.
     pub(crate) fn unpin(&self, epoch: u64) {
         let mut counts = self.counts.borrow_mut();
         if let Some(entry) = counts.iter_mut().find(|(pinned, _)| *pinned == epoch) {
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_pin_counts() {
+    fn oldest_pin_is_the_smallest_pinned_epoch() {
         let oldest = Arc::new(OldestPin::default());
         let pins = Pins::new(Arc::clone(&oldest));
         let epoch = AtomicU64::new(5);

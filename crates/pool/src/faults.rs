@@ -1,29 +1,29 @@
-//! Planted faults, for checkers to convict.
+//! Planted faults: rules of the protocols that tests break on purpose.
 //!
-//! A check that has never found anything may be unable to. So each of these breaks one rule that a protocol rests on, in
-//! the shipped code itself, at the place that keeps the rule; `convictions` in the tests of the indexes counts the seeds
-//! until somebody notices. They exist in unit tests and with the feature `marks`, for each thread on its own; elsewhere no
-//! fault is ever planted, and the compiler knows it.
+//! A check that has never failed may be unable to fail. Each fault breaks one rule of a protocol in the shipped code, at
+//! the place that keeps the rule, and a test shows that a check detects it. Faults exist in unit tests and with the feature
+//! `marks`, for each thread separately. Elsewhere no fault is ever planted, and the compiler removes the hooks.
 
-/// One rule broken.
+/// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A lock is taken without an intent that names it (I1): nobody can tell whose it is, so nobody can claim it.
+    /// A lock is taken without an intent that names it (I1): its holder is unknown, so no client can take it over.
     NoIntent,
-    /// An intent is cleared by a plain WRITE that nobody awaits, and its cell is used again at once (I2, I3, N5).
+    /// An intent is cleared by a detached WRITE, and its cell is used again at once (I2, I3, N5).
     LateClear,
-    /// A client that has expired loses its slot and its locks, but is not revoked (G6).
+    /// An expired client loses its slot and its locks without being revoked (G6).
     NoRevocation,
-    /// A client that has expired loses its slot before it is revoked: for a while it counts as buried, and is not.
+    /// An expired client loses its slot before it is revoked: for some time it counts as evicted although its verbs still
+    /// take effect.
     FreedBeforeRevocation,
-    /// Who claims a lock believes one look at the intents: it does not compare S1 and S2.
+    /// A takeover reads the intents once: it does not compare those before and after the lock word (S1, S2).
     SingleRead,
-    /// The epoch passes over a client that has expired, although nobody has revoked it.
+    /// The epoch advances past an expired client that was not revoked.
     EpochSkipsRevocation,
 }
 
-/// Makes the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks ask. Both are of the
-/// calling crate, and exist in its unit tests and with its feature `marks`.
+/// Defines the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks call. `plant` exists in
+/// the unit tests of the calling crate and with its feature `marks`.
 #[macro_export]
 macro_rules! fault_switch {
     () => {
@@ -34,7 +34,7 @@ macro_rules! fault_switch {
 
             thread_local!(static PLANTED: Cell<u64> = const { Cell::new(0) });
 
-            /// Plants these faults in this thread's operations, and no others; none at all ends that.
+            /// Plants these faults, and no others, in the operations of this thread. An empty list removes all faults.
             pub fn plant(faults: &[Fault]) {
                 PLANTED.set(faults.iter().fold(0, |set, fault| set | 1 << *fault as u64));
             }

@@ -4,7 +4,7 @@
 //! aligned word. Four numbers of the superblock (region length, chunk size, client slots, chunks) determine the layout
 //! of a node, so a client computes every address itself.
 
-use farindex_fabric::{NodeId, RemotePtr};
+use farindex_fabric::{Buf, NodeId, RemotePtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "FARINDEX" in ASCII.
@@ -420,6 +420,11 @@ impl Geometry {
 /// Returns the address of a word of a node's header.
 pub const fn header_word(node: NodeId, offset: u64) -> RemotePtr {
     RemotePtr::new(node, offset)
+}
+
+/// Returns the first word of a READ; 0 if the READ had no bytes.
+pub(crate) fn first_word(buf: &Buf) -> u64 {
+    buf.words().first().copied().unwrap_or_default()
 }
 
 /// Node 0, which holds the client slots, the catalog and the epoch.

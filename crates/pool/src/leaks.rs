@@ -1,47 +1,46 @@
-//! A mark in the pool: clients have gone without giving back what they had in hand.
+//! The leak counter: how many clients have left without freeing their memory.
 //!
-//! Invariants: the mark is set before a crashed client's slot is free again, so a client that finds itself alone and
-//! the mark unset knows that nothing is leaked by a crash; it is cleared by a CAS from the count that was read before
-//! everything was given back, so a crash in between sets it again. It decides nothing but whether it is worth while to
-//! look.
+//! Invariants: the counter is raised before the slot of a crashed client is free again. So if a client finds the counter
+//! at zero and no other client registered, no crash has leaked memory. The counter is cleared by a CAS from the value that
+//! was read before all leaked memory was freed, so a crash in between keeps it raised. It only decides whether a search for
+//! leaked memory is worthwhile.
 
 use crate::PoolError;
-use crate::client::first_word;
-use crate::layout::{HOME, header, header_word};
+use crate::layout::{HOME, first_word, header, header_word};
 use farindex_fabric::{Batch, Span};
 
-/// The bit that says that memory could not be given back: something is damaged.
-const TRIED_IN_VAIN: u64 = 1 << 63;
+/// The bit that says that leaked memory could not be freed, because something is damaged.
+const UNRECLAIMABLE: u64 = 1 << 63;
 
-/// How many clients have gone without giving everything back, since that was last done for them.
+/// The number of clients that have left without freeing their memory, since all leaked memory was last freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaks(u64);
 
 impl Leaks {
-    /// Counts one more client.
+    /// Adds the FAA that counts one more client to a batch.
     pub(crate) fn count(batch: &mut Batch<'_>) {
         batch.faa(header_word(HOME, header::LEAKS), 1);
     }
-    /// READs the mark.
+    /// READs the counter.
     pub async fn read(span: &Span) -> Result<Self, PoolError> {
         Ok(Leaks(first_word(&span.read(header_word(HOME, header::LEAKS), 8).await?)))
     }
-    /// Has a client gone so?
+    /// Tells whether any client has left memory behind.
     pub fn any(self) -> bool {
         self.0 != 0
     }
-    /// Is there memory to be given back, as far as is known?
+    /// Tells whether there is leaked memory that [`Audit::reclaim`](crate::audit::Audit::reclaim) may be able to free.
     pub fn reclaimable(self) -> bool {
-        self.any() && self.0 & TRIED_IN_VAIN == 0
+        self.any() && self.0 & UNRECLAIMABLE == 0
     }
-    /// Everything was given back.
+    /// Clears the counter: all leaked memory was freed.
     pub async fn clear(self, span: &Span) -> Result<(), PoolError> {
         span.cas(header_word(HOME, header::LEAKS), self.0, 0).await?;
         Ok(())
     }
-    /// Something is damaged: nobody but a repair tries again.
+    /// Records that damage prevents reclamation, so that only a repair tries again.
     pub async fn mark_unreclaimable(self, span: &Span) -> Result<(), PoolError> {
-        span.cas(header_word(HOME, header::LEAKS), self.0, self.0 | TRIED_IN_VAIN).await?;
+        span.cas(header_word(HOME, header::LEAKS), self.0, self.0 | UNRECLAIMABLE).await?;
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
-//! Coverage marks: did the rare paths of a protocol run at all?
+//! Coverage marks: counts of rare paths of the protocols, for tests.
 //!
-//! `mark!("split: sids renewed")` counts with the feature `marks` of the crate that passes it, for each thread on its own;
-//! elsewhere it compiles to nothing. A long run of the adversary asserts that each mark in the sources has been passed.
+//! `mark!("split: sids renewed")` counts with the feature `marks` of the crate that contains it, for each thread
+//! separately; elsewhere it compiles to nothing. A long run of the adversary asserts that it passed every mark.
 
-/// Counts that a place was passed.
+/// Counts one pass of this place.
 #[macro_export]
 macro_rules! mark {
     ($name:literal) => {
@@ -17,17 +17,17 @@ mod counters {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
 
-    /// How often each mark was passed.
+    /// The number of passes of each mark.
     pub type Marks = BTreeMap<&'static str, u64>;
 
     thread_local!(static MARKS: RefCell<Marks> = const { RefCell::new(BTreeMap::new()) });
 
-    /// Counts one pass; [`mark!`](crate::mark) calls it.
+    /// Counts one pass of a mark; [`mark!`](crate::mark) calls it.
     pub fn hit(name: &'static str) {
         MARKS.with_borrow_mut(|marks| *marks.entry(name).or_default() += 1);
     }
 
-    /// This thread's counts since the last call.
+    /// Returns this thread's counts, and resets them.
     pub fn take() -> Marks {
         MARKS.take()
     }

@@ -1,7 +1,7 @@
 //! Creating and opening a pool.
 //!
-//! Invariants: a superblock is written last, so a half-made pool is no pool; a pool is opened only if the superblocks of
-//! all its nodes are whole and agree with each other and with the fabric.
+//! Invariants: superblocks are written last, so an unfinished pool is not recognised as a pool. A pool is opened only if the
+//! superblocks of all its nodes are valid and agree with each other and with the fabric.
 
 use crate::PoolError;
 use crate::layout::{
@@ -16,19 +16,19 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Settings of a new pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Clients that may be registered at once, 2 to 1,024.
+    /// Most clients at a time, 2 to 1,024.
     pub client_slots: u64,
-    /// How long a client may be silent before it counts as dead.
+    /// Time without a heartbeat after which a client's lease has expired; at least 1 ms.
     pub lease: Duration,
-    /// Bytes of one chunk; `None` picks one that suits the region.
+    /// Bytes of one chunk; `None` chooses them by the size of the region.
     pub chunk_size: Option<u64>,
-    /// What the seeds of the indexes are drawn from; `None` draws it at random, as pools need that others write to. Runs
-    /// that are to be the same each time fix it: tests, simulations, benchmarks.
+    /// The key from which the seeds of the indexes are derived. `None` chooses it at random, so that no one can choose keys
+    /// that collide. Tests, simulations and benchmarks fix it, so that each run is the same.
     pub hash_key: Option<u64>,
 }
 
 impl PoolOptions {
-    /// The defaults, and the same seed (0) for every index: keys lie at the same places in every run.
+    /// The defaults with the seed 0 for every index, so that every run places keys alike.
     pub fn unseeded() -> Self {
         PoolOptions { hash_key: Some(UNSEEDED), ..PoolOptions::default() }
     }
@@ -40,7 +40,7 @@ impl Default for PoolOptions {
     }
 }
 
-/// An open pool: where everything is. Clients [register](crate::Client::register) to work with it.
+/// An open pool: its fabric and superblocks. A client [registers](crate::Client::register) to work with it.
 #[derive(Clone)]
 pub struct Pool {
     fabric: Arc<dyn Fabric>,
@@ -48,7 +48,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool of all memory nodes of a fabric.
+    /// Creates a pool on all memory nodes of a fabric.
     pub async fn create(
         fabric: Arc<dyn Fabric>,
         endpoint: &Endpoint,
@@ -112,8 +112,8 @@ impl Pool {
             superblocks.push(superblock);
         }
         for (info, superblock) in infos.iter().zip(&mut superblocks) {
-            // The fabric knows whether untouched memory is zero, not whether this memory is untouched: where a pool was
-            // whose superblock is gone, its descriptors still stand.
+            // The fabric knows whether unused memory is zero, not whether this memory is unused: an earlier pool whose
+            // superblock was overwritten may have left its descriptors.
             let start = RemotePtr::new(info.node, 0);
             let len = geometry_of(superblock).data();
             if fabric.capabilities().zeroed && is_zero(&span, start, len).await? {
@@ -132,7 +132,7 @@ impl Pool {
         Ok(Pool { fabric, superblocks: superblocks.into() })
     }
 
-    /// Opens the pool that the memory nodes of a fabric form.
+    /// Opens the pool on the memory nodes of a fabric.
     pub async fn open(fabric: Arc<dyn Fabric>, endpoint: &Endpoint) -> Result<Pool, PoolError> {
         let infos = fabric.nodes();
         let span = endpoint.span(OpKind::Other);
@@ -173,7 +173,8 @@ impl Pool {
         Ok(Pool { fabric, superblocks: superblocks.into() })
     }
 
-    /// The superblock of a memory node that begins with these bytes, if it is one of a pool that this program reads.
+    /// Decodes the superblock at the beginning of a memory node's bytes. Memory without a pool, another format version and
+    /// damage are errors.
     pub fn recognise(node: NodeId, head: &[u8]) -> Result<Superblock, PoolError> {
         let damaged = |what: &str| PoolError::Damaged { node, what: what.to_owned() };
         let (block, _) = Superblock::read_from_prefix(head).map_err(|_| damaged("it cannot be read"))?;
@@ -194,11 +195,11 @@ impl Pool {
         }
     }
 
-    /// The fabric below.
+    /// The fabric.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.fabric
     }
-    /// Memory nodes.
+    /// The memory nodes.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeId> + use<> {
         (0..self.superblocks.len()).map(|i| NodeId::new(i as u16))
     }
@@ -206,15 +207,15 @@ impl Pool {
     pub fn superblock(&self, node: NodeId) -> &Superblock {
         &self.superblocks[node.index().min(self.superblocks.len() - 1)]
     }
-    /// Addresses on a node.
+    /// The geometry of a node.
     pub fn geometry(&self, node: NodeId) -> Geometry {
         geometry_of(self.superblock(node))
     }
-    /// How long a client may be silent before it counts as dead.
+    /// Time without a heartbeat after which a client's lease has expired.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.superblock(HOME).lease_ms)
     }
-    /// Client slots.
+    /// Number of client slots.
     pub fn client_slots(&self) -> u64 {
         self.superblock(HOME).client_slots
     }
@@ -224,8 +225,8 @@ fn geometry_of(block: &Superblock) -> Geometry {
     Geometry { chunk_size: block.chunk_size, chunks: block.chunks, client_slots: block.client_slots }
 }
 
-/// Words unlike those of any other pool, and none of them zero. The standard library keys its hasher with random bits of the
-/// system, so they are random on a fabric as well whose identities are only counted.
+/// Returns random words that no other pool has; none is zero. The standard library seeds its hasher with random bits of the
+/// system, so the words are random even on a fabric whose identities are consecutive numbers.
 fn random_words(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 3] {
     let identity = fabric.new_identity();
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -234,9 +235,10 @@ fn random_words(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 3] {
     std::array::from_fn(|i| random.hash_one((i, unique)).max(1))
 }
 
+/// Bytes of one READ or WRITE of a large area.
 const STEP: u64 = 64 << 10;
 
-/// Are these bytes all zero?
+/// Tells whether these bytes are all zero.
 async fn is_zero(span: &Span, ptr: RemotePtr, len: u64) -> Result<bool, PoolError> {
     let mut done = 0;
     while done < len {
@@ -249,7 +251,7 @@ async fn is_zero(span: &Span, ptr: RemotePtr, len: u64) -> Result<bool, PoolErro
     Ok(true)
 }
 
-/// Overwrites with zeros.
+/// Overwrites bytes with zeros.
 pub(crate) async fn zero(span: &Span, ptr: RemotePtr, len: u64) -> Result<(), PoolError> {
     let mut done = 0;
     while done < len {

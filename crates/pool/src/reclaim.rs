@@ -1,9 +1,10 @@
-//! Freeing what is neither reachable nor free: what dead clients had in their stocks, in their limbo, and in their hands.
+//! Reclaims leaked memory: objects that are neither reachable nor free, because crashed clients had them in their free
+//! lists or retire lists, or had allocated them and not linked them yet.
 //!
-//! Invariants: nothing is freed unless no other client was there from the beginning of the walk; then whoever held memory
-//! has left, or was shut out before its slot was freed (see [`takeover`](crate::takeover)), so nothing of it is on its way
-//! into that memory. Every block is freed by the FAA that everyone uses, every span from its last chunk to its head, so a
-//! death in the midst of it leaves less to do.
+//! Invariants: nothing is freed unless no other client was registered from the beginning of the walk. Then every client that
+//! had such memory has left, or was revoked before its slot was freed (see [`lease`](crate::lease)), so no verb of it can
+//! land in that memory. Blocks are freed by the usual FAA, and a span from its last chunk to its head, so a crash during
+//! reclamation leaves less to reclaim.
 
 use crate::PoolError;
 use crate::alloc::chunks::all_chunks;
@@ -14,28 +15,29 @@ use crate::session::Session;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 
-/// What was freed.
+/// The result of a reclamation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// Was nobody else there? If somebody was, nothing was freed.
+    /// True if no other client was registered and the walk found no problem. Otherwise nothing was freed.
     pub alone: bool,
-    /// Blocks that were freed.
+    /// Number of freed blocks.
     pub blocks: u64,
-    /// Chunks of spans that were freed.
+    /// Number of freed chunks of spans.
     pub chunks: u64,
-    /// Bytes of both.
+    /// Bytes of both together.
     pub bytes: u64,
 }
 
 impl Audit {
+    /// Tells whether an object that begins here was reached.
     fn has(&self, at: RemotePtr) -> bool {
         let bit = at.offset() % PAGE / BLOCK_ALIGN;
         self.pages.get(&(at.to_bits() / PAGE)).is_some_and(|page| page.starts >> bit & 1 == 1)
     }
 
-    /// Frees everything that was not [reached](Self::reach) and is not free, if no other client was there since
-    /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, those that are being dropped
-    /// included. If it met a problem, nothing is freed: it may have missed something.
+    /// Frees all memory that was not [reached](Self::reach) and is not free, if no other client was registered since
+    /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, indexes that are being dropped
+    /// included. If the walk found a problem, nothing is freed: it may have missed objects.
     pub async fn reclaim(self, session: &Session, span: &Span) -> Result<Reclaimed, PoolError> {
         session.adopt_orphans();
         session.flush().await?;
@@ -43,8 +45,8 @@ impl Audit {
         for node in session.pool().nodes() {
             nodes.push(all_chunks(session.pool(), span, node).await?);
         }
-        let (others, undisturbed) = self.company(session, span).await?;
-        // Those that are gone must have been evicted, too.
+        let (others, undisturbed) = self.other_clients(session, span).await?;
+        // Clients that are gone must have been evicted, too.
         let alone = undisturbed && others.is_empty() && session.holds_nothing();
         let mut done = Reclaimed { alone: alone && self.problems.is_empty(), ..Reclaimed::default() };
         if !done.alone {
@@ -79,8 +81,8 @@ impl Audit {
                     }
                     ChunkUse::Span { owner, chunks: of_span } => {
                         let tail = ChunkUse::SpanTail { owner };
-                        let behind = chunks.iter().skip(chunk as usize + 1).take(of_span.saturating_sub(1) as usize);
-                        let tails = behind.take_while(|behind| behind.used == tail).count() as u64;
+                        let following = chunks.iter().skip(chunk as usize + 1).take(of_span.saturating_sub(1) as usize);
+                        let tails = following.take_while(|chunk| chunk.used == tail).count() as u64;
                         step += tails;
                         if !self.has(geometry.chunk(node, chunk)) {
                             let freed = free_chunks(session, span, node, (chunk, tails), found.used, tail).await?;
@@ -102,7 +104,7 @@ impl Audit {
     }
 }
 
-/// Frees a chunk and the tails behind it, back to front.
+/// Frees a chunk and the tails after it, back to front; returns the number of chunks freed.
 async fn free_chunks(
     session: &Session,
     span: &Span,

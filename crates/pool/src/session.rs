@@ -1,13 +1,11 @@
-//! A session: one worker thread's hands in a pool.
+//! A session: the handle of one worker thread to a pool.
 //!
-//! Invariants: every operation of an index runs under a [`Pin`]; what it unlinks it [retires](Pin::retire), and the
-//! session frees it once no operation that could have seen it is left (see [`epoch`](crate::epoch)); blocks are taken from
-//! the session's stock without a verb whenever it has some.
+//! Invariants: every operation of an index runs under a [`Pin`]. The operation [retires](Pin::retire) what it unlinks, and
+//! the session frees it after its grace period (see [`epoch`](crate::epoch)). An allocation takes a block from the
+//! session's free list, without a verb, if the list has one.
 
-mod retire_list;
-
-pub(crate) use retire_list::RetireList;
-use retire_list::Retired;
+mod close;
+mod reclamation;
 
 use crate::alloc::chunks::Chunks;
 use crate::alloc::search::{Counters, Hints};
@@ -15,6 +13,7 @@ use crate::alloc::{self, FreeList, classes};
 use crate::client::Client;
 use crate::epoch::{OldestPin, Pins, tag};
 use crate::pool::zero;
+use crate::retire_list::Retired;
 use crate::{Pool, PoolError};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
 use std::cell::{Cell, RefCell};
@@ -23,51 +22,53 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After how many retired objects, or bytes of them, a session looks whether the epoch has moved.
+/// Number of retired objects after which a session runs maintenance.
 const TICK_EVERY: usize = 128;
+/// Bytes of retired objects after which a session runs maintenance.
 const TICK_BYTES: u64 = 512 << 10;
 
-/// What an allocation does in a full pool.
+/// The behaviour of an allocation in a full pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// Waits for what this session has retired.
+enum WhenFull {
+    /// Waits until objects that this session has retired are free.
     Wait,
     /// Fails.
-    Try,
+    Fail,
 }
 
-/// One worker thread's hands in a pool.
+/// The handle of one worker thread to a pool: pins, allocation and reclamation.
 pub struct Session {
     client: Arc<Client>,
     endpoint: Endpoint,
     pins: Rc<Pins>,
-    stocks: Vec<RefCell<FreeList>>,
+    /// Free blocks and spans that this session keeps, for each node.
+    free_lists: Vec<RefCell<FreeList>>,
     hints: Vec<Hints>,
     retired: RefCell<VecDeque<Retired>>,
-    /// Length of `retired` at which the next look at the epoch is due.
+    /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
-    /// Bytes that were retired since the last look.
+    /// Bytes retired since the last maintenance.
     retired_bytes: Cell<u64>,
-    /// Has the stock grown well beyond what a session keeps?
-    hoards: Cell<bool>,
-    /// Operations until the next look at the epoch that somebody waits for; zero if nobody does.
+    /// True if a free list has grown well beyond what a session keeps.
+    overfull: Cell<bool>,
+    /// Operations until the maintenance that [`want_epoch`](Self::want_epoch) asked for; zero if none was asked for.
     wanted: Cell<u32>,
 }
 
 impl Session {
-    pub(crate) fn new(client: Arc<Client>, endpoint: Endpoint, oldest: Arc<OldestPin>) -> Self {
-        let stocks = client.pool().nodes().map(|_| RefCell::default()).collect();
+    fn new(client: Arc<Client>, endpoint: Endpoint, oldest: Arc<OldestPin>) -> Self {
+        let free_lists = client.pool().nodes().map(|_| RefCell::default()).collect();
         let hints = client.pool().nodes().map(|_| Hints::default()).collect();
         Session {
             client,
             endpoint,
             pins: Rc::new(Pins::new(oldest)),
-            stocks,
+            free_lists,
             hints,
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
-            hoards: Cell::new(false),
+            overfull: Cell::new(false),
             wanted: Cell::new(0),
         }
     }
@@ -85,13 +86,13 @@ impl Session {
         &self.endpoint
     }
 
-    /// Opens the account of an operation.
+    /// Opens a span: posts and counts the verbs of one operation.
     pub fn span(&self, kind: OpKind) -> Span {
         self.endpoint.span(kind)
     }
 
-    /// Pins an operation: until the pin is dropped, nothing that it can reach is used again. Memory that the operation
-    /// needs is better allocated before, because an allocation may have to wait for others' pins and its own.
+    /// Pins an operation: until the pin is dropped, no memory that it can reach is reused. Allocate before you pin: in a
+    /// full pool an allocation may wait for all pins, its own operation's included.
     pub fn pin(&self, span: Span) -> Result<Pin<'_>, PoolError> {
         if self.client.is_lost() {
             return Err(PoolError::LeaseLost);
@@ -104,7 +105,7 @@ impl Session {
         Chunks { pool: self.pool(), node, owner: self.client.slot() as u16 }
     }
     fn free_list(&self, node: NodeId) -> Result<&RefCell<FreeList>, PoolError> {
-        self.stocks.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
+        self.free_lists.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
     }
     fn hints(&self, node: NodeId) -> Result<&Hints, PoolError> {
         self.hints.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
@@ -112,8 +113,8 @@ impl Session {
     fn class(&self, node: NodeId, bytes: u64) -> Option<usize> {
         classes::of(bytes, self.pool().geometry(node).chunk_size)
     }
-    /// The class of a block, `None` for a span. An address at which no such object can lie is an error: it came out of
-    /// damaged memory, and must not come back out of the stock.
+    /// The size class of an object, `None` for a span. An address at which no such object can lie is an error: it comes
+    /// from damaged memory, and must not get into the free list.
     fn object(&self, ptr: RemotePtr, bytes: u64) -> Result<Option<usize>, PoolError> {
         self.free_list(ptr.node())?;
         let geometry = self.pool().geometry(ptr.node());
@@ -125,27 +126,28 @@ impl Session {
         let corrupt = || PoolError::Corrupt { at: ptr, what: format!("no object of {bytes} bytes can lie here") };
         fits.then_some(class).ok_or_else(corrupt)
     }
-    /// Puts a free block into the stock; returns how many of its class are there now.
+    /// Adds a free block to the free list; returns how many blocks of its class the list has now.
     fn push_free(&self, ptr: RemotePtr, class: usize) -> usize {
         let Ok(free_list) = self.free_list(ptr.node()) else { return 0 };
         let mut free_list = free_list.borrow_mut();
         let free = &mut free_list.free[class];
         free.push(ptr);
         if free.len() > 2 * alloc::keep(class) {
-            self.hoards.set(true);
+            self.overfull.set(true);
         }
         free.len()
     }
 
-    /// At least `bytes` bytes of undefined content on `node`, 64-byte aligned. In a full pool it waits, for up to a
-    /// lease, for what this session has retired; so call it before the operation is pinned, and not under a lock.
+    /// Allocates at least `bytes` bytes of undefined content on `node`, 64-byte aligned. In a full pool it waits, for up to
+    /// a lease, until objects that this session has retired are free. So call it before the operation is pinned, and not
+    /// under a lock.
     pub async fn alloc(&self, span: &Span, node: NodeId, bytes: u64) -> Result<RemotePtr, PoolError> {
-        self.alloc_or(span, node, bytes, Patience::Wait).await
+        self.alloc_or(span, node, bytes, WhenFull::Wait).await
     }
 
-    /// The same without waiting: for operations that are pinned or hold a lock.
+    /// Like [`alloc`](Self::alloc) without waiting: for operations that are pinned or hold a lock.
     pub async fn alloc_now(&self, span: &Span, node: NodeId, bytes: u64) -> Result<RemotePtr, PoolError> {
-        self.alloc_or(span, node, bytes, Patience::Try).await
+        self.alloc_or(span, node, bytes, WhenFull::Fail).await
     }
 
     async fn alloc_or(
@@ -153,25 +155,25 @@ impl Session {
         span: &Span,
         node: NodeId,
         bytes: u64,
-        patience: Patience,
+        when_full: WhenFull,
     ) -> Result<RemotePtr, PoolError> {
         let Some(class) = self.class(node, bytes) else {
-            return self.alloc_span(span, node, bytes, patience, false).await.map(|(ptr, _)| ptr);
+            return self.alloc_span(span, node, bytes, when_full, false).await.map(|(ptr, _)| ptr);
         };
         let free_list = self.free_list(node)?;
         loop {
             if let Some(ptr) = free_list.borrow_mut().take(class) {
                 return Ok(ptr);
             }
-            self.refill(span, node, class, patience).await?;
+            self.refill(span, node, class, when_full).await?;
         }
     }
 
-    /// Zeros, in whole chunks, without waiting. For tables.
+    /// Allocates zeroed bytes in whole chunks, without waiting. For tables.
     pub async fn alloc_zeroed(&self, span: &Span, node: NodeId, bytes: u64) -> Result<RemotePtr, PoolError> {
-        let (ptr, is_zero) = self.alloc_span(span, node, bytes, Patience::Try, true).await?;
+        let (ptr, is_zero) = self.alloc_span(span, node, bytes, WhenFull::Fail, true).await?;
         if !is_zero {
-            // If this fails, a WRITE may land yet (N7), so nobody else may have the chunks: they are left to the checker.
+            // If this fails, a WRITE may still land (N7), so the chunks must not be reused: they stay leaked.
             zero(span, ptr, bytes).await?;
         }
         Ok(ptr)
@@ -182,7 +184,7 @@ impl Session {
         span: &Span,
         node: NodeId,
         bytes: u64,
-        patience: Patience,
+        when_full: WhenFull,
         zero: bool,
     ) -> Result<(RemotePtr, bool), PoolError> {
         let chunks = self.chunks(node);
@@ -191,7 +193,7 @@ impl Session {
             return Err(chunks.full(bytes));
         }
         if !zero {
-            self.free_graced();
+            self.free_elapsed();
             if let Some(ptr) = self.free_list(node)?.borrow_mut().take_span(geometry.chunks_for(bytes)) {
                 return Ok((ptr, false));
             }
@@ -200,22 +202,22 @@ impl Session {
         if let Some(found) = chunks.take_span(span, hints, bytes, zero, false).await? {
             return Ok(found);
         }
-        self.alloc_under_pressure(span, node, patience, None, async |chunks| {
+        self.alloc_under_pressure(span, node, when_full, None, async |chunks| {
             chunks.take_span(span, hints, bytes, false, true).await
         })
         .await?
         .ok_or_else(|| chunks.full(bytes))
     }
 
-    /// Fills the stock with blocks of a class, from the nearest source to the farthest.
-    async fn refill(&self, span: &Span, node: NodeId, class: usize, patience: Patience) -> Result<(), PoolError> {
-        self.free_graced();
+    /// Refills the free list with blocks of a class, from the cheapest source to the most expensive.
+    async fn refill(&self, span: &Span, node: NodeId, class: usize, when_full: WhenFull) -> Result<(), PoolError> {
+        self.free_elapsed();
         let free_list = self.free_list(node)?;
         let ready = || free_list.borrow().has(class);
         if ready() || self.refill_once(span, node, class, false).await? {
             return Ok(());
         }
-        let refilled = self.alloc_under_pressure(span, node, patience, Some(class), async |_| {
+        let refilled = self.alloc_under_pressure(span, node, when_full, Some(class), async |_| {
             Ok((ready() || self.refill_once(span, node, class, true).await?).then_some(()))
         });
         refilled.await?.ok_or_else(|| self.chunks(node).full(classes::bytes(class)))
@@ -232,7 +234,7 @@ impl Session {
         if let Some(run) = chunks.take_chunk(span, class, &counters, self.hints(node)?, thorough).await? {
             let replaced = free_list.borrow_mut().runs[class].replace(run);
             if let Some(run) = replaced {
-                // Another coroutine of this session filled the stock at the same time.
+                // Another coroutine of this session refilled the list at the same time.
                 let step = classes::bytes(class);
                 free_list.borrow_mut().free[class].extend((0..run.left).map(|i| run.next.add(i * step)));
             }
@@ -251,20 +253,21 @@ impl Session {
     ) -> Result<bool, PoolError> {
         let mut found = FreeList::default();
         let any = chunks.claim_returned(span, class, counters, self.hints(chunks.node)?, &mut found).await;
-        // Blocks of another class may be among them: see `Chunks::claim`.
+        // Some blocks may be of another class: see `Chunks::claim`.
         for (free, found) in self.free_list(chunks.node)?.borrow_mut().free.iter_mut().zip(&mut found.free) {
             free.append(found);
         }
         any
     }
 
-    /// The pool looks full. Waits for what has been unlinked to become free, gives back what this session hoards, turns
-    /// empty chunks of other classes into free ones, and tries again; for as long as a lease if something is on its way.
+    /// Allocates although the pool looks full: frees retired objects whose grace period has elapsed, returns the session's
+    /// free list to the pool, turns empty chunks of other classes into free ones, and tries again. While retired objects
+    /// are left, it repeats this for up to a lease.
     async fn alloc_under_pressure<T>(
         &self,
         span: &Span,
         node: NodeId,
-        patience: Patience,
+        when_full: WhenFull,
         class: Option<usize>,
         mut attempt: impl AsyncFnMut(&Chunks<'_>) -> Result<Option<T>, PoolError>,
     ) -> Result<Option<T>, PoolError> {
@@ -274,7 +277,7 @@ impl Session {
             self.adopt_orphans();
             if !self.retired.borrow().is_empty() {
                 self.client.tick(&self.endpoint).await?;
-                self.free_graced();
+                self.free_elapsed();
                 self.free_spans().await?;
             }
             let chunks = self.chunks(node);
@@ -287,7 +290,7 @@ impl Session {
             if let Some(found) = attempt(&chunks).await? {
                 return Ok(Some(found));
             }
-            if patience == Patience::Try || self.retired.borrow().is_empty() || self.endpoint.now() >= until {
+            if when_full == WhenFull::Fail || self.retired.borrow().is_empty() || self.endpoint.now() >= until {
                 return Ok(None);
             }
             self.endpoint.sleep(pause).await;
@@ -296,12 +299,19 @@ impl Session {
     }
 }
 
+impl Client {
+    /// Opens a session on the calling thread.
+    pub fn session(self: &Arc<Self>, endpoint: Endpoint) -> Session {
+        Session::new(Arc::clone(self), endpoint, self.add_session())
+    }
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         self.pins.close();
         let mut orphans = self.client.orphans();
         orphans.retired.append(self.retired.get_mut());
-        for (node, free_list) in self.client.pool().nodes().zip(&mut self.stocks) {
+        for (node, free_list) in self.client.pool().nodes().zip(&mut self.free_lists) {
             let (free_list, chunk_size) = (free_list.get_mut(), self.client.pool().geometry(node).chunk_size);
             orphans.free.append(&mut free_list.drain());
             let spans = free_list.spans.drain(..);
@@ -310,7 +320,7 @@ impl Drop for Session {
     }
 }
 
-/// An operation in flight: its account, and its hold on everything it can reach.
+/// A guard for one operation: while it exists, no memory that the operation can reach is reused.
 pub struct Pin<'s> {
     session: &'s Session,
     span: Span,
@@ -318,32 +328,32 @@ pub struct Pin<'s> {
 }
 
 impl<'s> Pin<'s> {
-    /// The operation's account, through which it posts its verbs.
+    /// The operation's span, through which it posts its verbs.
     pub fn span(&self) -> &Span {
         &self.span
     }
-    /// The session it runs in.
+    /// The session in which the operation runs.
     pub fn session(&self) -> &'s Session {
         self.session
     }
-    /// The epoch that its client knew when it began. The pool's epoch is at most one more while it runs (E1).
+    /// The epoch that the client knew when the operation began. While it runs, the pool's epoch is at most one more (E1).
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
-    /// The same pin once more, to be dropped when the last verb of the operation has ended, whoever waits for that: see
-    /// [`Batch::post_holding`](farindex_fabric::Batch::post_holding).
+    /// Returns a second pin of the same epoch, for verbs that the operation does not await: it is dropped when they have
+    /// completed. See [`Batch::post_holding`](farindex_fabric::Batch::post_holding).
     pub fn hold(&self) -> Hold {
-        self.session.pins.again(self.epoch);
+        self.session.pins.pin_again(self.epoch);
         Hold { pins: Rc::clone(&self.session.pins), epoch: self.epoch }
     }
-    /// Frees an object as soon as no operation can see it any more. Call it after the object was unlinked. Where no such
-    /// object can lie, nothing happens: the checker finds what is wrong.
+    /// Retires an unlinked object: the session frees it after its grace period. Does nothing if no such object can lie at
+    /// this address; the audit reports the damage.
     pub fn retire(&self, ptr: RemotePtr, bytes: u64) {
         self.session.retire(tag(self.epoch), ptr, bytes);
     }
 }
 
-/// A pin that outlives its operation: for verbs that nobody waits for ([`Pin::hold`]).
+/// A pin that stays after its operation, until verbs that the operation does not await have completed ([`Pin::hold`]).
 pub struct Hold {
     pins: Rc<Pins>,
     epoch: u64,

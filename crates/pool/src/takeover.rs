@@ -1,187 +1,81 @@
-//! Death made harmless: who has expired, and how the locks of the dead are claimed.
+//! Takeover: how a client acquires a lock whose holder has crashed.
 //!
-//! Invariants (argued in docs/protocols/pool.md, T1 to T5):
+//! Invariants (proofs in docs/protocols/pool.md, T1 to T5):
 //!
-//! * A client loses its slot only after it was revoked on every memory node (G6), so nothing of a *buried* client takes
-//!   effect any more. One that is alive all the same learns it from the error of its next verb.
-//! * Whoever held a lock at a moment is among those whose intents name it, if no cell changed around that moment.
-//! * A dead holder's intent is cleared by one CAS, of a client whose own intent names the lock by then: that client holds
-//!   the lock from then on, and is replaced in the same way if it dies.
+//! * No verb of an evicted client takes effect any more (see [`lease`](crate::lease)). If such a client is alive, the error
+//!   of its next verb tells it.
+//! * If no cell changed around a moment, the holder of a lock at that moment is among the clients whose intents name the
+//!   lock.
+//! * The intent of an evicted holder is cleared by one CAS. At that time an intent of the new holder names the lock
+//!   already. From this CAS on the new holder has the lock, and if it crashes, its lock is taken over in the same way.
 //!
-//! Nobody is claimed from who is alive and keeps its lease, unless it has given the lock up itself (I4).
+//! A lock is never taken from a live client that keeps its lease, unless the client has abandoned the lock itself (I4).
 
-use crate::client::{Client, first_word, identity_of, parse_slots, read_slots};
 use crate::faults::{Fault, planted};
-use crate::intent::{DeclaredIntent, GENERATION_MASK, cell_words, cleared, given_up, read_cells, standing};
-use crate::layout::{ClientSlot, HOME, INTENT_LEN};
-use crate::leaks::Leaks;
-use crate::mark;
+use crate::intent_record::{DeclaredIntent, cell_words, cleared, declared, is_abandoned, read_cells};
+use crate::layout::{ClientSlot, INTENT_LEN, first_word};
+use crate::lease::{GENERATION_MASK, evict};
+use crate::lock::HeldLock;
 use crate::session::Session;
-use crate::{HeldLock, Intent, IntentCell, Lock, Pool, PoolError, intent};
-use farindex_fabric::{Endpoint, FabricError, Span};
+use crate::{Intent, IntentCell, Lock, PoolError, intent, mark};
+use farindex_fabric::Span;
 use std::time::Duration;
 
-/// What is known of one slot: when it last changed.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    /// State, heartbeat, quiesced.
-    words: [u64; 3],
-    /// The end of the READ that first showed these, and the beginning of the one that showed them last.
-    since: Duration,
-    until: Duration,
-}
-
-/// Signs of life of all clients, as one observer sees them on its own clock.
-#[derive(Debug, Default)]
-pub(crate) struct Watch {
-    seen: Vec<Seen>,
-}
-
-impl Watch {
-    /// Takes in what a READ showed that was posted at `began` and completed at `ended`.
-    pub(crate) fn observe(&mut self, slots: &[ClientSlot], began: Duration, ended: Duration) {
-        if self.seen.len() != slots.len() {
-            self.seen = vec![Seen::default(); slots.len()];
-        }
-        for (seen, slot) in self.seen.iter_mut().zip(slots) {
-            let words = [slot.state, slot.heartbeat, slot.quiesced];
-            if seen.words != words || seen.until == Duration::ZERO {
-                *seen = Seen { words, since: ended, until: ended };
-            } else {
-                // Sessions on several threads may come in any order.
-                seen.until = seen.until.max(began);
-            }
-        }
-    }
-    /// Has this slot not changed for a lease?
-    pub(crate) fn expired(&self, slot: usize, lease: Duration) -> bool {
-        self.seen.get(slot).is_some_and(|seen| seen.until.saturating_sub(seen.since) >= lease)
-    }
-}
-
-/// Shuts a client out of every memory node, and then frees its slot. `false` if the fabric cannot do that: then nothing
-/// has changed.
-pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
-    if planted(Fault::FreedBeforeRevocation) {
-        span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
-    }
-    if record.active() && !planted(Fault::NoRevocation) {
-        for node in pool.nodes() {
-            match span.revoke(node, identity_of(record)).await {
-                Ok(()) => {}
-                Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-    if record.active() {
-        mark!("takeover: client evicted");
-    } else {
-        mark!("takeover: arriving slot taken back");
-    }
-    let mut batch = span.batch();
-    if record.active() {
-        Leaks::count(&mut batch);
-    }
-    batch.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF);
-    batch.post().await?;
-    Ok(true)
-}
-
-impl Client {
-    /// Has this client been silent for a lease, or is it proved gone?
-    pub(crate) fn is_over(&self, slot: usize, record: &ClientSlot) -> bool {
-        let gone = || record.active() && self.pool().fabric().is_gone(&identity_of(record)) == Some(true);
-        slot as u64 != self.slot() && (self.watch().expired(slot, self.pool().lease()) || gone())
-    }
-
-    /// Evicts every client that has expired or is gone; returns how many. Whether one has expired shows only over a lease:
-    /// call it again and again, or use [`wait_and_evict_expired`](Self::wait_and_evict_expired).
-    pub async fn evict_expired(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
-        let span = endpoint.span(farindex_fabric::OpKind::Maintenance);
-        let slots = self.look_at_slots(&span).await?;
-        let mut evicted = 0;
-        for (slot, record) in slots.iter().enumerate().filter(|(_, record)| record.active() || record.registering()) {
-            if self.is_over(slot, record) && evict(self.pool(), &span, slot as u64, record).await? {
-                evicted += 1;
-            }
-        }
-        Ok(evicted)
-    }
-
-    /// Waits until no other client is there that has given no sign of life for a lease, and evicts those; returns how many.
-    /// Takes a little more than a lease.
-    pub async fn wait_and_evict_expired(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
-        let lease = self.pool().lease();
-        let mut evicted = self.evict_expired(endpoint).await?;
-        let until = endpoint.now() + lease + lease / 4;
-        loop {
-            endpoint.sleep((lease / 8).max(Duration::from_micros(10))).await;
-            self.tick(endpoint).await?;
-            let began = endpoint.now();
-            evicted += self.evict_expired(endpoint).await?;
-            if began >= until {
-                return Ok(evicted);
-            }
-        }
-    }
-
-    /// READs all slots, and notes the signs of life.
-    pub(crate) async fn look_at_slots(&self, span: &Span) -> Result<Vec<ClientSlot>, PoolError> {
-        let began = span.endpoint().now();
-        let buf = read_slots(span, self.pool()).await?;
-        let slots = parse_slots(&buf).to_vec();
-        self.watch().observe(&slots, began, span.endpoint().now());
-        Ok(slots)
-    }
-}
-
-/// What came of an attempt to claim a lock.
+/// The result of an attempt to take a lock over.
 pub enum Claim<'s> {
-    /// Nobody holds it.
+    /// The lock is free.
     Free,
-    /// The intents changed too fast to tell.
+    /// The intents changed too often to identify the holder. Try again later.
     Unsteady,
-    /// Somebody who may be alive holds it, or nobody may be shut out.
+    /// A client that may be alive holds the lock, or the fabric cannot revoke the holder.
     Busy {
-        /// Changes whenever others name the lock than before.
+        /// A hash of the intents that name the lock. It changes when other intents name the lock.
         names: u64,
-        /// Only operations of this very client name it.
+        /// True if only operations of this very client name the lock.
         own: bool,
     },
-    /// It is the caller's now.
+    /// The caller holds the lock now.
     Taken(Taken<'s>),
 }
 
-/// A lock that a dead client has left, and that is held by the caller from now on.
+/// A lock of an evicted client that the caller has taken over.
 pub struct Taken<'s> {
-    /// The intent under which it is held; none for a covered lock.
+    /// The cell with the caller's intent; `None` for a covered lock.
     pub cell: Option<IntentCell<'s>>,
     /// The lock word as it was read.
     pub word: u64,
-    /// What those who may have held it had declared. Hints: only one of them did, and how far it came, they do not say.
+    /// The intents of all clients that may have held the lock. Only one of them did, and how far it came is unknown: they
+    /// are hints.
     pub left: Vec<Intent>,
     lock: Lock,
 }
 
 impl<'s> Taken<'s> {
-    /// The guard that releases the lock.
+    /// Returns the guard that releases the lock.
     pub fn into_held(self) -> HeldLock<'s> {
         HeldLock::new(self.cell, self.lock, self.word)
     }
 }
 
-/// How often a claim looks again because the intents changed, or because somebody was evicted, before it gives up.
-const LOOKS: u32 = 16;
+/// How often a takeover starts again, because the intents changed or a client was evicted, before it is
+/// [`Unsteady`](Claim::Unsteady).
+const ATTEMPTS: u32 = 16;
 
-/// What one look at a lock showed.
-struct Look {
+/// A lock word, and the intents that name the lock, from one batch.
+struct LockSnapshot {
     word: u64,
     named: Vec<DeclaredIntent>,
 }
 
-/// `under` is a lock whose holder may hold this one without an intent that names it: while it is held, nothing is told.
-async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -> Result<Option<Look>, PoolError> {
+/// Reads a lock and all intents of its node, the intents before and after the lock word. `None` if the lock is held and
+/// the intents differ. `under` is a lock whose holder may hold this one without an intent that names it; `None` is also
+/// returned while `under` is held.
+async fn read_lock(
+    session: &Session,
+    span: &Span,
+    lock: Lock,
+    under: Option<Lock>,
+) -> Result<Option<LockSnapshot>, PoolError> {
     let (pool, node) = (session.pool(), lock.at.node());
     let mut batch = span.batch();
     let before = read_cells(&mut batch, pool, node);
@@ -195,44 +89,46 @@ async fn look(session: &Session, span: &Span, lock: Lock, under: Option<Lock>) -
     let firsts = |words: &[u64]| words.iter().step_by(INTENT_LEN as usize / 8).copied().collect::<Vec<_>>();
     let steady = firsts(&before) == firsts(&after) || planted(Fault::SingleRead);
     if lock.held(word) && (covered || !steady) {
-        mark!("takeover: not to be told yet");
+        mark!("takeover: holder not identified yet");
         return Ok(None);
     }
-    let named = standing(pool, node, &after).filter(|found| found.intent.lock.at == lock.at).collect();
-    Ok(Some(Look { word, named }))
+    let named = declared(pool, node, &after).filter(|found| found.intent.lock.at == lock.at).collect();
+    Ok(Some(LockSnapshot { word, named }))
 }
 
-/// How the client that wrote an intent is doing, by what was read of its slot before the intent was.
+/// The state of the client that declared an intent, from its slot as it was read before the intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Alive,
+    /// The lease has expired, and the client may not be revoked yet.
     Expired,
-    /// Nothing of the operation takes effect any more: the client was shut out, or the operation has given its lock up.
+    /// No verb of the operation takes effect any more: the client was evicted, or the operation has abandoned its lock.
     Evicted,
 }
 
 impl Session {
     fn standing_of(&self, slots: &[ClientSlot], found: &DeclaredIntent) -> Standing {
-        if given_up(found.word) {
+        if is_abandoned(found.word) {
             return Standing::Evicted;
         }
         let Some(record) = slots.get(found.slot as usize) else { return Standing::Alive };
         let ahead = record.generation().wrapping_sub(found.generation) & GENERATION_MASK;
         match ahead {
-            0 if record.active() => match self.client().is_over(found.slot as usize, record) {
+            0 if record.active() => match self.client().has_expired(found.slot as usize, record) {
                 true => Standing::Expired,
                 false => Standing::Alive,
             },
             0 if record.vacant() => Standing::Evicted,
-            // Another owner has the slot by now. (Half of the numbers are behind: that one came after the READ.)
+            // Another client owns the slot now. In the other half of the numbers the intent is newer than the READ.
             1..=0x7F_FFFF => Standing::Evicted,
             _ => Standing::Alive,
         }
     }
 
-    /// Takes a lock over if whoever holds it has died: then it is the caller's, under an intent that says `what`.
+    /// Takes a lock over if its holder has crashed. Then the caller holds the lock, under an intent with the change `what`
+    /// of the index with uid `index`.
     ///
-    /// `under` is the lock that may cover this one, if there is such: see [`claim_covered`](Self::claim_covered).
+    /// `under` is the lock that may cover this one, if there is one: see [`claim_covered`](Self::claim_covered).
     pub async fn claim(
         &self,
         span: &Span,
@@ -244,8 +140,8 @@ impl Session {
         self.claim_as(span, lock, under, Some(Intent { index, lock, what })).await
     }
 
-    /// The same for a lock that is covered by one that the caller has claimed: if nobody's intent names it, the former
-    /// holder of the covering lock held it.
+    /// Like [`claim`](Self::claim), for a lock that is covered by one that the caller has taken over: if no intent names
+    /// the covered lock, it belonged to the former holder of the covering lock.
     pub async fn claim_covered(&self, span: &Span, lock: Lock) -> Result<Claim<'_>, PoolError> {
         self.claim_as(span, lock, None, None).await
     }
@@ -257,9 +153,9 @@ impl Session {
         under: Option<Lock>,
         mine: Option<Intent>,
     ) -> Result<Claim<'_>, PoolError> {
-        'looks: for _ in 0..LOOKS {
-            let slots = self.client().look_at_slots(span).await?;
-            let Some(Look { word, named }) = look(self, span, lock, under).await? else { continue };
+        'attempts: for _ in 0..ATTEMPTS {
+            let slots = self.client().observe_slots(span).await?;
+            let Some(LockSnapshot { word, named }) = read_lock(self, span, lock, under).await? else { continue };
             if !lock.held(word) {
                 mark!("takeover: lock released meanwhile");
                 return Ok(Claim::Free);
@@ -268,19 +164,19 @@ impl Session {
             let own = !named.is_empty() && named.iter().all(|found| found.slot == self.client().slot());
             let standings: Vec<_> = named.iter().map(|found| self.standing_of(&slots, found)).collect();
             if standings.contains(&Standing::Alive) || named.is_empty() && mine.is_some() {
-                mark!("takeover: held by somebody alive");
+                mark!("takeover: held by a live client");
                 return Ok(Claim::Busy { names, own });
             }
-            let over: Vec<_> = named.iter().zip(&standings).filter(|(_, of)| **of == Standing::Expired).collect();
-            for (found, _) in &over {
+            let expired: Vec<_> = named.iter().zip(&standings).filter(|(_, of)| **of == Standing::Expired).collect();
+            for (found, _) in &expired {
                 let Some(record) = slots.get(found.slot as usize) else { continue };
                 if !evict(self.pool(), span, found.slot, record).await? {
                     return Ok(Claim::Busy { names, own });
                 }
             }
-            if !over.is_empty() {
-                mark!("takeover: looks again after an eviction");
-                // What was in flight may have landed before they were shut out.
+            if !expired.is_empty() {
+                mark!("takeover: retried after an eviction");
+                // Verbs that were in flight may have landed before the eviction.
                 continue;
             }
             let cell = match &mine {
@@ -294,13 +190,13 @@ impl Session {
                 }
                 let won = batch.cas(found.at, found.word, cleared(found.word));
                 if batch.post().await?.old(won) != found.word {
-                    mark!("takeover: lost to another heir");
+                    mark!("takeover: lost to another client");
                     if let Some(cell) = &cell {
                         let mut batch = span.batch();
                         cell.clear(&mut batch);
                         batch.post().await?;
                     }
-                    continue 'looks;
+                    continue 'attempts;
                 }
             }
             if named.len() > 1 {
@@ -316,7 +212,8 @@ impl Session {
     }
 }
 
-/// Patience with those who hold one lock: two leases for each of them.
+/// Measures how long the same clients have held one lock, so that a waiting operation can give up. The limit of the
+/// indexes and the catalog is two leases.
 #[derive(Debug, Default)]
 pub struct LockTimeout {
     names: Option<u64>,
@@ -324,7 +221,8 @@ pub struct LockTimeout {
 }
 
 impl LockTimeout {
-    /// The same intents have named the lock for this long.
+    /// Returns for how long the same intents have named the lock. `names` is that of [`Claim::Busy`]; the measurement
+    /// begins again when it changes.
     pub fn held_for(&mut self, names: u64, now: Duration) -> Duration {
         if self.names != Some(names) {
             *self = LockTimeout { names: Some(names), since: now };
@@ -333,7 +231,7 @@ impl LockTimeout {
     }
 }
 
-/// The error for a lock that is held by somebody who keeps its lease, or who cannot be shut out.
+/// Returns the error for a lock whose holder keeps its lease or cannot be revoked.
 pub(crate) async fn held(session: &Session, span: &Span, lock: Lock, what: &str) -> Result<PoolError, PoolError> {
     let holder = intent::holders(session, span, lock.at).await?;
     Ok(PoolError::Held { what: what.to_owned(), holder })

@@ -26,7 +26,7 @@ const COMMON: &[&str] = &[
 
 /// The same where clients die.
 const COMMON_WITH_DEATHS: &[&str] =
-    &["table rescue: region claimed", "takeover: client evicted", "takeover: held by somebody alive"];
+    &["table rescue: region claimed", "takeover: client evicted", "takeover: held by a live client"];
 
 /// Is this a path of many lookups at once, or of a walk?
 fn is_apart(mark: &str) -> bool {

@@ -32,7 +32,7 @@ const COMMON_WITH_DEATHS: &[&str] = &[
     "linear rescue: reserved slot found",
     "table rescue: resize given up",
     "takeover: client evicted",
-    "takeover: held by somebody alive",
+    "takeover: held by a live client",
 ];
 
 /// Is this a path of many lookups at once, or of a walk?

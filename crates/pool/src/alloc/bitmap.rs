@@ -2,20 +2,19 @@
 
 use super::chunks::Chunks;
 use super::classes;
-use crate::client::first_word;
-use crate::layout::{Bitmap, ChunkUse};
+use crate::layout::{Bitmap, ChunkUse, first_word};
 use farindex_fabric::{Done, Ticket};
 
-/// A chunk as its descriptor tells of it.
+/// A chunk, decoded from its descriptor.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk {
-    /// What it is used for.
+    /// Its use.
     pub used: ChunkUse,
     /// Its free blocks.
     pub free: Bitmap,
 }
 
-/// The bits of bitmap word `i` that stand for blocks, in a chunk of so many.
+/// The bits of bitmap word `i` that represent blocks, in a chunk of so many blocks.
 pub(super) fn valid_bits(blocks: u64, i: usize) -> u64 {
     match blocks.saturating_sub(i as u64 * 64) {
         0 => 0,
@@ -24,24 +23,25 @@ pub(super) fn valid_bits(blocks: u64, i: usize) -> u64 {
     }
 }
 
-/// Bits of a bitmap that are set, whether they stand for blocks or not.
+/// Number of bits that are set, whether they represent blocks or not.
 pub(crate) fn marked_bits(free: &Bitmap) -> u64 {
     free.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-/// Free blocks of a chunk of so many.
+/// Number of free blocks, in a chunk of so many blocks.
 pub(crate) fn free_blocks(free: &Bitmap, blocks: u64) -> u64 {
     free.iter().enumerate().map(|(i, word)| u64::from((word & valid_bits(blocks, i)).count_ones())).sum()
 }
 
-/// A claim that was posted: for each word its number, what it held, the bits asked for and the CAS.
+/// A posted claim on the free blocks of a chunk. For each bitmap word: its number, its expected value, the bits to take,
+/// and the ticket of the CAS.
 pub(super) struct Claim {
     pub(super) chunk: u64,
     pub(super) words: Vec<(u64, u64, u64, Ticket)>,
     pub(super) state: Ticket,
 }
 
-/// Bits that were won, and what the chunk is used for since then.
+/// The blocks that a claim has taken, and the use of their chunk at that time.
 pub(super) struct Claimed {
     pub(super) chunk: u64,
     pub(super) used: ChunkUse,
@@ -49,6 +49,7 @@ pub(super) struct Claimed {
 }
 
 impl Claim {
+    /// Decodes the result of the claim.
     pub(super) fn settle(self, done: &mut Done, chunks: &Chunks<'_>) -> Claimed {
         let geometry = chunks.geometry();
         let state = first_word(&done.buf(self.state));

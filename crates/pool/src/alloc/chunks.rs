@@ -1,19 +1,21 @@
-//! The pool's side of allocation: chunks, spans and bitmaps, operated by verbs.
+//! Chunks, spans and bitmaps in far memory, operated by verbs.
+//!
+//! Invariants: docs/protocols/pool.md, "Allocation" and D1 to D3.
 
 use super::bitmap::{Chunk, Claim, free_blocks, marked_bits, valid_bits};
 use super::classes::CLASSES;
 use super::search::{ALL, Counters, Hints, SCAN, at_least_zero};
 use super::{FreeList, Run, classes, place};
-use crate::client::first_word;
 use crate::layout::{
-    BITMAP_WORDS, Bitmap, ChunkDescriptor, ChunkUse, DESCRIPTOR_LEN, Geometry, bitmap_word, header, header_word,
+    BITMAP_WORDS, Bitmap, ChunkDescriptor, ChunkUse, DESCRIPTOR_LEN, Geometry, bitmap_word, first_word, header,
+    header_word,
 };
 use crate::{Pool, PoolError};
 use farindex_fabric::{Batch, NodeId, RemotePtr, Span};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-const GIVEN_BACK_TWICE: &str = "a block was given back twice";
+const FREED_TWICE: &str = "a block was freed twice";
 
 /// The chunks of one node, as seen by one client.
 pub(crate) struct Chunks<'a> {
@@ -41,10 +43,10 @@ impl Chunks<'_> {
         let head = done.buf(head);
         let &[cursor, free_chunks] = head.words() else { return Err(self.full(0)) };
         let returned = returned.map_or(0, |ticket| first_word(&done.buf(ticket)));
-        // Everything below the cursor is read, and CASed, as descriptors: beyond the last one lie other people's bytes.
+        // Everything below the cursor is read, and CASed, as descriptors; after the last descriptor lie other data.
         let chunks = self.geometry().chunks;
         if cursor > chunks {
-            let what = format!("the cursor stands at chunk {cursor} of {chunks}");
+            let what = format!("the cursor is at chunk {cursor} of {chunks}");
             return Err(PoolError::Corrupt { at: self.word(header::CURSOR), what });
         }
         Ok(Counters { cursor, free_chunks: at_least_zero(free_chunks), returned: at_least_zero(returned) })
@@ -54,7 +56,7 @@ impl Chunks<'_> {
         PoolError::Full { node: self.node, wanted, size: self.pool.superblock(self.node).region_len }
     }
 
-    /// Descriptors `first..first + count`.
+    /// READs the descriptors `first..first + count`.
     async fn descriptors(&self, span: &Span, first: u64, count: u64) -> Result<Vec<Chunk>, PoolError> {
         let geometry = self.geometry();
         let len = (count * DESCRIPTOR_LEN) as usize;
@@ -65,8 +67,8 @@ impl Chunks<'_> {
         Ok(chunks.map(|(chunk, found)| Chunk { used: used(chunk, found), free: found.free() }).collect())
     }
 
-    /// Descriptors `first..first + count`, all of them below the cursor, by whose word memory is handed out. A chunk
-    /// below the cursor was taken before the cursor moved past it, and nobody sets its state to zero again.
+    /// READs the descriptors `first..first + count`, all below the cursor, for an allocation. Damage is an error: a chunk
+    /// below the cursor was taken before the cursor moved past it, and no client sets its state to zero again (D1).
     async fn trusted(&self, span: &Span, first: u64, count: u64) -> Result<Vec<Chunk>, PoolError> {
         let chunks = self.descriptors(span, first, count).await?;
         for (chunk, found) in (first..).zip(&chunks) {
@@ -82,8 +84,8 @@ impl Chunks<'_> {
         PoolError::Corrupt { at, what: format!("the descriptor of chunk {chunk} is damaged, or the cursor is") }
     }
 
-    /// Takes blocks of a class that were given back, into `stock`; looks through the whole node at most once, and stops
-    /// at the first descriptors that had some.
+    /// Takes freed blocks of a class into `free_list`. Searches the whole node at most once, and stops at the first
+    /// descriptors that have some.
     pub(crate) async fn claim_returned(
         &self,
         span: &Span,
@@ -109,10 +111,10 @@ impl Chunks<'_> {
                     break;
                 }
                 let free = free_blocks(&found.free, classes::blocks(class, size));
-                // Bits behind the last block, in which no client ever sets any: the others mean as little. (Or the
-                // chunk changed its class while it was read, and is met again.)
-                let believed = free == marked_bits(&found.free);
-                if matches!(found.used, ChunkUse::Blocks { class: c, .. } if c == class) && free > 0 && believed {
+                // No client sets bits after the last block; if one is set, the bitmap is damaged. (Or the chunk changed
+                // its class during the READ, and a later search finds it.)
+                let plausible = free == marked_bits(&found.free);
+                if matches!(found.used, ChunkUse::Blocks { class: c, .. } if c == class) && free > 0 && plausible {
                     blocks += free;
                     wanted.push((chunk, found.free));
                 }
@@ -122,15 +124,15 @@ impl Chunks<'_> {
             }
             looked += count;
         }
-        // Nothing at all, whatever the counter says: put it right, unless somebody has just moved it.
+        // There are none, whatever the counter says: correct it, unless another client has just changed it.
         if counters.returned > 0 {
             span.cas(self.returned(class), counters.returned, 0).await?;
         }
         Ok(false)
     }
 
-    /// Claims the free blocks of several chunks that were seen with this class, in one round trip. `expected` is how many
-    /// those are. Answers whether any block of the class was won.
+    /// Claims the free blocks of several chunks that were read as chunks of this class, in one batch. `expected` is their
+    /// number. Tells whether any block of the class was taken.
     async fn claim_blocks(
         &self,
         span: &Span,
@@ -155,7 +157,7 @@ impl Chunks<'_> {
             }
         }
         let any = won[class] > 0;
-        // What others won first was not ours to count.
+        // Blocks that other clients took first must not be subtracted from the counter a second time.
         won[class] = won[class].wrapping_sub(expected);
         let mut batch = span.batch();
         for (class, off) in won.iter().enumerate().filter(|(_, off)| **off != 0) {
@@ -165,18 +167,18 @@ impl Chunks<'_> {
         Ok(any)
     }
 
-    /// Posts the claim of a chunk's free blocks: a CAS for each word of the bitmap that has some, and a READ of the state
-    /// behind them.
+    /// Adds the claim of a chunk's free blocks to a batch: a CAS for each bitmap word with free blocks, and then a READ of
+    /// the state.
     ///
-    /// Between the READ that showed the bitmap and these CASes, the chunk may have been emptied, freed and taken for
-    /// another class, and the same bits may be set again. So what was won are blocks of the class that the state names
-    /// *now*: the READ takes effect after the CASes (G4), and a chunk of which somebody holds a block stays what it is.
+    /// Between the READ of the bitmap and these CASes, the chunk may have been emptied, freed and taken for another class,
+    /// and the same bits may be set again. So the claimed blocks are of the class that the state names *now*: the READ takes
+    /// effect after the CASes (G4), and a chunk does not change its class while one of its blocks is in use.
     fn claim(&self, batch: &mut Batch<'_>, chunk: u64, class: usize, free: &Bitmap) -> Claim {
         let geometry = self.geometry();
         let descriptor = geometry.descriptor(self.node, chunk);
         let blocks = classes::blocks(class, geometry.chunk_size);
         let words = free.iter().enumerate().filter_map(|(i, word)| {
-            // Bits behind the last block mean nothing and stay where they are.
+            // Bits after the last block mean nothing and stay as they are.
             let bits = word & valid_bits(blocks, i);
             let at = bitmap_word(descriptor, i);
             (bits != 0).then(|| (i as u64, *word, bits, batch.cas(at, *word, word & !bits)))
@@ -185,7 +187,7 @@ impl Chunks<'_> {
         Claim { chunk, words, state: batch.read(descriptor, 8) }
     }
 
-    /// Gives blocks back to their chunks' bitmaps, in one round trip for every 64 words of them.
+    /// Frees blocks in their chunks' bitmaps, in one batch for every 64 words.
     pub(crate) async fn give_back(&self, span: &Span, blocks: &[(RemotePtr, usize)]) -> Result<(), PoolError> {
         let geometry = self.geometry();
         let mut words: BTreeMap<RemotePtr, (u64, RemotePtr)> = BTreeMap::new();
@@ -193,13 +195,13 @@ impl Chunks<'_> {
         let mut wrong = None;
         for (ptr, class) in blocks {
             let Some((chunk, bit)) = place(&geometry, *ptr, *class) else {
-                wrong = wrong.or(Some((*ptr, "a block that is no block was given back")));
+                wrong = wrong.or(Some((*ptr, "an address that is no block was freed")));
                 continue;
             };
             let word = bitmap_word(geometry.descriptor(self.node, chunk), bit as usize / 64);
             let entry = words.entry(word).or_insert((0, *ptr));
             if entry.0 >> (bit % 64) & 1 == 1 {
-                wrong = wrong.or(Some((*ptr, GIVEN_BACK_TWICE)));
+                wrong = wrong.or(Some((*ptr, FREED_TWICE)));
                 continue;
             }
             entry.0 |= 1 << (bit % 64);
@@ -210,24 +212,24 @@ impl Chunks<'_> {
         for part in words.chunks(64) {
             let mut batch = span.batch();
             let tickets: Vec<_> = part.iter().map(|(at, (bits, ptr))| (batch.faa(*at, *bits), *bits, *ptr)).collect();
-            // The counters are hints, so it does no harm that they are ahead of the later parts.
+            // The counters are hints, so they may be ahead of the later batches.
             for (class, count) in counts.take().into_iter().flatten() {
                 batch.faa(self.returned(class), count);
             }
             let mut done = batch.post().await?;
             for (ticket, bits, ptr) in tickets {
                 if done.old(ticket) & bits != 0 {
-                    wrong = wrong.or(Some((ptr, GIVEN_BACK_TWICE)));
+                    wrong = wrong.or(Some((ptr, FREED_TWICE)));
                 }
             }
         }
         wrong.map_or(Ok(()), |(at, what)| Err(PoolError::Corrupt { at, what: what.to_owned() }))
     }
 
-    /// Takes `count` contiguous chunks at the cursor. The second answer says whether nobody used them before.
+    /// Takes `count` contiguous chunks at the cursor. The second value is true if they were never used before.
     ///
-    /// The descriptors are taken before the cursor moves, so a scan below the cursor never meets a chunk in between; and
-    /// a cursor that still stands where it stood proves that nobody has been there.
+    /// The descriptors are taken before the cursor moves, so a scan below the cursor never finds an unused chunk. If the
+    /// cursor has not moved since it was read, no other client has used the chunks.
     async fn extend(
         &self,
         span: &Span,
@@ -241,7 +243,7 @@ impl Chunks<'_> {
                 return Ok(None);
             }
             if count == 1 {
-                // Won or lost, the cursor moves past this chunk: one batch (G4 orders the two).
+                // Whether the CAS succeeds or not, the cursor moves past this chunk: one batch (G4 orders the two)., the cursor moves past this chunk: one batch (G4 orders the two).
                 let at = geometry.descriptor(self.node, cursor);
                 let mut batch = span.batch();
                 let taken = batch.cas(at, 0, used.to_bits(at));
@@ -265,7 +267,7 @@ impl Chunks<'_> {
                     let fresh = self.raise_cursor(span, cursor, cursor + count).await? == cursor;
                     return Ok(Some((cursor, fresh)));
                 }
-                // Somebody else is at it, or died at it: past all of those chunks, of which none is unused any more.
+                // Another client takes these chunks, or crashed at it. None of them is unused any more: skip them all.
                 Err(tried) => {
                     cursor = self.raise_cursor(span, cursor, cursor + tried).await?.max(cursor + tried);
                 }
@@ -273,7 +275,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Moves the cursor to `to` unless it is there already; returns where it was.
+    /// Moves the cursor to `to` unless it is there or beyond; returns where it was.
     async fn raise_cursor(&self, span: &Span, mut seen: u64, to: u64) -> Result<u64, PoolError> {
         while seen < to {
             let old = span.cas(self.word(header::CURSOR), seen, to).await?;
@@ -285,9 +287,9 @@ impl Chunks<'_> {
         Ok(seen)
     }
 
-    /// Takes chunks that are `from`, unused or free, one by one. Gives up at the first batch in which one is not, says
-    /// how many it tried, and gives back those that it took: as free ones, since whoever met them meanwhile may have
-    /// moved the cursor past them, where none may be unused.
+    /// Takes contiguous chunks whose state is `from` (unused or free), one by one. If one is not, it stops after that batch,
+    /// frees the chunks that it took, and returns how many it tried as `Err`. They become free, not unused: another client
+    /// may have moved the cursor past them, and below the cursor no chunk may be unused (D1).
     async fn claim_run(
         &self,
         span: &Span,
@@ -334,8 +336,8 @@ impl Chunks<'_> {
         damaged.map_or(Ok(Err(tried)), |chunk| Err(self.damaged(chunk)))
     }
 
-    /// Takes `count` contiguous chunks below the cursor that were freed. Looks at `most` descriptors or a few more, from where the
-    /// last search ended, and at all of them at most.
+    /// Takes `count` contiguous free chunks below the cursor. Examines about `most` descriptors, from where the last search
+    /// ended, and each descriptor at most once.
     async fn reuse(
         &self,
         span: &Span,
@@ -347,21 +349,20 @@ impl Chunks<'_> {
         let cursor = counters.cursor;
         let from = hints.chunks.get().checked_rem(cursor).unwrap_or(0);
         let (mut unused, mut looked) = (0, 0);
-        // A run that lies across the place where this search begins is found behind the turn.
+        // A run across the place where this search begins is found after the wrap-around.
         for part in [from..cursor, 0..(from + count - 1).min(cursor)] {
             let mut run = 0;
             let mut first = part.start;
             while first < part.end {
                 if looked >= most.max(2 * count) {
-                    // The next search goes on with the run that this one was in.
+                    // The next search continues with the run that this one was in.
                     hints.chunks.set(first - run);
                     return Ok(None);
                 }
                 let step = SCAN.min(part.end - first);
                 looked += step;
                 for (i, found) in self.trusted(span, first, step).await?.iter().enumerate() {
-                    // A free chunk has an empty bitmap; one that has not is damaged, and handing it out would hand out its
-                    // blocks twice.
+                    // A free chunk has an empty bitmap. If it has not, it is damaged, and its blocks would be allocated twice.
                     let free = found.used == ChunkUse::Free && marked_bits(&found.free) == 0;
                     run = if free { run + 1 } else { 0 };
                     unused += u64::from(free);
@@ -378,14 +379,14 @@ impl Chunks<'_> {
                 first += step;
             }
         }
-        // The whole node was looked through in vain: the counter had better tell the truth, or everyone looks again.
+        // The whole node has no free chunk: correct the counter, or every client searches again.
         if unused == 0 && counters.free_chunks > 0 {
             span.cas(self.word(header::FREE_CHUNKS), counters.free_chunks, 0).await?;
         }
         Ok(None)
     }
 
-    /// Turns chunks whose blocks are all free into free chunks, and puts the counters right; returns how many.
+    /// Turns chunks whose blocks are all free into free chunks, and corrects the counters; returns the number of chunks.
     pub(crate) async fn recycle(&self, span: &Span) -> Result<u64, PoolError> {
         let geometry = self.geometry();
         let mut batch = span.batch();
@@ -416,8 +417,8 @@ impl Chunks<'_> {
             }
             first += step;
         }
-        // The counters drift when clients die or race. Whoever has just counted puts right those that nobody has moved
-        // meanwhile; what this scan itself recycled has moved its own.
+        // The counters drift when clients crash or race. This scan has counted everything, so it corrects those counters
+        // that have not changed meanwhile. Its own recycling has updated the counters already.
         let mut batch = span.batch();
         let counted = std::iter::once((self.word(header::FREE_CHUNKS), free_chunks, unused));
         let counted = counted
@@ -429,7 +430,7 @@ impl Chunks<'_> {
         Ok(recycled)
     }
 
-    /// Frees a chunk that was seen with all of its blocks free; `false` if somebody took some of them first.
+    /// Frees a chunk whose blocks were all read as free; `false` if another client took some of them first.
     async fn recycle_chunk(&self, span: &Span, chunk: u64, class: usize, free: &Bitmap) -> Result<bool, PoolError> {
         let geometry = self.geometry();
         let descriptor = geometry.descriptor(self.node, chunk);
@@ -438,7 +439,7 @@ impl Chunks<'_> {
         let mut done = batch.post().await?;
         let claimed = claim.settle(&mut done, self);
         let mut batch = span.batch();
-        // The class it has now may be another one: see `claim`.
+        // The chunk may have another class now: see `claim`.
         let blocks = match claimed.used {
             ChunkUse::Blocks { class, .. } => classes::blocks(class, geometry.chunk_size),
             _ => 0,
@@ -449,7 +450,7 @@ impl Chunks<'_> {
             batch.faa(self.word(header::FREE_CHUNKS), 1);
             batch.cas(descriptor, claimed.used.to_bits(descriptor), ChunkUse::Free.to_bits(descriptor));
         } else {
-            // Somebody took a part of it first. What was won goes back; the counter never knew it was gone.
+            // Another client took some blocks first. The claimed blocks are freed again; the counter has not changed.
             let mut words = [0_u64; BITMAP_WORDS];
             claimed.bits.iter().for_each(|bit| words[*bit as usize / 64] |= 1 << (bit % 64));
             for (i, bits) in words.into_iter().enumerate().filter(|(_, bits)| *bits != 0) {
@@ -460,7 +461,7 @@ impl Chunks<'_> {
         Ok(whole)
     }
 
-    /// Takes a chunk for blocks of a class; `None` if there is none. A `thorough` search does not believe the counters.
+    /// Takes a chunk for blocks of a class; `None` if there is none. A `thorough` search ignores the counters.
     pub(crate) async fn take_chunk(
         &self,
         span: &Span,
@@ -471,15 +472,15 @@ impl Chunks<'_> {
     ) -> Result<Option<Run>, PoolError> {
         let used = ChunkUse::Blocks { class, owner: self.owner };
         let some = counters.free_chunks > 0 || thorough;
-        let looks = counters.worth(1, thorough);
+        let limit = counters.search_limit(1, thorough);
         let mut chunk = None;
-        if looks > 0 {
-            chunk = self.reuse(span, counters, hints, (1, looks), used).await?;
+        if limit > 0 {
+            chunk = self.reuse(span, counters, hints, (1, limit), used).await?;
         }
         if chunk.is_none() {
             chunk = self.extend(span, counters.cursor, 1, used).await?.map(|(chunk, _)| chunk);
         }
-        if chunk.is_none() && some && looks < counters.cursor {
+        if chunk.is_none() && some && limit < counters.cursor {
             chunk = self.reuse(span, counters, hints, (1, ALL), used).await?;
         }
         let geometry = self.geometry();
@@ -489,8 +490,8 @@ impl Chunks<'_> {
         }))
     }
 
-    /// Takes a span for `bytes` bytes. The second answer says whether they are known to be zero. A `thorough` search does
-    /// not believe the counters.
+    /// Takes a span for `bytes` bytes. The second value is true if they are known to be zero. A `thorough` search ignores
+    /// the counters.
     pub(crate) async fn take_span(
         &self,
         span: &Span,
@@ -505,17 +506,17 @@ impl Chunks<'_> {
         let used = ChunkUse::Span { chunks, owner: self.owner };
         let counters = self.counters(span, None).await?;
         let reuse = thorough || counters.free_chunks >= count;
-        let looks = if fresh_first { 0 } else { counters.worth(count, thorough) };
+        let limit = if fresh_first { 0 } else { counters.search_limit(count, thorough) };
         let mut found = None;
-        if looks > 0 {
-            found = self.reuse(span, &counters, hints, (count, looks), used).await?.map(|chunk| (chunk, false));
+        if limit > 0 {
+            found = self.reuse(span, &counters, hints, (count, limit), used).await?.map(|chunk| (chunk, false));
         }
         if found.is_none() {
             let zeroed = self.pool.superblock(self.node).zeroed != 0;
             found =
                 self.extend(span, counters.cursor, count, used).await?.map(|(chunk, fresh)| (chunk, fresh && zeroed));
         }
-        if found.is_none() && reuse && looks < counters.cursor {
+        if found.is_none() && reuse && limit < counters.cursor {
             found = self.reuse(span, &counters, hints, (count, ALL), used).await?.map(|chunk| (chunk, false));
         }
         Ok(found.map(|(chunk, zero)| (geometry.chunk(self.node, chunk), zero)))
@@ -523,12 +524,12 @@ impl Chunks<'_> {
 
     /// Frees the span of an object of `bytes` bytes.
     ///
-    /// Every word is taken back by a CAS from what it must hold: a span that is freed twice, or whose head is damaged,
-    /// costs nobody else his chunks.
+    /// Each state is CASed from the value that it must have. So freeing a span twice, or one with a damaged head, does not
+    /// free chunks of another owner.
     pub(crate) async fn free_span(&self, span: &Span, start: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let geometry = self.geometry();
         let (first, count, owner) = self.check_span(span, start, bytes).await?;
-        // Back to front: as long as the head stands, the span stands.
+        // Back to front: the span exists as long as its head does.
         let mut left = count;
         while left > 0 {
             let mut batch = span.batch();
@@ -554,7 +555,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Does the span of an object of `bytes` bytes begin there? Its first chunk, how many it has, and who took it.
+    /// Checks that the span of an object of `bytes` bytes begins at `start`. Returns its first chunk, its number of chunks,
+    /// and the client slot that took it.
     pub(crate) async fn check_span(
         &self,
         span: &Span,
@@ -573,10 +575,10 @@ impl Chunks<'_> {
 }
 
 fn no_span(at: RemotePtr) -> PoolError {
-    PoolError::Corrupt { at, what: "a span that is no span was freed".to_owned() }
+    PoolError::Corrupt { at, what: "an address that is no span was freed".to_owned() }
 }
 
-/// Every chunk of a node below the cursor, for checkers, and whatever its descriptor says.
+/// READs all chunks of a node below the cursor, damaged ones included. For checkers.
 pub async fn all_chunks(pool: &Pool, span: &Span, node: NodeId) -> Result<Vec<Chunk>, PoolError> {
     let chunks = Chunks { pool, node, owner: 0 };
     let cursor = chunks.counters(span, None).await?.cursor;

@@ -1,7 +1,7 @@
 //! Size classes of blocks.
 //!
-//! Invariants: a class is a number of 64-byte units; classes 1 to 16 units are exact, above that there are four for each
-//! doubling, so at most a fifth of a block is lost; what is larger than half a chunk takes whole chunks.
+//! Invariants: a class is a number of 64-byte units. There is a class for each of 1 to 16 units, and above that four classes
+//! for each doubling, so at most a fifth of a block is unused. An object larger than half a chunk takes whole chunks.
 
 /// Bytes of a unit.
 pub const UNIT: u64 = farindex_fabric::ptr::BLOCK_ALIGN;
@@ -25,7 +25,7 @@ const UNITS: [u16; CLASSES] = {
     units
 };
 
-/// Units of a class. Classes that do not exist have none.
+/// Units of a class; 0 for a class that does not exist.
 pub fn units(class: usize) -> u64 {
     UNITS.get(class).copied().map_or(0, u64::from)
 }
@@ -35,7 +35,8 @@ pub fn bytes(class: usize) -> u64 {
     units(class) * UNIT
 }
 
-/// The smallest class that holds `bytes`, if blocks of it fit a chunk twice; otherwise whole chunks are needed.
+/// The smallest class whose blocks hold `bytes`; `None` if a chunk holds fewer than two such blocks, so that the object
+/// takes whole chunks.
 pub fn of(bytes: u64, chunk_size: u64) -> Option<usize> {
     let wanted = bytes.div_ceil(UNIT).max(1);
     let class =
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_the_smallest_that_fit() {
+    fn size_class_is_the_smallest_that_fits() {
         assert_eq!(units(CLASSES - 1), 512);
         for wanted in 1..=512 * UNIT {
             let class = of(wanted, 64 << 10).expect("fits half a chunk");

@@ -1,14 +1,13 @@
-//! Allocation, one-sided.
+//! Allocation by one-sided verbs.
 //!
-//! Memory comes in *chunks*. A chunk holds blocks of one size class, or belongs to a *span* of contiguous chunks that
-//! holds one large object. A session takes blocks from its own stock without any verb, and fills the stock
-//! from the pool: blocks that others gave back, chunks that were freed, and last the chunks that nobody used yet.
+//! Memory is taken in *chunks*. A chunk holds blocks of one size class, or belongs to a *span* of contiguous chunks that
+//! holds one large object. A session allocates from its own free list without any verb. It refills the list from the
+//! pool: first with blocks that were freed, then with chunks that were freed, then with chunks that were never used. The
+//! free list also keeps a few freed spans.
 //!
-//! A session keeps a few spans that it has freed, too.
-//!
-//! Invariants: a block is in exactly one place: reachable from an index, in a session's stock, in its limbo (unlinked,
-//! waiting for the epoch), or free in its chunk's bitmap. A chunk below the cursor whose descriptor says `Free` belongs to
-//! nobody. Exhaustion is an error that leaves everything as it was.
+//! Invariants: a block is in exactly one place: reachable from an index, in a session's free list, in a session's retire
+//! list (unlinked, and waiting for its grace period), or free in its chunk's bitmap. A chunk below the cursor whose
+//! descriptor says `Free` has no owner. Exhaustion is an error that changes nothing.
 
 pub mod bitmap;
 pub mod chunks;
@@ -19,33 +18,34 @@ use crate::layout::Geometry;
 use classes::CLASSES;
 use farindex_fabric::RemotePtr;
 
-/// Blocks of one class that a stock keeps at most; what is above goes back to the pool, down to half.
+/// Most bytes of one class that a free list keeps. If it has more, it returns blocks to the pool, down to half of this.
 const KEEP_BYTES: u64 = 32 << 10;
+/// Blocks of one class that a free list keeps even if they are more bytes.
 const KEEP_BLOCKS: usize = 16;
 
-/// Bytes of spans that a stock keeps at most. An index whose segments are spans retires one for each that it allocates; to take
-/// one from the pool costs a look through its chunks.
+/// Most bytes of spans that a free list keeps. An index whose segments are spans retires one span for each that it
+/// allocates; taking a span from the pool costs a search through the descriptors.
 const KEEP_SPAN_BYTES: u64 = 512 << 10;
-/// At most such a part of a node: what one session keeps, others do without.
+/// A free list keeps at most this fraction of a node in spans, because other sessions cannot use them.
 const KEEP_SPAN_SHARE: u64 = 256;
 
-/// How many blocks of a class a stock may keep.
+/// Number of blocks of a class that a free list keeps.
 pub(crate) fn keep(class: usize) -> usize {
     ((KEEP_BYTES / classes::bytes(class).max(1)) as usize).max(KEEP_BLOCKS)
 }
 
-/// A run of blocks that were never used, at the end of a chunk.
+/// A run of contiguous blocks at the end of a chunk that were never used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) next: RemotePtr,
     pub(crate) left: u64,
 }
 
-/// One session's free blocks on one node.
+/// The free blocks and spans of one session on one node.
 pub(crate) struct FreeList {
     pub(crate) free: [Vec<RemotePtr>; CLASSES],
     pub(crate) runs: [Option<Run>; CLASSES],
-    /// Spans, and how many chunks each has.
+    /// Spans with their numbers of chunks.
     pub(crate) spans: Vec<(RemotePtr, u64)>,
 }
 
@@ -56,7 +56,7 @@ impl Default for FreeList {
 }
 
 impl FreeList {
-    /// A block of this class, if there is one.
+    /// Takes a block of this class, if there is one.
     pub(crate) fn take(&mut self, class: usize) -> Option<RemotePtr> {
         if let Some(ptr) = self.free.get_mut(class)?.pop() {
             return Some(ptr);
@@ -71,35 +71,35 @@ impl FreeList {
         Some(ptr)
     }
 
-    /// A span of so many chunks, if there is one.
+    /// Takes a span of so many chunks, if there is one.
     pub(crate) fn take_span(&mut self, chunks: u64) -> Option<RemotePtr> {
         let at = self.spans.iter().rposition(|(_, have)| *have == chunks)?;
         Some(self.spans.swap_remove(at).0)
     }
 
-    /// May it keep so many chunks more, of a node that has this geometry?
+    /// Tells whether the list can keep a span of so many chunks, on a node with this geometry.
     pub(crate) fn has_room_for_span(&self, chunks: u64, geometry: &Geometry) -> bool {
         let kept = self.spans.iter().map(|(_, have)| have).sum::<u64>();
         let most = (KEEP_SPAN_BYTES / geometry.chunk_size.max(1)).min(geometry.chunks / KEEP_SPAN_SHARE);
         kept.saturating_add(chunks) <= most
     }
 
-    /// Is this span in it?
+    /// Tells whether this span is in the list.
     pub(crate) fn has_span(&self, ptr: RemotePtr) -> bool {
         self.spans.iter().any(|(have, _)| *have == ptr)
     }
 
-    /// Is there a block of this class?
+    /// Tells whether there is a block of this class.
     pub(crate) fn has(&self, class: usize) -> bool {
         self.free.get(class).is_some_and(|free| !free.is_empty()) || self.runs.get(class).is_some_and(Option::is_some)
     }
 
-    /// Nothing at all?
+    /// Tells whether there are neither blocks nor spans.
     pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty() && (0..CLASSES).all(|class| !self.has(class))
     }
 
-    /// Every block in it; spans stay.
+    /// Takes every block; spans stay.
     pub(crate) fn drain(&mut self) -> Vec<(RemotePtr, usize)> {
         let mut all = Vec::new();
         for class in 0..CLASSES {
@@ -111,12 +111,12 @@ impl FreeList {
     }
 }
 
-/// Where a block's bit is: its chunk, and its number within the chunk.
+/// The place of a block: its chunk, and its number within the chunk. `None` if no block of this class begins there.
 pub(crate) fn place(geometry: &Geometry, ptr: RemotePtr, class: usize) -> Option<(u64, u64)> {
     let chunk = geometry.chunk_of(ptr)?;
     let within = (ptr.offset() - geometry.data()) % geometry.chunk_size;
     let bytes = classes::bytes(class);
     let bit = within.checked_div(bytes)?;
-    // What is left over behind a chunk's last whole block is no block.
+    // The bytes after a chunk's last whole block are no block.
     (within.is_multiple_of(bytes) && bit < classes::blocks(class, geometry.chunk_size)).then_some((chunk, bit))
 }

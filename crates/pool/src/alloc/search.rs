@@ -1,28 +1,28 @@
-//! What steers a search for memory that was given back: counters in the node, and where this session's last search ended.
+//! Hints for the search for freed memory: counters in the node's header, and where this session's last search ended.
 //!
-//! Invariants: hints, all of them. What is free, descriptors say, and it is taken by CAS.
+//! Invariants: nothing here decides what is free. The descriptors do, and memory is taken by CAS.
 
 use super::classes;
 use std::cell::Cell;
 
-/// Descriptors fetched by one READ.
+/// Descriptors that one READ returns.
 pub(super) const SCAN: u64 = 64;
-/// Descriptors that a search for free chunks looks at before it takes unused ones.
-const LOOK: u64 = 4 * SCAN;
-/// Blocks that make such a READ worth while, and bytes of them.
+/// Descriptors that a search for free chunks examines before it takes unused chunks.
+const SEARCH_LIMIT: u64 = 4 * SCAN;
+/// A READ of descriptors is worthwhile if it is likely to show so many blocks, or so many bytes of blocks.
 const ENOUGH: u64 = 16;
 const ENOUGH_BYTES: u64 = 32 << 10;
-/// However many there are.
+/// No limit on the number of descriptors.
 pub(super) const ALL: u64 = u64::MAX;
 
-/// Where the scans of one session go on: for blocks that were given back, and for free chunks.
+/// Where the next search of a session continues, for freed blocks and for free chunks.
 #[derive(Default)]
 pub(crate) struct Hints {
     pub(super) blocks: Cell<u64>,
     pub(super) chunks: Cell<u64>,
 }
 
-/// The counters that steer a refill. They are hints: a client that dies may leave them a little off.
+/// The counters that guide a refill. They are hints: a crashed client may leave them inexact.
 pub(crate) struct Counters {
     pub(crate) cursor: u64,
     pub(crate) free_chunks: u64,
@@ -30,21 +30,22 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Descriptors to look at for `count` free chunks before unused ones are taken. What that costs must not grow with the node:
-    /// it pays where a READ of descriptors is likely to show one.
-    pub(super) fn worth(&self, count: u64, thorough: bool) -> u64 {
+    /// Number of descriptors to examine for `count` free chunks before unused chunks are taken. The cost must not grow with
+    /// the size of the node, so there is a search only if one READ of descriptors is likely to show a free chunk.
+    pub(super) fn search_limit(&self, count: u64, thorough: bool) -> u64 {
         let likely = self.free_chunks >= count && self.free_chunks.saturating_mul(SCAN) >= self.cursor;
-        if thorough { ALL } else { LOOK * u64::from(likely) }
+        if thorough { ALL } else { SEARCH_LIMIT * u64::from(likely) }
     }
-    /// Have so many blocks of the class been given back that a READ of descriptors is likely to show enough of them? With fewer, an unused
-    /// chunk is nearer. Enough is a dozen or so of small blocks; of large ones, which would lie idle, what comes to [`ENOUGH_BYTES`].
+    /// Tells whether so many blocks of the class were freed that one READ of descriptors is likely to show enough of them.
+    /// Otherwise an unused chunk is cheaper. Enough is [`ENOUGH`] small blocks, or [`ENOUGH_BYTES`] of large ones, because
+    /// more large blocks would stay unused.
     pub(crate) fn many_returned(&self, class: usize) -> bool {
         let enough = (ENOUGH_BYTES / classes::bytes(class).max(1)).clamp(1, ENOUGH);
         self.returned >= 2 * enough && self.returned.saturating_mul(SCAN) >= self.cursor.saturating_mul(enough)
     }
 }
 
-/// A counter that has been taken below zero counts as empty.
+/// A counter; 0 if it was decremented below zero.
 pub(super) fn at_least_zero(counter: u64) -> u64 {
     if counter > i64::MAX as u64 { 0 } else { counter }
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_worth_a_search_depends_on_the_size_of_the_node() {
+    fn search_limits_depend_on_the_size_of_the_node() {
         let class = |bytes| classes::of(bytes, 64 << 10).unwrap_or_default();
         let returned =
             |bytes, cursor, returned| Counters { cursor, free_chunks: 0, returned }.many_returned(class(bytes));
@@ -63,9 +64,10 @@ mod tests {
         assert_eq!([2499, 2500].map(|blocks| returned(2048, 10_000, blocks)), [false, true]);
         assert_eq!([1, 2].map(|blocks| returned(32 << 10, 100, blocks)), [false, true]);
         assert_eq!([156, 157].map(|blocks| returned(32 << 10, 10_000, blocks)), [false, true]);
-        let worth = |cursor, free_chunks, count| Counters { cursor, free_chunks, returned: 0 }.worth(count, false);
-        assert_eq!([worth(64, 1, 1), worth(65, 1, 1), worth(64, 1, 2), worth(64, 0, 1)], [LOOK, 0, 0, 0]);
-        assert_eq!([worth(6400, 99, 1), worth(6400, 100, 1), worth(6400, 100, 50)], [0, LOOK, LOOK]);
-        assert_eq!(Counters { cursor: 6400, free_chunks: 0, returned: 0 }.worth(1, true), ALL);
+        let worth =
+            |cursor, free_chunks, count| Counters { cursor, free_chunks, returned: 0 }.search_limit(count, false);
+        assert_eq!([worth(64, 1, 1), worth(65, 1, 1), worth(64, 1, 2), worth(64, 0, 1)], [SEARCH_LIMIT, 0, 0, 0]);
+        assert_eq!([worth(6400, 99, 1), worth(6400, 100, 1), worth(6400, 100, 50)], [0, SEARCH_LIMIT, SEARCH_LIMIT]);
+        assert_eq!(Counters { cursor: 6400, free_chunks: 0, returned: 0 }.search_limit(1, true), ALL);
     }
 }

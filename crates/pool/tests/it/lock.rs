@@ -1,8 +1,6 @@
 //! The guards of locks: which verbs they post, and what stands in the intent cells afterwards.
 
-mod common;
-
-use common::{Member, NODE, Rig};
+use crate::common::{Member, NODE, Rig};
 use farindex_fabric::{OpKind, Span};
 use farindex_pool::{HeldLock, Intent, Lock, LostLock, Session, intent};
 

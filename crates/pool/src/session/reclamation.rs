@@ -1,60 +1,39 @@
-//! What a session frees: at once, or when the epoch allows.
+//! Reclamation: frees retired objects after their grace period, and returns surplus free memory to the pool.
 //!
-//! Invariants: what is retired is freed once no operation that could have seen it is left, oldest first; a span whose time has
-//! come stands in front of the limbo until maintenance frees it, into the stock if that has room; where no object can lie
-//! nothing is freed.
+//! Invariants: a retired object is freed only after its grace period, the oldest first. A span whose grace period has
+//! elapsed stays at the front of the retire list until maintenance frees it. An address at which no object can lie is
+//! never freed.
 
 use super::{Session, TICK_BYTES, TICK_EVERY};
 use crate::PoolError;
 use crate::alloc;
 use crate::epoch::grace_period_elapsed;
+use crate::retire_list::Retired;
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
-use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Something unlinked that waits for the epoch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Retired {
-    pub(super) tag: u64,
-    pub(super) ptr: RemotePtr,
-    pub(super) bytes: u64,
-}
-
-/// What is unlinked, and blocks that are free already but in nobody's stock.
-#[derive(Default)]
-pub(crate) struct RetireList {
-    pub(super) retired: VecDeque<Retired>,
-    pub(super) free: Vec<(RemotePtr, usize)>,
-}
-
-impl RetireList {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.retired.is_empty() && self.free.is_empty()
-    }
-}
-
 impl Session {
-    /// Frees an object that was never linked anywhere, or that no operation can see any more.
+    /// Frees an object that was never linked, or that no operation can reach any more.
     pub async fn free(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let Some(class) = self.object(ptr, bytes)? else {
             return self.free_span(span, ptr, bytes).await;
         };
-        // Who only ever frees must not hoard, even if it never calls `maintain`.
+        // A session that only frees must not keep everything, even if it never calls `maintain`.
         if self.push_free(ptr, class) > 4 * alloc::keep(class) {
             self.give_back_surplus().await?;
         }
         Ok(())
     }
 
-    /// Frees what [`alloc_zeroed`](Self::alloc_zeroed) gave, with the size that was asked for: whole chunks, even where a
-    /// block would do for so few bytes.
+    /// Frees an allocation of [`alloc_zeroed`](Self::alloc_zeroed); `bytes` is the size that was asked for. It consists of
+    /// whole chunks even if a block would be large enough.
     pub async fn free_zeroed(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         self.free_list(ptr.node())?;
         self.chunks(ptr.node()).free_span(span, ptr, bytes).await
     }
 
-    /// Frees a block at once and without a verb, if it is one; a span waits in limbo like anything retired. Where no such
-    /// object can lie, nothing happens.
+    /// Frees an object that was never linked, without a verb: a block at once, a span at the next maintenance. Does nothing
+    /// if no such object can lie at this address.
     pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
         match self.object(ptr, bytes) {
             Ok(Some(class)) => drop(self.push_free(ptr, class)),
@@ -63,8 +42,8 @@ impl Session {
         }
     }
 
-    /// Keeps a free span in the stock, or gives it back if there are enough. Neither happens to what is no span, or is there
-    /// already: its address came out of damaged memory.
+    /// Keeps a free span in the free list, or returns it to the pool if the list is full. An address that is no span, or is
+    /// in the list already, comes from damaged memory and is an error.
     async fn free_span(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let chunks = self.chunks(ptr.node());
         let geometry = chunks.geometry();
@@ -81,7 +60,7 @@ impl Session {
         Ok(())
     }
 
-    /// Frees an object once nobody can see it who began before the epoch passed `tag`.
+    /// Adds an object to the retire list, to be freed after the grace period of `tag`.
     pub(super) fn retire(&self, tag: u64, ptr: RemotePtr, bytes: u64) {
         if self.object(ptr, bytes).is_ok() {
             self.retired.borrow_mut().push_back(Retired { tag, ptr, bytes });
@@ -89,8 +68,9 @@ impl Session {
         }
     }
 
-    /// Moves blocks whose time has come from limbo to the stock. Spans stay for [`maintain`](Self::maintain).
-    pub(super) fn free_graced(&self) {
+    /// Moves the blocks whose grace period has elapsed from the retire list to the free list, and the spans to the front
+    /// of the retire list, for [`maintain`](Self::maintain).
+    pub(super) fn free_elapsed(&self) {
         let epoch = self.client.epoch();
         let mut retired = self.retired.borrow_mut();
         let mut spans = Vec::new();
@@ -104,11 +84,11 @@ impl Session {
         for span in spans {
             retired.push_front(Retired { tag: 0, ..span });
         }
-        // Never later than it was: every refill comes by here, and must not put maintenance off for ever.
+        // Never later than before: every refill calls this, and must not postpone maintenance for ever.
         self.tick_at.set(self.tick_at.get().min(retired.len() + TICK_EVERY));
     }
 
-    /// Frees the spans whose time has come: [`free_grace_period_elapsed`](Self::free_graced) has put them in front.
+    /// Frees the spans whose grace period has elapsed: [`free_elapsed`](Self::free_elapsed) has moved them to the front.
     pub(super) async fn free_spans(&self) -> Result<(), PoolError> {
         let span = self.endpoint.span(OpKind::Maintenance);
         loop {
@@ -127,9 +107,9 @@ impl Session {
         }
     }
 
-    /// Gives back what the stock holds beyond what a session keeps.
+    /// Returns to the pool what the free list has beyond what a session keeps.
     pub(super) async fn give_back_surplus(&self) -> Result<(), PoolError> {
-        self.hoards.set(false);
+        self.overfull.set(false);
         for node in self.pool().nodes() {
             let mut surplus = Vec::new();
             for (class, free) in self.free_list(node)?.borrow_mut().free.iter_mut().enumerate() {
@@ -143,9 +123,9 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the whole stock back, runs and spans included.
+    /// Returns the whole free list to the pool, runs and spans included.
     pub(super) async fn give_back_all(&self) -> Result<(), PoolError> {
-        self.hoards.set(false);
+        self.overfull.set(false);
         let span = self.endpoint.span(OpKind::Maintenance);
         for node in self.pool().nodes() {
             let all = self.free_list(node)?.borrow_mut().drain();
@@ -167,41 +147,41 @@ impl Session {
         self.chunks(node).give_back(&span, &blocks).await
     }
 
-    /// Something waits for the epoch to move on that is not retired memory: slots of an index, say. The session looks at
-    /// the epoch within as many operations.
+    /// Asks for maintenance within so many operations: something other than retired memory waits for the epoch to advance,
+    /// such as slots of an index.
     pub fn want_epoch(&self, within: u32) {
         let within = within.clamp(1, TICK_EVERY as u32);
         let wanted = self.wanted.get();
         self.wanted.set(if wanted == 0 { within } else { wanted.min(within) });
     }
 
-    /// Is [`maintain`](Self::maintain) due? To be asked once after each operation; costs nothing.
+    /// Tells whether [`maintain`](Self::maintain) is due. Call it once after each operation; it costs no verb.
     pub fn maintenance_due(&self) -> bool {
         let wanted = self.wanted.get();
         self.wanted.set(wanted.saturating_sub(1));
         wanted == 1
             || self.retired.borrow().len() >= self.tick_at.get()
             || self.retired_bytes.get() >= TICK_BYTES
-            || self.hoards.get()
+            || self.overfull.get()
     }
 
-    /// Moves reclamation on: looks at the epoch, frees what it allows, gives back what this session has too much of.
-    /// Counted as [`OpKind::Maintenance`].
+    /// Runs maintenance: a [tick](crate::Client::tick), then frees the objects whose grace period has elapsed, and returns
+    /// surplus free memory to the pool. Counted as [`OpKind::Maintenance`].
     pub async fn maintain(&self) -> Result<(), PoolError> {
         self.tick_at.set(self.retired.borrow().len() + TICK_EVERY);
         self.retired_bytes.set(0);
         self.client.tick(&self.endpoint).await?;
         self.adopt_orphans();
-        self.free_graced();
+        self.free_elapsed();
         self.free_spans().await?;
         self.give_back_surplus().await
     }
 
-    /// Takes over what closed sessions of this client left.
+    /// Takes over the memory that closed sessions of this client left.
     pub(crate) fn adopt_orphans(&self) {
         let retire_list = std::mem::take(&mut *self.client.orphans());
         if !retire_list.retired.is_empty() {
-            // Oldest first again, or what is freed already would wait behind what is not.
+            // Oldest first again, so that objects whose grace period has elapsed are not behind others.
             let mut retired = self.retired.borrow_mut();
             retired.extend(retire_list.retired);
             retired.make_contiguous().sort_by_key(|retired| retired.tag);
@@ -211,20 +191,20 @@ impl Session {
         }
     }
 
-    /// Neither stock nor limbo?
+    /// Tells whether the free list and the retire list are empty.
     pub(crate) fn holds_nothing(&self) -> bool {
-        self.retired.borrow().is_empty() && self.stocks.iter().all(|free_list| free_list.borrow().is_empty())
+        self.retired.borrow().is_empty() && self.free_lists.iter().all(|free_list| free_list.borrow().is_empty())
     }
 
-    /// Gives the whole stock back to the pool, and frees what the epoch allows.
+    /// Frees the objects whose grace period has elapsed, and returns the whole free list to the pool.
     pub async fn flush(&self) -> Result<(), PoolError> {
-        self.free_graced();
+        self.free_elapsed();
         self.free_spans().await?;
         self.give_back_all().await
     }
 
-    /// Gives everything back: the whole stock, and what was retired as soon as the epoch allows. If somebody keeps the epoch
-    /// from moving on, it ends a lease after it last moved.
+    /// Returns all memory of the session to the pool: waits for the grace periods of all retired objects, and returns the
+    /// free list. If another client keeps the epoch from advancing, it ends a lease after the last advance.
     pub async fn drain(&self) -> Result<(), PoolError> {
         let mut moved = (self.client.epoch(), self.endpoint.now());
         let mut pause = Duration::from_micros(2);

@@ -1,9 +1,7 @@
 //! Damage in what the allocator reads from far memory. Nothing that is live is handed out again, whatever was
 //! overwritten.
 
-mod common;
-
-use common::{Live, Member, NODE, Rig, Rng, small};
+use crate::common::{Live, Member, NODE, Rig, Rng, small};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::layout::{DESCRIPTOR_LEN, Geometry, header, header_word};
 use farindex_pool::{PoolError, PoolOptions};

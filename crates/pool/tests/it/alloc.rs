@@ -1,8 +1,6 @@
 //! Allocation: no two live objects overlap, what is freed is used again, exhaustion loses nothing, and what it costs.
 
-mod common;
-
-use common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle, block_on};
+use crate::common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle, block_on};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Counters, Driver, Executor, OpKind, RemotePtr};
 use farindex_pool::audit::{Audit, AuditReport};

@@ -1,8 +1,6 @@
 //! Creating and opening pools, and every way in which that fails.
 
-mod common;
-
-use common::{CHUNK, create, open, peek, poke, region, small};
+use crate::common::{CHUNK, create, open, peek, poke, region, small};
 use farindex_fabric::{MemoryFabric, NodeId, RemotePtr};
 use farindex_pool::layout::{HOME, MAGIC, Superblock, UNSEEDED, header};
 use farindex_pool::{PoolError, PoolOptions};

@@ -1,8 +1,6 @@
 //! The catalog, intents, and what a damaged descriptor does.
 
-mod common;
-
-use common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle};
+use crate::common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;

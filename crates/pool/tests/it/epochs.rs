@@ -1,8 +1,6 @@
 //! Reclamation: what a pinned operation can reach is not used again, and nobody else holds anything up.
 
-mod common;
-
-use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
+use crate::common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;

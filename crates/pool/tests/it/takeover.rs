@@ -1,8 +1,6 @@
 //! Who has died, and what becomes of its locks.
 
-mod common;
-
-use common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, region};
+use crate::common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, region};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Driver, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
 use farindex_pool::faults::{Fault, plant};

@@ -1,0 +1,149 @@
+//! Leases: the registered clients as an observer sees them, expired leases, and eviction.
+//!
+//! Invariants: a lease has expired if the observer has seen the client's slot unchanged for a whole lease, measured on
+//! the observer's own clock. An active client loses its slot only after it was revoked on every memory node (G6), so no
+//! verb of an *evicted* client takes effect any more.
+
+use crate::faults::{Fault, planted};
+use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME};
+use crate::leaks::Leaks;
+use crate::{Pool, PoolError, mark};
+use farindex_fabric::{Buf, FabricError, Identity, Span};
+use std::time::Duration;
+use zerocopy::FromBytes;
+
+/// A registered client, for display and for checkers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Number of the client's slot.
+    pub slot: u64,
+    /// Content of the slot.
+    pub record: ClientSlot,
+    /// The client's identity on the fabric.
+    pub identity: Identity,
+    /// True if the client is known to be gone; `None` if the fabric cannot tell.
+    pub gone: Option<bool>,
+}
+
+/// Returns all registered clients.
+pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolError> {
+    let slots = read_slots(span, pool).await?;
+    let active = parse_slots(&slots).iter().enumerate().filter(|(_, slot)| slot.active());
+    Ok(active
+        .map(|(i, record)| {
+            let identity = identity_of(record);
+            ClientInfo { slot: i as u64, record: *record, identity, gone: pool.fabric().is_gone(&identity) }
+        })
+        .collect())
+}
+
+/// Returns the state word of every client slot. For a client that is known to be gone, the word is the one that the slot
+/// has after its eviction, whether or not it has been evicted already.
+pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
+    let slots = read_slots(span, pool).await?;
+    let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
+    Ok(parse_slots(&slots).iter().map(|slot| if gone(slot) { slot.state & !0xFF } else { slot.state }).collect())
+}
+
+/// The identity that a client has written into its slot.
+pub(crate) fn identity_of(slot: &ClientSlot) -> Identity {
+    let [token, pid, started] = slot.identity;
+    Identity { token, pid, started }
+}
+
+/// READs all client slots.
+pub(crate) async fn read_slots(span: &Span, pool: &Pool) -> Result<Buf, PoolError> {
+    let len = (pool.client_slots() * CLIENT_SLOT_LEN) as usize;
+    Ok(span.read(pool.geometry(HOME).client(0), len).await?)
+}
+
+/// The client slots in a buffer of whole slots.
+pub(crate) fn parse_slots(buf: &Buf) -> &[ClientSlot] {
+    <[ClientSlot]>::ref_from_bytes(buf.bytes()).unwrap_or_default()
+}
+
+/// Bits of a slot's generation that an intent carries.
+pub(crate) const GENERATION_MASK: u64 = (1 << 24) - 1;
+
+/// Describes a client in words: the one of this generation (its low 24 bits), or the present owner of the slot.
+pub(crate) fn describe(clients: &[ClientInfo], slot: u64, generation: Option<u64>) -> String {
+    let same = |client: &&ClientInfo| {
+        let now = client.record.generation() & GENERATION_MASK;
+        client.slot == slot && generation.is_none_or(|generation| generation == now)
+    };
+    match clients.iter().find(same) {
+        Some(client) => {
+            let state = if client.gone == Some(true) { ", which is gone" } else { "" };
+            format!("client {slot} (process {}{state})", client.identity.pid)
+        }
+        None => format!("client {slot}, which has left"),
+    }
+}
+
+/// What one observer knows of one slot: its changing words, and how long they have been seen unchanged.
+#[derive(Debug, Clone, Copy, Default)]
+struct Observation {
+    /// State, heartbeat, quiesced.
+    words: [u64; 3],
+    /// End of the first READ that returned these words.
+    since: Duration,
+    /// Beginning of the last READ that returned them.
+    until: Duration,
+}
+
+/// The heartbeats of all clients, as one observer sees them on its own clock.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseWatch {
+    slots: Vec<Observation>,
+}
+
+impl LeaseWatch {
+    /// Records the result of a READ of all slots that was posted at `began` and completed at `ended`.
+    pub(crate) fn observe(&mut self, slots: &[ClientSlot], began: Duration, ended: Duration) {
+        if self.slots.len() != slots.len() {
+            self.slots = vec![Observation::default(); slots.len()];
+        }
+        for (seen, slot) in self.slots.iter_mut().zip(slots) {
+            let words = [slot.state, slot.heartbeat, slot.quiesced];
+            if seen.words != words || seen.until == Duration::ZERO {
+                *seen = Observation { words, since: ended, until: ended };
+            } else {
+                // Sessions on several threads may report in any order.
+                seen.until = seen.until.max(began);
+            }
+        }
+    }
+    /// Tells whether this slot was seen unchanged for a lease.
+    pub(crate) fn expired(&self, slot: usize, lease: Duration) -> bool {
+        self.slots.get(slot).is_some_and(|seen| seen.until.saturating_sub(seen.since) >= lease)
+    }
+}
+
+/// Evicts a client: revokes it on every memory node, and then frees its slot. Returns `false`, and changes nothing, if the
+/// fabric cannot revoke it.
+pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
+    if planted(Fault::FreedBeforeRevocation) {
+        span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
+    }
+    if record.active() && !planted(Fault::NoRevocation) {
+        for node in pool.nodes() {
+            match span.revoke(node, identity_of(record)).await {
+                Ok(()) => {}
+                Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    if record.active() {
+        mark!("takeover: client evicted");
+    } else {
+        mark!("takeover: slot of an unfinished registration freed");
+    }
+    let mut batch = span.batch();
+    if record.active() {
+        Leaks::count(&mut batch);
+    }
+    batch.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF);
+    batch.post().await?;
+    Ok(true)
+}
