@@ -1,4 +1,4 @@
-//! Allocation: no two live objects overlap, what is freed is used again, exhaustion loses nothing, and what it costs.
+//! Allocation: live objects never overlap, freed memory is reused, exhaustion loses nothing, and costs in verbs.
 
 use crate::common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle, block_on};
 use farindex_fabric::memory::Delivery;
@@ -8,7 +8,7 @@ use farindex_pool::{PoolError, Session};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The account of a pool that no index uses, by a client of its own.
+/// Audits a pool without indexes, by a new client.
 fn audit(rig: &Rig) -> AuditReport {
     let member = rig.join();
     let session = member.session();
@@ -38,7 +38,7 @@ fn size(rng: &mut Rng) -> u64 {
 }
 
 #[test]
-fn no_two_live_objects_overlap() {
+fn alloc_never_returns_overlapping_objects() {
     for seed in 0..6 {
         let rig = Rig::new(60);
         let members = [rig.join(), rig.join()];
@@ -48,8 +48,8 @@ fn no_two_live_objects_overlap() {
         let mut objects: Vec<(RemotePtr, u64)> = Vec::new();
         let mut full = 0;
         for step in 0..4000 {
-            let who = rng.below(2) as usize;
-            let (member, session) = (&members[who], &sessions[who]);
+            let chosen = rng.below(2) as usize;
+            let (member, session) = (&members[chosen], &sessions[chosen]);
             let grow = objects.is_empty() || rng.below(100) < if step / 500 % 2 == 0 { 65 } else { 35 };
             if grow {
                 let bytes = size(&mut rng);
@@ -81,9 +81,9 @@ fn no_two_live_objects_overlap() {
     }
 }
 
-/// Many clients at once on one thread, whose batches take effect in an order drawn from a seed.
+/// Several clients on one thread. Their batches take effect in an order drawn from a seed.
 #[test]
-fn coroutines_of_several_clients_do_not_overlap() {
+fn alloc_by_coroutines_of_several_clients_never_overlaps() {
     for seed in 0..12 {
         let rig = Rig::new(20);
         let members: Vec<_> = (0..3).map(|_| rig.join_with(Delivery::Deferred)).collect();
@@ -92,11 +92,11 @@ fn coroutines_of_several_clients_do_not_overlap() {
         let live = Rc::new(RefCell::new(Live::default()));
         let executor = Executor::new();
         let mut tasks = Vec::new();
-        for (who, member) in members.iter().enumerate() {
+        for (number, member) in members.iter().enumerate() {
             let session = Rc::new(member.session());
             for coroutine in 0..3 {
                 let (session, live) = (Rc::clone(&session), Rc::clone(&live));
-                let mut rng = Rng::new(seed * 1000 + who as u64 * 10 + coroutine);
+                let mut rng = Rng::new(seed * 1000 + number as u64 * 10 + coroutine);
                 tasks.push(executor.spawn(async move { churn(&session, &live, &mut rng).await }));
             }
         }
@@ -146,9 +146,9 @@ async fn churn(session: &Session, live: &RefCell<Live>, rng: &mut Rng) -> u64 {
     full
 }
 
-/// Threads with a client each: every object carries its owner's mark in its first and last word.
+/// Threads with a client each. Every object has its owner's mark in its first and last word.
 #[test]
-fn threads_do_not_overlap() {
+fn alloc_by_threads_never_overlaps() {
     let rig = Rig::new(40);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -194,9 +194,10 @@ fn threads_do_not_overlap() {
     assert_empty(&rig);
 }
 
-/// A claim of returned blocks, with another client emptying, freeing and re-classing the chunk at every point of it.
+/// A client claims freed blocks. At every point of the claim, another client empties and frees the chunk and takes it for
+/// another class.
 #[test]
-fn a_chunk_that_changes_its_class_under_a_claim() {
+fn claim_of_a_chunk_that_changes_its_class_takes_blocks_of_the_new_class() {
     let mut changed = 0;
     for steps in 0..12 {
         let rig = Rig::new(8);
@@ -247,34 +248,34 @@ fn a_chunk_that_changes_its_class_under_a_claim() {
 }
 
 #[test]
-fn returned_blocks_are_used_by_other_clients() {
+fn alloc_reuses_blocks_that_another_client_freed() {
     let rig = Rig::new(8);
-    let (giver, taker) = (rig.join(), rig.join());
-    let (gives, takes) = (giver.session(), taker.session());
-    let mut given: Vec<_> = (0..8 * CHUNK / 512).map(|_| giver.alloc(&gives, 512).expect("fits")).collect();
-    assert!(matches!(giver.alloc(&gives, 512), Err(PoolError::Full { .. })));
-    given.iter().for_each(|ptr| giver.free(&gives, *ptr, 512));
-    giver.run(gives.flush()).expect("flushed");
-    let mut taken: Vec<_> = (0..given.len()).map(|_| taker.alloc(&takes, 512).expect("given back")).collect();
+    let (first, second) = (rig.join(), rig.join());
+    let (frees, allocs) = (first.session(), second.session());
+    let mut given: Vec<_> = (0..8 * CHUNK / 512).map(|_| first.alloc(&frees, 512).expect("fits")).collect();
+    assert!(matches!(first.alloc(&frees, 512), Err(PoolError::Full { .. })));
+    given.iter().for_each(|ptr| first.free(&frees, *ptr, 512));
+    first.run(frees.flush()).expect("flushed");
+    let mut taken: Vec<_> = (0..given.len()).map(|_| second.alloc(&allocs, 512).expect("freed before")).collect();
     given.sort();
     taken.sort();
     assert_eq!(given, taken);
 }
 
 #[test]
-fn producer_and_consumer_run_in_bounded_memory() {
+fn alloc_by_one_client_and_free_by_another_use_bounded_memory() {
     for retires in [false, true] {
         let rig = Rig::new(64);
         let (producer, consumer) = (rig.join(), rig.join());
-        let (makes, eats) = (producer.session(), consumer.session());
+        let (allocs, frees) = (producer.session(), consumer.session());
         for round in 0..8000_u64 {
             let bytes = 100 + round % 200;
-            let ptr = producer.alloc(&makes, bytes).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let ptr = producer.alloc(&allocs, bytes).unwrap_or_else(|error| panic!("round {round}: {error}"));
             match retires {
-                true => consumer.retire(&eats, ptr, bytes),
-                false => consumer.free(&eats, ptr, bytes),
+                true => consumer.retire(&frees, ptr, bytes),
+                false => consumer.free(&frees, ptr, bytes),
             }
-            for (member, session) in [(&producer, &makes), (&consumer, &eats)] {
+            for (member, session) in [(&producer, &allocs), (&consumer, &frees)] {
                 if session.maintenance_due() {
                     member.run(session.maintain()).expect("maintained");
                 }
@@ -286,15 +287,15 @@ fn producer_and_consumer_run_in_bounded_memory() {
     }
 }
 
-/// A consumer that frees and never maintains gives back all the same.
+/// Even if it never calls `maintain`.
 #[test]
-fn who_only_frees_does_not_hoard() {
+fn session_that_only_frees_returns_blocks_to_the_pool() {
     let rig = Rig::new(24);
     let (producer, consumer) = (rig.join(), rig.join());
-    let (makes, eats) = (producer.session(), consumer.session());
+    let (allocs, frees) = (producer.session(), consumer.session());
     for _ in 0..3000 {
-        let ptr = producer.alloc(&makes, 1000).expect("comes back");
-        consumer.free(&eats, ptr, 1000);
+        let ptr = producer.alloc(&allocs, 1000).expect("comes back");
+        consumer.free(&frees, ptr, 1000);
     }
 }
 
@@ -317,7 +318,7 @@ fn maintenance_falls_due_although_refills_are_frequent() {
 }
 
 #[test]
-fn chunks_change_their_class_when_sizes_shift() {
+fn chunks_change_their_class_when_sizes_change() {
     let rig = Rig::new(10);
     let member = rig.join();
     let session = member.session();
@@ -337,7 +338,7 @@ fn chunks_change_their_class_when_sizes_shift() {
 }
 
 #[test]
-fn a_full_pool_says_so_and_recovers() {
+fn full_pool_is_an_error_until_memory_is_freed() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -366,20 +367,20 @@ fn a_full_pool_says_so_and_recovers() {
     assert_empty(&rig);
 }
 
-/// The limbo of a full pool holds spans alone: the allocation itself must free them.
+/// Only spans are in the retire list: the allocation itself must free them.
 #[test]
-fn an_allocation_frees_retired_spans() {
+fn alloc_in_a_full_pool_frees_retired_spans() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
     for _ in 0..20 {
-        let ptr = member.alloc(&session, 5 * CHUNK).expect("the last one goes");
+        let ptr = member.alloc(&session, 5 * CHUNK).expect("the retired span is freed");
         member.retire(&session, ptr, 5 * CHUNK);
     }
 }
 
 #[test]
-fn a_fresh_table_is_zero_and_so_is_a_used_one() {
+fn alloc_zeroed_returns_zeros_in_unused_and_in_reused_chunks() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -394,7 +395,7 @@ fn a_fresh_table_is_zero_and_so_is_a_used_one() {
 }
 
 #[test]
-fn sessions_that_are_dropped_leave_nothing_behind() {
+fn dropped_sessions_leak_no_memory() {
     let rig = Rig::new(20);
     let (member, witness) = (rig.join(), rig.join());
     let first = member.session();
@@ -409,7 +410,7 @@ fn sessions_that_are_dropped_leave_nothing_behind() {
         Err(PoolError::SessionsOpen(1))
     );
     drop(first);
-    // The witness must quiesce for the retired ones, and does so on its own thread.
+    // The retired objects wait until the witness quiesces, which it does on its own thread.
     let stop = std::sync::atomic::AtomicBool::new(false);
     let rig_of_witness = &rig;
     std::thread::scope(|scope| {
@@ -441,7 +442,7 @@ fn verbs(cost: &Counters) -> [u64; 5] {
 }
 
 #[test]
-fn what_allocation_costs() {
+fn alloc_and_free_cost_exactly_these_verbs() {
     // A span of three chunks is a small part of it.
     let rig = Rig::new(1000);
     let member = rig.join();
@@ -450,24 +451,24 @@ fn what_allocation_costs() {
     // Counters; then the chunk and the cursor together.
     let first = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, 64).await.expect("fits"));
     assert_eq!(verbs(&first), [2, 2, 0, 2, 0]);
-    // From stock, and back: nothing.
-    let free_list = cost(&session, &member, async |span| {
+    // From the free list and back: nothing.
+    let kept = cost(&session, &member, async |span| {
         for _ in 0..100 {
-            let ptr = session.alloc(span, NODE, 64).await.expect("in stock");
+            let ptr = session.alloc(span, NODE, 64).await.expect("in the free list");
             session.free(span, ptr, 64).await.expect("freed");
         }
     });
-    assert_eq!(verbs(&free_list), [0; 5]);
+    assert_eq!(verbs(&kept), [0; 5]);
     member.free(&session, ptr, 64);
     let before = member.endpoint.meter();
     member.run(session.flush()).expect("flushed");
     let flushed = (member.endpoint.meter() - before).of(OpKind::Maintenance).total;
     // 256 blocks: four words, and the counter.
     assert_eq!(verbs(&flushed), [1, 0, 0, 0, 5]);
-    // Counters; descriptors; the claim of four words with the state behind them, and the counter.
+    // Counters; descriptors; the claim of four words with the state after them, and the counter.
     let claim = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, 64).await.expect("returned"));
     assert_eq!(verbs(&claim), [3, 4, 0, 4, 1]);
-    // A span: counters; three descriptors; the cursor. Freed: a look at its head. From stock: nothing.
+    // A span: counters; three descriptors; the cursor. Freed: a READ of its head. From the free list: nothing.
     let span = cost(&session, &member, async |span| {
         ptr = session.alloc(span, NODE, 3 * CHUNK).await.expect("fits");
     });
@@ -481,13 +482,13 @@ fn what_allocation_costs() {
     member.free(&session, ptr, 3 * CHUNK);
     let twice = member.run(session.free(&session.span(OpKind::Other), ptr, 3 * CHUNK));
     assert!(matches!(twice, Err(PoolError::Corrupt { .. })), "{twice:?}");
-    // Given back: its head; three descriptors and the counter.
+    // Returned to the pool: its head; three descriptors and the counter.
     let before = member.endpoint.meter();
     member.run(session.flush()).expect("flushed");
     let flushed = (member.endpoint.meter() - before).of(OpKind::Maintenance).total;
     let blocks = [1, 0, 0, 0, 5];
     assert_eq!(verbs(&flushed), [2 + blocks[0], 1, 0, 3, 1 + blocks[4]]);
-    // In a small pool nobody keeps spans.
+    // In a small pool no session keeps spans.
     let small = Rig::new(60);
     let other = small.join();
     let theirs = other.session();
@@ -506,7 +507,7 @@ fn what_allocation_costs() {
 
 /// However large the node is, and wherever its free chunks lie.
 #[test]
-fn what_an_allocation_costs_does_not_grow_with_the_node() {
+fn alloc_cost_does_not_grow_with_the_node() {
     const DESCRIPTORS: u64 = (256 + 64) * 192;
     let rig = Rig::new(3000);
     let member = rig.join();
@@ -523,11 +524,11 @@ fn what_an_allocation_costs_does_not_grow_with_the_node() {
         let cost = cost(&session, &member, async |span| ptr = session.alloc(span, NODE, bytes).await.expect("fits"));
         (ptr, cost.bytes_read)
     };
-    // One of two thousand is not looked for.
+    // There is no search for one free chunk of two thousand.
     freed(&mut chunks[1510..].iter().take(1));
     let (ptr, read) = alloc(CHUNK);
     assert!(!chunks.contains(&ptr) && read < 100, "{ptr}: {read} bytes");
-    // Of many, one is soon found; two that lie side by side there are not, and unused ones are taken.
+    // One of many is found soon. There are no two adjacent ones, so unused chunks are taken.
     let some = freed(&mut chunks.iter().step_by(20));
     for _ in 0..20 {
         let (ptr, read) = alloc(CHUNK);
@@ -535,7 +536,7 @@ fn what_an_allocation_costs_does_not_grow_with_the_node() {
         let (ptr, read) = alloc(2 * CHUNK);
         assert!(!chunks.contains(&ptr) && read <= DESCRIPTORS + 100, "{ptr}: {read} bytes");
     }
-    // When there are no unused ones any more, all are found, wherever they are.
+    // When no unused chunks are left, every free chunk is found.
     let left = (3000 - 2000 - 1 - 20 * 2) + (1 + some.len() - 20);
     for i in 0..left {
         assert!(member.alloc(&session, CHUNK).is_ok(), "{i} of {left}");

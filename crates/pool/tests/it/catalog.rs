@@ -1,14 +1,12 @@
-//! The catalog, intents, and what a damaged descriptor does.
+//! The catalog: adding, finding and dropping indexes, its lock, and damaged entries.
 
-use crate::common::{CHUNK, Live, Member, NODE, Rig, Rng, Shuffle};
+use crate::common::{Member, NODE, Rig, Rng, Shuffle};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, OpKind, RemotePtr};
-use farindex_pool::audit::Audit;
 use farindex_pool::catalog::KindTag;
 use farindex_pool::layout::{CatalogEntry, HOME, MAX_CONFIG_LEN, header, header_word};
-use farindex_pool::{Intent, Lock, PoolError, Session, catalog, intent};
+use farindex_pool::{Intent, Lock, PoolError, Session, catalog};
 use std::cell::RefCell;
-use std::rc::Rc;
 
 const CONFIG: [u8; 64] = [7; 64];
 const KIND: KindTag = KindTag { kind: 3, version: 1, config_version: 4 };
@@ -33,7 +31,7 @@ fn names(member: &Member) -> Vec<String> {
 }
 
 #[test]
-fn indexes_come_and_go() {
+fn catalog_adds_finds_and_drops_indexes() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -60,7 +58,7 @@ fn indexes_come_and_go() {
 }
 
 #[test]
-fn bad_names_and_a_full_catalog() {
+fn catalog_refuses_bad_names_and_more_than_64_indexes() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -83,7 +81,7 @@ fn bad_names_and_a_full_catalog() {
 }
 
 #[test]
-fn of_two_clients_that_add_one_name_one_wins() {
+fn catalog_gives_a_name_to_one_of_several_racing_clients() {
     for seed in 0..40 {
         let rig = Rig::new(8);
         let members: Vec<_> = (0..3).map(|_| rig.join_with(Delivery::Deferred)).collect();
@@ -108,9 +106,9 @@ fn of_two_clients_that_add_one_name_one_wins() {
     }
 }
 
-/// Somebody lists while others add and drop: never a false alarm.
+/// A client lists the catalog while another one adds and drops an index.
 #[test]
-fn a_changing_catalog_is_not_called_damaged() {
+fn catalog_reads_during_changes_report_no_damage() {
     let rig = Rig::new(8);
     std::thread::scope(|scope| {
         let writer = rig.clone();
@@ -130,7 +128,7 @@ fn a_changing_catalog_is_not_called_damaged() {
 }
 
 #[test]
-fn a_damaged_entry_is_reported_and_hides_no_other() {
+fn damaged_catalog_entry_is_reported_and_hides_no_other() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -175,7 +173,7 @@ fn catalog_stores_settings_of_any_length_up_to_its_limit() {
 }
 
 #[test]
-fn settings_of_another_version_are_refused() {
+fn catalog_refuses_settings_of_another_version() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -190,7 +188,7 @@ fn settings_of_another_version_are_refused() {
 
 /// Entries whose checksum is right, and whose lengths or state are not possible.
 #[test]
-fn an_entry_with_impossible_fields_is_reported() {
+fn catalog_entry_with_impossible_fields_is_reported() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -219,7 +217,7 @@ fn an_entry_with_impossible_fields_is_reported() {
 
 /// Random bytes with a right checksum: an index or an error, never a panic.
 #[test]
-fn random_entries_are_decoded_or_reported() {
+fn random_catalog_entries_are_decoded_or_reported() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -250,18 +248,18 @@ fn random_entries_are_decoded_or_reported() {
 }
 
 #[test]
-fn a_held_catalog_names_its_holder() {
+fn locked_catalog_error_names_the_holder() {
     let rig = Rig::new(8);
     let (member, other) = (rig.join(), rig.join());
     let session = member.session();
     let at = header_word(HOME, header::CATALOG_LOCK);
     let hint = "if that client has crashed, wait until its lease has expired and try again";
-    // Nobody has declared it: damage.
+    // No intent names the lock: damage.
     rig.poke(at, &[other.client.slot() + 1]);
     let error = member.run(add(&session, "late")).expect_err("held");
     let holder = "an unknown client";
     assert_eq!(error.to_string(), format!("the catalog has been locked for longer than a lease by {holder}; {hint}"));
-    // Its own, left by an operation that was cancelled.
+    // The client's own, left by a cancelled operation.
     rig.poke(at, &[0]);
     let cell = member.run(session.intent_cell(HOME)).expect("free");
     let span = session.span(OpKind::Other);
@@ -272,257 +270,4 @@ fn a_held_catalog_names_its_holder() {
     drop(cell);
     member.run(add(&session, "late")).expect("taken over");
     assert_eq!(rig.peek(at, 1), [0]);
-}
-
-fn intent(lock: u64) -> Intent {
-    Intent { index: 5, lock: Lock { at: RemotePtr::new(NODE, lock), mask: 1 }, what: [1, 2, 3, 4] }
-}
-
-#[test]
-fn intents_stand_from_before_the_lock_until_after_it() {
-    let rig = Rig::new(8);
-    let (member, witness) = (rig.join(), rig.join());
-    let (session, watching) = (member.session(), witness.session());
-    let span = session.span(OpKind::Other);
-    let lock = rig.pool.geometry(NODE).chunk(NODE, 0);
-    let who = || {
-        let span = watching.span(OpKind::Other);
-        let text = witness.run(intent::holders(&watching, &span, lock)).expect("read");
-        (text, span.cost().round_trips)
-    };
-    assert_eq!(who(), ("an unknown client".to_owned(), 2));
-    let cell = member.run(session.intent_cell(NODE)).expect("free");
-    for _ in 0..3 {
-        let mut batch = span.batch();
-        cell.declare(&mut batch, &intent(lock.offset()));
-        batch.cas(lock, 0, 1);
-        member.run(batch.post()).expect("locked");
-        assert_eq!(who().0, format!("client 0 (process {})", std::process::id()));
-        let found = witness.run(intent::intents(&watching, &watching.span(OpKind::Other), NODE)).expect("read");
-        assert_eq!(
-            found.iter().map(|found| (found.slot, found.intent)).collect::<Vec<_>>(),
-            [(0, intent(lock.offset()))]
-        );
-        let mut batch = span.batch();
-        batch.cas(lock, 1, 0);
-        cell.clear(&mut batch);
-        member.run(batch.post()).expect("released");
-        assert_eq!(who().0, "an unknown client");
-    }
-}
-
-#[test]
-fn a_late_clearing_does_not_touch_a_later_intent() {
-    let rig = Rig::new(8);
-    let member = rig.join_with(Delivery::Deferred);
-    let session = member.session();
-    let span = session.span(OpKind::Other);
-    let cell = member.run(session.intent_cell(NODE)).expect("free");
-    let mut declared = span.batch();
-    cell.declare(&mut declared, &intent(4096));
-    member.run(declared.post()).expect("posted");
-    let mut late = span.batch();
-    cell.clear(&mut late);
-    let mut again = span.batch();
-    cell.declare(&mut again, &intent(8192));
-    member.run(again.post()).expect("posted");
-    member.run(late.post()).expect("lands late");
-    let found = member.run(intent::intents(&session, &span, NODE)).expect("read");
-    assert_eq!(found.iter().map(|found| found.intent).collect::<Vec<_>>(), [intent(8192)]);
-}
-
-#[test]
-fn cells_run_out_wait_and_come_back() {
-    let rig = Rig::new(8);
-    let member = rig.join();
-    let session = member.session();
-    let span = session.span(OpKind::Other);
-    // One is left with its intent: it is not used again before that is cleared.
-    let left = member.run(session.intent_cell(NODE)).expect("free");
-    let mut batch = span.batch();
-    left.declare(&mut batch, &intent(4096));
-    member.run(batch.post()).expect("posted");
-    drop(left);
-    let mut cells: Vec<_> = (0..15).map(|_| member.run(session.intent_cell(NODE)).expect("free")).collect();
-    assert_eq!(member.run(intent::intents(&session, &span, NODE)).expect("read").len(), 1);
-    let error = member.run(session.intent_cell(NODE)).err().expect("all are taken").to_string();
-    assert!(error.starts_with("every intent cell of this client on memory node 0 has been locked"), "{error}");
-    let executor = Executor::new();
-    let waiter = Rc::new(member.session());
-    let waiting = executor.spawn({
-        let waiter = Rc::clone(&waiter);
-        async move { waiter.intent_cell(NODE).await.is_ok() }
-    });
-    executor.run_ready();
-    assert!(!waiting.is_finished());
-    cells.pop();
-    assert!(executor.block_on(&member.endpoint, waiting));
-    cells.push(member.run(session.intent_cell(NODE)).expect("the one that came back"));
-    // A late clearing, or whoever claimed the lock.
-    let at = rig.pool.geometry(NODE).intent(NODE, 0, 0);
-    let word = rig.peek(at, 1)[0];
-    rig.poke(at, &[word & !1]);
-    member.run(session.intent_cell(NODE)).expect("the one that was left");
-    assert!(member.run(session.intent_cell(farindex_fabric::NodeId::new(9))).is_err());
-}
-
-/// Descriptors and counters may hold anything: errors, perhaps less memory; no panic, no overlap, no end of the world.
-#[test]
-fn damaged_descriptors_do_no_harm() {
-    for seed in 0..150 {
-        let rig = Rig::new(10);
-        let member = rig.join();
-        let session = member.session();
-        let mut rng = Rng::new(seed);
-        let mut objects = Vec::new();
-        for i in 0..40 {
-            let bytes = [64, 1000, 3000, 2 * CHUNK][i % 4];
-            objects.extend(member.alloc(&session, bytes).map(|ptr| (ptr, bytes)));
-        }
-        let geometry = rig.pool.geometry(NODE);
-        for _ in 0..=rng.below(4) {
-            let random = rng.next() << rng.below(12) | rng.next();
-            let at = match rng.below(3) {
-                0 => header_word(NODE, header::CURSOR + 8 * rng.below(2)),
-                1 => header_word(NODE, header::RETURNED + 8 * rng.below(36)),
-                _ => geometry.descriptor(NODE, rng.below(10)).add(8 * rng.below(24)),
-            };
-            rig.poke(at, &[random]);
-        }
-        let span = session.span(OpKind::Other);
-        for (ptr, bytes) in objects {
-            drop(member.run(session.free(&span, ptr, bytes)));
-        }
-        drop(member.run(session.flush()));
-        let mut live = Live::default();
-        for _ in 0..60 {
-            if let Ok(ptr) = member.run(session.alloc_now(&span, NODE, 500)) {
-                assert!(geometry.chunk_of(ptr).is_some(), "seed {seed}: {ptr}");
-                live.add(ptr, 500);
-            }
-        }
-        if let Ok(audit) = member.run(Audit::begin(&session, &span)) {
-            drop(member.run(audit.settle(&session, &span)));
-        }
-    }
-}
-
-#[test]
-fn what_is_no_object_is_not_taken_in() {
-    let rig = Rig::new(8);
-    let member = rig.join();
-    let session = member.session();
-    let span = session.span(OpKind::Other);
-    let geometry = rig.pool.geometry(NODE);
-    let bad = [
-        (RemotePtr::NULL, 64),
-        (geometry.chunk(NODE, 0).add(8), 64),
-        (geometry.chunk(NODE, 0).add(64), 128),
-        // Behind the last whole block of its class.
-        (geometry.chunk(NODE, 0).add(CHUNK - CHUNK % 320), 320),
-        (geometry.chunk(NODE, 8), 64),
-        (geometry.chunk(NODE, 6), 3 * CHUNK),
-        (RemotePtr::new(farindex_fabric::NodeId::new(5), 1 << 20), 64),
-    ];
-    for (ptr, bytes) in bad {
-        assert!(member.run(session.free(&span, ptr, bytes)).is_err(), "{bytes} bytes at {ptr}");
-        session.discard(ptr, bytes);
-        session.pin(session.span(OpKind::Other)).expect("holds").retire(ptr, bytes);
-    }
-    for _ in 0..5 {
-        member.run(session.maintain()).expect("maintained");
-    }
-    let span_of_two = member.alloc(&session, 2 * CHUNK).expect("fits");
-    let error = member.run(session.free(&span, span_of_two, 3 * CHUNK)).expect_err("another size");
-    assert!(error.to_string().contains("a span that is no span was freed"), "{error}");
-    member.free(&session, span_of_two, 2 * CHUNK);
-    assert!(member.run(session.free(&span, span_of_two, 2 * CHUNK)).is_err(), "twice");
-    let block = member.alloc(&session, 64).expect("fits");
-    member.free(&session, block, 64);
-    member.free(&session, block, 64);
-    let error = member.run(session.flush()).expect_err("twice");
-    assert!(error.to_string().contains("a block was given back twice"), "{error}");
-}
-
-#[test]
-fn an_audit_finds_what_is_wrong_and_raises_no_false_alarm() {
-    let rig = Rig::new(8);
-    let worker = rig.join();
-    let works = worker.session();
-    let kept = worker.alloc(&works, 500).expect("fits");
-    let lost = worker.alloc(&works, 500).expect("fits");
-    let table = worker.alloc(&works, 2 * CHUNK).expect("fits");
-    let checker = rig.join();
-    let session = checker.session();
-    let span = session.span(OpKind::Other);
-    let walk = |audit: &mut Audit| {
-        audit.reach(kept, 500, "a block");
-        audit.reach(table, 2 * CHUNK, "the table");
-    };
-    let settle = |audit: Audit| checker.run(audit.settle(&session, &span)).expect("settled");
-    let begin = || checker.run(Audit::begin(&session, &span)).expect("begun");
-    let undisturbed = |audit: &Audit| checker.run(audit.undisturbed(&session, &span)).expect("asked");
-
-    // With the worker there, nothing is lost; nor if it leaves in between.
-    let mut audit = begin();
-    walk(&mut audit);
-    assert!(!undisturbed(&audit));
-    let report = settle(audit);
-    assert_eq!((report.alone, report.lost, report.problems.len()), (false, 0, 0));
-    let mut audit = begin();
-    drop(works);
-    let close = worker.client.clone();
-    let witness = std::sync::Arc::clone(&checker.client);
-    checker.run(async {
-        for _ in 0..5 {
-            witness.tick(&checker.endpoint).await.expect("ticks");
-        }
-    });
-    worker.run(close.close(&worker.endpoint)).expect("closed");
-    walk(&mut audit);
-    assert!(!undisturbed(&audit));
-    let report = settle(audit);
-    assert_eq!((report.alone, report.lost, report.problems.len()), (false, 0, 0));
-
-    let mut audit = begin();
-    walk(&mut audit);
-    assert!(undisturbed(&audit));
-    // Nor if somebody comes and goes in between.
-    rig.join().close();
-    assert!(!undisturbed(&audit));
-    // Nor if a session of the same client does, before the end or after the beginning.
-    let audit = begin();
-    drop(checker.session());
-    assert!(!undisturbed(&audit));
-    let other = checker.session();
-    let audit = begin();
-    drop(other);
-    assert!(!undisturbed(&audit));
-    let mut audit = begin();
-    walk(&mut audit);
-    let report = settle(audit);
-    assert_eq!((report.alone, report.lost), (true, 1));
-    assert_eq!(report.problems, [""; 0]);
-    assert_eq!(report.leak().as_deref(), Some("1 objects of 512 bytes are leaked: neither reachable nor free"));
-    assert_eq!(report.nodes[0].live_bytes, 512 + 2 * CHUNK);
-
-    let mut audit = begin();
-    walk(&mut audit);
-    audit.reach(lost, 500, "a block");
-    audit.reach(kept, 500, "a block");
-    audit.reach(lost.add(512), 500, "a block");
-    audit.reach(table.add(CHUNK), 64, "a block");
-    audit.reach(rig.pool.geometry(NODE).chunk(NODE, 7), 64, "a block");
-    assert_eq!(audit.reached(), 6);
-    let report = settle(audit);
-    let mut expected = vec![
-        format!("the object at {} is marked free", lost.add(512)),
-        format!("the object at {} lies in the midst of a span", table.add(CHUNK)),
-        format!("the object at {} lies in a chunk that was never taken", rig.pool.geometry(NODE).chunk(NODE, 7)),
-        format!("a block at {kept} is reached twice"),
-    ];
-    let mut problems = report.problems;
-    expected.sort();
-    problems.sort();
-    assert_eq!(problems, expected);
 }

@@ -1,5 +1,5 @@
-//! What the pool's tests share: pools on the memory fabric, clients, a seeded generator, and a driver that lets the
-//! endpoints of many clients advance in an order drawn from a seed.
+//! Shared by the tests: pools on the memory fabric, clients, a seeded generator, and a driver that lets the endpoints of
+//! many clients advance in an order drawn from a seed.
 
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) const NODE: NodeId = NodeId::new(0);
 pub(crate) const CHUNK: u64 = 16 << 10;
 
-/// Bytes of a node that has just so many chunks of 16 KiB.
+/// Bytes of a node with exactly so many chunks of 16 KiB.
 pub(crate) fn region(chunks: u64, client_slots: u64) -> u64 {
     farindex_pool::layout::Geometry { chunk_size: CHUNK, chunks, client_slots }.end()
 }
@@ -33,7 +33,7 @@ pub(crate) fn block_on<T>(endpoint: &Endpoint, future: impl Future<Output = T>) 
     Executor::new().block_on(endpoint, future)
 }
 
-/// A pool, and the fabric it lies on.
+/// A pool and its fabric.
 #[derive(Clone)]
 pub(crate) struct Rig {
     pub(crate) fabric: MemoryFabric,
@@ -41,7 +41,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// One node of so many chunks.
+    /// One node with so many chunks.
     pub(crate) fn new(chunks: u64) -> Rig {
         Rig::with(1, region(chunks, 8), &small())
     }
@@ -59,7 +59,7 @@ impl Rig {
         let client = block_on(&endpoint, Client::register(&self.pool, identity, &endpoint)).expect("a slot is free");
         Member { endpoint, client }
     }
-    /// Overwrites words, as no client would.
+    /// Overwrites words, as damage does.
     pub(crate) fn poke(&self, ptr: RemotePtr, words: &[u64]) {
         poke(&self.fabric, ptr, words);
     }
@@ -123,7 +123,7 @@ impl Member {
     }
 }
 
-/// xorshift64*: small, seeded, the same everywhere.
+/// A small seeded generator: xorshift64*.
 pub(crate) struct Rng(u64);
 
 impl Rng {
@@ -141,7 +141,7 @@ impl Rng {
     }
 }
 
-/// Objects that are live: no two may overlap.
+/// The live objects: no two may overlap.
 #[derive(Default)]
 pub(crate) struct Live(BTreeMap<u64, u64>);
 
@@ -172,12 +172,12 @@ impl Driver for Shuffle {
 }
 
 /// The memory fabric, with clients that can be declared gone.
-pub(crate) struct Mortal {
+pub(crate) struct GoneFabric {
     pub(crate) inner: MemoryFabric,
     pub(crate) gone: Mutex<HashSet<u64>>,
 }
 
-impl Fabric for Mortal {
+impl Fabric for GoneFabric {
     fn name(&self) -> &'static str {
         self.inner.name()
     }

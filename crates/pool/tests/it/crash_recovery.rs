@@ -1,7 +1,8 @@
-//! Takeover under the adversary: a toy of two counters under one lock, and clients that die or expire anywhere.
+//! Takeover under the adversary: two counters under one lock, and clients that crash or expire anywhere.
 //!
-//! Whoever holds the lock adds one to both counters, in two batches; whoever takes it over from the dead makes the second
-//! what the first is. If two ever hold it at once, or a client that was shut out still changes something, additions are lost.
+//! A holder of the lock adds one to both counters, in two batches. A new holder after a takeover sets the second counter to
+//! the first. If two clients ever hold the lock at the same time, or an evicted client still changes something, additions
+//! are lost.
 
 use farindex_fabric::{FabricError, OpKind, Span};
 use farindex_pool::faults::{Fault, plant};
@@ -94,9 +95,15 @@ async fn add(session: &Session, counts: &Counts, lock: Lock, patience: u64) -> R
     Ok(())
 }
 
-async fn live(pool: Pool, me: farindex_sim::Client, counts: Rc<Counts>, adds: u64, late: u64) -> Result<(), PoolError> {
+async fn run_client(
+    pool: Pool,
+    me: farindex_sim::Client,
+    counts: Rc<Counts>,
+    adds: u64,
+    delay: u64,
+) -> Result<(), PoolError> {
     let endpoint = me.connect();
-    endpoint.sleep(Duration::from_nanos(late)).await;
+    endpoint.sleep(Duration::from_nanos(delay)).await;
     let client = Client::register(&pool, me.identity(), &endpoint).await?;
     let session = client.session(me.connect());
     for _ in 0..adds {
@@ -107,7 +114,7 @@ async fn live(pool: Pool, me: farindex_sim::Client, counts: Rc<Counts>, adds: u6
     client.close(&endpoint).await
 }
 
-async fn look(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize), PoolError> {
+async fn final_state(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize), PoolError> {
     let endpoint = me.connect();
     let client = Client::register(&pool, me.identity(), &endpoint).await?;
     let session = client.session(endpoint.clone());
@@ -116,7 +123,7 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, usize),
     match session.claim(&span, lock, None, 1, [2; 4]).await? {
         Claim::Free => {}
         Claim::Taken(taken) => recover_locked(&span, taken.into_held()).await?,
-        _ => return Err(PoolError::BadName("the lock is held, and nobody is there".to_owned())),
+        _ => return Err(PoolError::BadName("the lock is held, and no client is registered".to_owned())),
     }
     let (first, second) = counters(&span, lock).await?;
     Ok((first, second, clients(&pool, &span).await?.len()))
@@ -137,7 +144,7 @@ fn run(seed: u64) -> Result<Rc<Counts>, String> {
     });
     let pool = made.map_err(|outcome| outcome.to_string())?.map_err(|error| error.to_string())?;
     let counts = Rc::new(Counts::default());
-    let mut lives = Vec::new();
+    let mut runs = Vec::new();
     for number in 0..dice.within(2, 6) {
         let me = sim.client();
         me.freezes(dice.pick(&[0, ODDS / 64]).unwrap_or(0), 26);
@@ -145,29 +152,29 @@ fn run(seed: u64) -> Result<Rc<Counts>, String> {
             let fate = dice.pick(&[Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Drawn]).unwrap_or(Fate::Drawn);
             me.die_at(dice.within(1, 150), fate);
         }
-        let late = dice.tail(24);
-        let life = live(pool.clone(), me.clone(), Rc::clone(&counts), dice.within(1, 12), late);
-        lives.push(sim.spawn(&me, life));
+        let delay = dice.tail(24);
+        let run = run_client(pool.clone(), me.clone(), Rc::clone(&counts), dice.within(1, 12), delay);
+        runs.push(sim.spawn(&me, run));
     }
     match sim.run() {
         Outcome::Done => {}
         outcome => return Err(outcome.to_string()),
     }
     sim.settle();
-    for life in lives {
-        match life.take() {
+    for run in runs {
+        match run.take() {
             Some(Err(error)) if is_eviction(&error) => add_one(&counts.evicted),
-            // Four slots for up to six clients, and the silent ones keep theirs for a lease.
+            // Four slots for up to six clients, and crashed clients keep theirs for a lease.
             Some(Err(PoolError::NoClientSlot(_))) => {}
             Some(Err(error)) => return Err(error.to_string()),
             Some(Ok(())) | None => {}
         }
     }
-    let looked = sim.block_on(look(pool, sim.harness())).map_err(|outcome| outcome.to_string())?;
-    let (first, second, there) = looked.map_err(|error| error.to_string())?;
+    let state = sim.block_on(final_state(pool, sim.harness())).map_err(|outcome| outcome.to_string())?;
+    let (first, second, registered) = state.map_err(|error| error.to_string())?;
     let (done, begun) = (counts.done.get(), counts.begun.get());
-    if first != second || !(done..=begun).contains(&first) || there != 1 {
-        return Err(format!("{first} and {second} after {done} of {begun} additions; {there} clients"));
+    if first != second || !(done..=begun).contains(&first) || registered != 1 {
+        return Err(format!("{first} and {second} after {done} of {begun} additions; {registered} clients"));
     }
     Ok(counts)
 }
@@ -182,7 +189,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn no_addition_is_lost() {
+fn takeover_loses_no_addition_under_the_adversary() {
     let (mut claimed, mut evicted, mut done) = (0, 0, 0);
     for seed in seeds(400) {
         let counts = run(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
@@ -190,11 +197,11 @@ fn no_addition_is_lost() {
         evicted += counts.evicted.get();
         done += counts.done.get();
     }
-    println!("{done} additions, {claimed} locks claimed, {evicted} living clients evicted");
-    assert!(claimed > 0 && evicted > 0, "{claimed} locks claimed, {evicted} living clients evicted");
+    println!("{done} additions, {claimed} locks claimed, {evicted} live clients evicted");
+    assert!(claimed > 0 && evicted > 0, "{claimed} locks claimed, {evicted} live clients evicted");
 }
 
-/// Declares that it is about to take the lock, and takes it not.
+/// Declares an intent for the lock three times, and never takes it.
 async fn declare_and_fail(pool: Pool, me: farindex_sim::Client) -> Result<(), PoolError> {
     let endpoint = me.connect();
     let client = Client::register(&pool, me.identity(), &endpoint).await?;
@@ -212,9 +219,9 @@ async fn declare_and_fail(pool: Pool, me: farindex_sim::Client) -> Result<(), Po
     Ok(())
 }
 
-/// The dead have left intents that name the lock, and none of them holds it: the living take it and release it, and look
-/// after whoever has it. Nothing here is slow or torn, but the verbs of a batch take effect one by one.
-fn beside_dead_candidates(seed: u64) -> Result<(), String> {
+/// Crashed clients have left intents that name the lock, and none of them holds it. Live clients take and release it, and
+/// try to take it over from each other. Nothing is slow or torn, but the verbs of a batch take effect one by one.
+fn with_crashed_candidates(seed: u64) -> Result<(), String> {
     let swarm = Swarm { split: ODDS, gap_ns: 5000, stall: ODDS / 8, stall_exponent: 15, ..Swarm::calm() };
     let config = Config { node_len: 512 << 10, swarm: Some(swarm), tells_deaths: true, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
@@ -233,11 +240,11 @@ fn beside_dead_candidates(seed: u64) -> Result<(), String> {
     let declared = victims.each_ref().map(|me| sim.spawn(me, declare_and_fail(pool.clone(), me.clone())));
     sim.run().assert_done();
     for declared in declared {
-        declared.take().expect("it lives").expect("declared");
+        declared.take().expect("it has ended").expect("declared");
     }
     victims.iter().for_each(|me| me.kill(Fate::Lost));
     let counts = Rc::new(Counts::default());
-    let lives = [(); 4].map(|()| {
+    let runs = [(); 4].map(|()| {
         let (me, pool, counts) = (sim.client(), pool.clone(), Rc::clone(&counts));
         let actor = me.clone();
         sim.spawn(&me, async move {
@@ -256,36 +263,36 @@ fn beside_dead_candidates(seed: u64) -> Result<(), String> {
         Outcome::Done => {}
         outcome => return Err(outcome.to_string()),
     }
-    for life in lives {
-        life.take().expect("it lives").map_err(|error| error.to_string())?;
+    for run in runs {
+        run.take().expect("it has ended").map_err(|error| error.to_string())?;
     }
-    let looked = sim.block_on(look(pool, sim.harness())).map_err(|outcome| outcome.to_string())?;
-    let (first, second, _) = looked.map_err(|error| error.to_string())?;
+    let state = sim.block_on(final_state(pool, sim.harness())).map_err(|outcome| outcome.to_string())?;
+    let (first, second, _) = state.map_err(|error| error.to_string())?;
     match (first, second, counts.claimed.get()) {
         (40, 40, 0) => Ok(()),
         (first, second, claimed) => Err(format!("{first} and {second} after 40 additions, {claimed} claims")),
     }
 }
 
-/// Runs seeds with a fault until one shows it, and the same seeds without.
+/// Runs seeds with a planted fault until one detects it, and the same seeds without the fault.
 fn detect(fault: Fault, run: impl Fn(u64) -> Result<(), String>) -> bool {
     plant(&[fault]);
-    let convicted = (0..LIMIT).find_map(|seed| run(seed).err().map(|what| (seed, what)));
+    let detected = (0..LIMIT).find_map(|seed| run(seed).err().map(|what| (seed, what)));
     plant(&[]);
-    println!("{fault:?}: {convicted:?}");
-    let same = convicted.as_ref().map_or(0, |(seed, _)| seed + 1);
+    println!("{fault:?}: {detected:?}");
+    let same = detected.as_ref().map_or(0, |(seed, _)| seed + 1);
     for seed in 0..same {
         run(seed).unwrap_or_else(|what| panic!("as shipped, seed {seed}: {what}"));
     }
-    convicted.is_some()
+    detected.is_some()
 }
 
-/// Each rule that a takeover rests on, broken alone: additions are lost, or somebody waits for ever. (That a slot is freed
-/// after the revocation, no seed needs: `a_slot_is_free_only_when_nothing_of_its_owner_takes_effect`.)
+/// Breaks each rule of a takeover alone: additions are lost, or a client waits for ever. (No seed needs the rule that a slot
+/// is freed after the revocation: `eviction_frees_a_slot_only_after_revocation`.)
 #[test]
-fn no_rule_of_a_takeover_can_be_left_out() {
+fn takeover_checks_detect_every_planted_fault() {
     assert!(detect(Fault::NoIntent, |seed| run(seed).map(drop)));
     assert!(detect(Fault::LateClear, |seed| run(seed).map(drop)));
     assert!(detect(Fault::NoRevocation, |seed| run(seed).map(drop)));
-    assert!(detect(Fault::SingleRead, beside_dead_candidates));
+    assert!(detect(Fault::SingleRead, with_crashed_candidates));
 }

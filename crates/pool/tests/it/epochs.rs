@@ -1,6 +1,6 @@
-//! Reclamation: what a pinned operation can reach is not used again, and nobody else holds anything up.
+//! Clients and epochs: registration, heartbeats, closing, and that no memory is reused that a pinned operation can reach.
 
-use crate::common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
+use crate::common::{CHUNK, GoneFabric, Member, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
@@ -21,7 +21,7 @@ fn epoch(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn a_retired_block_is_not_handed_out_while_an_older_pin_stands() {
+fn retired_block_is_not_reused_while_an_older_pin_exists() {
     let rig = Rig::new(8);
     let (writer, reader) = (rig.join(), rig.join());
     let (writes, reads) = (writer.session(), reader.session());
@@ -48,7 +48,7 @@ fn a_retired_block_is_not_handed_out_while_an_older_pin_stands() {
 }
 
 #[test]
-fn several_operations_of_one_session_hold_the_oldest_epoch() {
+fn oldest_operation_of_a_session_holds_the_epoch() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -66,7 +66,7 @@ fn several_operations_of_one_session_hold_the_oldest_epoch() {
         member.tick();
     }
     assert_eq!(epoch(&rig), second.epoch() + 1);
-    // A third one joins, the second ends, and the third holds on.
+    // A third operation joins, and the second ends.
     let third = pin(OpKind::Get);
     drop(second);
     for _ in 0..3 {
@@ -76,7 +76,7 @@ fn several_operations_of_one_session_hold_the_oldest_epoch() {
 }
 
 #[test]
-fn a_hold_lasts_longer_than_its_operation_and_its_session() {
+fn hold_keeps_the_epoch_after_its_operation_and_session_end() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -100,7 +100,7 @@ fn a_hold_lasts_longer_than_its_operation_and_its_session() {
 }
 
 #[test]
-fn what_a_client_shares_is_made_once_and_ends_with_its_last_holder() {
+fn shared_value_is_made_once_and_dropped_with_its_last_holder() {
     let rig = Rig::new(8);
     let member = rig.join();
     let (one, other) = (member.session(), member.session());
@@ -116,9 +116,9 @@ fn what_a_client_shares_is_made_once_and_ends_with_its_last_holder() {
 }
 
 #[test]
-fn who_holds_memory_up_and_who_does_not() {
+fn epoch_waits_for_silent_clients_and_not_for_idle_closed_or_gone_ones() {
     let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory");
-    let fabric = Arc::new(Mortal { inner: inner.clone(), gone: Mutex::default() });
+    let fabric = Arc::new(GoneFabric { inner: inner.clone(), gone: Mutex::default() });
     let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
     let pool = block_on(&endpoint, Pool::create(fabric.clone(), &endpoint, &small())).expect("created");
     let join = || {
@@ -144,21 +144,21 @@ fn who_holds_memory_up_and_who_does_not() {
         idle.tick();
         member.tick();
     }
-    assert!(epoch() - before >= 3, "an idle one whose keeper ticks does not");
+    assert!(epoch() - before >= 3, "an idle one that ticks does not");
     idle.close();
-    assert_eq!(moves(), 3, "nor does a finished one");
-    let dead = join();
+    assert_eq!(moves(), 3, "nor does a closed one");
+    let gone = join();
     assert!(moves() <= 1);
-    fabric.gone.lock().expect("not poisoned").insert(dead.client.identity().token);
-    assert!(moves() >= 2, "nor one that is proved gone");
+    fabric.gone.lock().expect("not poisoned").insert(gone.client.identity().token);
+    assert!(moves() >= 2, "nor one that is known to be gone");
     let span = member.endpoint.span(OpKind::Other);
     let all = member.run(clients(&pool, &span)).expect("read");
     assert_eq!(all.iter().map(|client| client.gone).collect::<Vec<_>>(), [Some(false)], "it was evicted");
 }
 
-/// A simulated run is to be the same at any time of day. (docs/bugs/076)
+/// A simulated run must be the same at any time of day (docs/bugs/076).
 #[test]
-fn what_a_registration_posts_does_not_depend_on_the_time() {
+fn registration_posts_the_same_verbs_at_any_time_of_day() {
     let rig = Rig::new(8);
     let first = rig.join();
     let slot = rig.pool.geometry(HOME).client(first.client.slot());
@@ -166,8 +166,8 @@ fn what_a_registration_posts_does_not_depend_on_the_time() {
     first.close();
     let mut costs = Vec::new();
     for differs in [false, true, false] {
-        let came = rig.peek(since, 1)[0];
-        rig.poke(since, &[came + u64::from(differs)]);
+        let time = rig.peek(since, 1)[0];
+        rig.poke(since, &[time + u64::from(differs)]);
         let member = rig.join();
         costs.push(member.endpoint.meter().total().cas);
         member.close();
@@ -175,9 +175,9 @@ fn what_a_registration_posts_does_not_depend_on_the_time() {
     assert!(costs[0] > 0 && costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
 }
 
-/// A client that registers while another one ticks, at every point of both.
+/// A client registers while another one ticks, in orders drawn from seeds.
 #[test]
-fn registration_and_heartbeat_interleave() {
+fn registration_during_a_heartbeat_keeps_the_epoch_bound() {
     for seed in 0..200 {
         let rig = Rig::new(8);
         let old = rig.join_with(Delivery::Deferred);
@@ -205,7 +205,7 @@ fn registration_and_heartbeat_interleave() {
 }
 
 #[test]
-fn a_cancelled_heartbeat_does_not_stop_the_heart() {
+fn heartbeat_works_after_a_cancelled_tick() {
     let rig = Rig::new(8);
     let member = rig.join_with(Delivery::Deferred);
     let executor = Executor::new();
@@ -224,7 +224,7 @@ fn a_cancelled_heartbeat_does_not_stop_the_heart() {
 }
 
 #[test]
-fn a_lost_lease_is_reported() {
+fn evicted_client_gets_an_error() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -240,15 +240,15 @@ fn a_lost_lease_is_reported() {
     );
     drop(session);
     assert_eq!(member.run(Arc::clone(&member.client).close(&member.endpoint)), Err(PoolError::LeaseLost));
-    // The slot is another's by now: nothing was written to it.
+    // The evicted client has written nothing to the slot: another one can take it.
     let next = rig.join();
     assert_eq!(next.client.slot(), member.client.slot());
 }
 
-/// A client that says nothing, on a fabric that cannot tell whether it crashed, holds up memory. It does not hold up the end
-/// of a program, and only free memory is lost by that: the next audit gives it back.
+/// A client without heartbeats, on a fabric that cannot tell whether it crashed, delays reclamation. It does not delay the
+/// end of another program, which leaks free memory only: the next audit reclaims it.
 #[test]
-fn closing_has_a_limit_and_loses_nothing_but_free_memory() {
+fn close_has_a_time_limit_and_leaks_free_memory_only() {
     let lease = Duration::from_secs(4);
     let rig = Rig::with(1, region(8, 8), &PoolOptions { lease, ..small() });
     let (silent, member) = (rig.join(), rig.join());
@@ -261,30 +261,30 @@ fn closing_has_a_limit_and_loses_nothing_but_free_memory() {
     member.close();
     let took = began.elapsed();
     assert!((CLOSE_TIMEOUT..CLOSE_TIMEOUT * 2).contains(&took), "{took:?}");
-    // It has left, and the other one has not noticed anything.
+    // It has left, and the other client's lease has not changed.
     silent.tick();
     silent.close();
     let next = rig.join();
-    assert_eq!(next.client.slot(), 0, "nobody else is there");
+    assert_eq!(next.client.slot(), 0, "no other client is registered");
     assert_eq!(rig.peek(rig.pool.geometry(HOME).client(slot), 1)[0] & 0xFF, 0, "its slot is free");
     let session = next.session();
     let span = session.span(OpKind::Maintenance);
-    let look =
+    let audit =
         || next.run(async { Audit::begin(&session, &span).await?.settle(&session, &span).await }).expect("an audit");
-    let report = look();
+    let report = audit();
     assert_eq!((report.alone, report.lost), (true, 1));
-    let audit = next.run(Audit::begin(&session, &span)).expect("an audit");
-    next.run(audit.reclaim(&session, &span)).expect("reclaimed");
-    assert_eq!(look().lost, 0);
+    let begun = next.run(Audit::begin(&session, &span)).expect("an audit");
+    next.run(begun.reclaim(&session, &span)).expect("reclaimed");
+    assert_eq!(audit().lost, 0);
 }
 
 #[test]
-fn client_slots_run_out_and_come_back() {
+fn client_slots_run_out_and_become_free_again() {
     let rig = Rig::new(8);
     let mut members: Vec<_> = (0..8).map(|_| rig.join()).collect();
     let slots: Vec<_> = members.iter().map(|member| member.client.slot()).collect();
     assert_eq!(slots, [0, 1, 2, 3, 4, 5, 6, 7]);
-    // Their keeper: who gives no sign of life for a lease loses its slot.
+    // Their heartbeats: without one for a lease, a client loses its slot.
     let stop = std::sync::atomic::AtomicBool::new(false);
     let all: Vec<_> = members.iter().map(|member| Arc::clone(&member.client)).collect();
     let refused = std::thread::scope(|scope| {
@@ -314,7 +314,7 @@ fn client_slots_run_out_and_come_back() {
 }
 
 #[test]
-fn clients_that_register_at_once_get_a_slot_each() {
+fn concurrent_registrations_get_different_slots() {
     for seed in 0..50 {
         let rig = Rig::new(8);
         let executor = Executor::new();
@@ -332,7 +332,7 @@ fn clients_that_register_at_once_get_a_slot_each() {
         let mut slots = executor.block_on(&driver, async {
             let mut slots = Vec::new();
             for task in tasks {
-                slots.push(task.await.expect("a slot for everyone").slot());
+                slots.push(task.await.expect("a slot for each").slot());
             }
             slots
         });
@@ -342,7 +342,7 @@ fn clients_that_register_at_once_get_a_slot_each() {
 }
 
 #[test]
-fn a_damaged_epoch_is_reported() {
+fn damaged_epoch_is_reported() {
     let rig = Rig::new(8);
     let member = rig.join();
     for _ in 0..3 {
@@ -355,8 +355,8 @@ fn a_damaged_epoch_is_reported() {
     }
 }
 
-/// Words in far memory that point to blocks. A block says which word it belongs to; whoever finds another mark in it has
-/// followed a pointer into memory that was used again.
+/// Words in far memory that point to blocks. A block contains a mark of its word. A reader that finds another mark has
+/// followed a pointer into reused memory.
 struct Table {
     words: RemotePtr,
     len: u64,
@@ -382,7 +382,7 @@ impl Table {
         let mut old_bytes = 0;
         if !old.is_null() {
             let found = pin.span().read(old, 16).await.expect("read");
-            assert_eq!(found.words()[0], MARK | i, "the block at {old} was used again under a pin");
+            assert_eq!(found.words()[0], MARK | i, "the block at {old} was reused under a pin");
             old_bytes = found.words()[1];
         }
         if pin.span().cas(self.word(i), seen, block.to_bits()).await.expect("posted") != seen {
@@ -402,7 +402,7 @@ impl Table {
         pause().await;
         let ptr = RemotePtr::from_bits(seen);
         let found = pin.span().read(ptr, 16).await.expect("read");
-        assert_eq!(found.words()[0], MARK | i, "the block at {ptr} was used again under a pin");
+        assert_eq!(found.words()[0], MARK | i, "the block at {ptr} was reused under a pin");
     }
 }
 
@@ -416,10 +416,10 @@ fn table(rig: &Rig, len: u64) -> Table {
     Table { words, len }
 }
 
-/// Clients on one thread, several operations in flight each, batches in an order drawn from a seed, in a pool that is
-/// small enough for every block to be wanted again at once.
+/// Clients on one thread with several operations in flight each. Their batches take effect in an order drawn from a seed.
+/// The pool is so small that every free block is reused at once.
 #[test]
-fn pinned_readers_never_see_memory_used_again_interleaved() {
+fn pinned_readers_never_see_reused_memory_interleaved() {
     for seed in 0..20 {
         let rig = Rig::new(8);
         let table = Rc::new(table(&rig, 6));
@@ -428,13 +428,13 @@ fn pinned_readers_never_see_memory_used_again_interleaved() {
         let driver = Shuffle { endpoints, rng: RefCell::new(Rng::new(seed)) };
         let executor = Executor::new();
         let mut tasks = Vec::new();
-        for (who, member) in (0..).zip(&members) {
+        for (number, member) in (0..).zip(&members) {
             // Two sessions of one client, three operations in flight each.
             for s in 0..2 {
                 let session = Rc::new(member.session());
                 for coroutine in 0..3 {
                     let (session, table) = (Rc::clone(&session), Rc::clone(&table));
-                    let mut rng = Rng::new(seed * 100 + who * 10 + s * 3 + coroutine);
+                    let mut rng = Rng::new(seed * 100 + number * 10 + s * 3 + coroutine);
                     tasks.push(executor.spawn(async move {
                         for step in 0..60 {
                             match coroutine {
@@ -469,7 +469,7 @@ fn pinned_readers_never_see_memory_used_again_interleaved() {
 }
 
 #[test]
-fn pinned_readers_never_see_memory_used_again_threads() {
+fn pinned_readers_never_see_reused_memory_threads() {
     let rig = Rig::new(10);
     let table = &table(&rig, 8);
     let reads = AtomicU64::new(0);
@@ -503,9 +503,9 @@ fn pinned_readers_never_see_memory_used_again_threads() {
     assert_eq!(reads.load(Ordering::Relaxed), 8000);
 }
 
-/// Poking at words is not what clients do; but a slot may hold anything.
+/// Slots with random content.
 #[test]
-fn damaged_client_slots_do_no_harm() {
+fn damaged_client_slots_cause_no_failure() {
     let rig = Rig::new(8);
     let member = rig.join();
     let geometry = rig.pool.geometry(HOME);
@@ -521,9 +521,9 @@ fn damaged_client_slots_do_no_harm() {
     assert_eq!(rig.join().client.slot(), 1, "the generation wraps");
 }
 
-/// On a network so slow that the epoch takes longer than a lease to let go of what was retired.
+/// The network is so slow that the grace period takes longer than a lease.
 #[test]
-fn draining_lasts_as_long_as_the_epoch_moves() {
+fn drain_waits_for_as_long_as_the_epoch_advances() {
     let lease = Duration::from_millis(1);
     let model = Preset { read_ns: 300_000, ..Preset::shard() };
     let config = Config { node_len: 4 << 20, model: Some(model), ..Config::default() };

@@ -20,7 +20,7 @@ fn declared(member: &Member, session: &Session) -> usize {
 }
 
 #[test]
-fn a_lock_is_taken_by_one_batch_and_released_by_one() {
+fn lock_guard_costs_one_batch_to_take_and_one_to_release() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -46,7 +46,7 @@ fn a_lock_is_taken_by_one_batch_and_released_by_one() {
 }
 
 #[test]
-fn a_lost_lock_costs_one_more_batch_and_returns_the_cell() {
+fn lost_lock_costs_one_more_batch_and_returns_the_cell() {
     let rig = Rig::new(8);
     let (holder, member) = (rig.join(), rig.join());
     let (theirs, session) = (holder.session(), member.session());
@@ -68,7 +68,7 @@ fn a_lost_lock_costs_one_more_batch_and_returns_the_cell() {
 }
 
 #[test]
-fn a_guard_that_is_dropped_leaves_its_intent_in_place() {
+fn dropped_lock_guard_leaves_its_intent_declared() {
     let rig = Rig::new(8);
     let member = rig.join();
     let session = member.session();
@@ -81,7 +81,7 @@ fn a_guard_that_is_dropped_leaves_its_intent_in_place() {
 }
 
 #[test]
-fn an_abandoned_guard_lets_another_client_take_the_lock_over() {
+fn abandoned_lock_guard_is_taken_over_by_another_client() {
     let rig = Rig::new(8);
     let (holder, member) = (rig.join(), rig.join());
     let (theirs, session) = (holder.session(), member.session());

@@ -1,11 +1,13 @@
 //! Tests of the pool: one program, a module for each subject.
 
 mod alloc;
+mod audit;
 mod catalog;
 mod common;
 mod crash_recovery;
 mod damage;
 mod epochs;
+mod intents;
 mod lock;
 mod open;
 mod replace;

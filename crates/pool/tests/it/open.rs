@@ -1,4 +1,4 @@
-//! Creating and opening pools, and every way in which that fails.
+//! Creating and opening pools, and all reasons for which either fails.
 
 use crate::common::{CHUNK, create, open, peek, poke, region, small};
 use farindex_fabric::{MemoryFabric, NodeId, RemotePtr};
@@ -18,7 +18,7 @@ fn at(node: u16) -> RemotePtr {
     RemotePtr::new(NodeId::new(node), 0)
 }
 
-/// A copy of some nodes of a fabric, cut to `len` bytes.
+/// Copies some nodes of a fabric, cut to `len` bytes.
 fn copy(from: &MemoryFabric, nodes: &[u16], len: u64) -> MemoryFabric {
     let to = memory(nodes.len(), len);
     for (i, node) in (0..).zip(nodes) {
@@ -32,7 +32,7 @@ fn refusal(fabric: &MemoryFabric) -> String {
 }
 
 #[test]
-fn a_pool_opens_as_it_was_created() {
+fn pool_opens_as_it_was_created() {
     for nodes in [1, 3] {
         let fabric = memory(nodes, LEN);
         let created = create(&fabric, &small()).expect("created");
@@ -47,7 +47,7 @@ fn a_pool_opens_as_it_was_created() {
 }
 
 #[test]
-fn every_bad_pool_is_refused_with_its_reason() {
+fn open_refuses_every_bad_pool_with_its_reason() {
     let good = memory(2, LEN);
     create(&good, &small()).expect("created");
     let other = memory(2, LEN);
@@ -107,7 +107,7 @@ fn every_bad_pool_is_refused_with_its_reason() {
 }
 
 #[test]
-fn every_flipped_bit_of_a_superblock_is_refused() {
+fn open_refuses_every_flipped_bit_of_a_superblock() {
     let fabric = memory(1, region(8, 8));
     create(&fabric, &small()).expect("created");
     let block = peek(&fabric, at(0), 16);
@@ -115,7 +115,7 @@ fn every_flipped_bit_of_a_superblock_is_refused() {
         let mut flipped = block.clone();
         flipped[bit / 64] ^= 1 << (bit % 64);
         poke(&fabric, at(0), &flipped);
-        let error = open(&fabric).err().unwrap_or_else(|| panic!("bit {bit} was not noticed"));
+        let error = open(&fabric).err().unwrap_or_else(|| panic!("bit {bit} was not detected"));
         match bit / 64 {
             0 => assert!(matches!(error, PoolError::NotAPool { .. }), "{error}"),
             1 => assert!(matches!(error, PoolError::Version { .. }), "{error}"),
@@ -126,9 +126,9 @@ fn every_flipped_bit_of_a_superblock_is_refused() {
     open(&fabric).expect("whole again");
 }
 
-/// Indexes draw their seeds from it.
+/// The seeds of indexes are derived from it.
 #[test]
-fn the_hash_key_is_random_unless_it_is_chosen_and_every_client_finds_the_same() {
+fn hash_key_is_random_unless_chosen_and_the_same_for_every_client() {
     let key_of = |options: &PoolOptions| {
         let fabric = memory(1, region(8, 8));
         let made = create(&fabric, options).expect("created").superblock(HOME).hash_key;
@@ -147,7 +147,7 @@ fn the_hash_key_is_random_unless_it_is_chosen_and_every_client_finds_the_same() 
 }
 
 #[test]
-fn indexes_have_different_seeds_unless_the_pool_is_unseeded() {
+fn index_seeds_differ_unless_the_pool_is_unseeded() {
     let seeds = |hash_key| {
         let pool = create(&memory(1, region(8, 8)), &PoolOptions { hash_key, ..small() }).expect("created");
         (1..=1000).map(|uid| pool.superblock(HOME).seed_of(uid)).collect::<BTreeSet<u64>>()
@@ -160,7 +160,7 @@ fn indexes_have_different_seeds_unless_the_pool_is_unseeded() {
 }
 
 #[test]
-fn every_bad_option_is_refused_with_its_reason() {
+fn create_refuses_every_bad_option_with_its_reason() {
     let refused = |len, options| create(&memory(1, len), &options).err().expect("refused").to_string();
     let slots = |client_slots| PoolOptions { client_slots, ..small() };
     let chunk = |size| PoolOptions { chunk_size: Some(size), ..small() };
@@ -174,7 +174,7 @@ fn every_bad_option_is_refused_with_its_reason() {
         let wanted = format!("chunks of {size} bytes: a chunk is a power of two from 16384 to 65536");
         assert_eq!(refused(LEN, chunk(size)), wanted);
     }
-    // The size that the message asks for is enough.
+    // The size that the message names is enough.
     let least = region(8, 8);
     let wanted = format!("memory node 0 offers {} bytes: a pool with 8 client slots takes at least {least}", least - 8);
     assert_eq!(refused(least - 8, small()), wanted);
@@ -183,7 +183,7 @@ fn every_bad_option_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_pool_is_not_created_over_another() {
+fn create_refuses_to_overwrite_a_pool() {
     let fabric = memory(2, LEN);
     create(&fabric, &small()).expect("created");
     let error = create(&fabric, &small()).err().expect("refused");
@@ -193,24 +193,24 @@ fn a_pool_is_not_created_over_another() {
 }
 
 #[test]
-fn what_a_former_pool_left_is_cleared() {
+fn create_clears_the_remains_of_a_former_pool() {
     let fabric = memory(1, LEN);
     let former = create(&fabric, &small()).expect("created");
     let geometry = former.geometry(HOME);
-    // Its superblock is lost; cursor, a client slot and a descriptor are not.
+    // Its superblock is overwritten; cursor, a client slot and a descriptor are not.
     poke(&fabric, at(0), &[0; 16]);
     poke(&fabric, at(0).add(header::CURSOR), &[17]);
     poke(&fabric, geometry.client(0), &[1 << 8 | 1]);
     poke(&fabric, geometry.descriptor(HOME, 3), &[1]);
     let pool = create(&fabric, &small()).expect("created");
-    assert_eq!(pool.superblock(HOME).zeroed, 0, "its data may be anything");
+    assert_eq!(pool.superblock(HOME).zeroed, 0, "its data is undefined");
     let all = peek(&fabric, at(0), (geometry.data() / 8) as usize);
     let written: Vec<_> = (0..all.len()).filter(|i| *i >= 16 && all[*i] != 0).map(|i| i as u64 * 8).collect();
     assert_eq!(written, [header::EPOCH]);
 }
 
 #[test]
-fn a_superblock_reads_back_from_its_bytes() {
+fn superblock_reads_back_from_its_bytes() {
     let fabric = memory(1, LEN);
     let pool = create(&fabric, &small()).expect("created");
     let words = peek(&fabric, at(0), 16);

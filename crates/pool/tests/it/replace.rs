@@ -1,10 +1,10 @@
-//! Giving the name of an index to a copy of it: a client crashes at each verb of that, and the name leads to one of the two.
+//! Replacing an index by a copy of it: a client crashes at each verb, and the name belongs to exactly one of the two.
 
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::catalog::{self, IndexInfo, KindTag};
 use farindex_pool::layout::HOME;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session};
-use farindex_sim::{Config, CrashOutcome, Outcome, Sim, Swarm};
+use farindex_sim::{Config, Fate, Outcome, Sim, Swarm};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<Session, PoolErr
     Ok(client.session(endpoint))
 }
 
-/// What a client that comes behind the crash finds, and what is left when it has tidied up.
-struct Left {
+/// What another client finds after the crash, and the names that are left after it has finished the drops.
+struct Remains {
     found: IndexInfo,
     names: Vec<String>,
 }
 
-/// What comes behind: the lock is taken over, what says that it is being dropped goes, and another index can be made.
-async fn look(pool: Pool, me: farindex_sim::Client) -> Result<Left, PoolError> {
+/// After the crash: takes the catalog's lock over, finishes the drops, and adds another index.
+async fn recover(pool: Pool, me: farindex_sim::Client) -> Result<Remains, PoolError> {
     let session = join(&pool, &me).await?;
     let span = session.span(OpKind::Other);
     let found = catalog::find(&pool, &span, NAME).await?;
@@ -40,22 +40,22 @@ async fn look(pool: Pool, me: farindex_sim::Client) -> Result<Left, PoolError> {
     }
     add(&session, "other").await?;
     let again = catalog::find(&pool, &span, NAME).await?;
-    assert_eq!(again, found, "the name goes on leading to the same index");
+    assert_eq!(again, found, "the name still belongs to the same index");
     let names = catalog::list(&pool, &span).await?.into_iter().map(|info| info.name).collect();
-    Ok(Left { found, names })
+    Ok(Remains { found, names })
 }
 
 struct Run {
     old: IndexInfo,
     copy: IndexInfo,
-    left: Left,
-    died: bool,
-    /// Verbs of the client before the replacement, and behind it.
+    left: Remains,
+    crashed: bool,
+    /// Verbs of the client before the replacement, and after it.
     verbs: (u64, u64),
 }
 
-fn run(death: Option<(u64, CrashOutcome)>) -> Run {
-    let config = Config { node_len: 512 << 10, swarm: Some(Swarm::calm()), reports_crashes: true, ..Config::default() };
+fn run(crash: Option<(u64, Fate)>) -> Run {
+    let config = Config { node_len: 512 << 10, swarm: Some(Swarm::calm()), tells_deaths: true, ..Config::default() };
     let sim = Sim::new(7, config).expect("a cluster");
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
@@ -76,8 +76,8 @@ fn run(death: Option<(u64, CrashOutcome)>) -> Run {
     });
     let (pool, old, copy) = made.unwrap_or_else(|ended| panic!("{ended}")).expect("a pool with two indexes");
     let victim = sim.client();
-    if let Some((verb, crash_outcome)) = death {
-        victim.crash_at(verb, crash_outcome);
+    if let Some((verb, fate)) = crash {
+        victim.die_at(verb, fate);
     }
     let (me, on, from, to) = (victim.clone(), pool.clone(), old.clone(), copy.clone());
     let replacing = sim.spawn(&victim, async move {
@@ -94,37 +94,37 @@ fn run(death: Option<(u64, CrashOutcome)>) -> Run {
     }
     sim.settle();
     let verbs = replacing.take().map(|done| done.expect("replaced"));
-    victim.crash(CrashOutcome::Landed);
-    let left = sim.block_on(look(pool, sim.client())).unwrap_or_else(|ended| panic!("{ended}"));
-    let left = left.unwrap_or_else(|error| panic!("{death:?}: {error}"));
-    Run { old, copy, left, died: verbs.is_none(), verbs: verbs.unwrap_or_default() }
+    victim.kill(Fate::Landed);
+    let left = sim.block_on(recover(pool, sim.client())).unwrap_or_else(|ended| panic!("{ended}"));
+    let left = left.unwrap_or_else(|error| panic!("{crash:?}: {error}"));
+    Run { old, copy, left, crashed: verbs.is_none(), verbs: verbs.unwrap_or_default() }
 }
 
 #[test]
-fn the_name_leads_to_one_of_the_two_wherever_a_client_crashes() {
+fn replace_leaves_the_name_with_one_index_after_a_crash_at_any_verb() {
     let calm = run(None);
-    assert!(!calm.died);
+    assert!(!calm.crashed);
     assert_eq!((calm.left.found.uid, calm.left.found.root), (calm.copy.uid, calm.copy.root));
     assert_eq!(calm.left.names, ["other", NAME], "the old entry and the copy's are free again");
     let (mut kept, mut replaced) = (0, 0);
-    for crash_outcome in [CrashOutcome::Lost, CrashOutcome::Prefix, CrashOutcome::Landed] {
+    for fate in [Fate::Lost, Fate::Prefix, Fate::Landed] {
         for verb in calm.verbs.0 + 1..=calm.verbs.1 {
-            let Run { old, copy, left, died, .. } = run(Some((verb, crash_outcome)));
-            assert!(died, "verb {verb}");
-            let Left { found, mut names } = left;
+            let Run { old, copy, left, crashed, .. } = run(Some((verb, fate)));
+            assert!(crashed, "verb {verb}");
+            let Remains { found, mut names } = left;
             names.sort();
             if found.uid == old.uid {
                 kept += 1;
-                assert_eq!(found, old, "verb {verb}, {crash_outcome:?}");
+                assert_eq!(found, old, "verb {verb}, {fate:?}");
                 assert_eq!(
                     names,
                     ["other", NAME, &copy.name],
-                    "verb {verb}, {crash_outcome:?}: the copy is there to be dropped"
+                    "verb {verb}, {fate:?}: the copy is there to be dropped"
                 );
             } else {
                 replaced += 1;
                 assert_eq!((found.uid, found.root, found.config), (copy.uid, copy.root, copy.config));
-                assert_eq!(names, ["other", NAME], "verb {verb}, {crash_outcome:?}");
+                assert_eq!(names, ["other", NAME], "verb {verb}, {fate:?}");
             }
         }
     }
@@ -133,7 +133,7 @@ fn the_name_leads_to_one_of_the_two_wherever_a_client_crashes() {
 }
 
 #[test]
-fn who_is_not_sure_any_more_replaces_nothing() {
+fn failed_replace_changes_nothing() {
     let sim = Sim::new(7, Config { node_len: 512 << 10, swarm: Some(Swarm::calm()), ..Config::default() });
     let sim = sim.expect("a cluster");
     let (harness, fabric) = (sim.harness(), sim.fabric());

@@ -1,6 +1,6 @@
-//! Who has died, and what becomes of its locks.
+//! Expired leases, eviction, and the takeover of locks.
 
-use crate::common::{CHUNK, Member, Mortal, NODE, Rig, Rng, Shuffle, block_on, peek, region};
+use crate::common::{CHUNK, GoneFabric, Member, NODE, Rig, Rng, Shuffle, block_on, peek, region};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Driver, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
 use farindex_pool::faults::{Fault, plant};
@@ -25,7 +25,7 @@ fn lock(rig: &Rig) -> Lock {
     Lock { at: rig.pool.geometry(NODE).chunk(NODE, 0), mask: 1 }
 }
 
-/// Declares, and takes the lock if it can.
+/// Declares an intent, and takes the lock if it is free.
 fn take<'s>(member: &Member, session: &'s Session, lock: Lock) -> (IntentCell<'s>, bool) {
     let span = session.span(OpKind::Other);
     let cell = member.run(session.intent_cell(NODE)).expect("free");
@@ -43,7 +43,7 @@ fn release(member: &Member, span: &Span, cell: &IntentCell<'_>, lock: Lock) {
     member.run(batch.post()).expect("released");
 }
 
-/// Claims until something comes of it, or this many leases have passed.
+/// Claims until the lock is taken over, or this many leases have passed.
 fn claim<'s>(member: &Member, session: &'s Session, lock: Lock, leases: u32) -> Claim<'s> {
     let until = member.endpoint.now() + member.client.pool().lease() * leases;
     loop {
@@ -56,12 +56,12 @@ fn claim<'s>(member: &Member, session: &'s Session, lock: Lock, leases: u32) -> 
     }
 }
 
-fn standing(member: &Member, session: &Session) -> usize {
+fn declared(member: &Member, session: &Session) -> usize {
     member.run(intent::intents(session, &session.span(OpKind::Other), NODE)).expect("read").len()
 }
 
 #[test]
-fn a_silent_client_loses_its_lock_and_learns_it() {
+fn takeover_of_an_expired_client_revokes_it() {
     let rig = rig();
     let (silent, taker) = (rig.join(), rig.join());
     let (theirs, mine) = (silent.session(), taker.session());
@@ -70,14 +70,14 @@ fn a_silent_client_loses_its_lock_and_learns_it() {
     assert!(won);
     let Claim::Taken(taken) = claim(&taker, &mine, lock, 10) else { panic!("not claimed") };
     assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[0; 4]]);
-    assert_eq!(rig.peek(lock.at, 1), [1], "it is held until its new owner releases it");
-    // It comes back: nothing that it does takes effect.
+    assert_eq!(rig.peek(lock.at, 1), [1], "it is held until the new holder releases it");
+    // The expired client continues: none of its verbs takes effect.
     let span = theirs.span(OpKind::Other);
     assert_eq!(silent.run(span.cas(lock.at, 1, 0)), Err(FabricError::Revoked));
     assert_eq!(silent.run(silent.client.tick(&silent.endpoint)), Err(PoolError::LeaseLost));
     assert!(theirs.pin(theirs.span(OpKind::Get)).is_err());
     release(&taker, &mine.span(OpKind::Other), taken.cell.as_ref().expect("its own"), lock);
-    assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![0], 0));
+    assert_eq!((rig.peek(lock.at, 1), declared(&taker, &mine)), (vec![0], 0));
     assert_eq!(taker.run(clients(&rig.pool, &span_of(&mine))).expect("read").len(), 1);
     drop(cell);
 }
@@ -87,7 +87,7 @@ fn span_of(session: &Session) -> Span {
 }
 
 #[test]
-fn who_keeps_its_lease_keeps_its_lock() {
+fn takeover_never_takes_a_lock_from_a_client_that_keeps_its_lease() {
     let rig = rig();
     let (owner, taker) = (rig.join(), rig.join());
     let (theirs, mine) = (owner.session(), taker.session());
@@ -105,9 +105,9 @@ fn who_keeps_its_lease_keeps_its_lock() {
     assert!(matches!(taker.run(mine.claim(&span_of(&mine), lock, None, 1, [0; 4])), Ok(Claim::Free)));
 }
 
-/// Of the same client as well; and its slot is another one's as soon as it leaves.
+/// Also a lock of the same client; and another client can take the slot as soon as the client has left.
 #[test]
-fn a_lock_that_was_given_up_is_the_next_ones() {
+fn takeover_takes_an_abandoned_lock_of_a_live_client() {
     let rig = rig();
     let (owner, taker) = (rig.join(), rig.join());
     let mine = taker.session();
@@ -117,28 +117,28 @@ fn a_lock_that_was_given_up_is_the_next_ones() {
         let span = span_of(&theirs);
         let (cell, won) = take(&owner, &theirs, lock);
         assert!(won);
-        owner.run(cell.abandon_lock(&span)).expect("given up");
+        owner.run(cell.abandon_lock(&span)).expect("abandoned");
         drop(cell);
-        assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![1], 1));
+        assert_eq!((rig.peek(lock.at, 1), declared(&taker, &mine)), (vec![1], 1));
         let Claim::Taken(taken) = claim(&owner, &theirs, lock, 0) else { panic!("not claimed") };
         assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[0; 4]]);
-        owner.run(taken.cell.expect("its own").abandon_lock(&span)).expect("given up");
+        owner.run(taken.cell.expect("its own").abandon_lock(&span)).expect("abandoned");
         assert_eq!(owner.run(intent::holders(&theirs, &span, lock.at)).as_deref(), Ok("an unknown client"));
     }
     let slot = owner.client.slot();
     owner.run(Arc::clone(&owner.client).close(&owner.endpoint)).expect("left");
-    assert_eq!(rig.join().client.slot(), slot, "left for good");
+    assert_eq!(rig.join().client.slot(), slot, "the slot is free");
     let Claim::Taken(taken) = claim(&taker, &mine, lock, 0) else { panic!("not claimed") };
     let cell = taken.cell.expect("its own");
     release(&taker, &span_of(&mine), &cell, lock);
-    assert_eq!((rig.peek(lock.at, 1), standing(&taker, &mine)), (vec![0], 0));
-    // What is not declared cannot be given up.
+    assert_eq!((rig.peek(lock.at, 1), declared(&taker, &mine)), (vec![0], 0));
+    // Without a declared intent there is nothing to abandon.
     taker.run(cell.abandon_lock(&span_of(&mine))).expect("nothing");
-    assert_eq!(standing(&taker, &mine), 0);
+    assert_eq!(declared(&taker, &mine), 0);
 }
 
 #[test]
-fn a_lock_that_nobody_has_declared_is_nobodys_to_take() {
+fn takeover_refuses_a_lock_that_no_intent_names() {
     let rig = rig();
     let taker = rig.join();
     let mine = taker.session();
@@ -149,7 +149,7 @@ fn a_lock_that_nobody_has_declared_is_nobodys_to_take() {
 }
 
 #[test]
-fn only_one_of_the_candidates_held_it_and_all_are_cleared() {
+fn takeover_clears_the_intents_of_all_candidates() {
     let rig = rig();
     let lock = lock(&rig);
     let members: Vec<_> = (0..4).map(|_| rig.join()).collect();
@@ -160,12 +160,12 @@ fn only_one_of_the_candidates_held_it_and_all_are_cleared() {
     let mine = taker.session();
     let Claim::Taken(taken) = claim(&taker, &mine, lock, 10) else { panic!("not claimed") };
     assert_eq!(taken.left.len(), 4);
-    assert_eq!(standing(&taker, &mine), 1, "the new owner's");
+    assert_eq!(declared(&taker, &mine), 1, "the new holder's");
     std::mem::forget(cells);
 }
 
 #[test]
-fn the_heir_of_an_heir() {
+fn takeover_from_a_new_holder_that_crashed_too() {
     let rig = rig();
     let lock = lock(&rig);
     let (first, second) = (rig.join(), rig.join());
@@ -179,10 +179,10 @@ fn the_heir_of_an_heir() {
     std::mem::forget((cell, new_holder));
 }
 
-/// A pool whose clients can be declared gone, so that nobody has to wait for a lease.
-fn mortals(delivery: Delivery) -> (Arc<Mortal>, Pool) {
+/// A pool whose clients can be declared gone, so that no test has to wait for a lease.
+fn gone_fabric(delivery: Delivery) -> (Arc<GoneFabric>, Pool) {
     let inner = MemoryFabric::new(1, region(8, 8)).expect("enough memory").with_delivery(delivery);
-    let fabric = Arc::new(Mortal { inner, gone: Mutex::default() });
+    let fabric = Arc::new(GoneFabric { inner, gone: Mutex::default() });
     let endpoint = fabric.connect(&fabric.new_identity()).expect("connects");
     let options = PoolOptions {
         client_slots: 8,
@@ -194,37 +194,37 @@ fn mortals(delivery: Delivery) -> (Arc<Mortal>, Pool) {
     (fabric, pool)
 }
 
-fn join(fabric: &Mortal, pool: &Pool) -> Member {
+fn join(fabric: &GoneFabric, pool: &Pool) -> Member {
     let identity = fabric.new_identity();
     let endpoint = fabric.connect(&identity).expect("connects");
     let client = block_on(&endpoint, Client::register(pool, identity, &endpoint)).expect("a slot");
     Member { endpoint, client }
 }
 
-fn declare_gone(fabric: &Mortal, members: &[Member]) {
+fn declare_gone(fabric: &GoneFabric, members: &[Member]) {
     let tokens = members.iter().map(|member| member.client.identity().token);
     fabric.gone.lock().expect("not poisoned").extend(tokens);
 }
 
-/// A slot is free as soon as its owner is shut out; what it had declared stands until the lock is claimed.
+/// A slot is free as soon as its owner is evicted. The owner's intents stay declared until the locks are taken over.
 #[test]
-fn who_inherits_a_slot_leaves_the_intents_in_it_alone() {
-    let (fabric, pool) = mortals(Delivery::Immediate);
-    let dead = join(&fabric, &pool);
-    let theirs = dead.session();
+fn new_owner_of_a_slot_keeps_the_intents_of_the_former_owner() {
+    let (fabric, pool) = gone_fabric(Delivery::Immediate);
+    let gone = join(&fabric, &pool);
+    let theirs = gone.session();
     let lock = Lock { at: pool.geometry(NODE).chunk(NODE, 0), mask: 1 };
     let other = Lock { at: lock.at.add(64), mask: 1 };
-    let (cell, _) = take(&dead, &theirs, lock);
-    let (behind, _) = take(&dead, &theirs, other);
-    dead.run(span_of(&theirs).cas(other.at, 1, 0)).expect("released, and not cleared");
-    declare_gone(&fabric, std::slice::from_ref(&dead));
+    let (cell, _) = take(&gone, &theirs, lock);
+    let (second, _) = take(&gone, &theirs, other);
+    gone.run(span_of(&theirs).cas(other.at, 1, 0)).expect("released, and not cleared");
+    declare_gone(&fabric, std::slice::from_ref(&gone));
     let witness = join(&fabric, &pool);
     let watching = witness.session();
     assert_eq!(witness.run(witness.client.evict_expired(&witness.endpoint)), Ok(1));
-    assert_eq!(standing(&witness, &watching), 2);
+    assert_eq!(declared(&witness, &watching), 2);
     let next = join(&fabric, &pool);
     assert_eq!(next.client.slot(), 0);
-    assert_eq!(standing(&witness, &watching), 1, "the lock behind the other one was free");
+    assert_eq!(declared(&witness, &watching), 1, "the lock of the other one was free");
     let session = Rc::new(next.session());
     let cells: Vec<_> = (0..15).map(|_| next.run(session.intent_cell(NODE)).expect("free")).collect();
     let executor = Executor::new();
@@ -233,25 +233,25 @@ fn who_inherits_a_slot_leaves_the_intents_in_it_alone() {
         async move { session.intent_cell(NODE).await.is_ok() }
     });
     executor.run_ready();
-    assert!(!waiting.is_finished(), "the last one is the dead one's");
+    assert!(!waiting.is_finished(), "the last one has an intent of the former owner");
     assert!(matches!(claim(&witness, &watching, lock, 1), Claim::Taken(_)));
-    assert!(executor.block_on(&next.endpoint, waiting), "cleared by whoever claimed the lock");
+    assert!(executor.block_on(&next.endpoint, waiting), "cleared by the takeover of the lock");
     drop(cells);
-    std::mem::forget((cell, behind));
+    std::mem::forget((cell, second));
 }
 
-/// Two clients claim one lock, batch by batch in every order.
+/// Two clients claim one lock. Their batches take effect in an order drawn from a seed.
 #[test]
-fn of_two_takers_one_wins() {
+fn takeover_by_two_clients_succeeds_once() {
     let (mut firsts, mut seconds) = (0, 0);
     for seed in 0..60 {
-        let (fabric, pool) = mortals(Delivery::Deferred);
+        let (fabric, pool) = gone_fabric(Delivery::Deferred);
         let lock = Lock { at: pool.geometry(NODE).chunk(NODE, 0), mask: 1 };
-        let dead: Vec<_> = (0..3).map(|_| join(&fabric, &pool)).collect();
-        let sessions: Vec<_> = dead.iter().map(Member::session).collect();
-        let cells: Vec<_> = dead.iter().zip(&sessions).map(|(member, session)| take(member, session, lock)).collect();
+        let gone: Vec<_> = (0..3).map(|_| join(&fabric, &pool)).collect();
+        let sessions: Vec<_> = gone.iter().map(Member::session).collect();
+        let cells: Vec<_> = gone.iter().zip(&sessions).map(|(member, session)| take(member, session, lock)).collect();
         let takers = [join(&fabric, &pool), join(&fabric, &pool)];
-        declare_gone(&fabric, &dead);
+        declare_gone(&fabric, &gone);
         let mut rng = Rng::new(seed);
         let executor = Executor::new();
         let won: Rc<RefCell<Vec<usize>>> = Rc::default();
@@ -259,10 +259,10 @@ fn of_two_takers_one_wins() {
             .map(|i| {
                 let (client, endpoint) = (Arc::clone(&takers[i].client), takers[i].endpoint.clone());
                 let won = Rc::clone(&won);
-                let late = rng.below(8);
+                let delay = rng.below(8);
                 executor.spawn(async move {
                     let session = client.session(endpoint);
-                    for _ in 0..late {
+                    for _ in 0..delay {
                         client.tick(session.endpoint()).await.expect("the lease holds");
                     }
                     for _ in 0..20 {
@@ -294,28 +294,28 @@ fn of_two_takers_one_wins() {
 }
 
 #[test]
-fn a_dead_holder_of_the_catalog_is_succeeded() {
+fn takeover_of_the_catalog_lock_after_the_holder_crashes() {
     let rig = rig();
-    let (dead, member) = (rig.join(), rig.join());
-    let (theirs, session) = (dead.session(), member.session());
+    let (silent, member) = (rig.join(), rig.join());
+    let (theirs, session) = (silent.session(), member.session());
     let at = header_word(HOME, header::CATALOG_LOCK);
     let span = theirs.span(OpKind::Other);
-    let cell = dead.run(theirs.intent_cell(HOME)).expect("free");
+    let cell = silent.run(theirs.intent_cell(HOME)).expect("free");
     let mut batch = span.batch();
     cell.declare(&mut batch, &Intent { index: 0, lock: Lock { at, mask: u64::MAX }, what: [0; 4] });
-    batch.cas(at, 0, dead.client.slot() + 1);
-    dead.run(batch.post()).expect("taken");
+    batch.cas(at, 0, silent.client.slot() + 1);
+    silent.run(batch.post()).expect("taken");
     let span = session.span(OpKind::Other);
     let kind = farindex_pool::catalog::KindTag { kind: 3, version: 1, config_version: 1 };
     let add = farindex_pool::catalog::add(&session, &span, "late", 7, kind, RemotePtr::new(NODE, 4096), &[0; 64]);
     member.run(add).expect("claimed");
-    assert_eq!((rig.peek(at, 1), standing(&member, &session)), (vec![0], 0));
+    assert_eq!((rig.peek(at, 1), declared(&member, &session)), (vec![0], 0));
     std::mem::forget(cell);
 }
 
-/// Somebody takes a slot, and dies before it begins.
+/// A client crashes between taking a slot and finishing its registration.
 #[test]
-fn a_slot_whose_owner_never_arrived_is_taken_back() {
+fn slot_of_an_unfinished_registration_is_freed() {
     let rig = rig();
     let member = rig.join();
     let slot = rig.pool.geometry(HOME).client(3);
@@ -324,15 +324,15 @@ fn a_slot_whose_owner_never_arrived_is_taken_back() {
     let before = epoch();
     member.tick();
     member.tick();
-    assert!(epoch() <= before + 1, "it may be about to begin");
+    assert!(epoch() <= before + 1, "the registration may still finish");
     member.run(member.client.wait_and_evict_expired(&member.endpoint)).expect("waits");
     assert_eq!(rig.peek(slot, 1), [5 << 8]);
     assert!(epoch() > before + 1);
 }
 
-/// All slots are taken by clients that give no sign of life.
+/// All slots are taken by clients without heartbeats.
 #[test]
-fn the_slots_of_the_silent_are_given_to_others() {
+fn registration_evicts_expired_clients_when_all_slots_are_taken() {
     let rig = rig();
     let silent: Vec<_> = (0..8).map(|_| rig.join()).collect();
     let identity = rig.fabric.new_identity();
@@ -341,10 +341,10 @@ fn the_slots_of_the_silent_are_given_to_others() {
     assert_eq!(silent[next.slot() as usize].run(silent[0].client.tick(&silent[0].endpoint)), Err(PoolError::LeaseLost));
 }
 
-/// Evicts a client batch by batch. Was its slot free while its verbs still took effect? Is it free in the end, and does
-/// none take effect then?
-fn evicted_step_by_step(faults: &[Fault]) -> (bool, bool) {
-    let (fabric, pool) = mortals(Delivery::Deferred);
+/// Evicts a client batch by batch. Returns whether its slot was free while its verbs still took effect, and whether in the
+/// end the slot is free and no verb takes effect.
+fn evict_step_by_step(faults: &[Fault]) -> (bool, bool) {
+    let (fabric, pool) = gone_fabric(Delivery::Deferred);
     let (victim, witness) = (join(&fabric, &pool), join(&fabric, &pool));
     let theirs = victim.session();
     let at = pool.geometry(NODE).chunk(NODE, 0);
@@ -370,23 +370,24 @@ fn evicted_step_by_step(faults: &[Fault]) -> (bool, bool) {
 }
 
 #[test]
-fn a_slot_is_free_only_when_nothing_of_its_owner_takes_effect() {
-    assert_eq!(evicted_step_by_step(&[]), (false, true));
-    // A test that could not tell would be none.
-    assert_eq!(evicted_step_by_step(&[Fault::FreedBeforeRevocation]), (true, true));
-    assert_eq!(evicted_step_by_step(&[Fault::NoRevocation]), (true, false));
+fn eviction_frees_a_slot_only_after_revocation() {
+    assert_eq!(evict_step_by_step(&[]), (false, true));
+    // The test detects the planted faults.
+    assert_eq!(evict_step_by_step(&[Fault::FreedBeforeRevocation]), (true, true));
+    assert_eq!(evict_step_by_step(&[Fault::NoRevocation]), (true, false));
 }
 
-/// The epoch moves on beside a client that is gone in the midst of an operation. Does anything of it still take effect?
-fn passed_over(faults: &[Fault]) -> (u64, bool) {
-    let (fabric, pool) = mortals(Delivery::Immediate);
+/// The epoch advances past a client that is gone during an operation. Returns by how much, and whether a verb of the client
+/// still takes effect.
+fn advance_past_a_gone_client(faults: &[Fault]) -> (u64, bool) {
+    let (fabric, pool) = gone_fabric(Delivery::Immediate);
     let (victim, witness) = (join(&fabric, &pool), join(&fabric, &pool));
     let theirs = victim.session();
     let _pin = theirs.pin(span_of(&theirs)).expect("a pin");
     let epoch = || peek(&fabric.inner, header_word(HOME, header::EPOCH), 1)[0];
     let before = epoch();
     (0..8).for_each(|_| witness.tick());
-    assert!(epoch() <= before + 1, "it holds the epoch as long as it lives");
+    assert!(epoch() <= before + 1, "a pinned client holds the epoch");
     declare_gone(&fabric, std::slice::from_ref(&victim));
     plant(faults);
     (0..8).for_each(|_| witness.tick());
@@ -395,9 +396,9 @@ fn passed_over(faults: &[Fault]) -> (u64, bool) {
 }
 
 #[test]
-fn the_epoch_passes_over_nobody_who_is_not_shut_out() {
-    let (epochs, works) = passed_over(&[]);
+fn epoch_advances_past_a_client_only_after_its_eviction() {
+    let (epochs, works) = advance_past_a_gone_client(&[]);
     assert!(epochs > 2 && !works, "{epochs} epochs later, its verbs take effect: {works}");
-    let (epochs, works) = passed_over(&[Fault::EpochSkipsRevocation]);
-    assert!(epochs > 2 && works, "a test that could not tell would be none");
+    let (epochs, works) = advance_past_a_gone_client(&[Fault::EpochSkipsRevocation]);
+    assert!(epochs > 2 && works, "the test detects the planted fault");
 }
