@@ -3,11 +3,11 @@
 //! An auditor walks every index and records each object that it reaches ([`Audit::reach`]). Then [`Audit::settle`]
 //! compares these objects with the chunks' descriptors and bitmaps.
 //!
-//! Invariants: the auditor is a client, and is pinned while it reads an index, so a block that it saw linked cannot become
-//! free before it reads the bitmap. A difference that another client may explain (a block in its free list or retire list)
-//! is never called lost. It is called lost if no other client was registered from the beginning of the walk to its end. A
-//! client that came or left in between may have changed what was walked already. Every slot counts its owners, so equal
-//! slot words before and after prove that no client did.
+//! Invariants: the auditor is a client, and is pinned while it reads an index, so a block that it saw linked cannot
+//! become free before it reads the bitmap. A difference that another client may explain (a block in its free list or
+//! retire list) is never called lost. It is called lost if no other client was registered from the beginning of the
+//! walk to its end. A client that came or left in between may have changed what was walked already. Every slot counts
+//! its owners, so equal slot words before and after prove that no client did.
 
 use crate::alloc::bitmap::{Chunk, free_blocks, marked_bits};
 use crate::alloc::chunks::all_chunks;
@@ -46,8 +46,8 @@ pub struct AuditReport {
     pub nodes: Vec<NodeReport>,
     /// Other clients that were registered during the audit, crashed ones included.
     pub clients: Vec<ClientInfo>,
-    /// True if no other client was registered from beginning to end, except crashed ones, and this session keeps no memory
-    /// itself. Only then is memory called lost.
+    /// True if no other client was registered from beginning to end, except crashed ones, and this session keeps no
+    /// memory itself. Only then is memory called lost.
     pub alone: bool,
     /// Number of objects that crashed clients leaked: neither reachable nor free, and no other client is registered.
     pub lost: u64,
@@ -84,8 +84,8 @@ pub struct Audit {
     unfinished: bool,
 }
 
-/// The objects that begin in one page: a bit for each 64 bytes, and their smallest and largest size in units of 64 bytes.
-/// All blocks of a chunk have one class, so two sizes are enough to check up to 64 objects, in 16 bytes.
+/// The objects that begin in one page: a bit for each 64 bytes, and their smallest and largest size in units of 64
+/// bytes. All blocks of a chunk have one class, so two sizes are enough to check up to 64 objects, in 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page {
     pub(crate) starts: u64,
@@ -114,8 +114,8 @@ impl Page {
 }
 
 impl Audit {
-    /// Begins an audit: records the client slots, so that [`settle`](Self::settle) can tell whether a client came or left
-    /// during the walk. (An audit made by `default` compares with the time when its client registered.)
+    /// Begins an audit: records the client slots, so that [`settle`](Self::settle) can tell whether a client came or
+    /// left during the walk. (An audit made by `default` compares with the time when its client registered.)
     pub async fn begin(session: &Session, span: &Span) -> Result<Self, PoolError> {
         // A second open session of this client may change anything during the walk.
         let client = session.client();
@@ -124,8 +124,8 @@ impl Audit {
         Ok(Audit { before, ..Audit::default() })
     }
 
-    /// Declares that crashed clients may have left unfinished changes: an object that was being moved may be reached from
-    /// both places.
+    /// Declares that crashed clients may have left unfinished changes: an object that was being moved may be reached
+    /// from both places.
     pub fn expect_unfinished_steps(&mut self) {
         self.unfinished = true;
     }
@@ -163,8 +163,8 @@ impl Audit {
         self.reached
     }
 
-    /// Checks that an object is allocated: its chunk has such objects, and its block is not marked free. Call it under the
-    /// pin under which the object was reached. Returns a description of the inconsistency, `None` if there is none.
+    /// Checks that an object is allocated: its chunk has such objects, and its block is not marked free. Call it under
+    /// the pin under which the object was reached. Returns a description of the inconsistency, `None` if there is none.
     pub async fn dangling(
         session: &Session,
         span: &Span,
@@ -236,14 +236,14 @@ impl Audit {
         Ok(report)
     }
 
-    /// Tells whether no other client was registered since [`begin`](Self::begin). Only then must every change be finished,
-    /// and every object be in one place.
+    /// Returns whether no other client was registered since [`begin`](Self::begin). Only then must every change be
+    /// finished, and every object be in one place.
     pub async fn undisturbed(&self, session: &Session, span: &Span) -> Result<bool, PoolError> {
         Ok(self.other_clients(session, span).await?.1)
     }
 
-    /// Returns the other clients that are registered now, and whether none was registered from the beginning until now. Clients
-    /// that are known to be gone do not count: none of their verbs takes effect any more.
+    /// Returns the other clients that are registered now, and whether none was registered from the beginning until now.
+    /// Clients that are known to be gone do not count: none of their verbs takes effect any more.
     pub(crate) async fn other_clients(
         &self,
         session: &Session,
@@ -337,8 +337,8 @@ impl Audit {
             }
         }
         self.misplaced(until(geometry.chunk(node, geometry.chunks)), "lies in a chunk that was never taken", alone);
-        let behind = RemotePtr::new(NodeId::new(node.index() as u16 + 1), 0);
-        self.misplaced(until(behind), "lies outside of all chunks", true);
+        let next_node = RemotePtr::new(NodeId::new(node.index() as u16 + 1), 0);
+        self.misplaced(until(next_node), "lies outside of all chunks", true);
         report
     }
 

@@ -1,7 +1,7 @@
 //! Calibration: the measured performance of a pool's fabric, stored in node 0's header.
 //!
-//! Invariants: one WRITE stores all words with a checksum, so a torn or foreign record counts as absent. Only costs depend
-//! on it.
+//! Invariants: one WRITE stores all words with a checksum, so a torn or foreign record counts as absent. Only costs
+//! depend on it.
 
 use crate::layout::{HOME, header, header_word};
 use crate::{PoolError, Session};
@@ -22,7 +22,7 @@ pub struct Calibration {
 const WORDS: usize = 4;
 
 impl Calibration {
-    /// Tells whether all figures are positive and finite.
+    /// Returns whether all figures are positive and finite.
     pub fn is_sound(&self) -> bool {
         [self.read_ns, self.reads_per_s, self.bytes_per_s].iter().all(|figure| figure.is_finite() && *figure > 0.0)
     }

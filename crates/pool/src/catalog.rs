@@ -1,8 +1,9 @@
 //! The catalog: named indexes.
 //!
 //! Invariants: the state of an entry becomes "ready" after all other bytes are written (one batch, G4), and a checksum
-//! covers those bytes. Names are added and removed under one lock word, and an intent names its holder. A `uid` is never
-//! given to a second index. If several ready entries have one name, the entry with the largest `uid` has the name.
+//! covers those bytes. Names are added and removed under one lock word, and an intent names its holder. A `uid` is
+//! never given to a second index. If several ready entries have one name, the entry with the largest `uid` has the
+//! name.
 
 use crate::layout::{
     CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME, MAX_CONFIG_LEN,
@@ -101,7 +102,7 @@ pub fn copy_name(info: &IndexInfo) -> String {
     format!("{COPY}{}", info.uid)
 }
 
-/// Tells whether this is the name of a copy that has not replaced its index yet.
+/// Returns whether this is the name of a copy that has not replaced its index yet.
 pub fn is_copy(name: &str) -> bool {
     name.strip_prefix(COPY).is_some_and(|uid| uid.parse::<u64>().is_ok())
 }
@@ -176,8 +177,8 @@ pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, Poo
 /// The lock of the catalog's names.
 const LOCK: Lock = Lock { at: header_word(HOME, header::CATALOG_LOCK), mask: u64::MAX };
 
-/// Takes the catalog's lock, runs `body`, and releases the lock even if `body` fails. Changes under this lock are atomic,
-/// so a new holder after a takeover has nothing to recover.
+/// Takes the catalog's lock, runs `body`, and releases the lock even if `body` fails. Changes under this lock are
+/// atomic, so a new holder after a takeover has nothing to recover.
 async fn locked<T>(
     session: &Session,
     span: &Span,
@@ -240,8 +241,8 @@ pub async fn new_uid(span: &Span, largest: u64) -> Result<u64, PoolError> {
     }
 }
 
-/// Adds an index whose memory is ready, and derives its seed. `config` holds at most [`MAX_CONFIG_LEN`] bytes. Fails, and
-/// changes nothing, if the name is taken.
+/// Adds an index whose memory is ready, and derives its seed. `config` holds at most [`MAX_CONFIG_LEN`] bytes. Fails,
+/// and changes nothing, if the name is taken.
 pub async fn add(
     session: &Session,
     span: &Span,
@@ -307,9 +308,9 @@ fn write_entry(pool: &Pool, span: &Span, batch: &mut Batch<'_>, info: &IndexInfo
 
 /// Gives the name of `old` to its copy, which was made under [`copy_name`], and marks `old` as being dropped.
 ///
-/// Exactly one of the two has the name at every moment, even if this client crashes: the first WRITE with an effect sets
-/// the state of a third entry, which has the name of `old` and the larger uid of `copy`. Fails, and changes nothing, if
-/// `old` or `copy` is not in the catalog any more, or if `still` fails, which is called last.
+/// Exactly one of the two has the name at every moment, even if this client crashes: the first WRITE with an effect
+/// sets the state of a third entry, which has the name of `old` and the larger uid of `copy`. Fails, and changes
+/// nothing, if `old` or `copy` is not in the catalog any more, or if `still` fails, which is called last.
 pub async fn replace(
     session: &Session,
     span: &Span,

@@ -1,9 +1,9 @@
 //! A client: the membership of one process (one compute node) in a pool.
 //!
 //! Invariants: a client holds one slot, which it took by CAS. While the client lives, it increments its heartbeat and
-//! publishes how far its operations have quiesced (see [`epoch`](crate::epoch)). The slot contains the client's identity
-//! on the fabric before it counts as active. The operations of a client run in its [sessions](crate::Session), one for
-//! each worker thread.
+//! publishes how far its operations have quiesced (see [`epoch`](crate::epoch)). The slot contains the client's
+//! identity on the fabric before it counts as active. The operations of a client run in its [sessions](crate::Session),
+//! one for each worker thread.
 
 mod cells;
 mod heartbeat;
@@ -106,7 +106,7 @@ impl Client {
         &self.epoch
     }
 
-    /// Tells whether another client has evicted this one.
+    /// Returns whether another client has evicted this one.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -120,8 +120,8 @@ impl Client {
         self.missed_leases.load(Ordering::Relaxed)
     }
 
-    /// Returns the value of type `T` that all sessions of this client share under `key`. `make` makes it if there is none,
-    /// and it is dropped with its last holder. For caches of a compute node.
+    /// Returns the value of type `T` that all sessions of this client share under `key`. `make` makes it if there is
+    /// none, and it is dropped with its last holder. For caches of a compute node.
     pub fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
         let mut shares = lock(&self.shares);
         let at = (TypeId::of::<T>(), key);
@@ -165,7 +165,7 @@ impl Client {
     pub(crate) fn sessions_opened(&self) -> u64 {
         self.opened.load(Ordering::SeqCst)
     }
-    /// Tells whether detached verbs of closed sessions may still land.
+    /// Returns whether detached verbs of closed sessions may still land.
     pub(crate) fn has_detached_verbs(&self) -> bool {
         lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
     }

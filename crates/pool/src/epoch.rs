@@ -7,18 +7,18 @@
 //! Invariants, for an operation that was pinned while its client knew epoch `L`:
 //!
 //! * **E1** `G <= L + 1` while the operation runs, because its client publishes at most `L`.
-//! * **E2** So when the operation unlinks an object, `G <= L + 1 = tag`. Every operation, of any client, that began before
-//!   the unlinking was pinned at `tag` or less.
-//! * **E3** Once a client knows `G >= tag + 2`, every client has published `tag + 1`, so all operations of E2 have ended:
-//!   the grace period has elapsed, and the memory can be reused. This is [`grace_period_elapsed`].
+//! * **E2** So when the operation unlinks an object, `G <= L + 1 = tag`. Every operation, of any client, that began
+//!   before the unlinking was pinned at `tag` or less.
+//! * **E3** Once a client knows `G >= tag + 2`, every client has published `tag + 1`, so all operations of E2 have
+//!   ended: the grace period has elapsed, and the memory can be reused. This is [`grace_period_elapsed`].
 //!
-//! A published value is a fact about the past, so a late WRITE of it (N5) can only delay other clients. A client without
-//! running operations publishes through its heartbeat thread, so an idle client delays no other. A crashed client does,
-//! until its lease has expired and it is revoked.
+//! A published value is a fact about the past, so a late WRITE of it (N5) can only delay other clients. A client
+//! without running operations publishes through its heartbeat thread, so an idle client delays no other. A crashed
+//! client does, until its lease has expired and it is revoked.
 //!
-//! A pin stores the client's epoch and then reads it again; both accesses are sequentially consistent. A tick raises the
-//! client's epoch first and then reads the pins. So either the tick sees the pin, or the operation sees the new epoch and
-//! pins again.
+//! A pin stores the client's epoch and then reads it again; both accesses are sequentially consistent. A tick raises
+//! the client's epoch first and then reads the pins. So either the tick sees the pin, or the operation sees the new
+//! epoch and pins again.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub const fn tag(epoch: u64) -> u64 {
     epoch + 1
 }
 
-/// Tells whether a client that knows `epoch` can reuse memory with this tag (E3).
+/// Returns whether a client that knows `epoch` can reuse memory with this tag (E3).
 pub const fn grace_period_elapsed(tag: u64, epoch: u64) -> bool {
     epoch >= tag + 2
 }

@@ -27,7 +27,8 @@ pub enum PoolError {
     },
     /// The pool has another format version.
     #[error(
-        "the pool has format version {found}, this program reads version {expected}; use the farindex release that wrote it, or dump and reload"
+        "the pool has format version {found}, this program reads version {expected}; use the farindex release that \
+         wrote it, or dump and reload"
     )]
     Version {
         /// Version in the superblock.
@@ -46,7 +47,8 @@ pub enum PoolError {
     TooSmall(String),
     /// No room for this allocation.
     #[error(
-        "the pool is full: no {wanted} contiguous bytes left on memory node {node} of {size} bytes; remove entries, or load into a larger pool"
+        "the pool is full: no {wanted} contiguous bytes left on memory node {node} of {size} bytes; remove entries, \
+         or load into a larger pool"
     )]
     Full {
         /// The memory node.
@@ -58,7 +60,8 @@ pub enum PoolError {
     },
     /// All client slots are taken.
     #[error(
-        "all {0} client slots of the pool are taken; close a client, or wait until the lease of a crashed one has expired"
+        "all {0} client slots of the pool are taken; close a client, or wait until the lease of a crashed one has \
+         expired"
     )]
     NoClientSlot(usize),
     /// This client's lease has expired, and another client has evicted it.
@@ -85,7 +88,8 @@ pub enum PoolError {
     },
     /// The index has another format version.
     #[error(
-        "index {name:?} has format version {found}, this program reads version {expected}; use the farindex release that wrote it, or dump and reload"
+        "index {name:?} has format version {found}, this program reads version {expected}; use the farindex release \
+         that wrote it, or dump and reload"
     )]
     IndexVersion {
         /// Name of the index.
@@ -97,7 +101,8 @@ pub enum PoolError {
     },
     /// The settings of the index are encoded in another version.
     #[error(
-        "index {name:?} has settings of version {found}, this program reads version {expected}; use the farindex release that wrote it, or dump and reload"
+        "index {name:?} has settings of version {found}, this program reads version {expected}; use the farindex \
+         release that wrote it, or dump and reload"
     )]
     ConfigVersion {
         /// Name of the index.
@@ -125,7 +130,8 @@ pub enum PoolError {
     CatalogFull(usize),
     /// Another client has held a lock for longer than a lease.
     #[error(
-        "{what} has been locked for longer than a lease by {holder}; if that client has crashed, wait until its lease has expired and try again"
+        "{what} has been locked for longer than a lease by {holder}; if that client has crashed, wait until its \
+         lease has expired and try again"
     )]
     Held {
         /// What is locked.
@@ -135,7 +141,8 @@ pub enum PoolError {
     },
     /// Other clients are registered, or were a moment ago.
     #[error(
-        "other clients are at work in the pool, or were a moment ago: {0}, close them first (`farindex pool stat` lists them)"
+        "other clients are at work in the pool, or were a moment ago: {0}, close them first (`farindex pool stat` \
+         lists them)"
     )]
     NotAlone(&'static str),
     /// Far memory holds bytes that no client writes.

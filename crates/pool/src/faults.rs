@@ -1,8 +1,8 @@
 //! Planted faults: rules of the protocols that tests break on purpose.
 //!
-//! A check that has never failed may be unable to fail. Each fault breaks one rule of a protocol in the shipped code, at
-//! the place that keeps the rule, and a test shows that a check detects it. Faults exist in unit tests and with the feature
-//! `marks`, for each thread separately. Elsewhere no fault is ever planted, and the compiler removes the hooks.
+//! A check that has never failed may be unable to fail. Each fault breaks one rule of a protocol in the shipped code,
+//! at the place that keeps the rule, and a test shows that a check detects it. Faults exist in unit tests and with the
+//! feature `marks`, for each thread separately. Elsewhere no fault is ever planted, and the compiler removes the hooks.
 
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub enum Fault {
     LateClear,
     /// An expired client loses its slot and its locks without being revoked (G6).
     NoRevocation,
-    /// An expired client loses its slot before it is revoked: for some time it counts as evicted although its verbs still
-    /// take effect.
+    /// An expired client loses its slot before it is revoked: for some time it counts as evicted although its verbs
+    /// still take effect.
     FreedBeforeRevocation,
     /// A takeover reads the intents once: it does not compare those before and after the lock word (S1, S2).
     SingleRead,
@@ -22,8 +22,8 @@ pub enum Fault {
     EpochSkipsRevocation,
 }
 
-/// Defines the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks call. `plant` exists in
-/// the unit tests of the calling crate and with its feature `marks`.
+/// Defines the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks call. `plant`
+/// exists in the unit tests of the calling crate and with its feature `marks`.
 #[macro_export]
 macro_rules! fault_switch {
     () => {

@@ -1,27 +1,27 @@
 //! Intents: which operation of which client may hold which lock, readable from the pool.
 //!
-//! A lock word of a paper's layout has no room for an owner; SHARD's has one bit. So an operation writes what it is about
-//! to do into a cell of its client's slot *on the node of the lock*. This WRITE and the CAS that takes the lock are in one
-//! batch, in this order, so it costs no round trip (G4).
+//! A lock word of a paper's layout has no room for an owner; SHARD's has one bit. So an operation writes what it is
+//! about to do into a cell of its client's slot *on the node of the lock*. This WRITE and the CAS that takes the lock
+//! are in one batch, in this order, so it costs no round trip (G4).
 //!
 //! Invariants:
 //!
 //! * **I1** Before a lock is held, the holder's intent names it: the WRITE precedes the CAS in one batch (G4).
-//! * **I2** An intent is cleared by a CAS of its first word. This CAS follows the atomic that releases the lock in the same
-//!   batch (G4 orders atomics), so the intent is declared for as long as the lock is held. The word carries the generation
-//!   of the client slot and a sequence number that no two declarations share. If a clearing CAS lands late (N5), it finds
-//!   another word and does nothing. A cleared cell keeps the number, so no first word ever repeats.
-//! * **I3** A cell belongs to one operation of its client at a time. If an operation ends without clearing its intent, it
-//!   may still hold the lock, and its verbs may still land. The cell is not used again until its intent is cleared.
-//! * **I4** An operation that holds its lock and cannot finish may *abandon the lock* after all its verbs have completed:
-//!   one CAS of the intent's first word says so. The operation does nothing under the lock afterwards, so the intent
-//!   counts as one of an evicted client.
+//! * **I2** An intent is cleared by a CAS of its first word. This CAS follows the atomic that releases the lock in the
+//!   same batch (G4 orders atomics), so the intent is declared for as long as the lock is held. The word carries the
+//!   generation of the client slot and a sequence number that no two declarations share. If a clearing CAS lands late
+//!   (N5), it finds another word and does nothing. A cleared cell keeps the number, so no first word ever repeats.
+//! * **I3** A cell belongs to one operation of its client at a time. If an operation ends without clearing its intent,
+//!   it may still hold the lock, and its verbs may still land. The cell is not used again until its intent is cleared.
+//! * **I4** An operation that holds its lock and cannot finish may *abandon the lock* after all its verbs have
+//!   completed: one CAS of the intent's first word says so. The operation does nothing under the lock afterwards, so
+//!   the intent counts as one of an evicted client.
 //!
-//! An intent may name a lock that its client failed to take, or has released. While an operation in progress holds a lock,
-//! an intent always names it. An operation takes at most one cell of a node: two operations that each wait for a second
-//! cell would deadlock.
+//! An intent may name a lock that its client failed to take, or has released. While an operation in progress holds a
+//! lock, an intent always names it. An operation takes at most one cell of a node: two operations that each wait for a
+//! second cell would deadlock.
 //!
-//! [`intent_record`](crate::intent_record) has the encoding, [`lock`](crate::lock) the guards that follow these rules, and
+//! The private module `intent_record` has the encoding, [`lock`](crate::lock) the guards that follow these rules, and
 //! [`takeover`](crate::takeover) the use of the intents of crashed clients.
 
 pub use crate::intent_record::{DeclaredIntent, Intent, Lock};

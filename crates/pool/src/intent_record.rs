@@ -24,7 +24,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Tells whether this lock word means "held".
+    /// Returns whether this lock word means "held".
     pub const fn held(&self, word: u64) -> bool {
         word & self.mask != 0
     }
@@ -76,11 +76,11 @@ pub(crate) const fn cleared(word: u64) -> u64 {
 pub(crate) const fn abandoned(word: u64) -> u64 {
     word | ABANDONED
 }
-/// Tells whether an intent is declared in a cell with this first word.
+/// Returns whether an intent is declared in a cell with this first word.
 pub(crate) const fn is_declared(word: u64) -> bool {
     word & 1 == 1
 }
-/// Tells whether the operation that declared the intent has abandoned its lock.
+/// Returns whether the operation that declared the intent has abandoned its lock.
 pub(crate) const fn is_abandoned(word: u64) -> bool {
     word & ABANDONED != 0
 }

@@ -98,15 +98,15 @@ pub const CLIENT_SLOT_LEN: u64 = 64;
 const _: () = assert!(size_of::<ClientSlot>() == CLIENT_SLOT_LEN as usize);
 
 impl ClientSlot {
-    /// Tells whether the slot belongs to a registered client.
+    /// Returns whether the slot belongs to a registered client.
     pub fn active(&self) -> bool {
         self.state & 0xFF == ACTIVE
     }
-    /// Tells whether a client has taken the slot and has not finished its registration.
+    /// Returns whether a client has taken the slot and has not finished its registration.
     pub fn registering(&self) -> bool {
         self.state & 0xFF == REGISTERING
     }
-    /// Tells whether a client may take the slot. A slot with any other low byte is damaged: it belongs to no client.
+    /// Returns whether a client may take the slot. A slot with any other low byte is damaged: it belongs to no client.
     pub fn vacant(&self) -> bool {
         self.state & 0xFF == 0
     }
@@ -253,7 +253,8 @@ pub const MIN_CHUNK: u64 = 16 << 10;
 /// The use of a chunk.
 ///
 /// Bits: 0-2 use, 3-15 client slot that took the chunk, 16-47 size class or chunks of the span, 48-63 check. The check
-/// is a hash of the other bits and of the descriptor's address; it distinguishes a word that a client wrote from damage.
+/// is a hash of the other bits and of the descriptor's address; it distinguishes a word that a client wrote from
+/// damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkUse {
     /// Never used: only at the cursor and above it. All bits are zero.

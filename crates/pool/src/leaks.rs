@@ -1,9 +1,9 @@
 //! The leak counter: how many clients have left without freeing their memory.
 //!
-//! Invariants: the counter is raised before the slot of a crashed client is free again. So if a client finds the counter
-//! at zero and no other client registered, no crash has leaked memory. The counter is cleared by a CAS from the value that
-//! was read before all leaked memory was freed, so a crash in between keeps it raised. It only decides whether a search for
-//! leaked memory is worthwhile.
+//! Invariants: the counter is raised before the slot of a crashed client is free again. So if a client finds the
+//! counter at zero and no other client registered, no crash has leaked memory. The counter is cleared by a CAS from the
+//! value that was read before all leaked memory was freed, so a crash in between keeps it raised. It only decides
+//! whether a search for leaked memory is worthwhile.
 
 use crate::PoolError;
 use crate::layout::{HOME, first_word, header, header_word};
@@ -25,11 +25,12 @@ impl Leaks {
     pub async fn read(span: &Span) -> Result<Self, PoolError> {
         Ok(Leaks(first_word(&span.read(header_word(HOME, header::LEAKS), 8).await?)))
     }
-    /// Tells whether any client has left memory behind.
+    /// Returns whether any client has left memory behind.
     pub fn any(self) -> bool {
         self.0 != 0
     }
-    /// Tells whether there is leaked memory that [`Audit::reclaim`](crate::audit::Audit::reclaim) may be able to free.
+    /// Returns whether there is leaked memory that [`Audit::reclaim`](crate::audit::Audit::reclaim) may be able to
+    /// free.
     pub fn reclaimable(self) -> bool {
         self.any() && self.0 & UNRECLAIMABLE == 0
     }

@@ -37,8 +37,8 @@ pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolEr
         .collect())
 }
 
-/// Returns the state word of every client slot. For a client that is known to be gone, the word is the one that the slot
-/// has after its eviction, whether or not it has been evicted already.
+/// Returns the state word of every client slot. For a client that is known to be gone, the word is the one that the
+/// slot has after its eviction, whether or not it has been evicted already.
 pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
     let slots = read_slots(span, pool).await?;
     let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
@@ -113,14 +113,14 @@ impl LeaseWatch {
             }
         }
     }
-    /// Tells whether this slot was seen unchanged for a lease.
+    /// Returns whether this slot was seen unchanged for a lease.
     pub(crate) fn expired(&self, slot: usize, lease: Duration) -> bool {
         self.slots.get(slot).is_some_and(|seen| seen.until.saturating_sub(seen.since) >= lease)
     }
 }
 
-/// Evicts a client: revokes it on every memory node, and then frees its slot. Returns `false`, and changes nothing, if the
-/// fabric cannot revoke it.
+/// Evicts a client: revokes it on every memory node, and then frees its slot. Returns `false`, and changes nothing, if
+/// the fabric cannot revoke it.
 pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
     if planted(Fault::FreedBeforeRevocation) {
         span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;

@@ -1,8 +1,8 @@
 //! A pool of far memory.
 //!
-//! A pool is a set of memory-node regions, each with a superblock. It has a catalog of named indexes and one slot for each
-//! client, allocates memory by one-sided verbs, and reclaims it by epochs. Clients carry out all of this; the CPUs of the
-//! memory nodes do nothing.
+//! A pool is a set of memory-node regions, each with a superblock. It has a catalog of named indexes and one slot for
+//! each client, allocates memory by one-sided verbs, and reclaims it by epochs. Clients carry out all of this; the CPUs
+//! of the memory nodes do nothing.
 //!
 //! Modules in layers: a module uses modules of the rows above it, and never one of a row below.
 //!

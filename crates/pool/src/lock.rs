@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Invariants: the intent precedes the CAS of the lock word in one batch (I1), and the atomic that releases the lock
-//! precedes the clearing CAS in one batch (I2); see [`intent`](crate::intent). A guard that is dropped without a release
-//! leaves its intent in place, and the cell is not used again until the intent is cleared (I3). The same holds for an
-//! attempt whose batch failed.
+//! precedes the clearing CAS in one batch (I2); see [`intent`](crate::intent). A guard that is dropped without a
+//! release leaves its intent in place, and the cell is not used again until the intent is cleared (I3). The same holds
+//! for an attempt whose batch failed.
 
 use crate::{Intent, IntentCell, Lock, PoolError};
 use farindex_fabric::{Batch, Done, Span, Ticket};
@@ -31,13 +31,13 @@ pub struct LockAttempt<'s> {
 /// A lock that this operation holds, and the intent that says so.
 #[must_use = "the lock stays held until it is released"]
 pub struct HeldLock<'s> {
-    /// `None` for a covered lock that was taken over: the intent of the covering lock stands for it.
+    /// `None` for a covered lock that was taken over: the intent of the covering lock covers it, too.
     cell: Option<IntentCell<'s>>,
     lock: Lock,
     word: u64,
 }
 
-/// A lock that another client took first. The intent for it still stands.
+/// A lock that another client took first. The intent for it is still declared.
 #[must_use = "clear the intent, or its cell stays unusable"]
 pub struct LostLock<'s> {
     cell: IntentCell<'s>,
@@ -55,7 +55,7 @@ impl<'s> IntentCell<'s> {
 }
 
 impl<'s> LockAttempt<'s> {
-    /// Tells whether the lock was taken, from the results of the batch.
+    /// Returns whether the lock was taken, from the results of the batch.
     pub fn outcome(self, done: &mut Done) -> Result<HeldLock<'s>, LostLock<'s>> {
         let LockAttempt { cell, lock, free, held, cas } = self;
         match done.old(cas) {
@@ -92,9 +92,9 @@ impl<'s> HeldLock<'s> {
         self.word
     }
 
-    /// Releases the lock by a CAS from [`word`](Self::word) to `free`, and clears the intent. The caller posts the batch,
-    /// and keeps the guard until the batch has completed: a later operation may use the cell as soon as the guard is
-    /// dropped. The ticket is that of the releasing CAS.
+    /// Releases the lock by a CAS from [`word`](Self::word) to `free`, and clears the intent. The caller posts the
+    /// batch, and keeps the guard until the batch has completed: a later operation may use the cell as soon as the
+    /// guard is dropped. The ticket is that of the releasing CAS.
     pub fn release_by_cas(&self, batch: &mut Batch<'_>, free: u64) -> Ticket {
         let released = batch.cas(self.lock.at, self.word, free);
         self.clear(batch);

@@ -1,7 +1,7 @@
 //! Creating and opening a pool.
 //!
-//! Invariants: superblocks are written last, so an unfinished pool is not recognised as a pool. A pool is opened only if the
-//! superblocks of all its nodes are valid and agree with each other and with the fabric.
+//! Invariants: superblocks are written last, so an unfinished pool is not recognised as a pool. A pool is opened only
+//! if the superblocks of all its nodes are valid and agree with each other and with the fabric.
 
 use crate::PoolError;
 use crate::layout::{
@@ -22,8 +22,8 @@ pub struct PoolOptions {
     pub lease: Duration,
     /// Bytes of one chunk; `None` chooses them by the size of the region.
     pub chunk_size: Option<u64>,
-    /// The key from which the seeds of the indexes are derived. `None` chooses it at random, so that no one can choose keys
-    /// that collide. Tests, simulations and benchmarks fix it, so that each run is the same.
+    /// The key from which the seeds of the indexes are derived. `None` chooses it at random, so that no one can choose
+    /// keys that collide. Tests, simulations and benchmarks fix it, so that each run is the same.
     pub hash_key: Option<u64>,
 }
 
@@ -173,8 +173,8 @@ impl Pool {
         Ok(Pool { fabric, superblocks: superblocks.into() })
     }
 
-    /// Decodes the superblock at the beginning of a memory node's bytes. Memory without a pool, another format version and
-    /// damage are errors.
+    /// Decodes the superblock at the beginning of a memory node's bytes. Memory without a pool, another format version
+    /// and damage are errors.
     pub fn recognise(node: NodeId, head: &[u8]) -> Result<Superblock, PoolError> {
         let damaged = |what: &str| PoolError::Damaged { node, what: what.to_owned() };
         let (block, _) = Superblock::read_from_prefix(head).map_err(|_| damaged("it cannot be read"))?;
@@ -225,8 +225,8 @@ fn geometry_of(block: &Superblock) -> Geometry {
     Geometry { chunk_size: block.chunk_size, chunks: block.chunks, client_slots: block.client_slots }
 }
 
-/// Returns random words that no other pool has; none is zero. The standard library seeds its hasher with random bits of the
-/// system, so the words are random even on a fabric whose identities are consecutive numbers.
+/// Returns random words that no other pool has; none is zero. The standard library seeds its hasher with random bits of
+/// the system, so the words are random even on a fabric whose identities are consecutive numbers.
 fn random_words(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 3] {
     let identity = fabric.new_identity();
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -238,7 +238,7 @@ fn random_words(endpoint: &Endpoint, fabric: &Arc<dyn Fabric>) -> [u64; 3] {
 /// Bytes of one READ or WRITE of a large area.
 const STEP: u64 = 64 << 10;
 
-/// Tells whether these bytes are all zero.
+/// Returns whether these bytes are all zero.
 async fn is_zero(span: &Span, ptr: RemotePtr, len: u64) -> Result<bool, PoolError> {
     let mut done = 0;
     while done < len {

@@ -1,10 +1,10 @@
 //! Reclaims leaked memory: objects that are neither reachable nor free, because crashed clients had them in their free
 //! lists or retire lists, or had allocated them and not linked them yet.
 //!
-//! Invariants: nothing is freed unless no other client was registered from the beginning of the walk. Then every client that
-//! had such memory has left, or was revoked before its slot was freed (see [`lease`](crate::lease)), so no verb of it can
-//! land in that memory. Blocks are freed by the usual FAA, and a span from its last chunk to its head, so a crash during
-//! reclamation leaves less to reclaim.
+//! Invariants: nothing is freed unless no other client was registered from the beginning of the walk. Then every client
+//! that had such memory has left, or was revoked before its slot was freed (see [`lease`](crate::lease)), so no verb of
+//! it can land in that memory. Blocks are freed by the usual FAA, and a span from its last chunk to its head, so a
+//! crash during reclamation leaves less to reclaim.
 
 use crate::PoolError;
 use crate::alloc::chunks::all_chunks;
@@ -29,15 +29,15 @@ pub struct Reclaimed {
 }
 
 impl Audit {
-    /// Tells whether an object that begins here was reached.
+    /// Returns whether an object that begins here was reached.
     fn has(&self, at: RemotePtr) -> bool {
         let bit = at.offset() % PAGE / BLOCK_ALIGN;
         self.pages.get(&(at.to_bits() / PAGE)).is_some_and(|page| page.starts >> bit & 1 == 1)
     }
 
     /// Frees all memory that was not [reached](Self::reach) and is not free, if no other client was registered since
-    /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, indexes that are being dropped
-    /// included. If the walk found a problem, nothing is freed: it may have missed objects.
+    /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, indexes that are being
+    /// dropped included. If the walk found a problem, nothing is freed: it may have missed objects.
     pub async fn reclaim(self, session: &Session, span: &Span) -> Result<Reclaimed, PoolError> {
         session.adopt_orphans();
         session.flush().await?;

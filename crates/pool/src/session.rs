@@ -1,7 +1,7 @@
 //! A session: the handle of one worker thread to a pool.
 //!
-//! Invariants: every operation of an index runs under a [`Pin`]. The operation [retires](Pin::retire) what it unlinks, and
-//! the session frees it after its grace period (see [`epoch`](crate::epoch)). An allocation takes a block from the
+//! Invariants: every operation of an index runs under a [`Pin`]. The operation [retires](Pin::retire) what it unlinks,
+//! and the session frees it after its grace period (see [`epoch`](crate::epoch)). An allocation takes a block from the
 //! session's free list, without a verb, if the list has one.
 
 mod close;
@@ -91,8 +91,8 @@ impl Session {
         self.endpoint.span(kind)
     }
 
-    /// Pins an operation: until the pin is dropped, no memory that it can reach is reused. Allocate before you pin: in a
-    /// full pool an allocation may wait for all pins, its own operation's included.
+    /// Pins an operation: until the pin is dropped, no memory that it can reach is reused. Allocate before you pin: in
+    /// a full pool an allocation may wait for all pins, its own operation's included.
     pub fn pin(&self, span: Span) -> Result<Pin<'_>, PoolError> {
         if self.client.is_lost() {
             return Err(PoolError::LeaseLost);
@@ -138,9 +138,9 @@ impl Session {
         free.len()
     }
 
-    /// Allocates at least `bytes` bytes of undefined content on `node`, 64-byte aligned. In a full pool it waits, for up to
-    /// a lease, until objects that this session has retired are free. So call it before the operation is pinned, and not
-    /// under a lock.
+    /// Allocates at least `bytes` bytes of undefined content on `node`, 64-byte aligned. In a full pool it waits, for
+    /// up to a lease, until objects that this session has retired are free. So call it before the operation is pinned,
+    /// and not under a lock.
     pub async fn alloc(&self, span: &Span, node: NodeId, bytes: u64) -> Result<RemotePtr, PoolError> {
         self.alloc_or(span, node, bytes, WhenFull::Wait).await
     }
@@ -260,9 +260,9 @@ impl Session {
         any
     }
 
-    /// Allocates although the pool looks full: frees retired objects whose grace period has elapsed, returns the session's
-    /// free list to the pool, turns empty chunks of other classes into free ones, and tries again. While retired objects
-    /// are left, it repeats this for up to a lease.
+    /// Allocates although the pool looks full: frees retired objects whose grace period has elapsed, returns the
+    /// session's free list to the pool, turns empty chunks of other classes into free ones, and tries again. While
+    /// retired objects are left, it repeats this for up to a lease.
     async fn alloc_under_pressure<T>(
         &self,
         span: &Span,
@@ -336,18 +336,19 @@ impl<'s> Pin<'s> {
     pub fn session(&self) -> &'s Session {
         self.session
     }
-    /// The epoch that the client knew when the operation began. While it runs, the pool's epoch is at most one more (E1).
+    /// The epoch that the client knew when the operation began. While it runs, the pool's epoch is at most one more
+    /// (E1).
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
-    /// Returns a second pin of the same epoch, for verbs that the operation does not await: it is dropped when they have
-    /// completed. See [`Batch::post_holding`](farindex_fabric::Batch::post_holding).
+    /// Returns a second pin of the same epoch, for verbs that the operation does not await: it is dropped when they
+    /// have completed. See [`Batch::post_holding`](farindex_fabric::Batch::post_holding).
     pub fn hold(&self) -> Hold {
         self.session.pins.pin_again(self.epoch);
         Hold { pins: Rc::clone(&self.session.pins), epoch: self.epoch }
     }
-    /// Retires an unlinked object: the session frees it after its grace period. Does nothing if no such object can lie at
-    /// this address; the audit reports the damage.
+    /// Retires an unlinked object: the session frees it after its grace period. Does nothing if no such object can lie
+    /// at this address; the audit reports the damage.
     pub fn retire(&self, ptr: RemotePtr, bytes: u64) {
         self.session.retire(tag(self.epoch), ptr, bytes);
     }

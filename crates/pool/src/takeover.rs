@@ -2,10 +2,10 @@
 //!
 //! Invariants (proofs in docs/protocols/pool.md, T1 to T5):
 //!
-//! * No verb of an evicted client takes effect any more (see [`lease`](crate::lease)). If such a client is alive, the error
-//!   of its next verb tells it.
-//! * If no cell changed around a moment, the holder of a lock at that moment is among the clients whose intents name the
-//!   lock.
+//! * No verb of an evicted client takes effect any more (see [`lease`](crate::lease)). If such a client is alive, its
+//!   next verb fails with an error.
+//! * If no cell changed around a moment, the holder of a lock at that moment is among the clients whose intents name
+//!   the lock.
 //! * The intent of an evicted holder is cleared by one CAS. At that time an intent of the new holder names the lock
 //!   already. From this CAS on the new holder has the lock, and if it crashes, its lock is taken over in the same way.
 //!
@@ -44,9 +44,9 @@ pub struct Taken<'s> {
     pub cell: Option<IntentCell<'s>>,
     /// The lock word as it was read.
     pub word: u64,
-    /// The intents of all clients that may have held the lock. Only one of them did, and how far it came is unknown: they
-    /// are hints.
-    pub left: Vec<Intent>,
+    /// The intents of all clients that may have held the lock. Only one of them did, and how far it came is unknown:
+    /// they are hints.
+    pub candidates: Vec<Intent>,
     lock: Lock,
 }
 
@@ -125,8 +125,8 @@ impl Session {
         }
     }
 
-    /// Takes a lock over if its holder has crashed. Then the caller holds the lock, under an intent with the change `what`
-    /// of the index with uid `index`.
+    /// Takes a lock over if its holder has crashed. Then the caller holds the lock, under an intent with the change
+    /// `what` of the index with uid `index`.
     ///
     /// `under` is the lock that may cover this one, if there is one: see [`claim_covered`](Self::claim_covered).
     pub async fn claim(
@@ -140,8 +140,8 @@ impl Session {
         self.claim_as(span, lock, under, Some(Intent { index, lock, what })).await
     }
 
-    /// Like [`claim`](Self::claim), for a lock that is covered by one that the caller has taken over: if no intent names
-    /// the covered lock, it belonged to the former holder of the covering lock.
+    /// Like [`claim`](Self::claim), for a lock that is covered by one that the caller has taken over: if no intent
+    /// names the covered lock, it belonged to the former holder of the covering lock.
     pub async fn claim_covered(&self, span: &Span, lock: Lock) -> Result<Claim<'_>, PoolError> {
         self.claim_as(span, lock, None, None).await
     }
@@ -205,8 +205,8 @@ impl Session {
             if mine.is_none() {
                 mark!("takeover: covered lock claimed");
             }
-            let left = named.into_iter().map(|found| found.intent).collect();
-            return Ok(Claim::Taken(Taken { cell, word, left, lock }));
+            let candidates = named.into_iter().map(|found| found.intent).collect();
+            return Ok(Claim::Taken(Taken { cell, word, candidates, lock }));
         }
         Ok(Claim::Unsteady)
     }

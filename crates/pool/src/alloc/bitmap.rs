@@ -33,8 +33,8 @@ pub(crate) fn free_blocks(free: &Bitmap, blocks: u64) -> u64 {
     free.iter().enumerate().map(|(i, word)| u64::from((word & valid_bits(blocks, i)).count_ones())).sum()
 }
 
-/// A posted claim on the free blocks of a chunk. For each bitmap word: its number, its expected value, the bits to take,
-/// and the ticket of the CAS.
+/// A posted claim on the free blocks of a chunk. For each bitmap word: its number, its expected value, the bits to
+/// take, and the ticket of the CAS.
 pub(super) struct Claim {
     pub(super) chunk: u64,
     pub(super) words: Vec<(u64, u64, u64, Ticket)>,

@@ -67,8 +67,9 @@ impl Chunks<'_> {
         Ok(chunks.map(|(chunk, found)| Chunk { used: used(chunk, found), free: found.free() }).collect())
     }
 
-    /// READs the descriptors `first..first + count`, all below the cursor, for an allocation. Damage is an error: a chunk
-    /// below the cursor was taken before the cursor moved past it, and no client sets its state to zero again (D1).
+    /// READs the descriptors `first..first + count`, all below the cursor, for an allocation. Damage is an error: a
+    /// chunk below the cursor was taken before the cursor moved past it, and no client sets its state to zero again
+    /// (D1).
     async fn trusted(&self, span: &Span, first: u64, count: u64) -> Result<Vec<Chunk>, PoolError> {
         let chunks = self.descriptors(span, first, count).await?;
         for (chunk, found) in (first..).zip(&chunks) {
@@ -97,10 +98,10 @@ impl Chunks<'_> {
         let cursor = counters.cursor;
         let size = self.geometry().chunk_size;
         let enough = super::keep(class) as u64 / 2;
-        let mut looked = 0;
-        while looked < cursor {
+        let mut examined = 0;
+        while examined < cursor {
             let first = hints.blocks.get() % cursor;
-            let count = SCAN.min(cursor - first).min(cursor - looked);
+            let count = SCAN.min(cursor - first).min(cursor - examined);
             let found = self.trusted(span, first, count).await?;
             let mut wanted = Vec::new();
             let mut blocks = 0;
@@ -122,7 +123,7 @@ impl Chunks<'_> {
             if !wanted.is_empty() && self.claim_blocks(span, class, &wanted, blocks, free_list).await? {
                 return Ok(true);
             }
-            looked += count;
+            examined += count;
         }
         // There are none, whatever the counter says: correct it, unless another client has just changed it.
         if counters.returned > 0 {
@@ -131,8 +132,8 @@ impl Chunks<'_> {
         Ok(false)
     }
 
-    /// Claims the free blocks of several chunks that were read as chunks of this class, in one batch. `expected` is their
-    /// number. Tells whether any block of the class was taken.
+    /// Claims the free blocks of several chunks that were read as chunks of this class, in one batch. `expected` is
+    /// their number. Returns whether any block of the class was taken.
     async fn claim_blocks(
         &self,
         span: &Span,
@@ -167,12 +168,13 @@ impl Chunks<'_> {
         Ok(any)
     }
 
-    /// Adds the claim of a chunk's free blocks to a batch: a CAS for each bitmap word with free blocks, and then a READ of
-    /// the state.
+    /// Adds the claim of a chunk's free blocks to a batch: a CAS for each bitmap word with free blocks, and then a READ
+    /// of the state.
     ///
-    /// Between the READ of the bitmap and these CASes, the chunk may have been emptied, freed and taken for another class,
-    /// and the same bits may be set again. So the claimed blocks are of the class that the state names *now*: the READ takes
-    /// effect after the CASes (G4), and a chunk does not change its class while one of its blocks is in use.
+    /// Between the READ of the bitmap and these CASes, the chunk may have been emptied, freed and taken for another
+    /// class, and the same bits may be set again. So the claimed blocks are of the class that the state names *now*:
+    /// the READ takes effect after the CASes (G4), and a chunk does not change its class while one of its blocks is in
+    /// use.
     fn claim(&self, batch: &mut Batch<'_>, chunk: u64, class: usize, free: &Bitmap) -> Claim {
         let geometry = self.geometry();
         let descriptor = geometry.descriptor(self.node, chunk);
@@ -228,8 +230,8 @@ impl Chunks<'_> {
 
     /// Takes `count` contiguous chunks at the cursor. The second value is true if they were never used before.
     ///
-    /// The descriptors are taken before the cursor moves, so a scan below the cursor never finds an unused chunk. If the
-    /// cursor has not moved since it was read, no other client has used the chunks.
+    /// The descriptors are taken before the cursor moves, so a scan below the cursor never finds an unused chunk. If
+    /// the cursor has not moved since it was read, no other client has used the chunks.
     async fn extend(
         &self,
         span: &Span,
@@ -243,7 +245,8 @@ impl Chunks<'_> {
                 return Ok(None);
             }
             if count == 1 {
-                // Whether the CAS succeeds or not, the cursor moves past this chunk: one batch (G4 orders the two)., the cursor moves past this chunk: one batch (G4 orders the two).
+                // Whether the CAS succeeds or not, the cursor moves past this chunk: one batch (G4 orders the two).,
+                // the cursor moves past this chunk: one batch (G4 orders the two).
                 let at = geometry.descriptor(self.node, cursor);
                 let mut batch = span.batch();
                 let taken = batch.cas(at, 0, used.to_bits(at));
@@ -287,9 +290,9 @@ impl Chunks<'_> {
         Ok(seen)
     }
 
-    /// Takes contiguous chunks whose state is `from` (unused or free), one by one. If one is not, it stops after that batch,
-    /// frees the chunks that it took, and returns how many it tried as `Err`. They become free, not unused: another client
-    /// may have moved the cursor past them, and below the cursor no chunk may be unused (D1).
+    /// Takes contiguous chunks whose state is `from` (unused or free), one by one. If one is not, it stops after that
+    /// batch, frees the chunks that it took, and returns how many it tried as `Err`. They become free, not unused:
+    /// another client may have moved the cursor past them, and below the cursor no chunk may be unused (D1).
     async fn claim_run(
         &self,
         span: &Span,
@@ -336,8 +339,8 @@ impl Chunks<'_> {
         damaged.map_or(Ok(Err(tried)), |chunk| Err(self.damaged(chunk)))
     }
 
-    /// Takes `count` contiguous free chunks below the cursor. Examines about `most` descriptors, from where the last search
-    /// ended, and each descriptor at most once.
+    /// Takes `count` contiguous free chunks below the cursor. Examines about `most` descriptors, from where the last
+    /// search ended, and each descriptor at most once.
     async fn reuse(
         &self,
         span: &Span,
@@ -348,21 +351,22 @@ impl Chunks<'_> {
     ) -> Result<Option<u64>, PoolError> {
         let cursor = counters.cursor;
         let from = hints.chunks.get().checked_rem(cursor).unwrap_or(0);
-        let (mut unused, mut looked) = (0, 0);
+        let (mut unused, mut examined) = (0, 0);
         // A run across the place where this search begins is found after the wrap-around.
         for part in [from..cursor, 0..(from + count - 1).min(cursor)] {
             let mut run = 0;
             let mut first = part.start;
             while first < part.end {
-                if looked >= most.max(2 * count) {
+                if examined >= most.max(2 * count) {
                     // The next search continues with the run that this one was in.
                     hints.chunks.set(first - run);
                     return Ok(None);
                 }
                 let step = SCAN.min(part.end - first);
-                looked += step;
+                examined += step;
                 for (i, found) in self.trusted(span, first, step).await?.iter().enumerate() {
-                    // A free chunk has an empty bitmap. If it has not, it is damaged, and its blocks would be allocated twice.
+                    // A free chunk has an empty bitmap. If it has not, it is damaged, and its blocks would be allocated
+                    // twice.
                     let free = found.used == ChunkUse::Free && marked_bits(&found.free) == 0;
                     run = if free { run + 1 } else { 0 };
                     unused += u64::from(free);
@@ -386,7 +390,8 @@ impl Chunks<'_> {
         Ok(None)
     }
 
-    /// Turns chunks whose blocks are all free into free chunks, and corrects the counters; returns the number of chunks.
+    /// Turns chunks whose blocks are all free into free chunks, and corrects the counters; returns the number of
+    /// chunks.
     pub(crate) async fn recycle(&self, span: &Span) -> Result<u64, PoolError> {
         let geometry = self.geometry();
         let mut batch = span.batch();
@@ -417,8 +422,8 @@ impl Chunks<'_> {
             }
             first += step;
         }
-        // The counters drift when clients crash or race. This scan has counted everything, so it corrects those counters
-        // that have not changed meanwhile. Its own recycling has updated the counters already.
+        // The counters drift when clients crash or race. This scan has counted everything, so it corrects those
+        // counters that have not changed meanwhile. Its own recycling has updated the counters already.
         let mut batch = span.batch();
         let counted = std::iter::once((self.word(header::FREE_CHUNKS), free_chunks, unused));
         let counted = counted
@@ -490,8 +495,8 @@ impl Chunks<'_> {
         }))
     }
 
-    /// Takes a span for `bytes` bytes. The second value is true if they are known to be zero. A `thorough` search ignores
-    /// the counters.
+    /// Takes a span for `bytes` bytes. The second value is true if they are known to be zero. A `thorough` search
+    /// ignores the counters.
     pub(crate) async fn take_span(
         &self,
         span: &Span,
@@ -524,8 +529,8 @@ impl Chunks<'_> {
 
     /// Frees the span of an object of `bytes` bytes.
     ///
-    /// Each state is CASed from the value that it must have. So freeing a span twice, or one with a damaged head, does not
-    /// free chunks of another owner.
+    /// Each state is CASed from the value that it must have. So freeing a span twice, or one with a damaged head, does
+    /// not free chunks of another owner.
     pub(crate) async fn free_span(&self, span: &Span, start: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let geometry = self.geometry();
         let (first, count, owner) = self.check_span(span, start, bytes).await?;
@@ -555,8 +560,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Checks that the span of an object of `bytes` bytes begins at `start`. Returns its first chunk, its number of chunks,
-    /// and the client slot that took it.
+    /// Checks that the span of an object of `bytes` bytes begins at `start`. Returns its first chunk, its number of
+    /// chunks, and the client slot that took it.
     pub(crate) async fn check_span(
         &self,
         span: &Span,

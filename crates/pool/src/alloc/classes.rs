@@ -1,7 +1,8 @@
 //! Size classes of blocks.
 //!
-//! Invariants: a class is a number of 64-byte units. There is a class for each of 1 to 16 units, and above that four classes
-//! for each doubling, so at most a fifth of a block is unused. An object larger than half a chunk takes whole chunks.
+//! Invariants: a class is a number of 64-byte units. There is a class for each of 1 to 16 units, and above that four
+//! classes for each doubling, so at most a fifth of a block is unused. An object larger than half a chunk takes whole
+//! chunks.
 
 /// Bytes of a unit.
 pub const UNIT: u64 = farindex_fabric::ptr::BLOCK_ALIGN;

@@ -1,13 +1,13 @@
 //! Allocation by one-sided verbs.
 //!
-//! Memory is taken in *chunks*. A chunk holds blocks of one size class, or belongs to a *span* of contiguous chunks that
-//! holds one large object. A session allocates from its own free list without any verb. It refills the list from the
-//! pool: first with blocks that were freed, then with chunks that were freed, then with chunks that were never used. The
-//! free list also keeps a few freed spans.
+//! Memory is taken in *chunks*. A chunk holds blocks of one size class, or belongs to a *span* of contiguous chunks
+//! that holds one large object. A session allocates from its own free list without any verb. It refills the list from
+//! the pool: first with blocks that were freed, then with chunks that were freed, then with chunks that were never
+//! used. The free list also keeps a few freed spans.
 //!
-//! Invariants: a block is in exactly one place: reachable from an index, in a session's free list, in a session's retire
-//! list (unlinked, and waiting for its grace period), or free in its chunk's bitmap. A chunk below the cursor whose
-//! descriptor says `Free` has no owner. Exhaustion is an error that changes nothing.
+//! Invariants: a block is in exactly one place: reachable from an index, in a session's free list, in a session's
+//! retire list (unlinked, and waiting for its grace period), or free in its chunk's bitmap. A chunk below the cursor
+//! whose descriptor says `Free` has no owner. Exhaustion is an error that changes nothing.
 
 pub mod bitmap;
 pub mod chunks;
@@ -77,24 +77,24 @@ impl FreeList {
         Some(self.spans.swap_remove(at).0)
     }
 
-    /// Tells whether the list can keep a span of so many chunks, on a node with this geometry.
+    /// Returns whether the list can keep a span of so many chunks, on a node with this geometry.
     pub(crate) fn has_room_for_span(&self, chunks: u64, geometry: &Geometry) -> bool {
         let kept = self.spans.iter().map(|(_, have)| have).sum::<u64>();
         let most = (KEEP_SPAN_BYTES / geometry.chunk_size.max(1)).min(geometry.chunks / KEEP_SPAN_SHARE);
         kept.saturating_add(chunks) <= most
     }
 
-    /// Tells whether this span is in the list.
+    /// Returns whether this span is in the list.
     pub(crate) fn has_span(&self, ptr: RemotePtr) -> bool {
         self.spans.iter().any(|(have, _)| *have == ptr)
     }
 
-    /// Tells whether there is a block of this class.
+    /// Returns whether there is a block of this class.
     pub(crate) fn has(&self, class: usize) -> bool {
         self.free.get(class).is_some_and(|free| !free.is_empty()) || self.runs.get(class).is_some_and(Option::is_some)
     }
 
-    /// Tells whether there are neither blocks nor spans.
+    /// Returns whether there are neither blocks nor spans.
     pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty() && (0..CLASSES).all(|class| !self.has(class))
     }

@@ -30,15 +30,15 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Number of descriptors to examine for `count` free chunks before unused chunks are taken. The cost must not grow with
-    /// the size of the node, so there is a search only if one READ of descriptors is likely to show a free chunk.
+    /// Number of descriptors to examine for `count` free chunks before unused chunks are taken. The cost must not grow
+    /// with the size of the node, so there is a search only if one READ of descriptors is likely to show a free chunk.
     pub(super) fn search_limit(&self, count: u64, thorough: bool) -> u64 {
         let likely = self.free_chunks >= count && self.free_chunks.saturating_mul(SCAN) >= self.cursor;
         if thorough { ALL } else { SEARCH_LIMIT * u64::from(likely) }
     }
-    /// Tells whether so many blocks of the class were freed that one READ of descriptors is likely to show enough of them.
-    /// Otherwise an unused chunk is cheaper. Enough is [`ENOUGH`] small blocks, or [`ENOUGH_BYTES`] of large ones, because
-    /// more large blocks would stay unused.
+    /// Returns whether so many blocks of the class were freed that one READ of descriptors is likely to show enough of
+    /// them. Otherwise an unused chunk is cheaper. Enough is [`ENOUGH`] small blocks, or [`ENOUGH_BYTES`] of large
+    /// ones, because more large blocks would stay unused.
     pub(crate) fn many_returned(&self, class: usize) -> bool {
         let enough = (ENOUGH_BYTES / classes::bytes(class).max(1)).clamp(1, ENOUGH);
         self.returned >= 2 * enough && self.returned.saturating_mul(SCAN) >= self.cursor.saturating_mul(enough)

@@ -1,7 +1,7 @@
 //! A client's intent cells: which of them an operation may take.
 //!
-//! Invariants: a cell belongs to one operation at a time. A cell whose intent was not cleared is not taken again until the
-//! intent is cleared (I3 in [`intent`](crate::intent)), because the lock that it names may still be held.
+//! Invariants: a cell belongs to one operation at a time. A cell whose intent was not cleared is not taken again until
+//! the intent is cleared (I3 in [`intent`](crate::intent)), because the lock that it names may still be held.
 
 use super::Client;
 use crate::intent_record::{Lock, cleared, generation_of, is_declared};
@@ -92,7 +92,7 @@ impl Client {
         Ok(usable != 0)
     }
 
-    /// Tells whether an ended operation of this client left an intent that was neither cleared nor abandoned.
+    /// Returns whether an ended operation of this client left an intent that was neither cleared nor abandoned.
     pub(crate) fn has_uncleared_intents(&self) -> bool {
         self.intents.iter().any(|cells| cells.own_uncleared.load(Ordering::Acquire) != 0)
     }

@@ -1,5 +1,5 @@
-//! The heartbeat of a client: renews its lease, publishes how far it has quiesced, advances the epoch, and evicts clients
-//! whose leases have expired.
+//! The heartbeat of a client: renews its lease, publishes how far it has quiesced, advances the epoch, and evicts
+//! clients whose leases have expired.
 
 use super::{Client, FlagGuard, lock, nanos};
 use crate::PoolError;
@@ -56,7 +56,8 @@ impl Client {
         for (slot, record) in slots.iter().enumerate() {
             let other = slot as u64 != self.slot && (record.active() || record.registering());
             if all_quiesced && other && record.quiesced < epoch {
-                // The epoch advances past a client only after its eviction: before that its verbs may still take effect.
+                // The epoch advances past a client only after its eviction: before that its verbs may still take
+                // effect.
                 all_quiesced = self.has_expired(slot, record)
                     && (planted(Fault::EpochSkipsRevocation) || evict(&self.pool, &span, slot as u64, record).await?);
             }
@@ -89,8 +90,8 @@ impl Client {
         Ok(if words.is_empty() { "a client that has just quiesced".to_owned() } else { words.join(" or ") })
     }
 
-    /// Tells whether another client's lease has expired, as far as this client has observed, or the client is known to be
-    /// gone.
+    /// Returns whether another client's lease has expired, as far as this client has observed, or the client is known
+    /// to be gone.
     pub(crate) fn has_expired(&self, slot: usize, record: &ClientSlot) -> bool {
         let gone = || record.active() && self.pool.fabric().is_gone(&identity_of(record)) == Some(true);
         slot as u64 != self.slot && (self.watch().expired(slot, self.pool.lease()) || gone())
@@ -119,8 +120,8 @@ impl Client {
         Ok(evicted)
     }
 
-    /// Observes all clients for slightly longer than one lease, and evicts those whose lease has expired by then; returns
-    /// their number.
+    /// Observes all clients for slightly longer than one lease, and evicts those whose lease has expired by then;
+    /// returns their number.
     pub async fn wait_and_evict_expired(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
         let lease = self.pool.lease();
         let mut evicted = self.evict_expired(endpoint).await?;

@@ -1,7 +1,7 @@
 //! Registration: takes a client slot and writes the client's identity into it.
 //!
-//! Invariants: a slot contains its owner's identity before it counts as active. A registering client changes the slot only
-//! by CASes, so they have no effect if the slot was freed and taken by another client meanwhile.
+//! Invariants: a slot contains its owner's identity before it counts as active. A registering client changes the slot
+//! only by CASes, so they have no effect if the slot was freed and taken by another client meanwhile.
 
 use super::cells::IntentCells;
 use super::heartbeat::checked_epoch;
@@ -83,8 +83,8 @@ impl Client {
         }
     }
 
-    /// Fills in a slot that this client has taken, and begins its lease; returns the epoch. `None` if another client freed
-    /// the slot meanwhile.
+    /// Fills in a slot that this client has taken, and begins its lease; returns the epoch. `None` if another client
+    /// freed the slot meanwhile.
     async fn activate_slot(
         pool: &Pool,
         identity: Identity,

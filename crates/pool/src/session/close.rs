@@ -10,8 +10,8 @@ use std::time::Duration;
 
 impl Client {
     /// Frees the memory that closed sessions left, and then the client's slot. Fails while sessions are open, because
-    /// their pins would no longer count. Takes at most [`CLOSE_TIMEOUT`], or a lease if that is shorter. If another client
-    /// has not quiesced by then, the memory that waits for it is leaked until the next audit that reclaims.
+    /// their pins would no longer count. Takes at most [`CLOSE_TIMEOUT`], or a lease if that is shorter. If another
+    /// client has not quiesced by then, the memory that waits for it is leaked until the next audit that reclaims.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         match self.sessions() {
             0 => {}
@@ -35,8 +35,8 @@ impl Client {
         for node in self.pool().nodes() {
             self.reclaim_intent_cells(endpoint, node).await?;
         }
-        // An uncleared intent may name a lock that is held, and detached verbs may still land. Then the slot is not freed
-        // here: another client frees it when the lease has expired, after it has revoked this one.
+        // An uncleared intent may name a lock that is held, and detached verbs may still land. Then the slot is not
+        // freed here: another client frees it when the lease has expired, after it has revoked this one.
         if !self.has_uncleared_intents() && !self.has_detached_verbs() {
             let mut batch = span.batch();
             if !self.orphans().is_empty() {

@@ -25,15 +25,15 @@ impl Session {
         Ok(())
     }
 
-    /// Frees an allocation of [`alloc_zeroed`](Self::alloc_zeroed); `bytes` is the size that was asked for. It consists of
-    /// whole chunks even if a block would be large enough.
+    /// Frees an allocation of [`alloc_zeroed`](Self::alloc_zeroed); `bytes` is the size that was asked for. It consists
+    /// of whole chunks even if a block would be large enough.
     pub async fn free_zeroed(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         self.free_list(ptr.node())?;
         self.chunks(ptr.node()).free_span(span, ptr, bytes).await
     }
 
-    /// Frees an object that was never linked, without a verb: a block at once, a span at the next maintenance. Does nothing
-    /// if no such object can lie at this address.
+    /// Frees an object that was never linked, without a verb: a block at once, a span at the next maintenance. Does
+    /// nothing if no such object can lie at this address.
     pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
         match self.object(ptr, bytes) {
             Ok(Some(class)) => drop(self.push_free(ptr, class)),
@@ -42,8 +42,8 @@ impl Session {
         }
     }
 
-    /// Keeps a free span in the free list, or returns it to the pool if the list is full. An address that is no span, or is
-    /// in the list already, comes from damaged memory and is an error.
+    /// Keeps a free span in the free list, or returns it to the pool if the list is full. An address that is no span,
+    /// or is in the list already, comes from damaged memory and is an error.
     async fn free_span(&self, span: &Span, ptr: RemotePtr, bytes: u64) -> Result<(), PoolError> {
         let chunks = self.chunks(ptr.node());
         let geometry = chunks.geometry();
@@ -68,8 +68,8 @@ impl Session {
         }
     }
 
-    /// Moves the blocks whose grace period has elapsed from the retire list to the free list, and the spans to the front
-    /// of the retire list, for [`maintain`](Self::maintain).
+    /// Moves the blocks whose grace period has elapsed from the retire list to the free list, and the spans to the
+    /// front of the retire list, for [`maintain`](Self::maintain).
     pub(super) fn free_elapsed(&self) {
         let epoch = self.client.epoch();
         let mut retired = self.retired.borrow_mut();
@@ -88,7 +88,8 @@ impl Session {
         self.tick_at.set(self.tick_at.get().min(retired.len() + TICK_EVERY));
     }
 
-    /// Frees the spans whose grace period has elapsed: [`free_elapsed`](Self::free_elapsed) has moved them to the front.
+    /// Frees the spans whose grace period has elapsed: [`free_elapsed`](Self::free_elapsed) has moved them to the
+    /// front.
     pub(super) async fn free_spans(&self) -> Result<(), PoolError> {
         let span = self.endpoint.span(OpKind::Maintenance);
         loop {
@@ -147,15 +148,15 @@ impl Session {
         self.chunks(node).give_back(&span, &blocks).await
     }
 
-    /// Asks for maintenance within so many operations: something other than retired memory waits for the epoch to advance,
-    /// such as slots of an index.
+    /// Asks for maintenance within so many operations: something other than retired memory waits for the epoch to
+    /// advance, such as slots of an index.
     pub fn want_epoch(&self, within: u32) {
         let within = within.clamp(1, TICK_EVERY as u32);
         let wanted = self.wanted.get();
         self.wanted.set(if wanted == 0 { within } else { wanted.min(within) });
     }
 
-    /// Tells whether [`maintain`](Self::maintain) is due. Call it once after each operation; it costs no verb.
+    /// Returns whether [`maintain`](Self::maintain) is due. Call it once after each operation; it costs no verb.
     pub fn maintenance_due(&self) -> bool {
         let wanted = self.wanted.get();
         self.wanted.set(wanted.saturating_sub(1));
@@ -165,8 +166,8 @@ impl Session {
             || self.overfull.get()
     }
 
-    /// Runs maintenance: a [tick](crate::Client::tick), then frees the objects whose grace period has elapsed, and returns
-    /// surplus free memory to the pool. Counted as [`OpKind::Maintenance`].
+    /// Runs maintenance: a [tick](crate::Client::tick), then frees the objects whose grace period has elapsed, and
+    /// returns surplus free memory to the pool. Counted as [`OpKind::Maintenance`].
     pub async fn maintain(&self) -> Result<(), PoolError> {
         self.tick_at.set(self.retired.borrow().len() + TICK_EVERY);
         self.retired_bytes.set(0);
@@ -191,7 +192,7 @@ impl Session {
         }
     }
 
-    /// Tells whether the free list and the retire list are empty.
+    /// Returns whether the free list and the retire list are empty.
     pub(crate) fn holds_nothing(&self) -> bool {
         self.retired.borrow().is_empty() && self.free_lists.iter().all(|free_list| free_list.borrow().is_empty())
     }
@@ -203,8 +204,8 @@ impl Session {
         self.give_back_all().await
     }
 
-    /// Returns all memory of the session to the pool: waits for the grace periods of all retired objects, and returns the
-    /// free list. If another client keeps the epoch from advancing, it ends a lease after the last advance.
+    /// Returns all memory of the session to the pool: waits for the grace periods of all retired objects, and returns
+    /// the free list. If another client keeps the epoch from advancing, it ends a lease after the last advance.
     pub async fn drain(&self) -> Result<(), PoolError> {
         let mut moved = (self.client.epoch(), self.endpoint.now());
         let mut pause = Duration::from_micros(2);

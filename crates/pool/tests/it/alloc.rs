@@ -194,8 +194,8 @@ fn alloc_by_threads_never_overlaps() {
     assert_empty(&rig);
 }
 
-/// A client claims freed blocks. At every point of the claim, another client empties and frees the chunk and takes it for
-/// another class.
+/// A client claims freed blocks. At every point of the claim, another client empties and frees the chunk and takes it
+/// for another class.
 #[test]
 fn claim_of_a_chunk_that_changes_its_class_takes_blocks_of_the_new_class() {
     let mut changed = 0;

@@ -197,7 +197,8 @@ fn catalog_entry_with_impossible_fields_is_reported() {
     let at = rig.pool.geometry(HOME).entry(0);
     let words: [u64; 64] = rig.peek(at, 64).try_into().expect("64 words");
     let whole: CatalogEntry = zerocopy::transmute!(words);
-    let bad: [(fn(&mut CatalogEntry), &str); 5] = [
+    type Change = fn(&mut CatalogEntry);
+    let bad: [(Change, &str); 5] = [
         (|entry| entry.config_len = MAX_CONFIG_LEN as u32 + 1, "the settings in a catalog entry are longer"),
         (|entry| entry.config_len = u32::MAX, "the settings in a catalog entry are longer"),
         (|entry| entry.name_len = 73, "no readable name"),

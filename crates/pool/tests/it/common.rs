@@ -1,5 +1,5 @@
-//! Shared by the tests: pools on the memory fabric, clients, a seeded generator, and a driver that lets the endpoints of
-//! many clients advance in an order drawn from a seed.
+//! Shared by the tests: pools on the memory fabric, clients, a seeded generator, and a driver that lets the endpoints
+//! of many clients advance in an order drawn from a seed.
 
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{

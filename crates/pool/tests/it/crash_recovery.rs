@@ -1,8 +1,8 @@
 //! Takeover under the adversary: two counters under one lock, and clients that crash or expire anywhere.
 //!
-//! A holder of the lock adds one to both counters, in two batches. A new holder after a takeover sets the second counter to
-//! the first. If two clients ever hold the lock at the same time, or an evicted client still changes something, additions
-//! are lost.
+//! A holder of the lock adds one to both counters, in two batches. A new holder after a takeover sets the second
+//! counter to the first. If two clients ever hold the lock at the same time, or an evicted client still changes
+//! something, additions are lost.
 
 use farindex_fabric::{FabricError, OpKind, Span};
 use farindex_pool::faults::{Fault, plant};
@@ -219,8 +219,8 @@ async fn declare_and_fail(pool: Pool, me: farindex_sim::Client) -> Result<(), Po
     Ok(())
 }
 
-/// Crashed clients have left intents that name the lock, and none of them holds it. Live clients take and release it, and
-/// try to take it over from each other. Nothing is slow or torn, but the verbs of a batch take effect one by one.
+/// Crashed clients have left intents that name the lock, and none of them holds it. Live clients take and release it,
+/// and try to take it over from each other. Nothing is slow or torn, but the verbs of a batch take effect one by one.
 fn with_crashed_candidates(seed: u64) -> Result<(), String> {
     let swarm = Swarm { split: ODDS, gap_ns: 5000, stall: ODDS / 8, stall_exponent: 15, ..Swarm::calm() };
     let config = Config { node_len: 512 << 10, swarm: Some(swarm), tells_deaths: true, ..Config::default() };
@@ -287,8 +287,8 @@ fn detect(fault: Fault, run: impl Fn(u64) -> Result<(), String>) -> bool {
     detected.is_some()
 }
 
-/// Breaks each rule of a takeover alone: additions are lost, or a client waits for ever. (No seed needs the rule that a slot
-/// is freed after the revocation: `eviction_frees_a_slot_only_after_revocation`.)
+/// Breaks each rule of a takeover alone: additions are lost, or a client waits for ever. (No seed needs the rule that a
+/// slot is freed after the revocation: `eviction_frees_a_slot_only_after_revocation`.)
 #[test]
 fn takeover_checks_detect_every_planted_fault() {
     assert!(detect(Fault::NoIntent, |seed| run(seed).map(drop)));

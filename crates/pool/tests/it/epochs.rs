@@ -1,4 +1,5 @@
-//! Clients and epochs: registration, heartbeats, closing, and that no memory is reused that a pinned operation can reach.
+//! Clients and epochs: registration, heartbeats, closing, and that no memory is reused that a pinned operation can
+//! reach.
 
 use crate::common::{CHUNK, GoneFabric, Member, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
 use farindex_fabric::memory::Delivery;
@@ -245,8 +246,8 @@ fn evicted_client_gets_an_error() {
     assert_eq!(next.client.slot(), member.client.slot());
 }
 
-/// A client without heartbeats, on a fabric that cannot tell whether it crashed, delays reclamation. It does not delay the
-/// end of another program, which leaks free memory only: the next audit reclaims it.
+/// A client without heartbeats, on a fabric that cannot tell whether it crashed, delays reclamation. It does not delay
+/// the end of another program, which leaks free memory only: the next audit reclaims it.
 #[test]
 fn close_has_a_time_limit_and_leaks_free_memory_only() {
     let lease = Duration::from_secs(4);
@@ -416,8 +417,8 @@ fn table(rig: &Rig, len: u64) -> Table {
     Table { words, len }
 }
 
-/// Clients on one thread with several operations in flight each. Their batches take effect in an order drawn from a seed.
-/// The pool is so small that every free block is reused at once.
+/// Clients on one thread with several operations in flight each. Their batches take effect in an order drawn from a
+/// seed. The pool is so small that every free block is reused at once.
 #[test]
 fn pinned_readers_never_see_reused_memory_interleaved() {
     for seed in 0..20 {

@@ -69,7 +69,7 @@ fn takeover_of_an_expired_client_revokes_it() {
     let (cell, won) = take(&silent, &theirs, lock);
     assert!(won);
     let Claim::Taken(taken) = claim(&taker, &mine, lock, 10) else { panic!("not claimed") };
-    assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[0; 4]]);
+    assert_eq!(taken.candidates.iter().map(|intent| intent.what).collect::<Vec<_>>(), [[0; 4]]);
     assert_eq!(rig.peek(lock.at, 1), [1], "it is held until the new holder releases it");
     // The expired client continues: none of its verbs takes effect.
     let span = theirs.span(OpKind::Other);
@@ -121,7 +121,7 @@ fn takeover_takes_an_abandoned_lock_of_a_live_client() {
         drop(cell);
         assert_eq!((rig.peek(lock.at, 1), declared(&taker, &mine)), (vec![1], 1));
         let Claim::Taken(taken) = claim(&owner, &theirs, lock, 0) else { panic!("not claimed") };
-        assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[0; 4]]);
+        assert_eq!(taken.candidates.iter().map(|intent| intent.what).collect::<Vec<_>>(), [[0; 4]]);
         owner.run(taken.cell.expect("its own").abandon_lock(&span)).expect("abandoned");
         assert_eq!(owner.run(intent::holders(&theirs, &span, lock.at)).as_deref(), Ok("an unknown client"));
     }
@@ -159,7 +159,7 @@ fn takeover_clears_the_intents_of_all_candidates() {
     let taker = rig.join();
     let mine = taker.session();
     let Claim::Taken(taken) = claim(&taker, &mine, lock, 10) else { panic!("not claimed") };
-    assert_eq!(taken.left.len(), 4);
+    assert_eq!(taken.candidates.len(), 4);
     assert_eq!(declared(&taker, &mine), 1, "the new holder's");
     std::mem::forget(cells);
 }
@@ -175,7 +175,7 @@ fn takeover_from_a_new_holder_that_crashed_too() {
     let third = rig.join();
     let session = third.session();
     let Claim::Taken(taken) = claim(&third, &session, lock, 10) else { panic!("not claimed") };
-    assert_eq!(taken.left.iter().map(|left| left.what).collect::<Vec<_>>(), [[9; 4]]);
+    assert_eq!(taken.candidates.iter().map(|intent| intent.what).collect::<Vec<_>>(), [[9; 4]]);
     std::mem::forget((cell, new_holder));
 }
 
@@ -341,8 +341,8 @@ fn registration_evicts_expired_clients_when_all_slots_are_taken() {
     assert_eq!(silent[next.slot() as usize].run(silent[0].client.tick(&silent[0].endpoint)), Err(PoolError::LeaseLost));
 }
 
-/// Evicts a client batch by batch. Returns whether its slot was free while its verbs still took effect, and whether in the
-/// end the slot is free and no verb takes effect.
+/// Evicts a client batch by batch. Returns whether its slot was free while its verbs still took effect, and whether in
+/// the end the slot is free and no verb takes effect.
 fn evict_step_by_step(faults: &[Fault]) -> (bool, bool) {
     let (fabric, pool) = gone_fabric(Delivery::Deferred);
     let (victim, witness) = (join(&fabric, &pool), join(&fabric, &pool));
@@ -377,8 +377,8 @@ fn eviction_frees_a_slot_only_after_revocation() {
     assert_eq!(evict_step_by_step(&[Fault::NoRevocation]), (true, false));
 }
 
-/// The epoch advances past a client that is gone during an operation. Returns by how much, and whether a verb of the client
-/// still takes effect.
+/// The epoch advances past a client that is gone during an operation. Returns by how much, and whether a verb of the
+/// client still takes effect.
 fn advance_past_a_gone_client(faults: &[Fault]) -> (u64, bool) {
     let (fabric, pool) = gone_fabric(Delivery::Immediate);
     let (victim, witness) = (join(&fabric, &pool), join(&fabric, &pool));
