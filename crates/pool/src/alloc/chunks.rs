@@ -43,7 +43,7 @@ impl Chunks<'_> {
         let head = done.buf(head);
         let &[cursor, free_chunks] = head.words() else { return Err(self.full(0)) };
         let returned = returned.map_or(0, |ticket| first_word(&done.buf(ticket)));
-        // Everything below the cursor is read, and CASed, as descriptors; after the last descriptor lie other data.
+        // Everything below the cursor is read, and CASed, as descriptors; after the last descriptor lies other data.
         let chunks = self.geometry().chunks;
         if cursor > chunks {
             let what = format!("the cursor is at chunk {cursor} of {chunks}");
@@ -245,8 +245,7 @@ impl Chunks<'_> {
                 return Ok(None);
             }
             if count == 1 {
-                // Whether the CAS succeeds or not, the cursor moves past this chunk: one batch (G4 orders the two).,
-                // the cursor moves past this chunk: one batch (G4 orders the two).
+                // The cursor moves past this chunk whether the first CAS succeeds or not: one batch (G4 orders the two).
                 let at = geometry.descriptor(self.node, cursor);
                 let mut batch = span.batch();
                 let taken = batch.cas(at, 0, used.to_bits(at));
