@@ -94,6 +94,7 @@ fn of_pool(error: &PoolError) -> u8 {
         | PoolError::IndexExists(_)
         | PoolError::WrongKind { .. }
         | PoolError::IndexVersion { .. }
+        | PoolError::ConfigVersion { .. }
         | PoolError::BadName(_) => INDEX,
         PoolError::TooSmall(_) => USAGE,
         PoolError::Fabric(error) => of_fabric(error),

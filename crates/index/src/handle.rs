@@ -102,7 +102,7 @@ pub(crate) async fn create<I: PoolIndex>(
         }
         let words: Vec<_> = roots.iter().map(|root| root.to_bits()).collect();
         span.write(list, session.endpoint().buf_from_words(&words)).await?;
-        let kind = (I::KIND, I::FORMAT);
+        let kind = catalog::KindTag { kind: I::KIND, version: I::FORMAT, config_version: I::Config::VERSION };
         Ok::<_, IndexError>(catalog::add(session, &span, name, uid, kind, list, &encode(config)?).await?)
     };
     match making.await {

@@ -18,29 +18,34 @@ use std::rc::Rc;
 /// Settings of a kind of index: what its creator chooses, and the catalog keeps.
 ///
 /// The catalog holds them in the [postcard](https://docs.rs/postcard) format, in the order of the struct's fields. A change
-/// of the fields is a change of the kind's [format](PoolIndex::FORMAT).
+/// of the fields is a new [version](Self::VERSION).
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
+    /// Version of the settings, which the catalog keeps with them: raised when a field is added, removed or changed.
+    const VERSION: u32;
     /// Checks that they are within bounds.
     fn check(&self) -> Result<(), IndexError>;
 }
 
 /// Encodes settings for the catalog.
-pub(crate) fn encode<S: Settings>(settings: &S) -> Result<[u8; farindex_pool::layout::CONFIG_LEN], IndexError> {
+pub(crate) fn encode<S: Settings>(settings: &S) -> Result<Vec<u8>, IndexError> {
     let bad = |error: postcard::Error| IndexError::BadConfig(format!("settings that cannot be stored: {error}"));
-    let mut bytes = [0; farindex_pool::layout::CONFIG_LEN];
-    postcard::to_slice(settings, &mut bytes).map_err(bad)?;
-    Ok(bytes)
+    postcard::to_allocvec(settings).map_err(bad)
 }
 
 /// Decodes settings from the catalog; settings that are out of bounds are refused.
 pub(crate) fn decode<S: Settings>(bytes: &[u8]) -> Result<S, IndexError> {
     let bad = |what: String| IndexError::BadConfig(format!("the settings in the catalog are not readable: {what}"));
     let (settings, rest) = postcard::take_from_bytes::<S>(bytes).map_err(|error| bad(error.to_string()))?;
-    if rest.iter().any(|byte| *byte != 0) {
+    if !rest.is_empty() {
         return Err(bad(format!("{} bytes too many", rest.len())));
     }
     settings.check()?;
     Ok(settings)
+}
+
+/// Reads the settings of an index from its entry in the catalog.
+pub(crate) fn settings_of<S: Settings>(info: &IndexInfo) -> Result<S, IndexError> {
+    decode(info.config_of(S::VERSION)?)
 }
 
 /// Figures of an open index that cost no verb.
@@ -168,7 +173,7 @@ pub(crate) fn expect_kind<I: PoolIndex>(info: &IndexInfo) -> Result<I::Config, I
         let (name, found) = (info.name.clone(), info.version);
         return Err(PoolError::IndexVersion { name, found, expected: I::FORMAT }.into());
     }
-    decode(&info.config)
+    settings_of(info)
 }
 
 /// May an index of this name be made? Somebody else may take it meanwhile: the catalog has the last word. Returns the

@@ -88,7 +88,7 @@ macro_rules! kinds {
             pub fn of_info(info: &IndexInfo) -> Option<Self> {
                 match (info.kind, info.version) {
                     $($(#[$cfg])* (<$Index as PoolIndex>::KIND, <$Index as PoolIndex>::FORMAT) => {
-                        kind::decode(&info.config).ok().map(IndexConfig::$Kind)
+                        kind::settings_of(info).ok().map(IndexConfig::$Kind)
                     })+
                     _ => None,
                 }

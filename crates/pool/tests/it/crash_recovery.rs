@@ -7,7 +7,7 @@
 use farindex_fabric::{FabricError, OpKind, Span};
 use farindex_pool::faults::{Fault, plant};
 use farindex_pool::{Claim, Client, HeldLock, Intent, Lock, Pool, PoolError, PoolOptions, Session, clients};
-use farindex_sim::{Config, Dice, Fate, ODDS, Outcome, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, ODDS, Outcome, Sim, SimRng, Swarm};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -130,13 +130,13 @@ async fn final_state(pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64, 
 }
 
 fn run(seed: u64) -> Result<Rc<Counts>, String> {
-    let mut dice = Dice::new(seed, 77);
-    let tells_deaths = dice.chance(ODDS / 2);
+    let mut rng = SimRng::new(seed, 77);
+    let reports_crashes = rng.chance(ODDS / 2);
     let max_time = Duration::from_secs(1000);
-    let nodes = dice.within(1, 2) as usize;
-    let config = Config { nodes, node_len: 512 << 10, tells_deaths, max_time, ..Config::default() };
+    let nodes = rng.within(1, 2) as usize;
+    let config = Config { nodes, node_len: 512 << 10, reports_crashes, max_time, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
-    let lease = Duration::from_millis(dice.pick(&[1, 5, 50, 500]).unwrap_or(50));
+    let lease = Duration::from_millis(rng.pick(&[1, 5, 50, 500]).unwrap_or(50));
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
         let options = PoolOptions { client_slots: 4, lease, chunk_size: Some(16 << 10), ..PoolOptions::default() };
@@ -145,15 +145,17 @@ fn run(seed: u64) -> Result<Rc<Counts>, String> {
     let pool = made.map_err(|outcome| outcome.to_string())?.map_err(|error| error.to_string())?;
     let counts = Rc::new(Counts::default());
     let mut runs = Vec::new();
-    for number in 0..dice.within(2, 6) {
+    for number in 0..rng.within(2, 6) {
         let me = sim.client();
-        me.freezes(dice.pick(&[0, ODDS / 64]).unwrap_or(0), 26);
-        if number > 0 && dice.chance(ODDS * 2 / 3) {
-            let fate = dice.pick(&[Fate::Lost, Fate::Landed, Fate::Prefix, Fate::Drawn]).unwrap_or(Fate::Drawn);
-            me.die_at(dice.within(1, 150), fate);
+        me.freeze_odds(rng.pick(&[0, ODDS / 64]).unwrap_or(0), 26);
+        if number > 0 && rng.chance(ODDS * 2 / 3) {
+            let crash_outcome = rng
+                .pick(&[CrashOutcome::Lost, CrashOutcome::Landed, CrashOutcome::Prefix, CrashOutcome::Drawn])
+                .unwrap_or(CrashOutcome::Drawn);
+            me.crash_at(rng.within(1, 150), crash_outcome);
         }
-        let delay = dice.tail(24);
-        let run = run_client(pool.clone(), me.clone(), Rc::clone(&counts), dice.within(1, 12), delay);
+        let delay = rng.tail(24);
+        let run = run_client(pool.clone(), me.clone(), Rc::clone(&counts), rng.within(1, 12), delay);
         runs.push(sim.spawn(&me, run));
     }
     match sim.run() {
@@ -223,7 +225,7 @@ async fn declare_and_fail(pool: Pool, me: farindex_sim::Client) -> Result<(), Po
 /// and try to take it over from each other. Nothing is slow or torn, but the verbs of a batch take effect one by one.
 fn with_crashed_candidates(seed: u64) -> Result<(), String> {
     let swarm = Swarm { split: ODDS, gap_ns: 5000, stall: ODDS / 8, stall_exponent: 15, ..Swarm::calm() };
-    let config = Config { node_len: 512 << 10, swarm: Some(swarm), tells_deaths: true, ..Config::default() };
+    let config = Config { node_len: 512 << 10, swarm: Some(swarm), reports_crashes: true, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
@@ -242,7 +244,7 @@ fn with_crashed_candidates(seed: u64) -> Result<(), String> {
     for declared in declared {
         declared.take().expect("it has ended").expect("declared");
     }
-    victims.iter().for_each(|me| me.kill(Fate::Lost));
+    victims.iter().for_each(|me| me.crash(CrashOutcome::Lost));
     let counts = Rc::new(Counts::default());
     let runs = [(); 4].map(|()| {
         let (me, pool, counts) = (sim.client(), pool.clone(), Rc::clone(&counts));

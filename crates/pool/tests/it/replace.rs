@@ -4,7 +4,7 @@ use farindex_fabric::{OpKind, RemotePtr};
 use farindex_pool::catalog::{self, IndexInfo, KindTag};
 use farindex_pool::layout::HOME;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session};
-use farindex_sim::{Config, Fate, Outcome, Sim, Swarm};
+use farindex_sim::{Config, CrashOutcome, Outcome, Sim, Swarm};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ struct Run {
     verbs: (u64, u64),
 }
 
-fn run(crash: Option<(u64, Fate)>) -> Run {
-    let config = Config { node_len: 512 << 10, swarm: Some(Swarm::calm()), tells_deaths: true, ..Config::default() };
+fn run(crash: Option<(u64, CrashOutcome)>) -> Run {
+    let config = Config { node_len: 512 << 10, swarm: Some(Swarm::calm()), reports_crashes: true, ..Config::default() };
     let sim = Sim::new(7, config).expect("a cluster");
     let (harness, fabric) = (sim.harness(), sim.fabric());
     let made = sim.block_on(async move {
@@ -76,8 +76,8 @@ fn run(crash: Option<(u64, Fate)>) -> Run {
     });
     let (pool, old, copy) = made.unwrap_or_else(|ended| panic!("{ended}")).expect("a pool with two indexes");
     let victim = sim.client();
-    if let Some((verb, fate)) = crash {
-        victim.die_at(verb, fate);
+    if let Some((verb, crash_outcome)) = crash {
+        victim.crash_at(verb, crash_outcome);
     }
     let (me, on, from, to) = (victim.clone(), pool.clone(), old.clone(), copy.clone());
     let replacing = sim.spawn(&victim, async move {
@@ -94,7 +94,7 @@ fn run(crash: Option<(u64, Fate)>) -> Run {
     }
     sim.settle();
     let verbs = replacing.take().map(|done| done.expect("replaced"));
-    victim.kill(Fate::Landed);
+    victim.crash(CrashOutcome::Landed);
     let left = sim.block_on(recover(pool, sim.client())).unwrap_or_else(|ended| panic!("{ended}"));
     let left = left.unwrap_or_else(|error| panic!("{crash:?}: {error}"));
     Run { old, copy, left, crashed: verbs.is_none(), verbs: verbs.unwrap_or_default() }
@@ -107,24 +107,24 @@ fn replace_leaves_the_name_with_one_index_after_a_crash_at_any_verb() {
     assert_eq!((calm.left.found.uid, calm.left.found.root), (calm.copy.uid, calm.copy.root));
     assert_eq!(calm.left.names, ["other", NAME], "the old entry and the copy's are free again");
     let (mut kept, mut replaced) = (0, 0);
-    for fate in [Fate::Lost, Fate::Prefix, Fate::Landed] {
+    for crash_outcome in [CrashOutcome::Lost, CrashOutcome::Prefix, CrashOutcome::Landed] {
         for verb in calm.verbs.0 + 1..=calm.verbs.1 {
-            let Run { old, copy, left, crashed, .. } = run(Some((verb, fate)));
+            let Run { old, copy, left, crashed, .. } = run(Some((verb, crash_outcome)));
             assert!(crashed, "verb {verb}");
             let Remains { found, mut names } = left;
             names.sort();
             if found.uid == old.uid {
                 kept += 1;
-                assert_eq!(found, old, "verb {verb}, {fate:?}");
+                assert_eq!(found, old, "verb {verb}, {crash_outcome:?}");
                 assert_eq!(
                     names,
                     ["other", NAME, &copy.name],
-                    "verb {verb}, {fate:?}: the copy is there to be dropped"
+                    "verb {verb}, {crash_outcome:?}: the copy is there to be dropped"
                 );
             } else {
                 replaced += 1;
                 assert_eq!((found.uid, found.root, found.config), (copy.uid, copy.root, copy.config));
-                assert_eq!(names, ["other", NAME], "verb {verb}, {fate:?}");
+                assert_eq!(names, ["other", NAME], "verb {verb}, {crash_outcome:?}");
             }
         }
     }

@@ -98,6 +98,8 @@ impl Config {
 }
 
 impl Settings for Config {
+    const VERSION: u32 = 1;
+
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
         if self.regions() > geometry::MAX_REGIONS {

@@ -86,6 +86,8 @@ impl Default for Config {
 }
 
 impl Settings for Config {
+    const VERSION: u32 = 1;
+
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
         if !(1..=16).contains(&self.initial_depth) {

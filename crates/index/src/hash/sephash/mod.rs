@@ -114,6 +114,8 @@ impl Default for Config {
 }
 
 impl Settings for Config {
+    const VERSION: u32 = 1;
+
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
         if !(64..=2048).contains(&self.cur_bytes) || !self.cur_bytes.is_multiple_of(64) {

@@ -96,6 +96,8 @@ impl Default for Config {
 }
 
 impl Settings for Config {
+    const VERSION: u32 = 1;
+
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
         if self.initial_bits > geometry::MAX_INITIAL_BITS {
