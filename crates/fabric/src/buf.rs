@@ -8,6 +8,7 @@ use crate::FabricError;
 use crate::slab::{Chunk, Registrar, Slab};
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -142,9 +143,13 @@ impl Buf {
     pub fn parse<T: FromBytes>(&self) -> Option<T> {
         T::read_from_prefix(self.bytes()).ok().map(|(value, _)| value)
     }
-    /// The same buffer cut to its first `len` bytes (rounded up to whole words).
+    /// Cuts the buffer to its first `len` bytes (rounded up to whole words).
     pub fn truncate(&mut self, len: usize) {
         self.words = self.words.min(len.div_ceil(8));
+    }
+    /// Makes the buffer read-only and shareable: many slices of one READ, without a copy. Allocates one reference count.
+    pub fn share(self) -> SharedBuf {
+        SharedBuf { start: 0, len: self.len(), buf: Rc::new(self) }
     }
 }
 
@@ -169,6 +174,42 @@ impl fmt::Debug for Buf {
     }
 }
 
+/// A read-only view of a shared buffer; dereferences to a byte slice. Cloning and slicing copy no bytes. The buffer returns
+/// to its pool when the last view of it is dropped.
+#[derive(Clone)]
+pub struct SharedBuf {
+    buf: Rc<Buf>,
+    start: usize,
+    len: usize,
+}
+
+impl SharedBuf {
+    /// A view of the bytes `range` of this view; `None` if the range is reversed or reaches beyond the view's end.
+    pub fn slice(&self, range: Range<usize>) -> Option<SharedBuf> {
+        let len = range.end.checked_sub(range.start)?;
+        (range.end <= self.len).then(|| SharedBuf { buf: Rc::clone(&self.buf), start: self.start + range.start, len })
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buf.bytes().get(self.start..self.start + self.len).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for SharedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBuf({} bytes)", self.len)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +226,32 @@ mod tests {
         assert_eq!(pool.take(512).words().as_ptr(), address);
         assert_eq!(pool.take(1 << 20).len(), 1 << 20);
         assert_eq!(first_key(&pool), None);
+    }
+
+    #[test]
+    fn a_shared_buffer_returns_to_its_pool_with_its_last_slice() {
+        let pool = Rc::new(BufPool::default());
+        let mut buf = pool.take(64);
+        buf.bytes_mut().iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
+        let address = buf.words().as_ptr();
+        let whole = buf.share();
+        let part = whole.slice(8..24).expect("within the buffer");
+        let inner = part.slice(4..6).expect("within the view");
+        assert_eq!((whole.len(), &part[..2], &inner[..]), (64, &[8, 9][..], &[12, 13][..]));
+        assert_eq!(part.slice(16..16).map(|empty| empty.len()), Some(0));
+        // Beyond the view, although within the buffer; beyond all; and a range whose end comes first.
+        #[allow(clippy::reversed_empty_ranges)]
+        for range in [0..17, 16..17, 0..usize::MAX, 3..2] {
+            assert!(part.slice(range.clone()).is_none(), "{range:?}");
+        }
+        let copy = inner.clone();
+        drop((whole, part, inner));
+        assert_ne!(pool.take(64).words().as_ptr(), address, "the buffer is still in use");
+        assert_eq!(&copy[..], &[12, 13]);
+        let fresh = pool.take(64);
+        drop(copy);
+        assert_eq!(pool.take(64).words().as_ptr(), address, "the last view is gone");
+        drop(fresh);
     }
 
     fn first_key(pool: &Rc<BufPool>) -> Option<u32> {

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | [`contract`] | G1-G6, what every fabric promises; N1-N7, what none does |
 //! | [`ptr`] | [`RemotePtr`]: a memory node and a byte offset in 64 bits |
-//! | [`buf`] | [`Buf`]: owned, pooled buffers that a fabric may keep while they are in flight |
+//! | [`buf`] | [`Buf`]: owned, pooled buffers, which a fabric keeps while they are in flight; [`SharedBuf`]: views of one |
 //! | [`verb`] | one verb, and a chain of them |
 //! | [`endpoint`] | [`Endpoint`]: one for each worker thread; posts batches, meters them, keeps deadlines |
 //! | [`meter`] | verbs, bytes and round trips for each kind of operation |
@@ -73,7 +73,7 @@ pub mod transport;
 pub mod verb;
 pub mod words;
 
-pub use buf::Buf;
+pub use buf::{Buf, SharedBuf};
 pub use endpoint::{Batch, Completion, Done, Endpoint, Span, Ticket};
 pub use error::FabricError;
 pub use exec::{Driver, Executor, Idle, Task};
