@@ -1,12 +1,13 @@
 //! A value as a lookup returns it: still in the buffer that the READ filled.
 
-use farindex_fabric::Buf;
+use farindex_fabric::{Buf, SharedBuf};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// The bytes of a value; dereferences to a byte slice. Kept, it keeps the buffer from being used again: a clone is a copy
-/// of just the bytes, which further clones share.
+/// The bytes of a value; dereferences to a byte slice. A value that is kept keeps its buffer from being reused. A clone is
+/// a copy of just the bytes, which further clones share; a clone of a value from [`shared`](Value::shared) copies nothing
+/// and shares the buffer.
 pub struct Value {
     storage: Storage,
     range: Range<usize>,
@@ -14,6 +15,7 @@ pub struct Value {
 
 enum Storage {
     Fetched(Buf),
+    Shared(SharedBuf),
     Owned(Arc<[u8]>),
 }
 
@@ -22,12 +24,17 @@ impl Value {
     pub fn fetched(buf: Buf, range: Range<usize>) -> Self {
         Value { storage: Storage::Fetched(buf), range }
     }
+    /// A view of a buffer that several values share, as the READ of a leaf yields them.
+    pub fn shared(view: SharedBuf) -> Self {
+        Value { range: 0..view.len(), storage: Storage::Shared(view) }
+    }
 }
 
 impl Clone for Value {
     fn clone(&self) -> Self {
         match &self.storage {
             Storage::Fetched(_) => Value::from(&**self),
+            Storage::Shared(view) => Value::shared(view.clone()),
             Storage::Owned(bytes) => Value { storage: Storage::Owned(Arc::clone(bytes)), range: self.range.clone() },
         }
     }
@@ -50,6 +57,7 @@ impl Deref for Value {
     fn deref(&self) -> &[u8] {
         let all = match &self.storage {
             Storage::Fetched(buf) => buf.bytes(),
+            Storage::Shared(view) => view,
             Storage::Owned(bytes) => bytes,
         };
         all.get(self.range.clone()).unwrap_or_default()
