@@ -8,6 +8,8 @@
 //! * **G1** Every posted verb completes exactly once, with a result or an error; a deadline turns silence into an error.
 //! * **G2** An aligned 8-byte word is read and written whole.
 //! * **G3** CAS and FAA on a word are atomic among themselves, and with reads of it. A CAS that fails writes nothing.
+//!   A masked CAS, on fabrics that have it ([`Capabilities::masked_cas`](crate::Capabilities::masked_cas)), is a CAS in
+//!   every clause.
 //! * **G4** Within a batch to one node, WRITEs take effect in posting order, and before any later READ, CAS or FAA of
 //!   that batch. READs, CASes and FAAs of that batch take effect in posting order among themselves (the entries marked
 //!   "order is always maintained" in the InfiniBand ordering table, volume 1, section 10.8.3.3).

@@ -307,8 +307,8 @@ impl Span {
         let posted = batch.post();
         async move { Ok(posted.await?.old(ticket)) }
     }
-    /// Compares the bits of `compare_mask` and stores those of `swap_mask`; returns the word before. One verb where the
-    /// fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
+    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`; returns the
+    /// word before. One verb where the fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
     pub fn masked_cas(
         &self,
         ptr: RemotePtr,
@@ -319,11 +319,8 @@ impl Span {
     ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
         let native = self.endpoint.capabilities().masked_cas;
         let mut batch = self.batch();
-        let ticket = if native {
-            batch.push(ptr, VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old: 0 })
-        } else {
-            batch.read(ptr, 8)
-        };
+        let ticket =
+            if native { batch.masked_cas(ptr, expect, new, compare_mask, swap_mask) } else { batch.read(ptr, 8) };
         let posted = batch.post();
         async move {
             let mut done = posted.await?;

@@ -32,7 +32,8 @@ pub struct NodeInfo {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// CAS under a mask in one verb.
+    /// CAS under a mask in one verb. Without it, [`Batch::masked_cas`](crate::Batch::masked_cas) is refused, and
+    /// [`Span::masked_cas`](crate::Span::masked_cas) is a counted loop of CAS.
     pub masked_cas: bool,
     /// Two-sided messages to the memory node's CPU.
     pub call: bool,

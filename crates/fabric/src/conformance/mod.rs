@@ -171,7 +171,7 @@ cases! {
     G4: order::{
         writes_land_in_posting_order, writes_land_before_later_atomics, later_verbs_see_earlier_writes,
         reads_and_atomics_keep_posting_order, atomics_land_before_later_reads, reads_come_before_later_atomics,
-        a_fence_holds_writes_back,
+        a_fence_holds_writes_back, a_masked_cas_keeps_its_place_in_a_batch,
     }
     G6: revoke::{ a_revoked_client_is_shut_out, a_client_may_revoke_itself, revoking_spares_everybody_else }
     Verbs: verbs::{

@@ -4,7 +4,7 @@
 //! of READs, whose order is part of G4.
 
 use super::{Bench, GLANCE, Signal, Verdict, World, at, ensure, word};
-use crate::RemotePtr;
+use crate::{Counters, FabricError, RemotePtr};
 use std::time::Duration;
 
 pub(super) fn completed_verbs_are_seen_by_others(bench: &Bench<'_>) -> Verdict {
@@ -217,4 +217,46 @@ pub(super) fn a_fence_holds_writes_back(bench: &Bench<'_>) -> Verdict {
         }
         Ok(())
     })
+}
+
+/// Where the fabric has no masked CAS, the batch is refused whole, and costs nothing.
+pub(super) fn a_masked_cas_keeps_its_place_in_a_batch(bench: &Bench<'_>) -> Verdict {
+    let world = bench.world(1)?;
+    if !world.fabric.capabilities().masked_cas {
+        world.solo(|client| async move {
+            let span = client.span();
+            let mut batch = span.batch();
+            batch.write_words(at(0, 8), &[7]);
+            batch.masked_cas(at(0, 9), 0, 7, u64::MAX, u64::MAX);
+            let refused = batch.post().await.err();
+            let unsupported = matches!(refused, Some(FabricError::Unsupported { .. }));
+            ensure!(unsupported, "a fabric without masked CAS took a batch with one: {refused:?}");
+            ensure!(span.cost() == Counters::default(), "a batch that was refused cost {:?}", span.cost());
+            Ok(())
+        })?;
+        return world.expect(at(0, 8), vec![0; 2]);
+    }
+    // A compare mask of no bits always swaps.
+    let (flag, data) = (at(0, 100), at(0, 8));
+    let by_masked_cas = move |batch: &mut crate::Batch<'_>, n| {
+        batch.write_words(data, &[n; 4]);
+        batch.masked_cas(flag, 0, n, 0, u64::MAX);
+    };
+    publish(&world, bench.rounds(), by_masked_cas, flag, data, 32)?;
+    world.solo(|client| async move {
+        let span = client.span();
+        let mut batch = span.batch();
+        batch.write_words(at(0, 16), &[0xab]);
+        let swapped = batch.masked_cas(at(0, 16), 0xfb, 0x1f0, 0x0f, 0xf0);
+        let between = batch.read(at(0, 16), 8);
+        let failed = batch.masked_cas(at(0, 16), 0, 0, u64::MAX, u64::MAX);
+        let last = batch.faa(at(0, 16), 1);
+        let mut done = batch.post().await?;
+        let seen = [done.old(swapped), done.buf(between).words()[0], done.old(failed), done.old(last)];
+        ensure!(seen == [0xab, 0xfb, 0xfb, 0xfb], "masked CAS, READ, masked CAS, FAA of a word saw {seen:#x?}");
+        let cost = span.cost();
+        ensure!((cost.cas, cost.batches) == (2, 1), "a batch with two masked CASes cost {cost:?}");
+        Ok(())
+    })?;
+    world.expect(at(0, 16), vec![0xfc])
 }

@@ -62,6 +62,8 @@ flaws! {
     G4 ReadsOvertakeWrites,
     /// Atomics of a batch overtake its WRITEs.
     G4 AtomicsOvertakeWrites,
+    /// Masked CASes of a batch overtake its WRITEs.
+    G4 MaskedCasOvertakesWrites,
     /// READs and atomics of a batch overtake each other.
     G4 ReadsOvertakeAtomics,
     /// Fences are ignored.
@@ -169,6 +171,7 @@ impl World {
         match (&earlier.act, &later.act) {
             (Act::Write(_), Act::Write(_)) => !self.has(Flaw::WritesOvertakeWrites),
             (Act::Write(_), Act::Read(_)) => !self.has(Flaw::ReadsOvertakeWrites),
+            (Act::Write(_), Act::Cas { masked: true, .. }) if self.has(Flaw::MaskedCasOvertakesWrites) => false,
             (Act::Write(_), _) => !self.has(Flaw::AtomicsOvertakeWrites),
             (_, Act::Write(_)) => false,
             _ => !self.has(Flaw::ReadsOvertakeAtomics),

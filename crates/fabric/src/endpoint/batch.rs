@@ -63,6 +63,20 @@ impl<'s> Batch<'s> {
     pub fn cas(&mut self, ptr: RemotePtr, expect: u64, new: u64) -> Ticket {
         self.push(ptr, VerbKind::Cas { expect, new, old: 0 })
     }
+    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`. Counted as a
+    /// CAS.
+    ///
+    /// Only where [`Capabilities::masked_cas`](crate::Capabilities::masked_cas) says so. Elsewhere the batch is refused with
+    /// [`FabricError::Unsupported`] and posts nothing: a loop of READ and CAS cannot run inside a batch without breaking G4.
+    /// [`Span::masked_cas`] runs that loop, as verbs of its own.
+    pub fn masked_cas(&mut self, ptr: RemotePtr, expect: u64, new: u64, compare_mask: u64, swap_mask: u64) -> Ticket {
+        let endpoint = &self.span.endpoint;
+        if !endpoint.capabilities().masked_cas {
+            let fabric = endpoint.fabric_name();
+            self.failure.get_or_insert(FabricError::Unsupported { fabric, verb: "masked CAS" });
+        }
+        self.push(ptr, VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old: 0 })
+    }
     /// Fetch-and-add, wrapping.
     pub fn faa(&mut self, ptr: RemotePtr, add: u64) -> Ticket {
         self.push(ptr, VerbKind::Faa { add, old: 0 })
