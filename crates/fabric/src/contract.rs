@@ -24,12 +24,21 @@
 //! * **N2** Any order of the words within one READ or one WRITE, and any atomicity beyond 8 bytes.
 //! * **N3** That a WRITE posted after a READ or an atomic in the same batch waits for it. Where it must, the caller asks
 //!   for a fence ([`Batch::fence`](crate::Batch::fence)).
-//! * **N4** Atomicity of verbs against the memory node's own CPU, unless the fabric says so.
+//! * **N4** Atomicity of verbs against the memory node's own CPU, unless the fabric says so
+//!   ([`Capabilities::cpu_atomic`](crate::Capabilities::cpu_atomic)). The handler of a CALL runs on that CPU: it reads each
+//!   aligned 8-byte word whole, and the words of one handler's run may be of different times.
 //! * **N5** Anything about *when* a WRITE that nobody awaited lands, even after its slot has been reused by others.
 //! * **N6** Atomicity of a plain WRITE against a CAS or FAA that succeeds on the same word: release a lock by CAS or
 //!   FAA, behind the data in the same batch.
 //! * **N7** After an error or a client's death: each of its posted verbs may have taken effect or not, or may still. G4
 //!   holds for what did: if a verb took effect, so did all that G4 orders before it.
+//!
+//! # CALL
+//!
+//! A fabric may have CALL ([`call`](crate::call)), the two-sided message that a handler on the memory node answers from its
+//! region, read-only. A CALL is a batch of its own, and completes once (G1). A revoked client's CALLs are not answered (G6).
+//! The handler sees what a READ, CAS or FAA of the same client has returned before the CALL was posted. The completion of a
+//! WRITE alone does not promise that: a NIC may acknowledge a WRITE before the node's CPU sees it.
 //!
 //! # Addresses, lengths, batches
 //!

@@ -12,6 +12,7 @@ mod batch;
 pub use batch::{Batch, Completion, Done, Ticket};
 
 use crate::buf::BufPool;
+use crate::call::{CallRefused, check_request};
 use crate::inflight::{Ending, Inflight};
 use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
@@ -340,12 +341,17 @@ impl Span {
             }
         }
     }
-    /// Asks the memory node's CPU.
+    /// Asks the memory node's CPU, and returns its reply: see [`call`](crate::call). It is a batch of its own. Where the
+    /// fabric has no CALL ([`Capabilities::call`](crate::Capabilities::call)), it is
+    /// [`FabricError::Unsupported`]; a request that the node refuses is [`FabricError::CallRefused`].
     pub fn call(&self, node: NodeId, request: Buf) -> impl Future<Output = Result<Vec<u8>, FabricError>> + '_ {
         let mut batch = self.batch();
+        if let Err(CallRefused(reason)) = check_request(request.len()) {
+            batch.refuse(FabricError::CallRefused { node, reason });
+        }
         let ticket = batch.push(RemotePtr::new(node, 0), VerbKind::Call { request, reply: None });
         let posted = batch.post();
-        async move { Ok(posted.await?.reply(ticket)) }
+        async move { posted.await?.reply(ticket) }
     }
     /// Shuts a client out of one memory node (G6).
     pub fn revoke(&self, node: NodeId, identity: Identity) -> impl Future<Output = Result<(), FabricError>> + '_ {

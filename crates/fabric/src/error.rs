@@ -64,6 +64,14 @@ pub enum FabricError {
         /// Name of the verb.
         verb: &'static str,
     },
+    /// The memory node, or the client itself, refused a CALL. The call had no effect: handlers only read.
+    #[error("memory node {node} refused the call: {reason}")]
+    CallRefused {
+        /// Which one.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
     /// G6 cannot be given: the client may still act.
     #[error("cannot revoke the client: {0}")]
     CannotRevoke(String),

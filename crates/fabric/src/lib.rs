@@ -17,6 +17,7 @@
 //! | [`contract`] | G1-G6, what every fabric promises; N1-N7, what none does |
 //! | [`ptr`] | [`RemotePtr`]: a memory node and a byte offset in 64 bits |
 //! | [`buf`] | [`Buf`]: owned, pooled buffers, which a fabric keeps while they are in flight; [`SharedBuf`]: views of one |
+//! | [`call`] | requests that a memory node's CPU answers from its region, read-only |
 //! | [`verb`] | one verb, and a chain of them |
 //! | [`endpoint`] | [`Endpoint`]: one for each worker thread; posts batches, meters them, keeps deadlines |
 //! | [`meter`] | verbs, bytes and round trips for each kind of operation |
@@ -48,6 +49,7 @@
 compile_error!("far memory is little-endian, and so must the host be");
 
 pub mod buf;
+pub mod call;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
@@ -74,6 +76,7 @@ pub mod verb;
 pub mod words;
 
 pub use buf::{Buf, SharedBuf};
+pub use call::{CallHandler, CallRefused, CallTable, RegionView};
 pub use endpoint::{Batch, Completion, Done, Endpoint, Span, Ticket};
 pub use error::FabricError;
 pub use exec::{Driver, Executor, Idle, Task};

@@ -5,6 +5,7 @@
 //! effect; it is carried out by the thread that posts it, in posting order, either while it posts
 //! ([`Delivery::Immediate`]) or when it next asks for progress ([`Delivery::Deferred`]).
 
+use crate::call::{self, CallHandler, RegionView};
 use crate::gate::{Gate, Gates};
 use crate::region::Region;
 use crate::transport::{Capabilities, Completions, Identity, NodeInfo, Post, Transport};
@@ -25,8 +26,13 @@ pub enum Delivery {
     Deferred,
 }
 
-/// Answers [`VerbKind::Call`] in place of the memory node's CPU.
-pub type Handler = dyn Fn(NodeId, &[u8]) -> Vec<u8> + Send + Sync;
+/// How the endpoints of one fabric carry out what is posted.
+#[derive(Clone, Default)]
+pub(crate) struct Manner {
+    pub(crate) delivery: Delivery,
+    /// Answers calls in place of the memory nodes' CPUs, on the thread that posts them.
+    pub(crate) handler: Option<Arc<CallHandler>>,
+}
 
 /// Shuts out what the gates of this process cannot: clients of other processes.
 pub(crate) type RevokeForeign = dyn Fn(&Identity) -> Result<(), FabricError> + Send + Sync;
@@ -36,7 +42,6 @@ pub(crate) struct Mapped {
     pub(crate) name: &'static str,
     pub(crate) nodes: Vec<Region>,
     pub(crate) gates: Arc<Gates>,
-    pub(crate) handler: Option<Box<Handler>>,
     pub(crate) revoke_foreign: Box<RevokeForeign>,
     pub(crate) read_only: bool,
     pub(crate) zeroed: bool,
@@ -51,13 +56,18 @@ impl Mapped {
         infos.map(|(i, region)| NodeInfo { node: NodeId::new(i as u16), len: Words(region.words()).len() }).collect()
     }
 
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        Capabilities { masked_cas: true, call: self.handler.is_some(), cpu_atomic: true, zeroed: self.zeroed }
+    pub(crate) fn capabilities(&self, manner: &Manner) -> Capabilities {
+        Capabilities { masked_cas: true, call: self.handler(manner).is_some(), cpu_atomic: true, zeroed: self.zeroed }
     }
 
-    pub(crate) fn connect(self: &Arc<Self>, identity: &Identity, delivery: Delivery) -> Endpoint {
-        let gate = self.gates.open(identity);
-        Endpoint::new(Box::new(Connection { mapped: Arc::clone(self), gate, delivery, queue: VecDeque::new() }))
+    /// What answers calls. (On memory that is mapped read-only, not every kind of load is guaranteed to work.)
+    fn handler<'m>(&self, manner: &'m Manner) -> Option<&'m CallHandler> {
+        manner.handler.as_deref().filter(|_| !self.read_only)
+    }
+
+    pub(crate) fn connect(self: &Arc<Self>, identity: &Identity, manner: &Manner) -> Endpoint {
+        let (gate, manner) = (self.gates.open(identity), manner.clone());
+        Endpoint::new(Box::new(Connection { mapped: Arc::clone(self), gate, manner, queue: VecDeque::new() }))
     }
 
     fn region(&self, ptr: RemotePtr) -> Result<Words<'_>, FabricError> {
@@ -66,13 +76,13 @@ impl Mapped {
     }
 
     /// The part of a chain's check that only matters for few of them. Tells whether there is anyone to revoke.
-    fn check_rights(&self, chain: &Chain) -> Result<bool, FabricError> {
+    fn check_rights(&self, chain: &Chain, manner: &Manner) -> Result<bool, FabricError> {
         let mut revokes = false;
         for verb in chain {
             match verb.kind {
                 VerbKind::Read(_) => {}
                 VerbKind::Revoke(_) => revokes = true,
-                VerbKind::Call { .. } if self.handler.is_none() => {
+                VerbKind::Call { .. } if self.handler(manner).is_none() => {
                     return Err(FabricError::Unsupported { fabric: self.name, verb: "CALL" });
                 }
                 _ if self.read_only => return Err(FabricError::ReadOnly(verb.node())),
@@ -83,8 +93,8 @@ impl Mapped {
     }
 
     /// Carries a chain out. Where what a region held is gone, its verbs have touched zeros in its place, and fail.
-    fn run(&self, gate: &Gate, chain: &mut Chain) -> Result<(), FabricError> {
-        self.carry_out(gate, chain)?;
+    fn run(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
+        self.carry_out(gate, chain, manner)?;
         let lost = |node: NodeId| self.nodes.get(node.index()).is_some_and(Region::is_lost);
         match chain.iter().map(|verb| verb.node()).find(|node| lost(*node)) {
             Some(node) => Err(FabricError::Unreachable { node, reason: LOST.to_owned() }),
@@ -92,8 +102,8 @@ impl Mapped {
         }
     }
 
-    fn carry_out(&self, gate: &Gate, chain: &mut Chain) -> Result<(), FabricError> {
-        if self.check_rights(chain)? {
+    fn carry_out(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
+        if self.check_rights(chain, manner)? {
             Words::check_all(chain, |ptr| self.region(ptr))?;
             for verb in chain.iter() {
                 if let VerbKind::Revoke(identity) = &verb.kind {
@@ -115,9 +125,10 @@ impl Mapped {
             chain,
             |ptr| self.region(ptr),
             |verb| {
-                let node = verb.node();
-                if let (VerbKind::Call { request, reply }, Some(handler)) = (&mut verb.kind, &self.handler) {
-                    *reply = Some(handler(node, request.bytes()));
+                let Words(words) = self.region(verb.ptr)?;
+                let view = RegionView::shared(verb.node(), words);
+                if let (VerbKind::Call { request, reply }, Some(handler)) = (&mut verb.kind, self.handler(manner)) {
+                    *reply = Some(call::answer(handler, &view, request.bytes()));
                 }
                 Ok(())
             },
@@ -131,24 +142,24 @@ const LOST: &str = "a part of its file is gone: the file was cut while it was ma
 struct Connection {
     mapped: Arc<Mapped>,
     gate: Arc<Gate>,
-    delivery: Delivery,
+    manner: Manner,
     queue: VecDeque<(u64, Chain)>,
 }
 
 impl Transport for Connection {
     fn post(&mut self, id: u64, mut chain: Chain) -> Post {
-        if self.delivery == Delivery::Deferred {
+        if self.manner.delivery == Delivery::Deferred {
             self.queue.push_back((id, chain));
             return Post::Pending;
         }
-        let result = self.mapped.run(&self.gate, &mut chain);
+        let result = self.mapped.run(&self.gate, &mut chain, &self.manner);
         Post::Done(chain, result)
     }
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         let Some((id, mut chain)) = self.queue.pop_front() else {
             return false;
         };
-        let result = self.mapped.run(&self.gate, &mut chain);
+        let result = self.mapped.run(&self.gate, &mut chain, &self.manner);
         completions.complete(id, chain, result);
         true
     }
@@ -156,7 +167,7 @@ impl Transport for Connection {
         self.mapped.epoch.elapsed()
     }
     fn capabilities(&self) -> Capabilities {
-        self.mapped.capabilities()
+        self.mapped.capabilities(&self.manner)
     }
     fn name(&self) -> &'static str {
         self.mapped.name

@@ -3,9 +3,10 @@
 //! Invariants: those of every mapped fabric (bounds and rights are checked before anything takes effect, a chain runs in
 //! posting order on the thread that posts it); far memory is only ever touched word by word, so Miri sees every access.
 
-pub use crate::mapped::{Delivery, Handler};
+pub use crate::mapped::Delivery;
 
-use crate::mapped::Mapped;
+use crate::call::CallHandler;
+use crate::mapped::{Manner, Mapped};
 use crate::region::Region;
 use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
 use crate::{Endpoint, FabricError};
@@ -17,7 +18,7 @@ use std::time::Instant;
 #[derive(Clone)]
 pub struct MemoryFabric {
     shared: Arc<Shared>,
-    delivery: Delivery,
+    manner: Manner,
 }
 
 struct Shared {
@@ -28,11 +29,6 @@ struct Shared {
 impl MemoryFabric {
     /// `nodes` memory nodes of `len` bytes each, all zeros.
     pub fn new(nodes: usize, len: u64) -> Result<Self, FabricError> {
-        Self::with_handler(nodes, len, None)
-    }
-
-    /// The same, with something that answers calls.
-    pub fn with_handler(nodes: usize, len: u64, handler: Option<Box<Handler>>) -> Result<Self, FabricError> {
         if nodes == 0 || nodes > crate::ptr::MAX_NODES {
             let max = crate::ptr::MAX_NODES;
             return Err(FabricError::Settings(format!("{nodes} memory nodes: it takes between 1 and {max}")));
@@ -47,7 +43,6 @@ impl MemoryFabric {
             name: "memory",
             nodes: (0..nodes).map(|_| zeroed(len / 8)).collect::<Result<_, _>>()?,
             gates: Arc::default(),
-            handler,
             // Every client is of this process, so its gates are all there is to close.
             revoke_foreign: Box::new(|_| Ok(())),
             read_only: false,
@@ -56,13 +51,19 @@ impl MemoryFabric {
             _held: Vec::new(),
         };
         let shared = Shared { mapped: Arc::new(mapped), next_token: AtomicU64::new(1) };
-        Ok(MemoryFabric { shared: Arc::new(shared), delivery: Delivery::Immediate })
+        Ok(MemoryFabric { shared: Arc::new(shared), manner: Manner::default() })
     }
 
     /// The same memory, with chains carried out at another moment.
     #[must_use]
     pub fn with_delivery(&self, delivery: Delivery) -> Self {
-        MemoryFabric { shared: Arc::clone(&self.shared), delivery }
+        MemoryFabric { manner: Manner { delivery, ..self.manner.clone() }, ..self.clone() }
+    }
+
+    /// The same memory, with a handler that answers calls.
+    #[must_use]
+    pub fn with_call_handler(&self, handler: Arc<CallHandler>) -> Self {
+        MemoryFabric { manner: Manner { handler: Some(handler), ..self.manner.clone() }, ..self.clone() }
     }
 }
 
@@ -81,13 +82,13 @@ impl Fabric for MemoryFabric {
         self.shared.mapped.node_infos()
     }
     fn capabilities(&self) -> Capabilities {
-        self.shared.mapped.capabilities()
+        self.shared.mapped.capabilities(&self.manner)
     }
     fn new_identity(&self) -> Identity {
         let token = self.shared.next_token.fetch_add(1, Ordering::Relaxed);
         Identity { token, pid: u64::from(std::process::id()), started: 0 }
     }
     fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
-        Ok(self.shared.mapped.connect(identity, self.delivery))
+        Ok(self.shared.mapped.connect(identity, &self.manner))
     }
 }

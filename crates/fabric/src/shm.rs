@@ -49,8 +49,9 @@
 pub(crate) mod fault;
 pub(crate) mod file;
 
+use crate::call::CallHandler;
 use crate::gate::Gates;
-use crate::mapped::{Delivery, Mapped};
+use crate::mapped::{Delivery, Manner, Mapped};
 use crate::process::{self, Fate};
 use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
 use crate::{Endpoint, FabricError, NodeId};
@@ -70,7 +71,7 @@ static GATES: LazyLock<Arc<Gates>> = LazyLock::new(Arc::default);
 pub struct ShmFabric {
     mapped: Arc<Mapped>,
     policy: Arc<Policy>,
-    delivery: Delivery,
+    manner: Manner,
 }
 
 /// What the fabric may do about clients of other processes.
@@ -151,14 +152,13 @@ impl ShmFabric {
             name: "shm",
             nodes: nodes.into_iter().map(|node| node.region).collect(),
             gates: Arc::clone(&GATES),
-            handler: None,
             revoke_foreign: Box::new(move |identity| revoker.revoke(identity)),
             read_only,
             zeroed: !any_device,
             _held: held,
             epoch: Instant::now(),
         };
-        ShmFabric { mapped: Arc::new(mapped), policy, delivery: Delivery::Immediate }
+        ShmFabric { mapped: Arc::new(mapped), policy, manner: Manner::default() }
     }
 
     /// May `revoke` end the process of a client that is still alive? Not unless this says so. It holds for every clone of
@@ -172,7 +172,13 @@ impl ShmFabric {
     /// The same memory, with chains carried out at another moment.
     #[must_use]
     pub fn with_delivery(&self, delivery: Delivery) -> Self {
-        ShmFabric { delivery, ..self.clone() }
+        ShmFabric { manner: Manner { delivery, ..self.manner.clone() }, ..self.clone() }
+    }
+
+    /// The same memory, with a handler that answers calls, in this process. A fabric that was opened read-only answers none.
+    #[must_use]
+    pub fn with_call_handler(&self, handler: Arc<CallHandler>) -> Self {
+        ShmFabric { manner: Manner { handler: Some(handler), ..self.manner.clone() }, ..self.clone() }
     }
 }
 
@@ -192,7 +198,7 @@ impl Fabric for ShmFabric {
         self.mapped.node_infos()
     }
     fn capabilities(&self) -> Capabilities {
-        self.mapped.capabilities()
+        self.mapped.capabilities(&self.manner)
     }
     fn new_identity(&self) -> Identity {
         process::new_identity()
@@ -205,7 +211,7 @@ impl Fabric for ShmFabric {
                 "this identity belongs to process {pid}: make a new one, in a fork child as well"
             )));
         }
-        Ok(self.mapped.connect(identity, self.delivery))
+        Ok(self.mapped.connect(identity, &self.manner))
     }
     fn is_gone(&self, identity: &Identity) -> Option<bool> {
         match process::fate(identity, self.policy.across_hosts) {

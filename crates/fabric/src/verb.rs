@@ -1,7 +1,7 @@
 //! One verb, and a chain of them: what travels from an endpoint to its fabric and back.
 
 use crate::transport::Identity;
-use crate::{Buf, FabricError, NodeId, RemotePtr};
+use crate::{Buf, CallRefused, FabricError, NodeId, RemotePtr};
 
 /// What a verb does, with its buffer on the way out and its result on the way back.
 #[derive(Debug)]
@@ -40,12 +40,12 @@ pub enum VerbKind {
         /// Result: the word before.
         old: u64,
     },
-    /// A message that the memory node's CPU answers. The pointer's offset is ignored.
+    /// A message that the memory node's CPU answers, see [`call`](crate::call). The pointer's offset is ignored.
     Call {
-        /// What is asked.
+        /// The request.
         request: Buf,
-        /// Result: what was answered.
-        reply: Option<Vec<u8>>,
+        /// Result: the reply, or why the memory node refused the call.
+        reply: Option<Result<Vec<u8>, CallRefused>>,
     },
     /// Control path (G6): nothing of that client takes effect on this node once it completes.
     Revoke(Identity),

@@ -5,7 +5,7 @@ use farindex_fabric::conformance::{
     CASES, Clause, Script, Subject, Verdict, check, check_case, on_one_thread, on_threads,
 };
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Fabric, FabricError, MemoryFabric};
+use farindex_fabric::{CallTable, Fabric, FabricError, MemoryFabric};
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Memory {
@@ -15,7 +15,9 @@ struct Memory {
 
 impl Subject for Memory {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
-        Ok(Arc::new(MemoryFabric::new(nodes, len)?.with_delivery(self.delivery)))
+        let fabric = MemoryFabric::new(nodes, len)?.with_delivery(self.delivery);
+        // The doc test of the suite runs it without calls.
+        Ok(Arc::new(fabric.with_call_handler(CallTable::builtin().into_handler())))
     }
     fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
         if self.threads { on_threads(&**fabric, scripts) } else { on_one_thread(&**fabric, scripts) }
@@ -49,7 +51,7 @@ fn memory_as_coroutines() {
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
 fn every_liberty_is_allowed() {
     for seed in 0..6 {
-        let subject = Stepping { seed, masked_cas: seed % 2 == 0, flaw: None };
+        let subject = Stepping { seed, masked_cas: seed % 2 == 0, calls: seed % 3 == 0, flaw: None };
         check(&subject).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
     }
 }
@@ -59,7 +61,7 @@ fn every_liberty_is_allowed() {
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
 fn flawed_fabrics_are_convicted() {
     for &(flaw, clause) in Flaw::ALL {
-        let subject = Stepping { seed: 0, masked_cas: true, flaw: Some(flaw) };
+        let subject = Stepping { seed: 0, masked_cas: true, calls: true, flaw: Some(flaw) };
         let violation = check(&subject).expect_err(&format!("{flaw:?} was not noticed"));
         println!("{flaw:?}: {violation}");
         assert_eq!(violation.clause, clause, "{flaw:?}: {violation}");
@@ -72,7 +74,7 @@ fn flawed_fabrics_are_convicted() {
 fn every_case_convicts() {
     for case in CASES.iter().filter(|case| case.clause != Clause::Verbs) {
         let noticed = |(flaw, clause): &(Flaw, Clause)| {
-            let subject = Stepping { seed: 1, masked_cas: true, flaw: Some(*flaw) };
+            let subject = Stepping { seed: 1, masked_cas: true, calls: true, flaw: Some(*flaw) };
             *clause == case.clause && check_case(&subject, case).is_err()
         };
         let flaw = Flaw::ALL.iter().find(|flaw| noticed(flaw));
@@ -85,7 +87,7 @@ fn every_case_convicts() {
 #[test]
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
 fn convictions_are_deterministic() {
-    let subject = Stepping { seed: 7, masked_cas: true, flaw: Some(Flaw::SplitsCas) };
+    let subject = Stepping { seed: 7, masked_cas: true, calls: true, flaw: Some(Flaw::SplitsCas) };
     let detect = || CASES.iter().map(|case| check_case(&subject, case)).collect::<Vec<_>>();
     assert_eq!(detect(), detect());
 }
@@ -106,6 +108,7 @@ mod shm {
             let name = |node| format!("farindex-suite-{}-{number}-{node}", std::process::id());
             let paths: Vec<PathBuf> = (0..nodes).map(|node| std::env::temp_dir().join(name(node))).collect();
             let fabric = ShmFabric::create(&paths, len)?.with_delivery(self.0);
+            let fabric = fabric.with_call_handler(CallTable::builtin().into_handler());
             // What is mapped outlives its name, so nothing is left behind whatever happens.
             paths.iter().for_each(|path| std::fs::remove_file(path).unwrap_or_default());
             Ok(Arc::new(fabric))

@@ -199,6 +199,10 @@ impl Control {
     pub fn detach(&self, which: Vec<u8>) {
         drop(self.shared.ask(Message::Detach(which)));
     }
+    /// Calls the node; the answer is [`Message::Called`].
+    pub fn call(&self, request: Vec<u8>) -> Pending {
+        self.shared.ask(Message::Call(request))
+    }
     /// Asks to shut a client out (G6); the answer is [`Message::Revoked`].
     pub fn revoke(&self, identity: Identity) -> Pending {
         self.shared.ask(Message::Revoke(identity))

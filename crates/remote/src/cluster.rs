@@ -79,6 +79,10 @@ impl Cluster {
     pub fn zeroed(&self) -> bool {
         self.seen.iter().all(|welcome| welcome.zeroed)
     }
+    /// Do all nodes answer calls?
+    pub fn answers_calls(&self) -> bool {
+        self.seen.iter().all(|welcome| welcome.calls)
+    }
     /// What this client's token allows on all of them.
     pub fn rights(&self) -> Rights {
         let all = self.seen.iter().all(|welcome| welcome.rights == Rights::ReadWrite);

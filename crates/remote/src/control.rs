@@ -15,13 +15,14 @@
 
 use crate::token::{NONCE_LEN, PROOF_LEN, Rights};
 use crate::wire::{Malformed, Reader, Writer};
+use farindex_fabric::call::MAX_CALL_LEN;
 use farindex_fabric::{Identity, NodeId};
 use std::fmt;
 
 /// Begins the first body of either side: `FARINDEX` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
 /// Version of the control protocol, the messages of the data planes included.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame at most.
 pub const MAX_FRAME: usize = 64 << 10;
 /// Bytes of what a data plane may send in one message at most.
@@ -29,6 +30,7 @@ pub const MAX_OPAQUE: usize = 32 << 10;
 /// Bytes of an error's text at most; what is longer is cut.
 pub const MAX_TEXT: usize = 1 << 10;
 const HEADER: usize = 12;
+const _: () = assert!(MAX_CALL_LEN <= MAX_OPAQUE);
 const ANY_NODE: u16 = u16::MAX;
 
 /// What carries the verbs.
@@ -91,6 +93,8 @@ pub struct Welcome {
     pub plane: PlaneKind,
     /// Did the region read as zeros before anyone wrote to it?
     pub zeroed: bool,
+    /// Does the node answer calls?
+    pub calls: bool,
     /// Bytes of the region.
     pub len: u64,
     /// The memory itself: the same after a restart from the same file, another one otherwise.
@@ -170,6 +174,10 @@ pub enum Message {
     Revoke(Identity),
     /// Node: nothing of it takes effect any more.
     Revoked,
+    /// Client: a call; the bytes are the request.
+    Call(Vec<u8>),
+    /// Node: the reply to a call. A call that is refused is answered by `Error`.
+    Called(Vec<u8>),
     /// Client: are you there?
     Ping,
     /// Node: yes.
@@ -201,6 +209,8 @@ impl Message {
             Message::Pong => 9,
             Message::Error { .. } => 10,
             Message::Detach(_) => 11,
+            Message::Call(_) => 12,
+            Message::Called(_) => 13,
         }
     }
     fn put_body(&self, out: &mut Vec<u8>) {
@@ -221,12 +231,17 @@ impl Message {
                 out.put_u8(u8::from(welcome.rights == Rights::ReadWrite));
                 out.put_u8(welcome.plane.code());
                 out.put_u8(u8::from(welcome.zeroed));
+                out.put_u8(u8::from(welcome.calls));
                 out.put_u64(welcome.len);
                 out.extend_from_slice(&welcome.region);
                 out.put_u64(welcome.instance);
                 out.put_counted(cut(&welcome.parameters, MAX_OPAQUE));
             }
-            Message::Attach(opaque) | Message::Attached(opaque) | Message::Detach(opaque) => {
+            Message::Attach(opaque)
+            | Message::Attached(opaque)
+            | Message::Detach(opaque)
+            | Message::Call(opaque)
+            | Message::Called(opaque) => {
                 out.put_counted(cut(opaque, MAX_OPAQUE));
             }
             Message::Revoke(identity) => put_identity(out, identity),
@@ -258,6 +273,7 @@ impl Message {
                 rights: if take_flag(fields)? { Rights::ReadWrite } else { Rights::ReadOnly },
                 plane: PlaneKind::of_code(fields.u8()?),
                 zeroed: take_flag(fields)?,
+                calls: take_flag(fields)?,
                 len: fields.u64()?,
                 region: fields.array()?,
                 instance: fields.u64()?,
@@ -285,6 +301,8 @@ impl Message {
                 Message::Error { code, text }
             }
             11 => Message::Detach(take_opaque(fields)?),
+            12 => Message::Call(take_opaque(fields)?),
+            13 => Message::Called(take_opaque(fields)?),
             kind => return Err(Malformed::Kind(kind)),
         };
         fields.end()?;
@@ -407,6 +425,7 @@ mod tests {
                 rights: Rights::ReadOnly,
                 plane: PlaneKind::Verbs,
                 zeroed: true,
+                calls: false,
                 len: 1 << 40,
                 region: [4; 16],
                 instance: 5,
@@ -415,6 +434,8 @@ mod tests {
             Message::Attach(vec![0; MAX_OPAQUE]),
             Message::Attached(Vec::new()),
             Message::Detach(vec![1]),
+            Message::Call(vec![0; MAX_OPAQUE]),
+            Message::Called(vec![2]),
             Message::Revoke(identity),
             Message::Revoked,
             Message::Ping,

@@ -8,13 +8,14 @@
 //! client that was shut out, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is skipped.
 
 use crate::token::random;
+use farindex_fabric::call::{self, CallHandler, CallRefused, RegionView};
 use farindex_fabric::{FabricError, Identity, NodeId, ServedRegion};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory of one node.
 pub struct NodeMemory {
@@ -22,6 +23,7 @@ pub struct NodeMemory {
     node: NodeId,
     name: [u8; 16],
     revoked: Mutex<Revoked>,
+    calls: Option<Arc<CallHandler>>,
 }
 
 #[derive(Default)]
@@ -38,7 +40,7 @@ impl NodeMemory {
     /// Fresh memory of this process: it ends with it.
     pub fn anonymous(node: NodeId, len: u64) -> Result<Self, FabricError> {
         let name = random().map_err(settings)?;
-        Ok(NodeMemory { region: ServedRegion::anonymous(len)?, node, name, revoked: Mutex::default() })
+        Ok(NodeMemory { region: ServedRegion::anonymous(len)?, node, name, revoked: Mutex::default(), calls: None })
     }
 
     /// A file: the one that is there with its content, or a new one of `len` bytes.
@@ -76,7 +78,24 @@ impl NodeMemory {
                 (name, HashSet::new())
             }
         };
-        Ok(NodeMemory { region, node, name, revoked: Mutex::new(Revoked { tokens, log: Some(log) }) })
+        let revoked = Mutex::new(Revoked { tokens, log: Some(log) });
+        Ok(NodeMemory { region, node, name, revoked, calls: None })
+    }
+
+    /// Lets the node answer calls by this handler. It runs on the thread that serves the node (UCX: the data plane's loop;
+    /// verbs: the control channel's), so it must return soon.
+    #[must_use]
+    pub fn with_call_handler(self, handler: Arc<CallHandler>) -> Self {
+        NodeMemory { calls: Some(handler), ..self }
+    }
+    /// Does the node answer calls?
+    pub fn answers_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+    /// Answers a call from the region.
+    pub fn call(&self, request: &[u8]) -> Result<Vec<u8>, CallRefused> {
+        let handler = self.calls.as_deref().ok_or("this memory node answers no calls")?;
+        call::answer(handler, &RegionView::shared(self.node, self.region.words()), request)
     }
 
     /// The memory.

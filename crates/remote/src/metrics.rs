@@ -35,8 +35,10 @@ pub struct Metrics {
     pub bad_tokens: Counter,
     /// Connections of the data plane that were set up.
     pub attached: Counter,
-    /// Clients that were shut out.
+    /// Clients that were revoked.
     pub revoked: Counter,
+    /// Calls that were answered over the control channel.
+    pub called: Counter,
 }
 
 impl Default for Metrics {
@@ -56,6 +58,7 @@ impl Metrics {
             bad_tokens: Counter::default(),
             attached: Counter::default(),
             revoked: Counter::default(),
+            called: Counter::default(),
         };
         metrics.register(|registry| {
             registry.register("clients", "Control connections that are let in", metrics.clients.clone());
@@ -63,7 +66,8 @@ impl Metrics {
             registry.register("refused", "Connections refused or ended for what they did", metrics.refused.clone());
             registry.register("bad_tokens", "Connections refused for their token", metrics.bad_tokens.clone());
             registry.register("attached", "Connections of the data plane set up so far", metrics.attached.clone());
-            registry.register("revoked", "Clients shut out so far", metrics.revoked.clone());
+            registry.register("revoked", "Clients revoked so far", metrics.revoked.clone());
+            registry.register("called", "Calls answered over the control channel so far", metrics.called.clone());
         });
         metrics
     }

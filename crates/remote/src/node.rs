@@ -11,7 +11,7 @@ use crate::control::{Code, Hello, Message, Welcome};
 use crate::plane::{Door, Peer};
 use crate::token::{Rights, random};
 use crate::{Metrics, NodeMemory, Plane, Refusal, Tokens};
-use farindex_fabric::{FabricError, Identity};
+use farindex_fabric::{CallRefused, FabricError, Identity};
 use link::{Link, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -234,6 +234,10 @@ impl Warden {
                 self.reply(id, request, answer);
             }
             (Stage::Member(..), Message::Detach(which)) => self.plane.release(id, &which),
+            (Stage::Member(identity, _), Message::Call(asked)) => {
+                let answer = self.call(id, identity, &asked);
+                self.reply(id, request, answer);
+            }
             (Stage::Member(..), Message::Ping) => self.reply(id, request, Message::Pong),
             (Stage::Greeting { .. }, _) => self.show_out(id, Code::Malformed, "say who you are first"),
             (Stage::Member(..), _) => self.show_out(id, Code::Malformed, "this is nothing that a client sends"),
@@ -257,6 +261,7 @@ impl Warden {
             rights,
             plane: self.plane.kind(),
             zeroed: self.memory.region().zeroed(),
+            calls: self.memory.answers_calls(),
             len: self.memory.region().len(),
             region: self.memory.name(),
             instance: self.instance,
@@ -281,6 +286,22 @@ impl Warden {
                 Message::Attached(answer)
             }
             Err(Refusal(why)) => Message::error(Code::Refused, why),
+        }
+    }
+
+    fn call(&self, id: u64, identity: Identity, asked: &[u8]) -> Message {
+        if identity.token == 0 {
+            return Message::error(Code::Refused, "a client without an identity calls nothing");
+        }
+        if self.links.get(&id).is_some_and(Link::is_behind) {
+            return Message::error(Code::Busy, "too many replies are unread: wait for some of them");
+        }
+        match self.memory.call(asked) {
+            Ok(reply) => {
+                self.metrics.called.inc();
+                Message::Called(reply)
+            }
+            Err(CallRefused(why)) => Message::error(Code::Refused, why),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::report::{ClientStatus, Outcome, Report, Stats};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
 use crate::world::{Handler, Mode, World};
+use farindex_fabric::call::{self, CallHandler, RegionView};
 use farindex_fabric::{Driver, Executor, FabricError, NodeId, RemotePtr, Task};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -141,6 +142,13 @@ impl Sim {
         world.capabilities.call = true;
         world.capabilities.cpu_atomic = true;
     }
+    /// Lets memory nodes answer calls by a handler that every fabric takes.
+    pub fn set_call_handler(&self, handler: Arc<CallHandler>) {
+        self.set_handler(Box::new(move |node, words, request| {
+            call::answer(&*handler, &RegionView::exclusive(node, words), request)
+        }));
+    }
+
     /// Adds a client. In model mode it has a compute node of its own.
     pub fn client(&self) -> Client {
         let host = self.shared.world.borrow().clients.len() - 1;

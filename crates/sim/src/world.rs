@@ -13,13 +13,14 @@ use crate::queue::Queue;
 use crate::report::{ClientStatus, Log, Stats, Trace};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
-use farindex_fabric::{Capabilities, Chain, FabricError, NodeId};
+use farindex_fabric::{CallRefused, Capabilities, Chain, FabricError, NodeId};
 use std::collections::{BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 
-/// Answers calls in place of a memory node's CPU. Arguments: the node, its memory, the request.
-pub type Handler = dyn FnMut(NodeId, &mut [u64], &[u8]) -> Vec<u8>;
+/// Answers calls in place of a memory node's CPU: which node, its memory, and the request. Unlike a
+/// [`CallHandler`](farindex_fabric::CallHandler) it may change the memory.
+pub type Handler = dyn FnMut(NodeId, &mut [u64], &[u8]) -> Result<Vec<u8>, CallRefused>;
 
 /// What decides when verbs take effect.
 pub(crate) enum Mode {

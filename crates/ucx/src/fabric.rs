@@ -31,7 +31,7 @@ impl UcxFabric {
         let shared = Shared {
             context,
             epoch: Instant::now(),
-            zeroed: cluster.zeroed(),
+            capabilities: crate::transport::capabilities(&cluster),
             sent: AtomicU64::new(0),
             transports: Mutex::default(),
         };
@@ -56,7 +56,7 @@ impl Fabric for UcxFabric {
         self.cluster.node_infos()
     }
     fn capabilities(&self) -> Capabilities {
-        crate::transport::capabilities(self.shared.zeroed)
+        self.shared.capabilities
     }
     /// What UCX has chosen. A connection is counted in once its second request has been answered.
     fn transports(&self) -> Vec<String> {

@@ -148,6 +148,7 @@ struct Counts {
     writes: Counter,
     cas: Counter,
     faa: Counter,
+    calls: Counter,
     bytes_read: Counter,
     bytes_written: Counter,
     refused: Counter,
@@ -166,6 +167,7 @@ impl Counts {
             writes: Counter::default(),
             cas: Counter::default(),
             faa: Counter::default(),
+            calls: Counter::default(),
             bytes_read: Counter::default(),
             bytes_written: Counter::default(),
             refused: Counter::default(),
@@ -183,6 +185,7 @@ impl Counts {
                 ("writes", "WRITEs", &counts.writes),
                 ("cas", "Compare-and-swaps", &counts.cas),
                 ("faa", "Fetch-and-adds", &counts.faa),
+                ("calls", "Calls, refused ones included", &counts.calls),
                 ("bytes_read", "Bytes fetched by READs", &counts.bytes_read),
                 ("bytes_written", "Bytes stored by WRITEs", &counts.bytes_written),
                 ("refused", "Batches refused for bounds, alignment, rights or size", &counts.refused),
@@ -202,6 +205,7 @@ impl Counts {
             (&self.writes, served.writes),
             (&self.cas, served.cas),
             (&self.faa, served.faa),
+            (&self.calls, served.calls),
             (&self.bytes_read, served.bytes_read),
             (&self.bytes_written, served.bytes_written),
         ] {
@@ -312,7 +316,8 @@ impl Loop {
         };
         session.requests += 1;
         let mut reply = self.worker.buffer();
-        let outcome = serve(&request, self.memory.region().as_words(), session.peer.rights, &mut reply);
+        let calls = |request: &[u8]| self.memory.call(request);
+        let outcome = serve(&request, self.memory.region().as_words(), &calls, session.peer.rights, &mut reply);
         self.worker.recycle(request);
         match outcome {
             Ok(Ok(served)) => self.counts.add(&served),

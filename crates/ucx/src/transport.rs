@@ -11,7 +11,7 @@ use farindex_fabric::transport::{Completions, Post};
 use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::wire::{Reader, Writer};
-use farindex_remote::{ClusterClient, Control, ControlError, Link, Pending, Rights, Welcome};
+use farindex_remote::{Cluster, ClusterClient, Control, ControlError, Link, Pending, Rights, Welcome};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 
 pub(crate) const NAME: &str = "ucx";
 
-pub(crate) fn capabilities(zeroed: bool) -> Capabilities {
+pub(crate) fn capabilities(cluster: &Cluster) -> Capabilities {
     let mut capabilities = Capabilities::default();
     capabilities.masked_cas = true;
-    capabilities.zeroed = zeroed;
+    capabilities.call = cluster.answers_calls();
+    capabilities.zeroed = cluster.zeroed();
     capabilities
 }
 
@@ -30,7 +31,7 @@ pub(crate) fn capabilities(zeroed: bool) -> Capabilities {
 pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
     pub(crate) epoch: Instant,
-    pub(crate) zeroed: bool,
+    pub(crate) capabilities: Capabilities,
     pub(crate) sent: AtomicU64,
     pub(crate) transports: Mutex<BTreeSet<String>>,
 }
@@ -137,7 +138,7 @@ impl Connection {
         for verb in chain {
             let node = verb.node();
             let line = self.lines.get(node.index()).ok_or(FabricError::NoSuchNode(node))?;
-            check_verb(verb, line)?;
+            check_verb(verb, line, self.shared.capabilities)?;
             if !nodes.contains(&node.index()) {
                 nodes.push(node.index());
             }
@@ -344,10 +345,13 @@ impl Connection {
     }
 }
 
-fn check_verb(verb: &Verb, line: &Line) -> Result<(), FabricError> {
+fn check_verb(verb: &Verb, line: &Line, capabilities: Capabilities) -> Result<(), FabricError> {
     let (ptr, len, node) = (verb.ptr, verb.len(), line.node);
     let changes = match verb.kind {
-        VerbKind::Call { .. } => return Err(FabricError::Unsupported { fabric: NAME, verb: "CALL" }),
+        VerbKind::Call { .. } if !capabilities.call => {
+            return Err(FabricError::Unsupported { fabric: NAME, verb: "CALL" });
+        }
+        VerbKind::Call { .. } => return Ok(()),
         VerbKind::Read(_) => false,
         _ => true,
     };
@@ -448,7 +452,7 @@ impl Transport for Connection {
         self.shared.epoch.elapsed()
     }
     fn capabilities(&self) -> Capabilities {
-        capabilities(self.shared.zeroed)
+        self.shared.capabilities
     }
     fn name(&self) -> &'static str {
         NAME

@@ -11,8 +11,9 @@ use crate::memory::Buffers;
 use crate::post::{is_reachable, requests_of};
 use farindex_fabric::slab::Registrar;
 use farindex_fabric::transport::{Completions, Post};
-use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, VerbKind};
-use farindex_remote::{Cluster, ClusterClient, Pending, Rights};
+use farindex_fabric::{CallRefused, Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
+use farindex_remote::control::{Code, Message};
+use farindex_remote::{Cluster, ClusterClient, ControlError, Pending, Rights};
 use sideway::ibverbs::completion::{GenericCompletionQueue, GenericPoller, WorkCompletionStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,8 +31,8 @@ pub(crate) struct VerbsTransport {
     rights: Rights,
     capabilities: Capabilities,
     epoch: Instant,
-    /// Revocations on their way: the batch, the node, the answer.
-    revocations: Vec<(usize, NodeId, Pending)>,
+    /// Revocations and calls that the control channel has not answered yet.
+    asked: Vec<Asked>,
     /// Completions of one poll: kept for its room.
     polled: Vec<(u64, u32)>,
     /// Some lane has something that waits.
@@ -72,7 +73,7 @@ impl VerbsTransport {
             rights: cluster.rights(),
             capabilities,
             epoch,
-            revocations: Vec::new(),
+            asked: Vec::new(),
             polled: Vec::new(),
             restless: false,
         })
@@ -85,6 +86,7 @@ impl VerbsTransport {
             let lacks = |verb| Err(FabricError::Unsupported { fabric: "verbs", verb });
             match &verb.kind {
                 VerbKind::Revoke(_) => continue,
+                VerbKind::Call { .. } if self.capabilities.call => continue,
                 VerbKind::Call { .. } => return lacks("CALL"),
                 VerbKind::MaskedCas { .. } => return lacks("masked CAS"),
                 VerbKind::Read(_) => {}
@@ -117,31 +119,40 @@ impl VerbsTransport {
         parts
     }
 
-    /// Revocations travel on the control channel.
-    fn revoke(&mut self, id: u64, chain: Chain) -> Post {
-        let victims = chain.iter().map(|verb| match &verb.kind {
-            VerbKind::Revoke(identity) => Some((verb.node(), *identity)),
-            _ => None,
-        });
-        let Some(victims) = victims.collect::<Option<Vec<(NodeId, Identity)>>>() else {
-            let refused = FabricError::Settings("a revocation and other verbs cannot be in one batch".to_owned());
-            return Post::Done(chain, Err(refused));
-        };
-        let flight = self.flights.begin(id, chain, victims.len());
-        for (node, identity) in victims {
-            if let Some(control) = self.client.controls().get(node.index()) {
-                self.revocations.push((flight, node, control.revoke(identity)));
-            }
+    /// Revocations and calls travel over the control channel.
+    fn ask(&mut self, id: u64, chain: Chain) -> Post {
+        if !chain.iter().all(is_asked) {
+            let why = "a revocation or a call cannot be in one batch with other verbs";
+            return Post::Done(chain, Err(FabricError::Settings(why.to_owned())));
         }
+        let controls = self.client.controls();
+        let ask = |(place, verb): (usize, &Verb)| {
+            let control = controls.get(verb.node().index())?;
+            let pending = match &verb.kind {
+                VerbKind::Revoke(identity) => control.revoke(*identity),
+                VerbKind::Call { request, .. } => control.call(request.bytes().to_vec()),
+                _ => return None,
+            };
+            Some((place, verb.node(), pending))
+        };
+        let asked: Vec<(usize, NodeId, Pending)> = chain.iter().enumerate().filter_map(ask).collect();
+        let flight = self.flights.begin(id, chain, asked.len());
+        let asked = asked.into_iter().map(|(verb, node, pending)| Asked { flight, verb, node, pending });
+        self.asked.extend(asked);
         Post::Pending
     }
 
-    fn hear_revocations(&mut self) {
+    fn poll_asked(&mut self) {
         let flights = &mut self.flights;
-        self.revocations.retain(|(flight, node, pending)| match pending.poll() {
+        self.asked.retain(|asked| match asked.pending.poll() {
             None => true,
             Some(answer) => {
-                flights.part_ended(*flight, answer.map(drop).map_err(|error| error.of_node(*node)));
+                let kind = flights.chain(asked.flight).and_then(|chain| chain.get_mut(asked.verb));
+                let result = match kind.map(|verb| &mut verb.kind) {
+                    Some(VerbKind::Call { reply, .. }) => call_answered(answer, reply),
+                    _ => answer.map(drop),
+                };
+                flights.part_ended(asked.flight, result.map_err(|error| error.of_node(asked.node)));
                 false
             }
         });
@@ -190,6 +201,34 @@ impl VerbsTransport {
     }
 }
 
+/// What the control channel has been asked for one verb of a batch.
+struct Asked {
+    flight: usize,
+    /// Which verb of the batch.
+    verb: usize,
+    node: NodeId,
+    pending: Pending,
+}
+
+/// Does this verb travel over the control channel?
+fn is_asked(verb: &Verb) -> bool {
+    matches!(verb.kind, VerbKind::Revoke(_) | VerbKind::Call { .. })
+}
+
+/// Puts the memory node's answer to a call in its place. A refusal is the call's result; other errors are the batch's.
+fn call_answered(
+    answer: Result<Message, ControlError>,
+    reply: &mut Option<Result<Vec<u8>, CallRefused>>,
+) -> Result<(), ControlError> {
+    *reply = Some(match answer {
+        Ok(Message::Called(bytes)) => Ok(bytes),
+        Ok(_) => Err("the memory node gave a wrong answer".into()),
+        Err(ControlError::Refused { code: Code::Refused | Code::Busy, text, .. }) => Err(CallRefused(text)),
+        Err(error) => return Err(error),
+    });
+    Ok(())
+}
+
 /// Why a request failed, for people.
 fn explain(status: u32) -> String {
     let what = match status {
@@ -213,8 +252,8 @@ impl Transport for VerbsTransport {
         if let Err(error) = self.check(&chain) {
             return Post::Done(chain, Err(error));
         }
-        if chain.iter().any(|verb| matches!(verb.kind, VerbKind::Revoke(_))) {
-            return self.revoke(id, chain);
+        if chain.iter().any(is_asked) {
+            return self.ask(id, chain);
         }
         let parts = Self::parts(&chain);
         if parts.is_empty() {
@@ -240,8 +279,8 @@ impl Transport for VerbsTransport {
         if self.restless || self.lanes.iter().zip(self.client.controls()).any(changed) {
             self.advance();
         }
-        if !self.revocations.is_empty() {
-            self.hear_revocations();
+        if !self.asked.is_empty() {
+            self.poll_asked();
         }
         let mut any = false;
         while let Some((id, chain, result)) = self.flights.take_ended() {

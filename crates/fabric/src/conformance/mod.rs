@@ -62,7 +62,8 @@ pub enum Clause {
 
 /// A fabric under test.
 pub trait Subject {
-    /// A fresh fabric of `nodes` memory nodes, each of at least `len` bytes that nobody has written.
+    /// A fresh fabric of `nodes` memory nodes, each of at least `len` bytes that nobody has written. If it has the verb
+    /// CALL, its memory nodes answer by [`CallTable::builtin`](crate::CallTable::builtin).
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError>;
     /// Runs all scripts at once, each with an endpoint of its identity, until all have ended.
     fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
@@ -176,7 +177,7 @@ cases! {
     G6: revoke::{ a_revoked_client_is_shut_out, a_client_may_revoke_itself, revoking_spares_everybody_else }
     Verbs: verbs::{
         verbs_are_posted_when_called, dropped_futures_still_run, detached_batches_land, many_batches_in_flight,
-        batches_span_nodes, waits_are_metered, sizes_from_nothing_to_a_mebibyte, calls_without_a_cpu_are_refused,
+        batches_span_nodes, waits_are_metered, sizes_from_nothing_to_a_mebibyte, calls_are_answered_or_refused,
         the_clock_and_its_sleepers, fabrics_describe_themselves,
     }
 }

@@ -8,6 +8,7 @@
 //! promised; with a [`Flaw`] it fails, by the clause that the flaw breaks.
 
 use super::{Clause, Script, Subject, Verdict, on_one_thread};
+use crate::call::{self, CallRefused, CallTable, RegionView};
 use crate::transport::{Capabilities, Completions, Fabric, Identity, NodeInfo, Post, Transport};
 use crate::{Chain, Endpoint, FabricError, NodeId, VerbKind};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -80,6 +81,10 @@ flaws! {
     G6 RevokesNobody,
     /// Revoking shuts out everybody but the one who asks.
     G6 RevokesEverybody,
+    /// Calls see the region of the first memory node.
+    Verbs CallsReachTheFirstNode,
+    /// A call that its handler refuses is answered with nothing.
+    Verbs CallsSwallowRefusals,
 }
 
 /// A chain's verb, as far as it has come.
@@ -101,6 +106,7 @@ enum Act {
     Cas { expect: u64, new: u64, compare: u64, swap: u64, old: u64, masked: bool },
     Faa { add: u64, old: u64 },
     Revoke(u64),
+    Call(Vec<u8>, Option<Result<Vec<u8>, CallRefused>>),
 }
 
 impl Act {
@@ -138,6 +144,8 @@ struct World {
     now: u64,
     connections: u64,
     tokens: u64,
+    masked_cas: bool,
+    calls: bool,
     flaw: Option<Flaw>,
 }
 
@@ -221,7 +229,7 @@ impl World {
             Act::Write(_) => self.has(Flaw::WritesHalves),
             Act::Cas { .. } => self.has(Flaw::SplitsCas) || self.has(Flaw::FailedCasWritesBack),
             Act::Faa { .. } => self.has(Flaw::SplitsFaa),
-            Act::Revoke(_) => false,
+            Act::Revoke(_) | Act::Call(..) => false,
         };
         let halved_store = self.has(Flaw::AtomicsStoreHalves) && matches!(step.act, Act::Cas { .. } | Act::Faa { .. });
         let stale = matches!(step.act, Act::Read(_)) && self.now_and_then(Flaw::ReadsStale);
@@ -233,6 +241,15 @@ impl World {
                 (1..=self.tokens).filter(|other| *other != token).for_each(|other| self.revoke(other));
             }
             self.revoke(victim);
+            step.left.pop();
+            return;
+        }
+        if let Act::Call(request, reply) = &mut step.act {
+            let seen = if self.has(Flaw::CallsReachTheFirstNode) { 0 } else { node };
+            let view = RegionView::exclusive(NodeId::new(node as u16), &self.nodes[seen]);
+            let handler = CallTable::builtin().into_handler();
+            let answer = call::answer(&*handler, &view, request);
+            *reply = Some(if self.has(Flaw::CallsSwallowRefusals) { Ok(answer.unwrap_or_default()) } else { answer });
             step.left.pop();
             return;
         }
@@ -278,7 +295,7 @@ impl World {
                 *old = word;
                 self.nodes[node][index] = word.wrapping_add(if twice { 2 * *add } else { *add });
             }
-            Act::Revoke(_) => {}
+            Act::Revoke(_) | Act::Call(..) => {}
         }
         if halved_store {
             let result = self.nodes[node][index];
@@ -325,7 +342,7 @@ impl World {
             if verb.ptr.offset() + verb.len() as u64 > region {
                 return Err(FabricError::OutOfBounds { ptr: verb.ptr, len: verb.len(), region });
             }
-            if matches!(verb.kind, VerbKind::Call { .. }) {
+            if matches!(verb.kind, VerbKind::Call { .. }) && !self.calls {
                 return Err(FabricError::Unsupported { fabric: "stepping", verb: "CALL" });
             }
         }
@@ -333,7 +350,7 @@ impl World {
     }
 
     /// The steps of the verbs from `chain` that can be carried out.
-    fn steps(&mut self, chain: &Chain, masked_cas: bool) -> Vec<Step> {
+    fn steps(&mut self, chain: &Chain) -> Vec<Step> {
         let mut steps = Vec::new();
         for (i, verb) in chain.iter().enumerate() {
             let (node, first, words) = (verb.node().index(), (verb.ptr.offset() / 8) as usize, verb.len() / 8);
@@ -347,13 +364,14 @@ impl World {
                     let (compare, swap) = (u64::MAX, u64::MAX);
                     (Act::Cas { expect: *expect, new: *new, compare, swap, old: 0, masked: false }, 1)
                 }
-                VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, .. } if masked_cas => {
+                VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, .. } if self.masked_cas => {
                     let (compare, swap) = (*compare_mask, *swap_mask);
                     (Act::Cas { expect: *expect, new: *new, compare, swap, old: 0, masked: true }, 1)
                 }
                 VerbKind::Faa { add, .. } => (Act::Faa { add: *add, old: 0 }, 1),
                 VerbKind::Revoke(identity) => (Act::Revoke(identity.token), 1),
-                VerbKind::MaskedCas { .. } | VerbKind::Call { .. } => break,
+                VerbKind::Call { request, .. } => (Act::Call(request.bytes().to_vec(), None), 1),
+                VerbKind::MaskedCas { .. } => break,
             };
             let mut left: Vec<usize> = (0..touches).collect();
             for i in (1..left.len()).rev() {
@@ -368,12 +386,12 @@ impl World {
 /// The fabric.
 pub struct SteppingFabric {
     world: Arc<Mutex<World>>,
-    masked_cas: bool,
 }
 
 impl SteppingFabric {
-    /// Memory nodes of zeros, and what to do wrong.
-    pub fn new(nodes: usize, len: u64, seed: u64, masked_cas: bool, flaw: Option<Flaw>) -> Self {
+    /// Memory nodes of zeros.
+    pub fn new(nodes: usize, len: u64, settings: Stepping) -> Self {
+        let Stepping { seed, masked_cas, calls, flaw } = settings;
         let world = World {
             nodes: vec![vec![0; (len / 8) as usize]; nodes],
             flying: Vec::new(),
@@ -387,9 +405,11 @@ impl SteppingFabric {
             now: 0,
             connections: 0,
             tokens: 0,
+            masked_cas,
+            calls,
             flaw,
         };
-        SteppingFabric { world: Arc::new(Mutex::new(world)), masked_cas }
+        SteppingFabric { world: Arc::new(Mutex::new(world)) }
     }
 }
 
@@ -397,8 +417,8 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn abilities(masked_cas: bool) -> Capabilities {
-    Capabilities { masked_cas, call: false, cpu_atomic: false, zeroed: true }
+fn capabilities(world: &World) -> Capabilities {
+    Capabilities { masked_cas: world.masked_cas, call: world.calls, cpu_atomic: false, zeroed: true }
 }
 
 impl Fabric for SteppingFabric {
@@ -411,7 +431,7 @@ impl Fabric for SteppingFabric {
         infos.map(|(i, words)| NodeInfo { node: NodeId::new(i as u16), len: words.len() as u64 * 8 }).collect()
     }
     fn capabilities(&self) -> Capabilities {
-        abilities(self.masked_cas)
+        capabilities(&lock(&self.world))
     }
     fn new_identity(&self) -> Identity {
         let mut world = lock(&self.world);
@@ -425,13 +445,12 @@ impl Fabric for SteppingFabric {
             return Err(FabricError::Revoked);
         }
         let (number, token) = (world.connections, identity.token);
-        let masked_cas = self.masked_cas;
         if world.revoked.contains(&token) {
             world.escaped.insert(number);
         }
         drop(world);
         let world = Arc::clone(&self.world);
-        Ok(Endpoint::new(Box::new(Connection { world, number, token, masked_cas, chains: HashMap::new() })))
+        Ok(Endpoint::new(Box::new(Connection { world, number, token, chains: HashMap::new() })))
     }
 }
 
@@ -439,7 +458,6 @@ struct Connection {
     world: Arc<Mutex<World>>,
     number: u64,
     token: u64,
-    masked_cas: bool,
     chains: HashMap<u64, Chain>,
 }
 
@@ -453,7 +471,7 @@ impl Transport for Connection {
             if !world.has(Flaw::ChecksOneByOne) && !world.has(Flaw::SwallowsErrors) {
                 return Post::Done(chain, Err(error));
             }
-            let mut steps = world.steps(&chain, self.masked_cas);
+            let mut steps = world.steps(&chain);
             for step in &mut steps {
                 while !step.left.is_empty() {
                     world.touch(step, self.token);
@@ -462,7 +480,7 @@ impl Transport for Connection {
             let result = if world.has(Flaw::SwallowsErrors) { Ok(()) } else { Err(error) };
             return Post::Done(chain, result);
         }
-        let steps = world.steps(&chain, self.masked_cas);
+        let steps = world.steps(&chain);
         if world.has(Flaw::TakesSilenceForSuccess) && steps.iter().any(|step| world.silent == Some(step.node)) {
             return Post::Done(chain, Ok(()));
         }
@@ -489,6 +507,7 @@ impl Transport for Connection {
                 (Act::Read(data), Some(VerbKind::Read(buf))) => buf.words_mut().copy_from_slice(&data),
                 (Act::Cas { old: saw, .. }, Some(VerbKind::Cas { old, .. } | VerbKind::MaskedCas { old, .. }))
                 | (Act::Faa { old: saw, .. }, Some(VerbKind::Faa { old, .. })) => *old = saw,
+                (Act::Call(_, answer), Some(VerbKind::Call { reply, .. })) => *reply = answer,
                 _ => {}
             }
         }
@@ -503,7 +522,7 @@ impl Transport for Connection {
         Duration::from_nanos(world.now)
     }
     fn capabilities(&self) -> Capabilities {
-        abilities(self.masked_cas)
+        capabilities(&lock(&self.world))
     }
     fn name(&self) -> &'static str {
         "stepping"
@@ -515,18 +534,20 @@ impl Transport for Connection {
 pub struct Stepping {
     /// What all is drawn from.
     pub seed: u64,
-    /// Masked CAS as one verb, or by the loop?
+    /// Does it have the verb masked CAS?
     pub masked_cas: bool,
+    /// Does it have the verb CALL?
+    pub calls: bool,
     /// What it does wrong.
     pub flaw: Option<Flaw>,
 }
 
 impl Subject for Stepping {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
-        Ok(Arc::new(SteppingFabric::new(nodes, len, self.seed, self.masked_cas, self.flaw)))
+        Ok(Arc::new(SteppingFabric::new(nodes, len, *self)))
     }
     fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
-        let fabric = SteppingFabric::new(nodes, len, self.seed, self.masked_cas, self.flaw);
+        let fabric = SteppingFabric::new(nodes, len, *self);
         lock(&fabric.world).silent = Some(silent.index());
         Some(Arc::new(fabric))
     }

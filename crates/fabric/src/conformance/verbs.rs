@@ -1,6 +1,7 @@
 //! G1, and what endpoint and fabric promise together: posting, sizes, nodes, metering, the clock.
 
 use super::{Bench, Client, NODE_LEN, Verdict, at, ensure, word};
+use crate::call::{ECHO, MAX_CALL_LEN, gather_request};
 use crate::{Counters, FabricError, NodeId, RemotePtr};
 use std::time::Duration;
 
@@ -294,15 +295,47 @@ pub(super) fn sizes_from_nothing_to_a_mebibyte(bench: &Bench<'_>) -> Verdict {
     })
 }
 
-pub(super) fn calls_without_a_cpu_are_refused(bench: &Bench<'_>) -> Verdict {
-    bench.world(1)?.solo(move |client| async move {
-        if client.endpoint.capabilities().call {
+pub(super) fn calls_are_answered_or_refused(bench: &Bench<'_>) -> Verdict {
+    bench.world(2)?.solo(move |client| async move {
+        let (span, node) = (client.span(), NodeId::new(1));
+        let call = |words: &[u64]| span.call(node, client.endpoint.buf_from_words(words));
+        if !client.endpoint.capabilities().call {
+            let answer = call(&[ECHO, 7]).await;
+            let refused = matches!(answer, Err(FabricError::Unsupported { .. }));
+            ensure!(refused, "a fabric that has no CALL answered one: {answer:?}");
             return Ok(());
         }
-        let span = client.span();
-        let answer = span.call(NodeId::new(0), client.endpoint.buf_from(b"who is there")).await;
-        let refused = matches!(answer, Err(FabricError::Unsupported { .. }));
-        ensure!(refused, "a fabric that has no CALL answered one: {answer:?}");
+        let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let before = span.cost();
+        let echoed = call(&[ECHO, 7, 8]).await?;
+        ensure!(echoed == bytes(&[7, 8]), "an echo of two words came back as {echoed:?}");
+        let cost = span.cost() - before;
+        ensure!((cost.calls, cost.round_trips, cost.batches) == (1, 1, 1), "a CALL cost {cost:?}");
+        // What a verb has returned is in the region by then; the other node holds something else.
+        span.write(at(0, 16), client.endpoint.buf_from_words(&[1; 4])).await?;
+        span.write(at(1, 16), client.endpoint.buf_from_words(&[40, 41, 42, 43])).await?;
+        span.read(at(1, 16), 32).await?;
+        span.faa(at(1, 18), 100).await?;
+        let gathered = call(&gather_request(&[(18 * 8, 16), (16 * 8, 8)])).await?;
+        ensure!(gathered == bytes(&[142, 43, 40]), "three words of node 1 were gathered as {gathered:?}");
+        let largest = call(&gather_request(&[(0, MAX_CALL_LEN as u64 / 2), (0, MAX_CALL_LEN as u64 / 2)])).await;
+        let largest = largest.map(|reply| reply.len());
+        ensure!(cfg!(miri) || largest == Ok(MAX_CALL_LEN), "the longest reply there may be came as {largest:?}");
+        // A refusal is the error of its call alone.
+        let refusals: [(&str, &[u64]); 4] = [
+            ("a handler that does not exist", &[99]),
+            ("a range beyond the region", &gather_request(&[(1 << 43, 8)])),
+            ("a reply that is too long", &gather_request(&[(0, MAX_CALL_LEN as u64), (0, 8)])),
+            ("a request that is too long", &[ECHO; MAX_CALL_LEN / 8 + 1]),
+        ];
+        for (what, request) in refusals {
+            let (refused, fine) = (call(request), call(&[ECHO, 9]));
+            let refused = refused.await;
+            let named = matches!(&refused, Err(FabricError::CallRefused { node, .. }) if node.index() == 1);
+            ensure!(named, "{what}: the call gave {refused:?}");
+            let fine = fine.await?;
+            ensure!(fine == bytes(&[9]), "a call next to {what} gave {fine:?}");
+        }
         Ok(())
     })
 }

@@ -7,7 +7,7 @@
 use super::{Endpoint, MAX_READ_LEN, Span};
 use crate::inflight::Ending;
 use crate::meter::Class;
-use crate::{Buf, Chain, FabricError, RemotePtr, Verb, VerbKind};
+use crate::{Buf, CallRefused, Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
@@ -31,10 +31,14 @@ impl<'s> Batch<'s> {
     pub(super) fn new(span: &'s Span, class: Class) -> Self {
         Batch { span, chain: span.endpoint.chain(), class, fence: false, failure: None }
     }
+    /// Lets the batch fail with this error, unless it fails already. Nothing is posted.
+    pub(super) fn refuse(&mut self, error: FabricError) {
+        self.failure.get_or_insert(error);
+    }
     pub(super) fn push(&mut self, ptr: RemotePtr, kind: VerbKind) -> Ticket {
         let verb = Verb { ptr, fence: std::mem::take(&mut self.fence), kind };
         if !ptr.offset().is_multiple_of(8) && !verb.is_empty() {
-            self.failure.get_or_insert(FabricError::Misaligned { ptr, len: verb.len() });
+            self.refuse(FabricError::Misaligned { ptr, len: verb.len() });
         }
         self.chain.push(verb);
         Ticket(self.chain.len() - 1)
@@ -42,10 +46,10 @@ impl<'s> Batch<'s> {
     /// READ of `len` bytes, a multiple of 8, at most [`MAX_READ_LEN`].
     pub fn read(&mut self, ptr: RemotePtr, len: usize) -> Ticket {
         if !len.is_multiple_of(8) {
-            self.failure.get_or_insert(FabricError::Misaligned { ptr, len });
+            self.refuse(FabricError::Misaligned { ptr, len });
         }
         if len > MAX_READ_LEN {
-            self.failure.get_or_insert(FabricError::TooLong { ptr, len });
+            self.refuse(FabricError::TooLong { ptr, len });
         }
         let buf = self.span.endpoint.buf(if self.failure.is_none() { len } else { 0 });
         self.push(ptr, VerbKind::Read(buf))
@@ -73,7 +77,7 @@ impl<'s> Batch<'s> {
         let endpoint = &self.span.endpoint;
         if !endpoint.capabilities().masked_cas {
             let fabric = endpoint.fabric_name();
-            self.failure.get_or_insert(FabricError::Unsupported { fabric, verb: "masked CAS" });
+            self.refuse(FabricError::Unsupported { fabric, verb: "masked CAS" });
         }
         self.push(ptr, VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old: 0 })
     }
@@ -283,12 +287,14 @@ impl Done {
             }
         }
     }
-    /// What the memory node's CPU answered.
-    pub fn reply(&mut self, ticket: Ticket) -> Vec<u8> {
-        match self.kind(ticket) {
-            Some(VerbKind::Call { reply, .. }) => reply.take().unwrap_or_default(),
-            _ => Vec::new(),
-        }
+    /// What the memory node's CPU answered. It can be taken once.
+    pub(super) fn reply(&mut self, ticket: Ticket) -> Result<Vec<u8>, FabricError> {
+        let Some(Verb { ptr, kind: VerbKind::Call { reply, .. }, .. }) = self.chain.get_mut(ticket.0) else {
+            debug_assert!(false, "not the ticket of a CALL");
+            return Ok(Vec::new());
+        };
+        let reply = reply.take().unwrap_or_else(|| Err("there is no reply".into()));
+        reply.map_err(|CallRefused(reason)| FabricError::CallRefused { node: ptr.node(), reason })
     }
 }
 

@@ -112,6 +112,10 @@ impl Link {
         }
         self.flush();
     }
+    /// Has the client left so much unread that no more large answers should be added?
+    pub(super) fn is_behind(&self) -> bool {
+        self.outbound.len() > MAX_UNREAD / 2
+    }
     /// Hands on what the socket takes.
     pub(super) fn flush(&mut self) {
         while !self.outbound.is_empty() && !self.broken {

@@ -80,7 +80,7 @@ impl Cluster {
             VerbKind::Read(buf) => (header, header + buf.len() as u64),
             VerbKind::Write(buf) => (header + buf.len() as u64, header),
             VerbKind::Call { request, reply } => {
-                let answered = reply.as_ref().map_or(0, Vec::len) as u64;
+                let answered = reply.as_ref().map_or(0, |reply| reply.as_ref().map_or(0, Vec::len)) as u64;
                 (header + request.len() as u64, header + answered)
             }
             VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. } => {

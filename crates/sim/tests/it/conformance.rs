@@ -1,7 +1,7 @@
 //! The conformance suite of fabrics, on the adversary and on the model.
 
 use farindex_fabric::conformance::{Failure, Script, Subject, Verdict, check};
-use farindex_fabric::{Fabric, FabricError, NodeId};
+use farindex_fabric::{CallTable, Fabric, FabricError, NodeId};
 use farindex_sim::{Config, Outcome, Preset, Sim, Swarm};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,6 +22,9 @@ impl Simulated {
 impl Subject for Simulated {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         let sim = Sim::new(self.seed, Config { nodes, node_len: len, ..self.config.clone() })?;
+        if self.seed.is_multiple_of(3) {
+            sim.set_call_handler(CallTable::builtin().into_handler());
+        }
         let fabric = sim.fabric();
         self.sims.borrow_mut().push(sim);
         Ok(fabric)

@@ -218,7 +218,7 @@ fn calls_queue_for_the_cores_of_the_memory_node() {
     let sim = cluster(Preset { call_ns: 10_000, call_cores: 2, ..bare(Preset::linear_probing()) }, 1);
     sim.set_handler(Box::new(|_, memory, request| {
         memory[8] += 1;
-        request.to_vec()
+        Ok(request.to_vec())
     }));
     for _ in 0..8 {
         let client = sim.client();

@@ -1,9 +1,11 @@
 //! The client's side: write a chain, and put its results back into it.
 
 use super::{
-    CAS, FAA, FENCED, MASKED_CAS, MAX_CHAIN, MAX_VERBS, READ, REPLY_HEADER, REQUEST_HEADER, Status, VERB_HEADER, WRITE,
+    ANSWERED, CALL, CALL_HEADER, CAS, FAA, FENCED, MASKED_CAS, MAX_CHAIN, MAX_VERBS, READ, REFUSED, REPLY_HEADER,
+    REQUEST_HEADER, Status, VERB_HEADER, WRITE,
 };
-use farindex_fabric::{NodeId, Verb, VerbKind};
+use farindex_fabric::call::MAX_CALL_LEN;
+use farindex_fabric::{CallRefused, NodeId, Verb, VerbKind};
 use farindex_remote::wire::{Malformed, Reader, Writer};
 
 /// How large a chain's messages are.
@@ -11,7 +13,7 @@ use farindex_remote::wire::{Malformed, Reader, Writer};
 pub struct Sizes {
     /// Bytes of the request.
     pub request: u64,
-    /// Bytes of the reply.
+    /// Bytes of the reply, at most: a call may be answered by fewer.
     pub reply: u64,
     /// Verbs.
     pub verbs: usize,
@@ -34,7 +36,8 @@ pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
             VerbKind::Cas { .. } => (16, 8),
             VerbKind::Faa { .. } => (8, 8),
             VerbKind::MaskedCas { .. } => (32, 8),
-            VerbKind::Call { .. } | VerbKind::Revoke(_) => (0, 0),
+            VerbKind::Call { request, .. } => (request.len(), CALL_HEADER + MAX_CALL_LEN),
+            VerbKind::Revoke(_) => (0, 0),
         };
         sizes.request += (VERB_HEADER + asked) as u64;
         sizes.reply += answered as u64;
@@ -44,7 +47,7 @@ pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
 }
 
 fn is_data(verb: &Verb, node: NodeId) -> bool {
-    verb.node() == node && !matches!(verb.kind, VerbKind::Revoke(_) | VerbKind::Call { .. })
+    verb.node() == node && !matches!(verb.kind, VerbKind::Revoke(_))
 }
 
 /// Writes the request with those verbs of a chain that go to one node.
@@ -62,21 +65,22 @@ pub fn encode(chain: &[Verb], node: NodeId, session: u64, sequence: u64, out: &m
             VerbKind::Cas { .. } => (CAS, 8),
             VerbKind::Faa { .. } => (FAA, 8),
             VerbKind::MaskedCas { .. } => (MASKED_CAS, 8),
-            VerbKind::Call { .. } | VerbKind::Revoke(_) => continue,
+            VerbKind::Call { request, .. } => (CALL, request.len()),
+            VerbKind::Revoke(_) => continue,
         };
         out.put_u8(kind);
         out.put_u8(if verb.fence { FENCED } else { 0 });
         out.put_u16(0);
         out.put_u32(len as u32);
-        out.put_u64(verb.ptr.offset());
+        out.put_u64(if kind == CALL { 0 } else { verb.ptr.offset() });
         match &verb.kind {
-            VerbKind::Write(buf) => out.extend_from_slice(buf.bytes()),
+            VerbKind::Write(buf) | VerbKind::Call { request: buf, .. } => out.extend_from_slice(buf.bytes()),
             VerbKind::Cas { expect, new, .. } => [*expect, *new].into_iter().for_each(|word| out.put_u64(word)),
             VerbKind::Faa { add, .. } => out.put_u64(*add),
             VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, .. } => {
                 [*expect, *new, *compare_mask, *swap_mask].into_iter().for_each(|word| out.put_u64(word));
             }
-            VerbKind::Read(_) | VerbKind::Call { .. } | VerbKind::Revoke(_) => {}
+            VerbKind::Read(_) | VerbKind::Revoke(_) => {}
         }
     }
 }
@@ -115,7 +119,16 @@ pub fn fill(chain: &mut [Verb], node: NodeId, answer: Answer<'_>) -> Result<(), 
             VerbKind::Cas { old, .. } | VerbKind::Faa { old, .. } | VerbKind::MaskedCas { old, .. } => {
                 *old = results.u64()?;
             }
-            VerbKind::Write(_) | VerbKind::Call { .. } | VerbKind::Revoke(_) => {}
+            VerbKind::Call { reply, .. } => {
+                let outcome = results.u32()?;
+                let bytes = results.counted()?;
+                *reply = Some(match outcome {
+                    ANSWERED => Ok(bytes.to_vec()),
+                    REFUSED => Err(CallRefused(String::from_utf8_lossy(bytes).into_owned())),
+                    _ => return Err(Malformed::Field("a call is answered or refused")),
+                });
+            }
+            VerbKind::Write(_) | VerbKind::Revoke(_) => {}
         }
     }
     results.end()

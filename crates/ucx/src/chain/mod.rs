@@ -9,7 +9,7 @@ mod node;
 
 pub(crate) use client::refused_verb;
 pub use client::{Answer, Sizes, encode, fill, sizes};
-pub use node::{Refused, Served, serve};
+pub use node::{Calls, Refused, Served, serve};
 
 use farindex_remote::wire::{Malformed, Reader};
 
@@ -29,6 +29,11 @@ const WRITE: u8 = 2;
 const CAS: u8 = 3;
 const FAA: u8 = 4;
 const MASKED_CAS: u8 = 5;
+const CALL: u8 = 6;
+/// Bytes of a call's result before the reply or the reason of a refusal: outcome, length.
+const CALL_HEADER: usize = 8;
+const ANSWERED: u32 = 0;
+const REFUSED: u32 = 1;
 /// The verb waits for all before it. The node carries them out one by one, so it does.
 const FENCED: u8 = 1;
 
@@ -66,7 +71,7 @@ pub struct Head {
     pub verbs: u32,
 }
 
-/// One verb of a request.
+/// One verb of a request, and the bytes of the region that it touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Item<'a> {
     offset: u64,
@@ -81,6 +86,7 @@ enum Op<'a> {
     Cas { expect: u64, new: u64 },
     Faa { add: u64 },
     MaskedCas { expect: u64, new: u64, compare_mask: u64, swap_mask: u64 },
+    Call(&'a [u8]),
 }
 
 impl Head {
@@ -119,6 +125,13 @@ impl<'a> Item<'a> {
                 compare_mask: fields.u64()?,
                 swap_mask: fields.u64()?,
             },
+            CALL => {
+                if offset != 0 {
+                    return Err(Malformed::Field("a call has no offset"));
+                }
+                let request = fields.bytes(usize::try_from(len).map_err(|_| Malformed::Truncated)?)?;
+                return Ok(Item { offset: 0, len: 0, op: Op::Call(request) });
+            }
             kind => return Err(Malformed::Kind(kind)),
         };
         if !matches!(op, Op::Read | Op::Write(_)) && len != 8 {

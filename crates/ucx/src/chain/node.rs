@@ -1,6 +1,8 @@
 //! The memory node's side: check, carry out, answer.
 
-use super::{Head, Item, MAX_CHAIN, Op, REPLY_HEADER, Status};
+use super::{ANSWERED, CALL_HEADER, Head, Item, MAX_CHAIN, Op, REFUSED, REPLY_HEADER, Status};
+use farindex_fabric::CallRefused;
+use farindex_fabric::call::MAX_CALL_LEN;
 use farindex_fabric::words::{Words, cas, faa, load, masked_cas, store};
 use farindex_remote::Rights;
 use farindex_remote::wire::{Malformed, Reader, Writer};
@@ -26,10 +28,20 @@ pub struct Served {
     pub cas: u64,
     /// Fetch-and-adds.
     pub faa: u64,
+    /// Calls, refused ones included.
+    pub calls: u64,
     /// Bytes fetched by READs.
     pub bytes_read: u64,
     /// Bytes stored by WRITEs.
     pub bytes_written: u64,
+}
+
+/// Answers a call of a request.
+pub type Calls<'a> = dyn Fn(&[u8]) -> Result<Vec<u8>, CallRefused> + 'a;
+
+/// The bytes of a text, as far as a reply has room for them.
+fn cut(text: &str) -> &[u8] {
+    text.as_bytes().get(..MAX_CALL_LEN).unwrap_or(text.as_bytes())
 }
 
 /// Checks and carries out a request, and appends its reply to `reply` (which is empty). A request that makes no sense is an
@@ -38,6 +50,7 @@ pub struct Served {
 pub fn serve(
     request: &[u8],
     memory: Words<'_>,
+    calls: &Calls<'_>,
     rights: Rights,
     reply: &mut Vec<u8>,
 ) -> Result<Result<Served, Refused>, Malformed> {
@@ -58,7 +71,7 @@ pub fn serve(
             reply.reserve(len);
             reply.put_u32(Status::Done as u32);
             reply.put_u32(0);
-            run(head, fields, memory, reply).map(Ok)
+            run(head, fields, memory, calls, reply).map(Ok)
         }
     }
 }
@@ -77,13 +90,14 @@ fn check(
         len += match item.op {
             Op::Read => item.len,
             Op::Write(_) => 0,
+            Op::Call(_) => (CALL_HEADER + MAX_CALL_LEN) as u64,
             _ => 8,
         };
         let status = if !item.offset.is_multiple_of(8) || !item.len.is_multiple_of(8) {
             Status::Misaligned
         } else if memory.range(item.offset, item.len).is_none() {
             Status::OutOfBounds
-        } else if rights != Rights::ReadWrite && item.op != Op::Read {
+        } else if rights != Rights::ReadWrite && !matches!(item.op, Op::Read | Op::Call(_)) {
             Status::ReadOnly
         } else if len > MAX_CHAIN as u64 {
             Status::TooLong
@@ -97,7 +111,13 @@ fn check(
     Ok(refused.map_or(Ok(len as usize - REPLY_HEADER), Err))
 }
 
-fn run(head: Head, mut fields: Reader<'_>, memory: Words<'_>, reply: &mut Vec<u8>) -> Result<Served, Malformed> {
+fn run(
+    head: Head,
+    mut fields: Reader<'_>,
+    memory: Words<'_>,
+    calls: &Calls<'_>,
+    reply: &mut Vec<u8>,
+) -> Result<Served, Malformed> {
     let mut served = Served::default();
     for _ in 0..head.verbs {
         let item = Item::take(&mut fields)?;
@@ -129,6 +149,16 @@ fn run(head: Head, mut fields: Reader<'_>, memory: Words<'_>, reply: &mut Vec<u8
             Op::MaskedCas { expect, new, compare_mask, swap_mask } => {
                 reply.put_u64(masked_cas(word, expect, new, compare_mask, swap_mask));
                 served.cas += 1;
+            }
+            Op::Call(request) => {
+                let answer = calls(request);
+                let (outcome, bytes) = match &answer {
+                    Ok(reply) => (ANSWERED, &reply[..]),
+                    Err(CallRefused(why)) => (REFUSED, cut(why)),
+                };
+                reply.put_u32(outcome);
+                reply.put_counted(bytes);
+                served.calls += 1;
             }
         }
     }

@@ -1,6 +1,6 @@
 use super::*;
 use farindex_fabric::words::Words;
-use farindex_fabric::{Endpoint, Fabric, MemoryFabric, NodeId, RemotePtr, Verb, VerbKind};
+use farindex_fabric::{CallRefused, Endpoint, Fabric, MemoryFabric, NodeId, RemotePtr, Verb, VerbKind};
 use farindex_remote::Rights;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +9,10 @@ const WORDS: u64 = 64;
 
 fn memory() -> Vec<AtomicU64> {
     (0..WORDS).map(AtomicU64::new).collect()
+}
+
+fn no_calls(_: &[u8]) -> Result<Vec<u8>, CallRefused> {
+    Err("none".into())
 }
 
 fn endpoint() -> Endpoint {
@@ -53,7 +57,7 @@ fn a_chain_is_carried_out_in_order() {
     let (endpoint, memory) = (endpoint(), memory());
     let mut chain = every_verb(&endpoint);
     let mut reply = Vec::new();
-    let served = serve(&request(&chain), Words(&memory), Rights::ReadWrite, &mut reply).expect("sense");
+    let served = serve(&request(&chain), Words(&memory), &no_calls, Rights::ReadWrite, &mut reply).expect("sense");
     let served = served.expect("carried out");
     assert_eq!((served.reads, served.writes, served.cas, served.faa), (3, 1, 2, 1));
     assert_eq!((served.bytes_read, served.bytes_written), (40, 24));
@@ -87,7 +91,7 @@ fn what_must_not_be_changes_nothing() {
     for (bad, rights, status, at) in table {
         let said = format!("{bad:?}");
         let mut reply = Vec::new();
-        let outcome = serve(&request(&[write(), bad]), Words(&memory), rights, &mut reply);
+        let outcome = serve(&request(&[write(), bad]), Words(&memory), &no_calls, rights, &mut reply);
         assert_eq!(outcome, Ok(Err(Refused { status, verb: at })), "{said}");
         let answer = Answer::read(&reply).expect("a reply");
         assert_eq!((answer.status, answer.verb), (status, at), "{said}");
@@ -96,7 +100,7 @@ fn what_must_not_be_changes_nothing() {
     // A reply larger than any, asked for in a few bytes.
     let large: Vec<AtomicU64> = (0..1 << 20).map(AtomicU64::new).collect();
     let many: Vec<Verb> = (0..9).map(|_| verb(0, VerbKind::Read(endpoint.buf(8 << 20)))).collect();
-    let outcome = serve(&request(&many), Words(&large), Rights::ReadWrite, &mut Vec::new());
+    let outcome = serve(&request(&many), Words(&large), &no_calls, Rights::ReadWrite, &mut Vec::new());
     assert_eq!(outcome, Ok(Err(Refused { status: Status::TooLong, verb: 7 })));
 }
 
@@ -107,7 +111,7 @@ fn nonsense_is_told_apart() {
     let good = request(&every_verb(&endpoint));
     let mut reply = Vec::new();
     let mut nonsense = |what: &str, bytes: &[u8]| {
-        let outcome = serve(bytes, Words(&memory), Rights::ReadWrite, &mut reply);
+        let outcome = serve(bytes, Words(&memory), &no_calls, Rights::ReadWrite, &mut reply);
         assert!(outcome.is_err() && reply.is_empty(), "{what}: {outcome:?}");
         assert_eq!(values(&memory), before, "{what}");
         outcome.expect_err("just seen")
@@ -138,7 +142,9 @@ fn replies_are_not_trusted() {
     let (endpoint, memory) = (endpoint(), memory());
     let mut chain = every_verb(&endpoint);
     let mut reply = Vec::new();
-    serve(&request(&chain), Words(&memory), Rights::ReadWrite, &mut reply).expect("sense").expect("carried out");
+    serve(&request(&chain), Words(&memory), &no_calls, Rights::ReadWrite, &mut reply)
+        .expect("sense")
+        .expect("carried out");
     for cut in 0..reply.len() {
         let filled = Answer::read(&reply[..cut]).and_then(|answer| fill(&mut chain, NODE, answer));
         assert!(filled.is_err(), "cut at {cut}");
@@ -147,4 +153,48 @@ fn replies_are_not_trusted() {
     assert_eq!(fill(&mut chain, NODE, Answer::read(&reply).expect("its front")), Err(Malformed::Trailing));
     reply[8] = 77;
     assert!(Answer::read(&reply).is_err());
+}
+
+#[test]
+fn calls_keep_their_place_among_other_verbs() {
+    let (endpoint, memory) = (endpoint(), memory());
+    let calls = |request: &[u8]| match request.len() {
+        8 => Ok(vec![memory[4].load(Ordering::Relaxed) as u8; 3]),
+        _ => Err("not this one".into()),
+    };
+    let call = |words: &[u64]| verb(9, VerbKind::Call { request: endpoint.buf_from_words(words), reply: None });
+    let mut chain =
+        vec![verb(4, VerbKind::Write(endpoint.buf_from_words(&[99]))), call(&[1]), call(&[1, 2]), call(&[])];
+    chain.push(verb(4, VerbKind::Faa { add: 1, old: 0 }));
+    let bytes = request(&chain);
+    let mut reply = Vec::new();
+    let served = serve(&bytes, Words(&memory), &calls, Rights::ReadWrite, &mut reply).expect("sense");
+    assert_eq!(served.map(|served| (served.calls, served.faa)), Ok((3, 1)));
+    assert!(reply.len() as u64 <= sizes(&chain, NODE).reply);
+    fill(&mut chain, NODE, Answer::read(&reply).expect("a reply")).expect("results");
+    let replies = chain.iter().filter_map(|verb| match &verb.kind {
+        VerbKind::Call { reply, .. } => reply.clone(),
+        _ => None,
+    });
+    let refused = || Err(CallRefused("not this one".to_owned()));
+    assert_eq!(replies.collect::<Vec<_>>(), [Ok(vec![99; 3]), refused(), refused()]);
+    // A call only reads, so a connection that may only read has it.
+    let bytes = request(&[call(&[1])]);
+    let served = serve(&bytes, Words(&memory), &calls, Rights::ReadOnly, &mut Vec::new());
+    assert!(served.is_ok_and(|served| served.is_ok()));
+    // An offset makes no sense, and neither does a third outcome.
+    let mut odd = bytes.clone();
+    odd[32] = 8;
+    let outcome = serve(&odd, Words(&memory), &calls, Rights::ReadWrite, &mut Vec::new());
+    assert!(matches!(outcome, Err(Malformed::Field(_))), "{outcome:?}");
+    for cut in 0..reply.len() {
+        let filled = Answer::read(&reply[..cut]).and_then(|answer| fill(&mut chain, NODE, answer));
+        assert!(filled.is_err(), "cut at {cut}");
+    }
+    reply[16] = 2;
+    assert!(fill(&mut chain, NODE, Answer::read(&reply).expect("its front")).is_err());
+    // The worst case of the replies counts against the limit: many calls in a few bytes are refused.
+    let many: Vec<Verb> = (0..2100).map(|_| call(&[1])).collect();
+    let outcome = serve(&request(&many), Words(&memory), &calls, Rights::ReadWrite, &mut Vec::new());
+    assert!(matches!(outcome, Ok(Err(Refused { status: Status::TooLong, .. }))), "{outcome:?}");
 }
