@@ -1,6 +1,7 @@
 //! The control channel, from both ends.
 
-use farindex_fabric::{FabricError, Identity, NodeId};
+use farindex_fabric::call::{ECHO, GATHER, MAX_CALL_LEN, gather_request};
+use farindex_fabric::{CallTable, FabricError, Identity, NodeId};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::control::{Code, Frame, Hello, Message};
 use farindex_remote::{
@@ -361,4 +362,42 @@ fn metrics_have_their_own_port() {
     let asked = Instant::now();
     drop((TcpStream::connect(server.addr()).unwrap(), server));
     assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn calls_are_answered_over_the_control_channel() {
+    let table = CallTable::builtin().with(9, |_, _| Ok(vec![0; MAX_CALL_LEN + 1]));
+    let memory = NodeMemory::anonymous(NodeId::new(0), 1 << 16).unwrap();
+    let served = serve_memory(memory.with_call_handler(table.into_handler()), "127.0.0.1:0", "");
+    let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
+    assert!(cluster.answers_calls());
+    let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    let control = &client.controls()[0];
+    let call = |words: &[u64]| control.call(words.iter().flat_map(|word| word.to_le_bytes()).collect()).wait();
+    let ones = [ECHO.to_le_bytes(), [1; 8]].concat();
+    assert_eq!(control.call(ones).wait(), Ok(Message::Called(vec![1; 8])));
+    for (request, why) in [
+        (&[77][..], "no handler 77"),
+        (&[9], "a reply of"),
+        (&[], "begins with the number"),
+        (&[GATHER, 1], "two words"),
+    ] {
+        match call(request) {
+            Err(ControlError::Refused { code: Code::Refused, text, .. }) => assert!(text.contains(why), "{text}"),
+            other => panic!("{why}: {other:?}"),
+        }
+    }
+    assert_eq!(call(&gather_request(&[(0, 8)])), Ok(Message::Called(vec![0; 8])));
+    assert!(served.metrics.text().contains("farindex_called_total 2"), "{}", served.metrics.text());
+    // A connection without an identity only looks. A node without a handler says that it has none.
+    let anonymous = Control::open(&served.addr, Identity::default(), &cluster.welcomes()[0], &with_token("")).unwrap();
+    let refused = |answer: Result<Message, ControlError>, why: &str| {
+        assert!(matches!(&answer, Err(ControlError::Refused { text, .. }) if text.contains(why)), "{answer:?}");
+    };
+    refused(anonymous.call(ECHO.to_le_bytes().to_vec()).wait(), "without an identity");
+    let silent = serve(0, "");
+    let cluster = Cluster::connect(std::slice::from_ref(&silent.addr), with_token("")).unwrap();
+    assert!(!cluster.answers_calls());
+    let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    refused(client.controls()[0].call(ECHO.to_le_bytes().to_vec()).wait(), "answers no calls");
 }

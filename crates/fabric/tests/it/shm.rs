@@ -1,5 +1,4 @@
 //! Shared memory between processes: what only this fabric has. Its share of the contract is in `conformance.rs`.
-#![cfg(all(target_os = "linux", not(miri)))]
 
 use farindex_fabric::{
     Endpoint, Executor, Fabric, FabricError, Identity, NodeId, OpKind, RemotePtr, ServedRegion, ShmFabric,
@@ -61,7 +60,7 @@ impl Peer {
     fn start(role: &str, file: &Path) -> Peer {
         let program = std::env::current_exe().expect("the path of this program");
         let mut child = Command::new(program)
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "shm::child", "--nocapture", "--test-threads=1"])
             .env(CHILD, role)
             .env(FILE, file)
             .stdin(Stdio::piped())

@@ -1,33 +1,27 @@
 //! The suite that every index passes on every fabric, over what UCX picks, over tcp and over shared memory.
 
-#[path = "../../index/tests/common/mod.rs"]
-mod common;
-#[path = "../../index/tests/model/suite.rs"]
-mod suite;
-#[path = "common/mod.rs"]
-mod ucx;
-
-use common::World;
+use crate::common::World;
+use crate::nodes;
+use crate::suite::{Scale, suite};
 use farindex_fabric::Fabric;
 use farindex_index::{Coalesced, Cuckoo, Linear, Race, SepHash, Shard};
 use farindex_ucx::Poll;
 use std::sync::Arc;
-use suite::{Scale, suite};
 
 const SCALE: Scale = Scale { random: 600, resizes: 3, coroutines: 6, longest: false, seed: 21 };
 
-fn world(nodes: usize, len: u64) -> (World, Arc<ucx::Whole>) {
-    let whole = Arc::new(ucx::Whole(ucx::serve(nodes, len, Poll::Adaptive)));
+fn world(nodes: usize, len: u64) -> (World, Arc<nodes::Whole>) {
+    let whole = Arc::new(nodes::Whole(nodes::serve(nodes, len, Poll::Adaptive)));
     (World::Mapped(Arc::clone(&whole) as Arc<dyn Fabric>, Vec::new()), whole)
 }
 
 #[test]
 fn as_ucx_picks() {
-    if ucx::have_ucx() {
+    if nodes::have_ucx() {
         let (alone, whole) = world(1, 160 << 20);
         // Keys and values of any length: 16 MiB too.
         alone.run(|ctx| suite::<Shard>(ctx, Scale { longest: true, ..SCALE }));
-        ucx::check_transports(&whole.0.fabric);
+        nodes::check_transports(&whole.0.fabric);
         let (three, _) = world(3, 32 << 20);
         three.run(|ctx| suite::<Shard>(ctx, Scale { seed: 22, ..SCALE }));
         let (coalesced, _) = world(1, 48 << 20);
@@ -37,10 +31,10 @@ fn as_ucx_picks() {
 
 #[test]
 fn every_other_kind() {
-    if ucx::have_ucx() {
+    if nodes::have_ucx() {
         let (one, whole) = world(1, 64 << 20);
         one.run(|ctx| suite::<Race>(ctx, Scale { seed: 24, ..SCALE }));
-        ucx::check_transports(&whole.0.fabric);
+        nodes::check_transports(&whole.0.fabric);
         let (one, _) = world(1, 64 << 20);
         one.run(|ctx| suite::<SepHash>(ctx, Scale { seed: 25, ..SCALE }));
         let (two, _) = world(2, 64 << 20);
@@ -52,12 +46,12 @@ fn every_other_kind() {
 
 #[test]
 fn over_tcp() {
-    ucx::again_over("tcp", "as_ucx_picks");
-    ucx::again_over("tcp", "every_other_kind");
+    nodes::again_over("tcp", "model::as_ucx_picks");
+    nodes::again_over("tcp", "model::every_other_kind");
 }
 
 #[test]
 fn over_shared_memory() {
-    ucx::again_over("shm", "as_ucx_picks");
-    ucx::again_over("shm", "every_other_kind");
+    nodes::again_over("shm", "model::as_ucx_picks");
+    nodes::again_over("shm", "model::every_other_kind");
 }

@@ -1,7 +1,7 @@
 //! One memory node behind UCX.
 #![allow(unreachable_pub)]
 
-use crate::common::{Whole, have_ucx, serve};
+use crate::nodes::{Whole, have_ucx, serve};
 use farindex_fabric::{Fabric, MemoryFabric};
 use farindex_ucx::Poll;
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! A client that waits with nothing in flight costs no processor time; its verbs take no longer for that.
 
-mod common;
-
-use common::{have_ucx, serve};
+use crate::nodes::{have_ucx, serve};
 use farindex_fabric::{Executor, Fabric, NodeId, OpKind, RemotePtr};
 use farindex_ucx::Poll;
 use rustix::time::{ClockId, clock_gettime};

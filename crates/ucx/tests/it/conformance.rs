@@ -1,8 +1,6 @@
 //! The conformance suite: over what UCX picks by itself, over tcp, and over shared memory.
 
-mod common;
-
-use common::Whole;
+use crate::nodes::{self, Whole};
 use farindex_fabric::conformance::{Subject, check};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_ucx::Poll;
@@ -12,23 +10,23 @@ struct Ucx(Poll);
 
 impl Subject for Ucx {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
-        Ok(Arc::new(Whole(common::serve_with_silent(nodes, len, self.0, None)?)))
+        Ok(Arc::new(Whole(nodes::serve_with_silent(nodes, len, self.0, None)?)))
     }
     fn rounds(&self) -> u64 {
         100
     }
     fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
-        let served = common::serve_with_silent(nodes, len, self.0, Some(silent.index())).ok()?;
+        let served = nodes::serve_with_silent(nodes, len, self.0, Some(silent.index())).ok()?;
         Some(Arc::new(Whole(served)))
     }
 }
 
 #[test]
 fn as_ucx_picks() {
-    if common::have_ucx() {
+    if nodes::have_ucx() {
         check(&Ucx(Poll::Adaptive)).unwrap_or_else(|violation| panic!("{violation}"));
         // And that is what it picked.
-        let served = common::serve(1, 1 << 16, Poll::Busy);
+        let served = nodes::serve(1, 1 << 16, Poll::Busy);
         let endpoint = served.fabric.connect(&served.fabric.new_identity()).unwrap();
         Executor::new().block_on(&endpoint, async {
             let span = endpoint.span(OpKind::Other);
@@ -36,16 +34,16 @@ fn as_ucx_picks() {
                 span.faa(RemotePtr::new(NodeId::new(0), 8), 1).await.unwrap();
             }
         });
-        common::check_transports(&served.fabric);
+        nodes::check_transports(&served.fabric);
     }
 }
 
 #[test]
 fn over_tcp() {
-    common::again_over("tcp", "as_ucx_picks");
+    nodes::again_over("tcp", "conformance::as_ucx_picks");
 }
 
 #[test]
 fn over_shared_memory() {
-    common::again_over("shm", "as_ucx_picks");
+    nodes::again_over("shm", "conformance::as_ucx_picks");
 }

@@ -1,8 +1,6 @@
 //! The fabric's contract, on a real device.
 
-mod common;
-
-use common::{Local, Served, device_or_skip, reach};
+use crate::nodes::{Local, Served, device_or_skip, reach};
 use farindex_fabric::conformance::{CASES, Script, Subject, Verdict, check_case, on_one_thread, on_threads};
 use farindex_fabric::{Fabric, FabricError, NodeId};
 use std::sync::Arc;

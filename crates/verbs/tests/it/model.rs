@@ -1,19 +1,12 @@
 //! The suite that every index passes on every fabric, on a real device, and the verb budgets' ground: what the meter says is
 //! what goes out.
 
-#[path = "../../index/tests/common/mod.rs"]
-mod common;
-#[path = "common/mod.rs"]
-mod roce;
-#[path = "../../index/tests/model/suite.rs"]
-mod suite;
-
-use common::World;
+use crate::common::World;
+use crate::nodes::{Local, device_or_skip};
+use crate::suite::{Scale, suite};
 use farindex_fabric::Fabric;
 use farindex_index::{Coalesced, Cuckoo, Linear, Race, SepHash, Shard};
-use roce::{Local, device_or_skip};
 use std::sync::Arc;
-use suite::{Scale, suite};
 
 /// Emulation takes its time.
 const SCALE: Scale = Scale { random: 300, resizes: 2, coroutines: 6, longest: false, seed: 11 };

@@ -1,8 +1,6 @@
 //! Counted, not claimed: messages at UCX, requests at the memory node, batches by the meter.
 
-mod common;
-
-use common::{count, have_ucx, serve};
+use crate::nodes::{count, have_ucx, serve};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Tokens};

@@ -3,9 +3,7 @@
 //! Memory nodes and clients are processes of their own: this program, started again, which then runs [`actor`].
 //! `FARINDEX_KILLS=100` kills as many clients; a few unless told otherwise.
 
-mod common;
-
-use common::{Served, client_device, device_or_skip};
+use crate::nodes::{Served, client_device, device_or_skip};
 use farindex::{Error, IndexConfig, Pool, PoolBuilder, shard};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_remote::client::ControlSettings;
@@ -46,7 +44,7 @@ struct Actor {
 impl Actor {
     fn start(role: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "actor", "--nocapture", "--test-threads", "1"])
+            .args(["--exact", "connection_lifecycle::actor", "--nocapture", "--test-threads", "1"])
             .env(ROLE, role)
             .stdout(Stdio::piped())
             .spawn()

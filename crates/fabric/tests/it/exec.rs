@@ -1,7 +1,5 @@
 //! The executor: what waits costs no processor time, wakes in time, and never waits for what cannot come.
 
-#![cfg(target_os = "linux")]
-
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr, Task};
 use rustix::time::{ClockId, clock_gettime};

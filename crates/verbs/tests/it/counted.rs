@@ -1,8 +1,6 @@
 //! What a batch costs on the wire, counted where it is posted and by the device itself.
 
-mod common;
-
-use common::{Local, client_device, device_or_skip};
+use crate::nodes::{Local, client_device, device_or_skip};
 use farindex_fabric::{Endpoint, Executor, Fabric, NodeId, OpKind, RemotePtr};
 use farindex_verbs::WireCounts;
 

@@ -1,0 +1,3 @@
+//! Tests of the control channel.
+
+mod control;

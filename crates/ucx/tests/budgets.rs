@@ -1,6 +1,0 @@
-//! Cost in verbs is the fabric's business nowhere: the budgets of SHARD, as on memory.
-
-#[path = "../../index/tests/budgets.rs"]
-mod budgets;
-mod common;
-mod ground;
