@@ -87,7 +87,7 @@ mod daemon {
     use crate::exit::{self, Failure};
     use crate::output::note;
     use crate::signals;
-    use farindex_fabric::NodeId;
+    use farindex_fabric::{CallTable, NodeId};
     use farindex_remote::{Metrics, Node, NodeMemory, NodeSettings, Plane, Tokens};
     use serde_json::json;
     use std::sync::Arc;
@@ -135,7 +135,9 @@ mod daemon {
             (None, Some(size)) => NodeMemory::anonymous(node, size),
             (None, None) => return Err(Failure::usage("it takes --size or --file")),
         };
-        let memory = Arc::new(memory.map_err(farindex::Error::from)?);
+        // Calls read what a client may READ anyway: the built-in handlers gather ranges of the region.
+        let memory = memory.map_err(farindex::Error::from)?.with_call_handler(CallTable::builtin().into_handler());
+        let memory = Arc::new(memory);
         let metrics = Metrics::new();
         let plane = plane(args, &memory, &metrics)?;
         let settings = NodeSettings::new(args.listen, tokens);
