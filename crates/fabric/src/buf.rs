@@ -57,7 +57,7 @@ impl BufPool {
             - SMALLEST_WORDS.trailing_zeros() as usize
     }
 
-    /// A buffer without storage, to stand where one is taken away.
+    /// Makes a buffer without storage, as a placeholder.
     pub(crate) fn hollow(self: &Rc<Self>) -> Buf {
         Buf { storage: Storage::Heap(Vec::new()), words: 0, home: Rc::clone(self) }
     }
@@ -76,7 +76,7 @@ impl BufPool {
         Ok(chunk)
     }
 
-    /// New storage. What cannot be registered is not: the transport finds out, and says why ([`Buf::key`]).
+    /// Allocates storage, registered if that is possible. A transport that needs registration checks [`Buf::key`].
     fn fresh(&self, words: usize) -> Storage {
         let cut = self.registrar.as_deref().map(|registrar| self.cut(registrar, words));
         match cut {
@@ -85,7 +85,7 @@ impl BufPool {
         }
     }
 
-    /// A buffer of at least `len` bytes, rounded up to whole words. Its content is whatever it held before.
+    /// Takes a buffer of `len` bytes, rounded up to whole words. Its content is undefined.
     pub fn take(self: &Rc<Self>, len: usize) -> Buf {
         let words = len.div_ceil(8);
         let class = Self::class(words);
@@ -112,7 +112,7 @@ impl Buf {
     pub fn len(&self) -> usize {
         self.words * 8
     }
-    /// Has it no bytes at all?
+    /// Is the length 0?
     pub fn is_empty(&self) -> bool {
         self.words == 0
     }
@@ -132,7 +132,7 @@ impl Buf {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.words_mut().as_mut_bytes()
     }
-    /// What hardware knows its memory by; `None` if it is not registered.
+    /// The key under which hardware knows the memory (an lkey); `None` if it is not registered.
     pub fn key(&self) -> Option<u32> {
         match &self.storage {
             Storage::Heap(_) => None,
@@ -147,7 +147,8 @@ impl Buf {
     pub fn truncate(&mut self, len: usize) {
         self.words = self.words.min(len.div_ceil(8));
     }
-    /// Makes the buffer read-only and shareable: many slices of one READ, without a copy. Allocates one reference count.
+    /// Makes the buffer read-only and shareable: many slices of one READ, without a copy. Allocates one reference
+    /// count.
     pub fn share(self) -> SharedBuf {
         SharedBuf { start: 0, len: self.len(), buf: Rc::new(self) }
     }
@@ -174,8 +175,8 @@ impl fmt::Debug for Buf {
     }
 }
 
-/// A read-only view of a shared buffer; dereferences to a byte slice. Cloning and slicing copy no bytes. The buffer returns
-/// to its pool when the last view of it is dropped.
+/// A read-only view of a shared buffer; dereferences to a byte slice. Cloning and slicing copy no bytes. The buffer
+/// returns to its pool when the last view of it is dropped.
 #[derive(Clone)]
 pub struct SharedBuf {
     buf: Rc<Buf>,
@@ -258,7 +259,7 @@ mod tests {
         pool.take(8).key()
     }
 
-    /// Notes what is registered at each moment, and refuses when told to.
+    /// Records what is registered at each moment; refuses if `refuse` is set.
     #[derive(Clone, Default)]
     struct Ledger {
         registered: Rc<RefCell<Vec<(usize, usize)>>>,
@@ -313,7 +314,7 @@ mod tests {
         let slabs = ledger.registered.borrow().len();
         drop(large);
         assert_eq!(ledger.registered.borrow().len(), slabs - 1, "a large buffer stayed registered");
-        // A buffer may outlive everything else.
+        // A buffer stays usable after pool and slab handles are dropped.
         drop((bufs, pool));
         assert!(kept.as_ref().is_some_and(|buf| ledger.covers(buf)));
         drop(kept);

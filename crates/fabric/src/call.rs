@@ -1,14 +1,17 @@
 //! Calls: requests that a memory node's CPU answers from its own region.
 //!
 //! A fabric has the verb CALL where its memory nodes have a [`CallHandler`]
-//! ([`Capabilities::call`](crate::Capabilities::call)); [`Span::call`](crate::Span::call) posts one. A handler only reads,
-//! and it runs on the thread that serves the memory node, so it must return within microseconds to a few milliseconds.
+//! ([`Capabilities::call`](crate::Capabilities::call)); [`Span::call`](crate::Span::call) posts one. A handler only
+//! reads, and it runs on the thread that serves the memory node, so it must return within microseconds to a few
+//! milliseconds.
 //!
-//! What a handler sees (N4): each aligned 8-byte word whole. Words that change while the handler runs may be of different
-//! times. What a READ, CAS or FAA of a client has returned is in the region before a CALL that this client posts afterwards.
+//! What a handler sees (N4): each aligned 8-byte word whole. Words that change while the handler runs may be of
+//! different times. What a READ, CAS or FAA of a client has returned is in the region before a CALL that this client
+//! posts afterwards.
 //!
-//! Invariants: request and reply have at most [`MAX_CALL_LEN`] bytes; a refusal, a reply that is too long and a panic of the
-//! handler are an error of that call, [`FabricError::CallRefused`](crate::FabricError::CallRefused), and of nothing else.
+//! Invariants: request and reply have at most [`MAX_CALL_LEN`] bytes; a refusal, a reply that is too long and a panic
+//! of the handler are an error of that call, [`FabricError::CallRefused`](crate::FabricError::CallRefused), and of
+//! nothing else.
 //!
 //! ```
 //! use farindex_fabric::call::{CallTable, gather_request};
@@ -49,7 +52,8 @@ pub const ECHO: u64 = 1;
 /// Number of the built-in handler that reads several ranges of the region: see [`gather_request`].
 pub const GATHER: u64 = 2;
 
-/// Answers calls to a memory node from its region. Requests are whole 8-byte words: a shorter one was padded with zeros.
+/// Answers calls to a memory node from its region. Requests are whole 8-byte words: a shorter one was padded with
+/// zeros.
 pub type CallHandler = dyn Fn(&RegionView<'_>, &[u8]) -> Result<Vec<u8>, CallRefused> + Send + Sync;
 
 /// Why a call was refused, for people.
@@ -110,7 +114,8 @@ impl<'a> RegionView<'a> {
     pub fn word(&self, offset: u64) -> Option<u64> {
         self.read(offset, 8)?.first().copied()
     }
-    /// Reads `len` bytes from a byte offset on; `None` if either is no multiple of 8, or the range reaches beyond the end.
+    /// Reads `len` bytes from a byte offset on; `None` if either is no multiple of 8, or the range reaches beyond the
+    /// end.
     pub fn read(&self, offset: u64, len: u64) -> Option<Vec<u64>> {
         if !offset.is_multiple_of(8) || !len.is_multiple_of(8) {
             return None;
@@ -184,8 +189,8 @@ impl CallTable {
     }
 }
 
-/// The words of a request to [`GATHER`]: the handler reads these ranges (byte offset and length in bytes, multiples of 8)
-/// one after the other, and replies with their bytes.
+/// The words of a request to [`GATHER`]: the handler reads these ranges (byte offset and length in bytes, multiples of
+/// 8) one after the other, and replies with their bytes.
 pub fn gather_request(ranges: &[(u64, u64)]) -> Vec<u64> {
     let fields = ranges.iter().flat_map(|(offset, len)| [*offset, *len]);
     std::iter::once(GATHER).chain(fields).collect()

@@ -1,11 +1,12 @@
 //! The fabric's contract: what every index is correct *against*.
 //!
 //! An index may rely on G1-G6 and on nothing else. The simulator's adversary exploits everything that is not promised,
-//! N1-N7 first. The conformance suite has a test for each promise, and for each a broken fabric that it convicts.
+//! N1-N7 first. The conformance suite has a test for each promise, and for each a broken fabric that the suite detects.
 //!
 //! # Promised
 //!
-//! * **G1** Every posted verb completes exactly once, with a result or an error; a deadline turns silence into an error.
+//! * **G1** Every posted verb completes exactly once, with a result or an error; a deadline turns silence into an
+//!   error.
 //! * **G2** An aligned 8-byte word is read and written whole.
 //! * **G3** CAS and FAA on a word are atomic among themselves, and with reads of it. A CAS that fails writes nothing.
 //!   A masked CAS, on fabrics that have it ([`Capabilities::masked_cas`](crate::Capabilities::masked_cas)), is a CAS in
@@ -13,36 +14,36 @@
 //! * **G4** Within a batch to one node, WRITEs take effect in posting order, and before any later READ, CAS or FAA of
 //!   that batch. READs, CASes and FAAs of that batch take effect in posting order among themselves (the entries marked
 //!   "order is always maintained" in the InfiniBand ordering table, volume 1, section 10.8.3.3).
-//! * **G5** A completed WRITE, CAS or FAA is seen by every verb posted afterwards, by anyone.
-//! * **G6** Once `revoke(client)` has completed, no verb of that client takes effect any more. It travels on the control
-//!   path: a memory node closes the client's connection; on shared memory the client's process is proved gone, or is
-//!   ended where the pool's settings allow that; a fabric that cannot do it says so.
+//! * **G5** A completed WRITE, CAS or FAA is seen by every verb posted afterwards, by any client.
+//! * **G6** Once `revoke(client)` has completed, no verb of that client takes effect any more. It travels on the
+//!   control path: a memory node closes the client's connection; on shared memory the client's process is proved gone,
+//!   or is ended where the pool's settings allow that; a fabric that cannot do it says so.
 //!
 //! # Not promised
 //!
 //! * **N1** Any order between verbs of different batches in flight, of different connections, or to different nodes.
 //! * **N2** Any order of the words within one READ or one WRITE, and any atomicity beyond 8 bytes.
-//! * **N3** That a WRITE posted after a READ or an atomic in the same batch waits for it. Where it must, the caller asks
-//!   for a fence ([`Batch::fence`](crate::Batch::fence)).
+//! * **N3** That a WRITE posted after a READ or an atomic in the same batch waits for it. Where it must, the caller
+//!   asks for a fence ([`Batch::fence`](crate::Batch::fence)).
 //! * **N4** Atomicity of verbs against the memory node's own CPU, unless the fabric says so
-//!   ([`Capabilities::cpu_atomic`](crate::Capabilities::cpu_atomic)). The handler of a CALL runs on that CPU: it reads each
-//!   aligned 8-byte word whole, and the words of one handler's run may be of different times.
-//! * **N5** Anything about *when* a WRITE that nobody awaited lands, even after its slot has been reused by others.
+//!   ([`Capabilities::cpu_atomic`](crate::Capabilities::cpu_atomic)). The handler of a CALL runs on that CPU: it reads
+//!   each aligned 8-byte word whole, and the words of one handler's run may be of different times.
+//! * **N5** Anything about *when* a WRITE lands that no client awaited, even after its memory has been reused.
 //! * **N6** Atomicity of a plain WRITE against a CAS or FAA that succeeds on the same word: release a lock by CAS or
 //!   FAA, behind the data in the same batch.
-//! * **N7** After an error or a client's death: each of its posted verbs may have taken effect or not, or may still. G4
+//! * **N7** After an error or a client's crash: each of its posted verbs may have taken effect or not, or may still. G4
 //!   holds for what did: if a verb took effect, so did all that G4 orders before it.
 //!
 //! # CALL
 //!
-//! A fabric may have CALL ([`call`](crate::call)), the two-sided message that a handler on the memory node answers from its
-//! region, read-only. A CALL is a batch of its own, and completes once (G1). A revoked client's CALLs are not answered (G6).
-//! The handler sees what a READ, CAS or FAA of the same client has returned before the CALL was posted. The completion of a
-//! WRITE alone does not promise that: a NIC may acknowledge a WRITE before the node's CPU sees it.
+//! A fabric may have CALL ([`call`](crate::call)), the two-sided message that a handler on the memory node answers from
+//! its region, read-only. A CALL is a batch of its own, and completes once (G1). A revoked client's CALLs are not
+//! answered (G6). The handler sees what a READ, CAS or FAA of the same client has returned before the CALL was posted.
+//! The completion of a WRITE alone does not promise that: a NIC may acknowledge a WRITE before the node's CPU sees it.
 //!
 //! # Addresses, lengths, batches
 //!
 //! READ and WRITE take 8-byte aligned addresses and multiples of 8 bytes, atomics take aligned words. Anything else,
-//! and anything out of a region's bounds, is an error of the batch before any of its verbs takes effect, on fabrics that
-//! can see it beforehand; elsewhere N7 applies. A batch may span nodes; order is promised within a node alone. A batch
-//! costs one round trip, however many verbs it holds.
+//! and anything out of a region's bounds, is an error of the batch before any of its verbs takes effect, on fabrics
+//! that can see it beforehand; elsewhere N7 applies. A batch may span nodes; order is promised within a node alone. A
+//! batch costs one round trip, however many verbs it holds.

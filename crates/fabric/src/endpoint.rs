@@ -1,9 +1,9 @@
 //! The endpoint: a worker thread's connection to far memory.
 //!
 //! Invariants: a verb is posted when it is called, not when its future is first polled; every posted batch is completed
-//! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers stay
-//! with the fabric until then; not waiting for a batch is a choice ([`Batch::post_detached`]), and a future that is
-//! dropped early is counted as `abandoned`, which tests hold at zero.
+//! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers
+//! stay with the fabric until then; not waiting for a batch is a choice ([`Batch::post_detached`]), and a future that
+//! is dropped early is counted as `abandoned`, which tests hold at zero.
 //!
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
 
@@ -27,8 +27,8 @@ use std::time::Duration;
 /// How long a batch may take before it fails, unless [`Endpoint::set_deadline`] says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Bytes that one READ may fetch at most. A length often comes out of far memory: a wild one is an error, and not an
-/// attempt to allocate as much.
+/// Bytes that one READ may fetch at most. A length often comes out of far memory: a corrupted one is an error,
+/// and not an attempt to allocate as much.
 pub const MAX_READ_LEN: usize = 1 << 30;
 
 /// A worker thread's connection to every memory node. Cheap to clone; clones share buffers, meter and connection.
@@ -49,14 +49,15 @@ struct Inner {
     streak: Cell<u32>,
 }
 
-/// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it makes way
-/// after so many batches: soon while somebody sleeps, who may hold what others wait for (an epoch, a lock).
+/// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it yields
+/// after this many batches, and sooner while a coroutine sleeps: the sleeper may hold what others wait for (an epoch, a
+/// lock).
 const STREAK: u32 = 512;
 const STREAK_WHILE_SLEEPING: u32 = 16;
 
 impl Inner {
-    /// Is it time that the coroutine whose batch has completed at once makes way?
-    fn makes_way(&self) -> bool {
+    /// Counts a batch that completed at once; should its coroutine yield now?
+    fn should_yield(&self) -> bool {
         let streak = self.streak.get() + 1;
         let limit = if self.timers.borrow().is_empty() { STREAK } else { STREAK_WHILE_SLEEPING };
         self.streak.set(if streak >= limit { 0 } else { streak });
@@ -81,7 +82,7 @@ impl Endpoint {
             }),
         }
     }
-    /// Opens the account of one operation.
+    /// Begins an operation: its verbs are posted and counted through the span.
     pub fn span(&self, kind: OpKind) -> Span {
         Span { endpoint: self.clone(), kind, cost: RefCell::default(), waits: Cell::new(0) }
     }
@@ -129,16 +130,17 @@ impl Endpoint {
             transport.wake_at(posted.saturating_add(deadline));
         }
     }
-    /// Completions that came for no batch in flight: after its deadline, or a second time (which no fabric may do).
+    /// Number of completions that belong to no batch in flight: they came after its deadline, or a second time (which
+    /// no fabric may do).
     pub fn strays(&self) -> u64 {
         self.inner.flights.borrow().strays()
     }
-    /// Batches in flight that nobody waits for and that hold something: see [`Batch::post_holding`].
+    /// Number of batches in flight that were posted by [`Batch::post_holding`].
     pub fn trailing(&self) -> usize {
         self.inner.flights.borrow().holding()
     }
-    /// Waits until no batch that was posted by [`Batch::post_holding`] is in flight: whoever is about to leave an endpoint
-    /// owes it that.
+    /// Waits until no batch that was posted by [`Batch::post_holding`] is in flight. Call it before dropping an
+    /// endpoint.
     pub async fn settle(&self) {
         let mut pause = Duration::from_nanos(500);
         while self.trailing() > 0 {
@@ -192,7 +194,7 @@ impl Endpoint {
 
 struct Arrivals<'a> {
     inner: &'a Inner,
-    /// Who waits for the first completion: mostly there is one, and it needs no allocation.
+    /// The waker of the first completion: mostly there is only one, and it needs no allocation.
     first: Option<Waker>,
     woken: Vec<Waker>,
 }
@@ -247,12 +249,13 @@ impl Driver for Endpoint {
     }
 }
 
-/// The account of one operation: every verb it posts, and every wait.
+/// One operation: posts its verbs, and counts them and every wait.
 pub struct Span {
     endpoint: Endpoint,
     kind: OpKind,
     cost: RefCell<Counters>,
-    /// Waits that have ended. A batch posted before the latest of them was in flight together with it.
+    /// Waits that have ended. A batch that was posted before the latest wait ended was in flight together with that
+    /// wait.
     waits: Cell<u32>,
 }
 
@@ -308,8 +311,8 @@ impl Span {
         let posted = batch.post();
         async move { Ok(posted.await?.old(ticket)) }
     }
-    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`; returns the
-    /// word before. One verb where the fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
+    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`; returns
+    /// the word before. One verb where the fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
     pub fn masked_cas(
         &self,
         ptr: RemotePtr,
@@ -341,9 +344,9 @@ impl Span {
             }
         }
     }
-    /// Asks the memory node's CPU, and returns its reply: see [`call`](crate::call). It is a batch of its own. Where the
-    /// fabric has no CALL ([`Capabilities::call`](crate::Capabilities::call)), it is
-    /// [`FabricError::Unsupported`]; a request that the node refuses is [`FabricError::CallRefused`].
+    /// Asks the memory node's CPU, and returns its reply: see [`call`](crate::call). It is a batch of its own. Where
+    /// the fabric has no CALL ([`Capabilities::call`](crate::Capabilities::call)), it is [`FabricError::Unsupported`];
+    /// a request that the node refuses is [`FabricError::CallRefused`].
     pub fn call(&self, node: NodeId, request: Buf) -> impl Future<Output = Result<Vec<u8>, FabricError>> + '_ {
         let mut batch = self.batch();
         if let Err(CallRefused(reason)) = check_request(request.len()) {
@@ -353,7 +356,7 @@ impl Span {
         let posted = batch.post();
         async move { posted.await?.reply(ticket) }
     }
-    /// Shuts a client out of one memory node (G6).
+    /// Revokes a client on one memory node (G6): none of its verbs takes effect there once this completes.
     pub fn revoke(&self, node: NodeId, identity: Identity) -> impl Future<Output = Result<(), FabricError>> + '_ {
         let mut batch = self.batch();
         batch.push(RemotePtr::new(node, 0), VerbKind::Revoke(identity));

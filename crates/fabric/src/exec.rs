@@ -4,9 +4,10 @@
 //! driver is asked for progress: completions on real fabrics, virtual time in a simulator. The same index code runs on
 //! both, unchanged. Tasks run in the order in which they were woken, so a run is as deterministic as its driver.
 //!
-//! Invariant of parking: the thread parks only while no task and no waiting future has been woken, and only if its driver
-//! has nothing in flight. A thread that wakes something writes that down first and looks for a parked thread second; the thread
-//! says first that it is parked and looks for something woken second. So one of the two sees the other.
+//! Invariant of parking: the thread parks only while no task and no waiting future has been woken, and only if its
+//! driver has nothing in flight. A thread that wakes something writes that down first and looks for a parked thread
+//! second; the thread says first that it is parked and looks for something woken second. So one of the two sees the
+//! other.
 
 mod task;
 
@@ -25,9 +26,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// What an executor turns to when nothing can run.
+/// What an executor asks for progress when no task can run.
 pub trait Driver {
-    /// Moves the outside world on a little; returns whether anything happened.
+    /// Makes some progress; returns whether anything happened.
     fn progress(&self) -> bool;
     /// What may be done until the next call of [`progress`](Self::progress), when the latest one returned `false`.
     fn idle(&self) -> Idle {
@@ -95,12 +96,13 @@ impl Wake for Shared {
     }
 }
 
-/// A thread that parks for some time comes back about so much later (Linux: 50 us of timer slack). So it parks for less,
-/// and spends the rest, like any short sleep, on polling: pauses of a few microseconds between looks at a lock stay that short.
+/// A thread that parks for some time comes back about so much later (Linux: 50 us of timer slack). So it parks for
+/// less, and spends the rest, like any short sleep, on polling: pauses of a few microseconds between looks at a lock
+/// stay that short.
 const EARLY: Duration = Duration::from_micros(60);
 
-/// Rounds without anything to do: so many spin, and so many more yield the processor, before the thread may park. What is
-/// woken by another thread within some 50 us costs neither of the two a system call.
+/// Rounds without anything to do: so many spin, and so many more yield the processor, before the thread may park. What
+/// is woken by another thread within some 50 us costs neither of the two a system call.
 const SPINS: u32 = 64;
 const YIELDS: u32 = 128;
 
@@ -159,7 +161,8 @@ impl Executor {
 
     /// Polls every task that has been woken, once each; returns how many.
     pub fn run_ready(&self) -> usize {
-        // One lock for all of them. A task that drives this executor itself finds an empty deque here, which does as well.
+        // One lock for all of them. A task that drives this executor itself finds an empty deque here, which does as
+        // well.
         let mut running = self.running.take();
         std::mem::swap(&mut *self.shared.lock(), &mut running);
         let ready = running.len();
@@ -178,8 +181,9 @@ impl Executor {
     ///
     /// # Panics
     ///
-    /// Inside of a future or task that this executor runs. Two coroutines that did so could wait for each other for ever:
-    /// the first one goes on only when the second one's call has returned, and that may need what the first one holds.
+    /// Inside of a future or task that this executor runs. Two coroutines that did so could wait for each other for
+    /// ever: the first one goes on only when the second one's call has returned, and that may need what the first one
+    /// holds.
     #[track_caller]
     pub fn block_on<T>(&self, driver: &dyn Driver, future: impl Future<Output = T>) -> T {
         assert!(!self.blocking.replace(true), "{NESTED}");

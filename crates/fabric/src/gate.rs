@@ -1,8 +1,9 @@
 //! Revocation inside one process (G6).
 //!
 //! Invariants: an endpoint carries out verbs only between [`Gate::enter`] and the drop of its pass; once
-//! [`Gates::revoke`] has returned, no endpoint of that client is inside and none gets in again. Revocations are ordered
-//! by one lock, so of two clients that revoke each other one wins, and the other's has no effect.
+//! [`Gates::revoke`] has returned, no endpoint of that client is at work on the memory, and none enters again.
+//! Revocations are ordered by one lock, so of two clients that revoke each other one wins, and the other's has no
+//! effect.
 //!
 //! The pair of flags is Dekker's: the endpoint raises `busy` and then looks at `revoked`, the revoker raises `revoked`
 //! and then waits for `busy` to fall. Both are sequentially consistent, so at least one of them sees the other.
@@ -13,14 +14,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One endpoint's door to the memory.
+/// Admits one endpoint to the memory, until its client is revoked.
 #[derive(Default)]
 pub(crate) struct Gate {
     busy: AtomicBool,
     revoked: AtomicBool,
 }
 
-/// The endpoint is inside until this is dropped.
+/// The endpoint may touch the memory until this is dropped.
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {
@@ -61,9 +62,9 @@ impl Gates {
         client.gates.push(Arc::clone(&gate));
         gate
     }
-    /// Shuts all endpoints of a client out, and waits until each has left. `by` is the gate of whoever asks: it stands
-    /// outside while it waits (or two clients that revoke each other would wait for ever), so whether it may still act is
-    /// decided under the lock.
+    /// Closes the gates of all endpoints of a client, and waits until each has left the memory. `by` is the gate of the
+    /// endpoint that asks. It is outside the memory while it waits, or two clients that revoke each other would wait
+    /// for ever; so the lock decides whether it may still act.
     pub(crate) fn revoke(&self, by: &Gate, identity: &Identity) -> Result<(), FabricError> {
         let gates = {
             let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);

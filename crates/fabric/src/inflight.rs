@@ -1,7 +1,7 @@
 //! The batches of one endpoint that are in flight.
 //!
-//! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later is
-//! recognised, counted and dropped, even when its place has been used again.
+//! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later
+//! is recognised, counted and dropped, even when its place has been used again.
 
 use crate::{Chain, FabricError, NodeId};
 use std::any::Any;
@@ -12,18 +12,18 @@ use std::time::Duration;
 /// How a batch ended: its verbs, and whether they succeeded.
 pub(crate) type Ending = (Chain, Result<(), FabricError>);
 
-/// What is known of a batch that did not complete at once.
+/// State of a batch that did not complete at once.
 #[derive(Default)]
 enum Flight {
     #[default]
     Free,
     Waiting(Option<Waker>),
     Done(Chain, Result<(), FabricError>),
-    /// Nobody waits: its ending is dropped, and what it held.
+    /// No future waits for it: its result is dropped, and then what it held.
     Unwatched(Option<Box<dyn Any>>),
 }
 
-/// All of them. A number is (generation, place).
+/// All batches in flight of one endpoint. A batch's number is (generation, place).
 #[derive(Default)]
 pub(crate) struct Inflight {
     places: Vec<(u32, Flight)>,
@@ -35,7 +35,7 @@ pub(crate) struct Inflight {
     released: Vec<Box<dyn Any>>,
     /// Batches in flight that hold something.
     holding: usize,
-    /// The transport has been asked to wake the endpoint then, for the deadline of its oldest batch.
+    /// When the transport will wake the endpoint, for the deadline of its oldest batch.
     armed: Option<Duration>,
 }
 
@@ -87,12 +87,12 @@ impl Inflight {
     pub(crate) fn posting_times(&self) -> impl Iterator<Item = Duration> + '_ {
         self.by_age.iter().map(|(at, ..)| *at)
     }
-    /// Endings that came for no batch in flight: late, or a second time.
+    /// Number of completions that came for no batch in flight: late, or a second time.
     pub(crate) fn strays(&self) -> u64 {
         self.strays
     }
 
-    /// Notes the end of a batch; returns who waits for it.
+    /// Records the result of a batch; returns the waker of the future that waits for it.
     pub(crate) fn settle(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) -> Option<Waker> {
         match self.get(id) {
             Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, result)) {
@@ -104,7 +104,7 @@ impl Inflight {
                     self.holding -= 1;
                     match result {
                         Ok(()) => self.released.push(held),
-                        // It may land yet (N7), and nobody will know.
+                        // Its verbs may land later, unnoticed (N7).
                         Err(_) => std::mem::forget(held),
                     }
                 }
@@ -118,7 +118,8 @@ impl Inflight {
         }
     }
 
-    /// Fails what is older than `deadline`; returns whether there was any, and who waits for it.
+    /// Fails the batches that are older than `deadline`; returns whether there were any, and the wakers of their
+    /// futures.
     pub(crate) fn expire(&mut self, now: Duration, deadline: Duration) -> (bool, Vec<Waker>) {
         let (mut any, mut woken) = (false, Vec::new());
         while let Some(&(posted, id, node)) = self.by_age.front() {
@@ -135,8 +136,8 @@ impl Inflight {
         (any, woken)
     }
 
-    /// The ending of a batch, once; `None` when it was taken before. The second result is a waker that is not needed any
-    /// more: dropping it may run foreign code, so it is left to the caller.
+    /// The ending of a batch, once; `None` when it was taken before. The second result is a waker that is not needed
+    /// any more: dropping it may run foreign code, so it is left to the caller.
     pub(crate) fn poll(&mut self, id: u64, cx: &Context<'_>) -> (Poll<Option<Ending>>, Option<Waker>) {
         match self.get(id) {
             Some(Flight::Waiting(waker)) => {
@@ -156,7 +157,7 @@ impl Inflight {
         }
     }
 
-    /// Nobody waits for it, but it holds this until it ends. If it has ended already, what it would have held comes back.
+    /// Lets a batch without a future hold a value until the batch ends. If it has ended already, the value is returned.
     pub(crate) fn hold(&mut self, id: u64, held: Box<dyn Any>) -> Option<Box<dyn Any>> {
         match self.get(id) {
             Some(flight @ Flight::Waiting(_)) => {
@@ -185,7 +186,7 @@ impl Inflight {
         std::mem::take(&mut self.released)
     }
 
-    /// Nobody waits for it any more. The waker is left to the caller to drop.
+    /// No future waits for the batch any more. The caller drops the waker.
     pub(crate) fn forget(&mut self, id: u64) -> Option<Waker> {
         match self.get(id) {
             Some(Flight::Done(..)) => self.close(id),
@@ -202,7 +203,7 @@ impl Inflight {
 
 impl Drop for Inflight {
     fn drop(&mut self) {
-        // These verbs may land yet, and nobody will ever know: what they hold stays held.
+        // These verbs may land later, unnoticed: what they hold is never dropped.
         for (_, flight) in &mut self.places {
             if let Flight::Unwatched(Some(_)) = flight
                 && let Flight::Unwatched(Some(held)) = std::mem::take(flight)

@@ -1,4 +1,4 @@
-//! What fabrics have in common whose memory nodes are mapped into the process: memory inside it, and mapped files.
+//! The common part of fabrics whose memory nodes are mapped into the process: its own memory, and mapped files.
 //!
 //! Invariants: far memory is only ever touched through [`Words`], between the entry to and the exit from the client's
 //! gate (G6); a chain is checked whole (nodes, bounds, alignment, permission, control verbs) before any of it takes
@@ -34,10 +34,10 @@ pub(crate) struct Manner {
     pub(crate) handler: Option<Arc<CallHandler>>,
 }
 
-/// Shuts out what the gates of this process cannot: clients of other processes.
+/// Revokes clients of other processes, which the gates of this process cannot.
 pub(crate) type RevokeForeign = dyn Fn(&Identity) -> Result<(), FabricError> + Send + Sync;
 
-/// The memory nodes of one fabric, and who may touch them.
+/// The memory nodes of one fabric, and the gates of the clients that may touch them.
 pub(crate) struct Mapped {
     pub(crate) name: &'static str,
     pub(crate) nodes: Vec<Region>,
@@ -75,7 +75,7 @@ impl Mapped {
         Ok(Words(region.words()))
     }
 
-    /// The part of a chain's check that only matters for few of them. Tells whether there is anyone to revoke.
+    /// Checks rights and capabilities; returns whether the chain revokes a client.
     fn check_rights(&self, chain: &Chain, manner: &Manner) -> Result<bool, FabricError> {
         let mut revokes = false;
         for verb in chain {
@@ -92,7 +92,8 @@ impl Mapped {
         Ok(revokes)
     }
 
-    /// Carries a chain out. Where what a region held is gone, its verbs have touched zeros in its place, and fail.
+    /// Carries a chain out. If a region's file was cut, verbs on it have touched zeros in its place, and the chain
+    /// fails.
     fn run(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
         self.carry_out(gate, chain, manner)?;
         let lost = |node: NodeId| self.nodes.get(node.index()).is_some_and(Region::is_lost);
@@ -111,7 +112,8 @@ impl Mapped {
                     (self.revoke_foreign)(identity)?;
                 }
             }
-            // Nothing else to do: a client that revoked itself hears that it worked, though its gate is closed by now.
+            // A chain of revocations alone is done: a client that revoked itself gets Ok, though its gate is closed by
+            // now.
             if chain.iter().all(|verb| matches!(verb.kind, VerbKind::Revoke(_))) {
                 return Ok(());
             }

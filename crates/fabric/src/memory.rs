@@ -1,7 +1,8 @@
 //! The memory fabric: several memory nodes inside this process, used by any number of threads.
 //!
-//! Invariants: those of every mapped fabric (bounds and rights are checked before anything takes effect, a chain runs in
-//! posting order on the thread that posts it); far memory is only ever touched word by word, so Miri sees every access.
+//! Invariants: those of every mapped fabric (bounds and rights are checked before anything takes effect, a chain runs
+//! in posting order on the thread that posts it); far memory is only ever touched word by word, so Miri sees every
+//! access.
 
 pub use crate::mapped::Delivery;
 

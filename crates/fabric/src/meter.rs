@@ -23,7 +23,7 @@ pub enum OpKind {
     Remove,
     /// Range scan.
     Scan,
-    /// Heartbeats, epochs, returned blocks: what no single operation pays for.
+    /// Heartbeats, epochs, returned blocks: work that belongs to no single operation.
     Maintenance,
     /// Everything else.
     Other,
@@ -114,7 +114,7 @@ counters! {
     bytes_written,
     /// Batches posted: doorbells rung.
     batches,
-    /// Batches that nobody waited for, by intent.
+    /// Batches that were posted without a waiter, by intent.
     detached,
     /// Batches whose future was dropped before they completed.
     abandoned,
@@ -161,7 +161,7 @@ impl Meter {
             sum
         })
     }
-    /// One more operation of this kind, at this cost.
+    /// Adds an operation of this kind and its cost.
     pub(crate) fn record(&mut self, kind: OpKind, cost: &Counters) {
         let stats = &mut self.kinds[kind as usize];
         stats.ops += 1;
@@ -188,7 +188,7 @@ impl Add for Meter {
 
 impl Sub for Meter {
     type Output = Meter;
-    /// What came between two readings of one meter.
+    /// The difference of two readings of one meter.
     fn sub(mut self, earlier: Meter) -> Meter {
         for (mine, before) in self.kinds.iter_mut().zip(&earlier.kinds) {
             mine.ops = mine.ops.saturating_sub(before.ops);

@@ -1,7 +1,7 @@
-//! Processes as clients: who they are, whether they are gone, and how they are ended.
+//! Processes as clients: their identity, whether they have ended, and how they are killed.
 //!
-//! Invariants: a process is called gone only where that is proved; in doubt the answer is "cannot tell"; a signal is sent
-//! to the very process that the identity names, never to one that got its number later.
+//! Invariants: a process is reported as gone only where that is proved; in doubt the answer is "cannot tell"; a signal
+//! is sent to the very process that the identity names, never to one that got its number later.
 //!
 //! A process is named by its number and by when it started:
 //!
@@ -10,7 +10,8 @@
 //!           | pid space    | boot      | start time, clock ticks since boot |
 //! ```
 //!
-//! Start times count from boot, and files outlive it: the hash of the boot's id tells an earlier boot's clients apart.
+//! Start times count from boot, and files persist across boots: the hash of the boot's id identifies clients of an
+//! earlier boot.
 //! Process numbers mean something within one PID namespace only, so its number is kept too, and of a client of another
 //! namespace (another container, say) nothing can be proved here.
 
@@ -29,7 +30,7 @@ const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 const BOOT_MASK: u64 = (1 << BOOT_BITS) - 1;
 
 /// How long a process that was killed may take to end.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What `/proc/<pid>/stat` says.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +42,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// The name in brackets is the program's to choose and may hold spaces and brackets: fields count from the last one.
+    /// The name in brackets is the program's to choose and may hold spaces and brackets: fields count from the last
+    /// one.
     fn parse(text: &str) -> Option<Stat> {
         let (head, tail) = text.rsplit_once(')')?;
         let mut fields = tail.split_ascii_whitespace();
@@ -62,7 +64,7 @@ impl Stat {
     }
 }
 
-/// Where and when a process started, as far as the system tells.
+/// Where and when a process started, as far as the system reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Start {
     space: u64,
@@ -97,9 +99,9 @@ fn fold(bytes: &[u8]) -> u64 {
 /// A fresh identity of this process.
 ///
 /// The token is a hash, keyed with 128 bits from the system's random source, of everything that tells clients apart:
-/// process, boot, start time, a counter and the time. The counter differs within a process, the number between a process
-/// and its fork (which shares key and counter), the key between processes. So tokens are 64 random bits: of a million
-/// clients, any two are the same with a probability of 3 in 10^8.
+/// process, boot, start time, a counter and the time. The counter differs within a process, the number between a
+/// process and its fork (which shares key and counter), the key between processes. So tokens are 64 random bits: of a
+/// million clients, any two are the same with a probability of 3 in 10^8.
 pub(crate) fn new_identity() -> Identity {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let pid = u64::from(std::process::id());
@@ -132,7 +134,8 @@ pub(crate) enum Fate {
     Unknown(&'static str),
 }
 
-/// Is the process gone? `across_hosts`: other machines may use this memory too, so another boot need not be an earlier one.
+/// Is the process gone? `across_hosts`: other machines may use this memory too, so another boot need not be an earlier
+/// one.
 pub(crate) fn fate(identity: &Identity, across_hosts: bool) -> Fate {
     let Some(pid) = i32::try_from(identity.pid).ok().and_then(Pid::from_raw).filter(|_| identity.started != 0) else {
         return Fate::Unknown("its identity names no process");
@@ -166,8 +169,8 @@ pub(crate) fn fate(identity: &Identity, across_hosts: bool) -> Fate {
 /// Ends the process of an identity, and waits until it has ended. The error says why that could not be done.
 pub(crate) fn kill(identity: &Identity, across_hosts: bool) -> Result<(), String> {
     let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw).ok_or("it has no process number")?;
-    // From here on `handle` means one process, whoever gets its number later. If that were not the one which the identity
-    // names, then that one ended before, and its start time cannot be found under the number any more.
+    // From here on `handle` means one process, even if its number is reused later. If that process is not the one which
+    // the identity names, the named one ended before, and its start time is not found under the number any more.
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(handle) => handle,
         Err(Errno::SRCH) => return Ok(()),
@@ -184,8 +187,8 @@ pub(crate) fn kill(identity: &Identity, across_hosts: bool) -> Result<(), String
     }
     let begun = Instant::now();
     while fate(identity, across_hosts) != Fate::Gone {
-        if begun.elapsed() > END_PATIENCE {
-            return Err(format!("it was killed and has not ended within {END_PATIENCE:?}"));
+        if begun.elapsed() > KILL_TIMEOUT {
+            return Err(format!("it was killed and has not ended within {KILL_TIMEOUT:?}"));
         }
         std::thread::sleep(Duration::from_micros(200));
     }

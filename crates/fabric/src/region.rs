@@ -27,7 +27,7 @@ impl Region {
         }
     }
 
-    /// From now on it is an error, not the end of the process, if what lies behind a mapping is gone: see
+    /// From now on, a mapping whose file was cut is an error and not the end of the process: see
     /// [`is_lost`](Self::is_lost).
     #[cfg(target_os = "linux")]
     pub(crate) fn guard(&mut self) {
@@ -36,7 +36,7 @@ impl Region {
         }
     }
 
-    /// Is what it held gone? To be asked behind every access: what was read may be zeros in its place.
+    /// Was the content lost? To be checked after every access, since zeros may have been read in its place.
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             Region::Heap(_) => false,
@@ -81,13 +81,13 @@ impl Mapping {
         //   `self.map.len()` bytes, of which whole words are taken, and any bits are an `AtomicU64`.
         // - The mapping lives as long as `self`, which the slice borrows.
         // - `AtomicU64` allows change behind a shared reference. This process reaches the memory by such references
-        //   alone; what other processes do to it is outside the language's model, and by aligned 8-byte accesses alone if
-        //   they use this crate.
+        //   alone; what other processes do to it is outside the language's model, and by aligned 8-byte accesses alone
+        //   if they use this crate.
         // - On a read-only mapping a store would fault: `Mapped` refuses every verb but READ there, and READs with
         //   relaxed loads, which are guaranteed to work on read-only memory.
-        // - Pages exist behind the whole length: fresh memory has them on demand, files are made with their space reserved. A file that somebody shrinks
-        //   while it is mapped costs a SIGBUS: an end, or zeros in the file's place if the mapping is guarded; not
-        //   undefined behaviour.
+        // - Pages exist behind the whole length: fresh memory has them on demand, files are made with their space
+        //   reserved. A file that is shrunk while it is mapped causes a SIGBUS. It ends the process, or, if the mapping
+        //   is guarded, zeros take the file's place; it is not undefined behaviour.
         unsafe { std::slice::from_raw_parts(start, self.map.len() / size_of::<AtomicU64>()) }
     }
 }

@@ -1,7 +1,7 @@
 //! The memory of one memory node, in the process that serves it to clients elsewhere.
 //!
-//! Invariants: its words stay where they are for as long as it lives; what a file holds outlives the process; an existing
-//! file is never emptied, cut or grown.
+//! Invariants: its words stay where they are for as long as it lives; a file's content persists when the process ends;
+//! an existing file is never emptied, cut or grown.
 
 use crate::FabricError;
 use crate::ptr::MAX_NODE_LEN;
@@ -17,7 +17,7 @@ pub struct ServedRegion {
     region: Region,
     file: Option<PathBuf>,
     zeroed: bool,
-    /// The file, locked: nobody else may map it meanwhile.
+    /// The file, locked: no other process may map it meanwhile.
     _held: Vec<File>,
 }
 
@@ -71,7 +71,7 @@ impl ServedRegion {
     pub fn len(&self) -> u64 {
         self.as_words().len()
     }
-    /// Has it no bytes at all? Never.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -79,7 +79,7 @@ impl ServedRegion {
     pub fn path(&self) -> Option<&Path> {
         self.file.as_deref()
     }
-    /// Did it read as zeros before anyone wrote to it?
+    /// Did the region read as zeros before the first WRITE?
     pub fn zeroed(&self) -> bool {
         self.zeroed
     }

@@ -1,12 +1,13 @@
 //! The shared-memory fabric: memory nodes that are mapped files, used by several processes of one machine at once.
 //!
-//! Invariants: far memory outlives every process that uses it, `kill -9` included; it is only ever touched by whole
-//! aligned words, so verbs of different processes are as atomic as verbs of different threads; an existing file is never
-//! overwritten; a client counts as revoked only once no instruction of its process can touch the memory any more.
+//! Invariants: far memory persists when the processes that use it end, `kill -9` included; it is only ever touched by
+//! whole aligned words, so verbs of different processes are as atomic as verbs of different threads; an existing file
+//! is never overwritten; a client counts as revoked only once no instruction of its process can touch the memory any
+//! more.
 //!
 //! One file is one memory node. Any mappable path will do: a file in `/dev/shm`, on a hugetlbfs, on an ordinary file
-//! system, or a DAX device (`/dev/daxX.Y`), which is how CXL memory appears. A device is used whole, as it is: its content
-//! is not zeroed.
+//! system, or a DAX device (`/dev/daxX.Y`), which is how CXL memory appears. A device is used whole, as it is: its
+//! content is not zeroed.
 //!
 //! ```
 //! # #[cfg(not(miri))] {
@@ -27,22 +28,22 @@
 //!
 //! # Revoking (G6)
 //!
-//! There is no server that could close a client's connection. A client of this process is shut out by its gate. A client of
-//! another process is revoked once that process is proved gone; as long as it lives, `revoke` fails with
-//! [`FabricError::CannotRevoke`], or, where [`ShmFabric::allow_kill`] says so, ends it by `SIGKILL` and waits for its end
-//! (milliseconds; the verb blocks meanwhile, the only one that does).
+//! There is no server that could close a client's connection. The gate of this process revokes a client of this
+//! process. A client of another process is revoked once that process is proved gone; as long as it lives, `revoke`
+//! fails with [`FabricError::CannotRevoke`], or, where [`ShmFabric::allow_kill`] says so, ends it by `SIGKILL` and
+//! waits for its end (milliseconds; the verb blocks meanwhile, the only one that does).
 //!
-//! What can be proved is bounded by what this process sees: all clients should share a PID namespace (containers: run them
-//! with a common one). Of a client in another namespace neither death nor life is claimed. Files are assumed to be used by
-//! one machine; on a DAX device, which several may share, a client of another boot is not taken for dead.
+//! What can be proved is bounded by what this process sees: all clients should share a PID namespace (containers: run
+//! them with a common one). Whether a client in another namespace has ended is reported as unknown. Files are assumed
+//! to be used by one machine; on a DAX device, which several may share, a client of another boot is not taken for
+//! crashed.
 //!
 //! # What the user must keep
 //!
-//! * Nobody may shrink a file while it is mapped. (No lock is held against it: file locks are advisory, and those who
-//!   know of them do not do that.) From the first verb beyond its new end on, every verb on that node fails with
-//!   [`FabricError::Unreachable`]. For that, this fabric handles `SIGBUS` from when it first maps a file; a program
-//!   that installs a handler of its own later gives this up. Removing a file is harmless: it goes on to exist for those
-//!   who have it mapped.
+//! * No process may shrink a file while it is mapped. (No lock prevents it: file locks are advisory.) From the first
+//!   verb beyond its new end on, every verb on that node fails with [`FabricError::Unreachable`]. For that, this fabric
+//!   handles `SIGBUS` from when it first maps a file; a program that installs a handler of its own later gives this up.
+//!   Removing a file is harmless: it continues to exist for the processes that have it mapped.
 //! * A `fork` child must not use the endpoints of its parent, but open the fabric and connect anew.
 //! * A network file system is no shared memory, even where it can be mapped.
 
@@ -62,8 +63,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// One set of gates for the process, since it may have the same files open through several fabrics, and a client that is
-/// revoked through one of them must be shut out of all.
+/// One set of gates for the process, since it may have the same files open through several fabrics, and a client that
+/// is revoked through one of them must be revoked in all.
 static GATES: LazyLock<Arc<Gates>> = LazyLock::new(Arc::default);
 
 /// Memory nodes in mapped files.
@@ -96,7 +97,7 @@ impl Policy {
                 "process {pid} is alive; end it, or allow this fabric to (allow_kill)"
             ))),
             Fate::Unknown(why) => Err(FabricError::CannotRevoke(format!(
-                "whether process {pid} is gone cannot be told from here: {why}; end it where it runs, and revoke it from \
+                "whether process {pid} has ended cannot be determined from here: {why}; end it where it runs, and revoke it from \
                  a process that sees it"
             ))),
         }
@@ -104,9 +105,9 @@ impl Policy {
 }
 
 impl ShmFabric {
-    /// Makes one new file of `len_each` zero bytes (rounded up to whole pages) for each memory node, readable and writable
-    /// by its owner alone, with all its space reserved. A path that exists already is an error, unless it is a DAX device,
-    /// which is taken as it is.
+    /// Makes one new file of `len_each` zero bytes (rounded up to whole pages) for each memory node, readable and
+    /// writable by its owner alone, with all its space reserved. A path that exists already is an error, unless it is a
+    /// DAX device, which is taken as it is.
     pub fn create(paths: &[PathBuf], len_each: u64) -> Result<Self, FabricError> {
         check_count(paths)?;
         if len_each == 0 {
@@ -117,14 +118,15 @@ impl ShmFabric {
     }
 
     /// Maps files that exist, one for each memory node, in the order in which they were created. A file that a process
-    /// serves to clients elsewhere is refused, and as long as this fabric or an endpoint of it lives, none can serve it.
+    /// serves to clients elsewhere is refused, and as long as this fabric or an endpoint of it lives, none can serve
+    /// it.
     pub fn open(paths: &[PathBuf]) -> Result<Self, FabricError> {
         Self::open_as(paths, false, |_, _| Ok(u64::MAX))
     }
 
-    /// Maps files that exist, or looks at them only, if they are what `own` takes them for: it is shown the node and
-    /// its file's first 4 KiB before anything is done to the file, and answers how many bytes of it are in use. Space
-    /// is reserved for those alone. (A device is not shown: nothing is reserved on it.)
+    /// Maps files that exist, read-only if asked for, if `own` recognises them. `own` gets the node and the first 4 KiB
+    /// of its file before anything is done to the file, and returns how many bytes of it are in use. Space is reserved
+    /// for those alone. (For a device `own` is not called: nothing is reserved on it.)
     pub fn open_as<E: From<FabricError>>(
         paths: &[PathBuf],
         read_only: bool,
@@ -132,12 +134,12 @@ impl ShmFabric {
     ) -> Result<Self, E> {
         check_count(paths)?;
         let nodes = file::open_all(paths, read_only, own)?;
-        // Who only looks keeps nobody away.
+        // A reader locks no file.
         let held = if read_only { Vec::new() } else { file::hold(paths, Hold::Shared)? };
         Ok(Self::from_nodes(nodes, held, read_only))
     }
 
-    /// The same for looking only: verbs that change memory fail with [`FabricError::ReadOnly`] before any verb of their
+    /// Opens files read-only: verbs that change memory fail with [`FabricError::ReadOnly`] before any verb of their
     /// batch takes effect. Needs no more than permission to read the files.
     pub fn open_read_only(paths: &[PathBuf]) -> Result<Self, FabricError> {
         Self::open_as(paths, true, |_, _| Ok(u64::MAX))
@@ -161,8 +163,8 @@ impl ShmFabric {
         ShmFabric { mapped: Arc::new(mapped), policy, manner: Manner::default() }
     }
 
-    /// May `revoke` end the process of a client that is still alive? Not unless this says so. It holds for every clone of
-    /// this fabric, and for the endpoints that exist already.
+    /// May `revoke` end the process of a client that is still alive? Not unless this says so. It holds for every clone
+    /// of this fabric, and for the endpoints that exist already.
     #[must_use]
     pub fn allow_kill(self, allow: bool) -> Self {
         self.policy.kill.store(allow, Ordering::Relaxed);
@@ -175,7 +177,8 @@ impl ShmFabric {
         ShmFabric { manner: Manner { delivery, ..self.manner.clone() }, ..self.clone() }
     }
 
-    /// The same memory, with a handler that answers calls, in this process. A fabric that was opened read-only answers none.
+    /// The same memory, with a handler that answers calls, in this process. A fabric that was opened read-only answers
+    /// none.
     #[must_use]
     pub fn with_call_handler(&self, handler: Arc<CallHandler>) -> Self {
         ShmFabric { manner: Manner { handler: Some(handler), ..self.manner.clone() }, ..self.clone() }

@@ -15,9 +15,10 @@ use std::rc::Rc;
 const SLAB_LEN: usize = 2 << 20;
 const PAGE_LEN: usize = 4096;
 
-/// Makes memory known to the hardware of one connection. See [`Transport::registrar`](crate::Transport::registrar).
+/// Registers memory with the hardware of one connection. See [`Transport::registrar`](crate::Transport::registrar).
 pub trait Registrar {
-    /// Registers a block for verbs of this side: hardware may read and write all of it until the registration is dropped.
+    /// Registers a block for verbs of this side: hardware may read and write all of it until the registration is
+    /// dropped.
     fn register(&self, block: &Block) -> Result<Registration, FabricError>;
 }
 
@@ -25,7 +26,7 @@ pub trait Registrar {
 pub struct Registration {
     /// What verbs name the memory by (an lkey).
     pub key: u32,
-    /// Whatever has to live as long.
+    /// Kept alive as long as the registration.
     pub hold: Box<dyn Any>,
 }
 
@@ -69,7 +70,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and freed here alone. Chunks own the slab around it, so none is left.
+        // SAFETY: allocated in `new` with this layout, and freed here alone. Chunks own the slab around it, so none is
+        // left.
         unsafe { dealloc(self.start(), self.layout) };
     }
 }
@@ -103,7 +105,7 @@ impl Slab {
     }
 }
 
-/// Words of a slab that nobody else has.
+/// A range of a slab's words, owned exclusively.
 pub(crate) struct Chunk {
     start: NonNull<u64>,
     words: usize,
@@ -115,10 +117,10 @@ impl Chunk {
         self.slab.registration.key
     }
     pub(crate) fn words(&self) -> &[u64] {
-        // SAFETY: the words lie within the slab's block, which this chunk keeps alive; they are aligned and initialised;
-        // no other chunk has them (`used` only grows), so only `words_mut` hands out more references, and that borrows
-        // the chunk mutably. Hardware writes to them only while a verb has the buffer, when no reference exists: whoever
-        // gives a chunk to hardware owns it until the verb has completed or the connection is gone.
+        // SAFETY: the words lie within the slab's block, which this chunk keeps alive; they are aligned and
+        // initialised; no other chunk has them (`used` only grows), so only `words_mut` hands out more references, and
+        // that borrows the chunk mutably. Hardware writes to them only while a verb has the buffer, when no reference
+        // exists: code that gives a chunk to hardware owns it until the verb has completed or the connection is gone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {

@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Who is to be woken when. Keyed by time and a number, so that equal times wake in the order of asking.
+/// Wakers by the time at which they are due. Keyed by time and a number, so that equal times wake in the order of
+/// asking.
 #[derive(Default)]
 pub(crate) struct Timers {
     sleepers: BTreeMap<(Duration, u64), Waker>,
@@ -28,8 +29,8 @@ impl Timers {
     }
 }
 
-/// Completes at a moment of the fabric's clock, and lets others run first, however short it is: who looks again and again
-/// with short sleeps would otherwise keep a slow thread for itself. See [`Endpoint::sleep`].
+/// Completes at a moment of the fabric's clock. Other coroutines run first, however short the sleep is: a coroutine
+/// that polls with short sleeps would otherwise never yield a slow thread. See [`Endpoint::sleep`].
 pub struct Sleep {
     endpoint: Endpoint,
     at: Duration,

@@ -8,10 +8,10 @@ use crate::slab::Registrar;
 use crate::{Chain, Endpoint, FabricError, NodeId};
 use std::time::Duration;
 
-/// Who a client is to the fabric: what `revoke` needs to know to shut it out. Stored in the pool, 24 bytes.
+/// Identifies a client to the fabric, so that `revoke` can name it. Stored in the pool, 24 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Identity {
-    /// Unlike any other client's of this fabric, ever.
+    /// Unique among all clients of this fabric, past and future.
     pub token: u64,
     /// Process, where the fabric's clients are processes of one machine; else 0.
     pub pid: u64,
@@ -59,14 +59,14 @@ pub trait Fabric: Send + Sync {
     fn transports(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Can this client be seen to be gone without waiting for its lease? `None` where the fabric cannot tell.
+    /// Has this client ended, as far as the fabric can see without waiting for its lease? `None` where it cannot tell.
     fn is_gone(&self, identity: &Identity) -> Option<bool> {
         let _ = identity;
         None
     }
 }
 
-/// What became of a chain that was posted.
+/// The result of posting a chain.
 pub enum Post {
     /// Completed already.
     Done(Chain, Result<(), FabricError>),
@@ -82,13 +82,13 @@ pub trait Completions {
 
 /// One connection. Not shared between threads.
 pub trait Transport {
-    /// Takes a chain. Never blocks and never fails for want of room: a full send queue is the transport's to handle.
+    /// Takes a chain. Never blocks, and never fails for lack of room: the transport handles a full send queue.
     fn post(&mut self, id: u64, chain: Chain) -> Post;
     /// Delivers what has completed; returns whether anything did.
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;
     /// Time since some fixed moment, on this fabric's clock.
     fn now(&self) -> Duration;
-    /// Nobody waits for the chain that was posted under `id` (N5). A fabric that looks for bugs wants to know.
+    /// No future waits for the chain that was posted under `id` (N5). For fabrics that look for bugs.
     fn detached(&mut self, id: u64) {
         let _ = id;
     }
@@ -96,7 +96,7 @@ pub trait Transport {
     fn registrar(&self) -> Option<Box<dyn Registrar>> {
         None
     }
-    /// Somebody wants to be woken at `at`: a fabric in virtual time must not pass it by.
+    /// Asks for a wake-up at `at`: a fabric in virtual time must not skip that moment.
     fn wake_at(&mut self, at: Duration) {
         let _ = at;
     }

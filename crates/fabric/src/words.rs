@@ -7,8 +7,8 @@
 //! - A verb that sees a word sees everything that was completed before that word was stored (G5 between threads that
 //!   learn of each other through far memory), and a WRITE's words cannot sink below a later verb of the chain (G4).
 //! - The loads of a READ must not pass an earlier atomic either (G4 within a batch, G5 across batches): when one client
-//!   does CAS A, READ B and another CAS B, READ A, one of them sees the other. `Acquire` loads would allow both to miss,
-//!   on AArch64 as well as in the language; `SeqCst` ones do not, and cost nothing more on x86-64.
+//!   does CAS A, READ B and another CAS B, READ A, one of them sees the other. `Acquire` loads would allow both to
+//!   miss, on AArch64 as well as in the language; `SeqCst` ones do not, and cost nothing more on x86-64.
 //! - An unfenced WRITE need not wait for earlier READs (N3); here it does, since `Release` stores pass no earlier load.
 
 use crate::{Chain, FabricError, RemotePtr, Verb, VerbKind};

@@ -1,9 +1,9 @@
 //! A client's control connection to one memory node.
 //!
 //! Invariants: whoever asks gets an answer or an error within the deadline; a connection that is lost is made anew by
-//! itself, as long as the node has the same memory and has not shut the client out; what was asked over a lost connection
-//! is an error, never asked again; the generation grows with every change, so a data plane sees at the cost of one load
-//! that what it attached is gone.
+//! itself, as long as the node has the same memory and has not shut the client out; what was asked over a lost
+//! connection is an error, never asked again; the generation grows with every change, so a data plane sees at the cost
+//! of one load that what it attached is gone.
 
 use crate::ControlError;
 use crate::control::{Code, Frame, Hello, MAX_FRAME, Message, Welcome};
@@ -124,8 +124,8 @@ impl Control {
         Ok(welcome)
     }
 
-    /// A connection to the node that was looked at before (its number and memory are in `expected`). Waits for the first
-    /// attempt alone: if it fails, further ones follow, and [`link`](Self::link) says so.
+    /// A connection to the node that was looked at before (its number and memory are in `expected`). Waits for the
+    /// first attempt alone: if it fails, further ones follow, and [`link`](Self::link) says so.
     pub fn open(
         addr: &str,
         identity: Identity,

@@ -1,7 +1,7 @@
 //! All memory nodes of a pool, as a client reaches them.
 //!
-//! Invariants: the place of an address in the list is its node's number; all nodes speak one data plane; a client has one
-//! control connection to each node, shared by its threads, for as long as any of them needs it.
+//! Invariants: the place of an address in the list is its node's number; all nodes speak one data plane; a client has
+//! one control connection to each node, shared by its threads, for as long as any of them needs it.
 
 use crate::ControlError;
 use crate::client::{Control, ControlSettings};
@@ -92,8 +92,8 @@ impl Cluster {
     pub fn new_identity(&self) -> Result<Identity, ControlError> {
         Ok(Identity { token: random_u64().map_err(ControlError::Local)?, pid: 0, started: 0 })
     }
-    /// A client's control connections: those that it has, or new ones. A node that cannot be reached now is tried again in
-    /// the background; an error is that this client was shut out, or that a node has other memory.
+    /// A client's control connections: those that it has, or new ones. A node that cannot be reached now is tried again
+    /// in the background; an error is that this client was shut out, or that a node has other memory.
     pub fn client(&self, identity: &Identity) -> Result<Arc<ClusterClient>, ControlError> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&identity.token).and_then(Weak::upgrade) {

@@ -1,8 +1,8 @@
 //! The messages of the control channel.
 //!
-//! Invariants: a frame is at most [`MAX_FRAME`] bytes, and nothing is set aside for a frame before its length was checked;
-//! decoding is total: any bytes are a message, the beginning of one, or [`Malformed`]; the first 10 bytes of the first
-//! body that each side sends (magic, version) stay what they are in every version.
+//! Invariants: a frame is at most [`MAX_FRAME`] bytes, and nothing is set aside for a frame before its length was
+//! checked; decoding is total: any bytes are a message, the beginning of one, or [`Malformed`]; the first 10 bytes of
+//! the first body that each side sends (magic, version) stay what they are in every version.
 //!
 //! ```text
 //! frame      0        4      5         8         12

@@ -1,8 +1,8 @@
 //! What memory nodes that are reached over a network have in common.
 //!
-//! A memory node is a process: it holds one region, and a *data plane* (RDMA verbs, UCX) carries the verbs to it. Beside
-//! the data plane each client keeps one TCP connection to each memory node, the *control channel*: it says who each side
-//! is, sets the data plane up, and shuts clients out (G6 of the [contract](farindex_fabric::contract)).
+//! A memory node is a process: it holds one region, and a *data plane* (RDMA verbs, UCX) carries the verbs to it.
+//! Beside the data plane each client keeps one TCP connection to each memory node, the *control channel*: it says who
+//! each side is, sets the data plane up, and shuts clients out (G6 of the [contract](farindex_fabric::contract)).
 //! docs/protocols/remote.md has the protocol.
 //!
 //! | Module | What it holds |
@@ -18,10 +18,10 @@
 //!
 //! # A data plane, in short
 //!
-//! On the memory node: implement [`Plane`], then [`Node::start`]. On the client: [`Cluster::connect`] reaches all nodes and
-//! says which data plane they speak; [`Cluster::client`] gives a client's control connections; [`Control::attach`] exchanges
-//! what the data plane needs (queue-pair numbers, worker addresses); [`Control::revoke`] answers the verb of that name;
-//! [`Control::generation`] tells at the cost of one load that the connection was lost and made anew.
+//! On the memory node: implement [`Plane`], then [`Node::start`]. On the client: [`Cluster::connect`] reaches all nodes
+//! and says which data plane they speak; [`Cluster::client`] gives a client's control connections; [`Control::attach`]
+//! exchanges what the data plane needs (queue-pair numbers, worker addresses); [`Control::revoke`] answers the verb of
+//! that name; [`Control::generation`] tells at the cost of one load that the connection was lost and made anew.
 
 pub mod client;
 pub mod cluster;

@@ -1,11 +1,12 @@
 //! A memory node's region, and what has to be remembered beside it.
 //!
-//! Invariants: a client that was revoked stays revoked for as long as the memory lives, restarts included: its token is on
-//! file before the revocation is answered; the region's name changes exactly when its content is lost; one process serves
-//! a file at a time.
+//! Invariants: a client that was revoked stays revoked for as long as the memory lives, restarts included: its token is
+//! on file before the revocation is answered; the region's name changes exactly when its content is lost; one process
+//! serves a file at a time.
 //!
 //! Beside `PATH` lies `PATH.node`, in lines of text: `farindex-node 1 REGION NODE`, then one `revoked TOKEN` for each
-//! client that was shut out, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is skipped.
+//! client that was shut out, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is
+//! skipped.
 
 use crate::token::random;
 use farindex_fabric::call::{self, CallHandler, CallRefused, RegionView};
@@ -82,8 +83,8 @@ impl NodeMemory {
         Ok(NodeMemory { region, node, name, revoked, calls: None })
     }
 
-    /// Lets the node answer calls by this handler. It runs on the thread that serves the node (UCX: the data plane's loop;
-    /// verbs: the control channel's), so it must return soon.
+    /// Lets the node answer calls by this handler. It runs on the thread that serves the node (UCX: the data plane's
+    /// loop; verbs: the control channel's), so it must return soon.
     #[must_use]
     pub fn with_call_handler(self, handler: Arc<CallHandler>) -> Self {
         NodeMemory { calls: Some(handler), ..self }

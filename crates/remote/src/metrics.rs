@@ -1,7 +1,7 @@
 //! Counters of a memory node, and the port that shows them to Prometheus.
 //!
-//! Invariants: nothing but `GET /metrics` is answered; no connection delays another one, or a client of the memory; at most
-//! `CONNECTIONS` are open, each for `PATIENCE` at most, and one more closes the oldest.
+//! Invariants: nothing but `GET /metrics` is answered; no connection delays another one, or a client of the memory; at
+//! most `CONNECTIONS` are open, each for `PATIENCE` at most, and one more closes the oldest.
 
 use crate::control::Code;
 use prometheus_client::encoding::text::encode;

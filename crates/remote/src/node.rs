@@ -2,8 +2,8 @@
 //!
 //! Invariants: the thread waits for nobody: sockets do not block, what a client sends or leaves unread is bounded, and
 //! whoever says nothing of sense within [`NodeSettings::greeting`] is shown out; a message that makes no sense ends its
-//! own connection and no other; requests of all clients are carried out in one order, so of two clients that revoke each
-//! other one wins; when a connection is gone, all that was attached over it has been detached.
+//! own connection and no other; requests of all clients are carried out in one order, so of two clients that revoke
+//! each other one wins; when a connection is gone, all that was attached over it has been detached.
 
 mod link;
 

@@ -19,8 +19,8 @@ pub trait Plane: Send + Sync {
     /// One more connection of the data plane for a client: its request is the client's half, the answer the node's. The
     /// rights in `peer` are the plane's to keep. A refusal is told to the client, whose control connection stays.
     fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal>;
-    /// The client does not use one of its connections any more: the request says which, as the plane's answer to the attach
-    /// named it. What makes no sense is ignored.
+    /// The client does not use one of its connections any more: the request says which, as the plane's answer to the
+    /// attach named it. What makes no sense is ignored.
     fn release(&self, link: u64, request: &[u8]) {
         let _ = (link, request);
     }

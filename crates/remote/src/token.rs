@@ -1,11 +1,11 @@
 //! Who may do what.
 //!
-//! Invariants: a token never travels: a client proves that it knows one by an HMAC-SHA-256, keyed with the token, over a
-//! fresh challenge and all that it claims; proofs are compared in constant time, with every token of the node, so that the
-//! time says nothing about which one was close; a token is never printed.
+//! Invariants: a token never travels: a client proves that it knows one by an HMAC-SHA-256, keyed with the token, over
+//! a fresh challenge and all that it claims; proofs are compared in constant time, with every token of the node, so
+//! that the time says nothing about which one was close; a token is never printed.
 //!
-//! The channel is not encrypted, and whoever can change packets can take a connection over once it is let in: use networks
-//! that are trusted that far (docs/protocols/remote.md).
+//! The channel is not encrypted, and whoever can change packets can take a connection over once it is let in: use
+//! networks that are trusted that far (docs/protocols/remote.md).
 
 use crate::control::put_claim;
 use farindex_fabric::{Identity, NodeId};

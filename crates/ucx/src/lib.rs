@@ -1,9 +1,10 @@
 //! Far memory over UCX: networks without RDMA, and shared memory between processes.
 //!
-//! A batch is one active message for each memory node that it names, carried out in posting order by that node's loop, and
-//! answered by one. UCX picks the transport (tcp, shared memory, RoCE); [`Fabric::transports`](farindex_fabric::Fabric::transports) says which one it took.
-//! The library (`libucp.so.0`, package libucx0 on Debian and Ubuntu) is opened at run time: building needs neither it nor its headers,
-//! and a machine without it gets an error that names the package.
+//! A batch is one active message for each memory node that it names, carried out in posting order by that node's loop,
+//! and answered by one. UCX picks the transport (tcp, shared memory, RoCE);
+//! [`Fabric::transports`](farindex_fabric::Fabric::transports) says which one it took. The library (`libucp.so.0`,
+//! package libucx0 on Debian and Ubuntu) is opened at run time: building needs neither it nor its headers, and a
+//! machine without it gets an error that names the package.
 //!
 //! | Module | What it holds |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! The memory node's loop: one thread receives requests, carries them out, and answers.
 //!
-//! Invariants: only this thread touches far memory, so once it has let a connection go, nothing of it takes effect any more
-//! (G6); a request of no connection is dropped; a client whose request makes no sense, or that does not read its replies,
-//! is shown out, and nobody else notices.
+//! Invariants: only this thread touches far memory, so once it has let a connection go, nothing of it takes effect any
+//! more (G6); a request of no connection is dropped; a client whose request makes no sense, or that does not read its
+//! replies, is shown out, and nobody else notices.
 
 use crate::chain::{Head, Refused, Served, serve};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
@@ -123,8 +123,8 @@ impl Plane for UcxPlane {
     fn detach(&self, link: u64) {
         let (done, is_done) = sync_channel(1);
         self.order(Order::Detach(link, done));
-        // It looks at its orders between any two requests. Without a promise to keep, waiting for ever is right: an answer
-        // that is wrong would break G6. If the thread is gone, so is everything that it could do.
+        // It looks at its orders between any two requests. Without a promise to keep, waiting for ever is right: an
+        // answer that is wrong would break G6. If the thread is gone, so is everything that it could do.
         let _ = is_done.recv();
     }
 }

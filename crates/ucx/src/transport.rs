@@ -2,8 +2,8 @@
 //!
 //! Invariants: the verbs of a batch that go to one node are one message; a batch is checked whole (nodes, bounds,
 //! alignment, rights, sizes) before any of it is sent; it completes once all its nodes have answered, or with the first
-//! error; a node that is lost fails what it owes, with a reason that names it, and is attached anew by the next batch that
-//! wants it; nothing here waits.
+//! error; a node that is lost fails what it owes, with a reason that names it, and is attached anew by the next batch
+//! that wants it; nothing here waits.
 
 use crate::chain::{self, Answer, Sizes, Status};
 use crate::ucp::{Context, EpId, Worker};

@@ -45,9 +45,9 @@ impl Fabric for VerbsFabric {
     fn nodes(&self) -> Vec<NodeInfo> {
         self.cluster.node_infos()
     }
-    /// Masked CAS is a vendor's extension that the verbs' common interface lacks: the endpoint does it by a loop of CAS.
-    /// Calls travel over the control channel.
-    /// A NIC's atomics are atomic among themselves; nothing is claimed about the memory node's CPU (N4).
+    /// Masked CAS is a vendor's extension that the verbs' common interface lacks: the endpoint does it by a loop of
+    /// CAS. Calls travel over the control channel. A NIC's atomics are atomic among themselves; nothing is claimed
+    /// about the memory node's CPU (N4).
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
         capabilities.call = self.cluster.answers_calls();

@@ -1,8 +1,8 @@
 //! One endpoint's connection to one memory node.
 //!
-//! Invariants: requests enter the send queue in the order of their batches, and never more than it has room for: batches
-//! that do not fit wait here; a batch that fits the queue is posted whole, with one doorbell and one completion, unless the
-//! client keeps the fences for its device: then one for each part between fences; after any
+//! Invariants: requests enter the send queue in the order of their batches, and never more than it has room for:
+//! batches that do not fit wait here; a batch that fits the queue is posted whole, with one doorbell and one
+//! completion, unless the client keeps the fences for its device: then one for each part between fences; after any
 //! failure the queue pair is dropped before the batches that were in it are handed back, so the device no longer has
 //! their buffers; what was posted is never posted again.
 //!
@@ -13,8 +13,8 @@
 //!   +--------------+---------------------------------> Ended (revoked, other memory: for good)
 //! ```
 //!
-//! A batch that failed in the queue is held until the control channel has said why: a client that was shut out is told so
-//! ([`FabricError::Revoked`]), and not that its packets were lost.
+//! A batch that failed in the queue is held until the control channel has said why: a client that was shut out is told
+//! so ([`FabricError::Revoked`]), and not that its packets were lost.
 
 use crate::counts::Counts;
 use crate::device::Device;
@@ -347,10 +347,10 @@ impl Lane {
         let id = completion_id(self.place, self.turn, first);
         let fences = common.device.keeps_fences();
         let manner = Manner { id, ordinal: first, inline: INLINE as usize, target: *target, scratch, fences };
-        // SAFETY: the batch stays in `flights`, which nobody looks into for its buffers, until `part_ended` was called for
-        // this lane. That happens once its last piece has completed, or after `break_off`, which drops the queue pair
-        // first; and a transport that is dropped drops its lanes before its flights. `scratch` is dropped behind the queue
-        // pair (field order), and is never replaced.
+        // SAFETY: the batch stays in `flights`, which nobody looks into for its buffers, until `part_ended` was called
+        // for this lane. That happens once its last piece has completed, or after `break_off`, which drops the queue
+        // pair first; and a transport that is dropped drops its lanes before its flights. `scratch` is dropped behind
+        // the queue pair (field order), and is never replaced.
         unsafe { send(&mut pair.queue, chain, self.node, &mut job.cursor, count, &manner) }?;
         common.counts.posted(count);
         self.posted += count as u64;

@@ -1,12 +1,12 @@
 //! Far memory over RDMA verbs.
 //!
-//! The NIC of a memory node carries out READ, WRITE, CAS and FAA on its memory, without its CPU. A client has a reliable
-//! connected queue pair to each memory node for each of its endpoints. docs/verbs.md says how to set machines up, what was
-//! tested, and what was not.
+//! The NIC of a memory node carries out READ, WRITE, CAS and FAA on its memory, without its CPU. A client has a
+//! reliable connected queue pair to each memory node for each of its endpoints. docs/verbs.md says how to set machines
+//! up, what was tested, and what was not.
 //!
 //! Invariants: a batch to one node is one chain of requests with one doorbell, of which the last alone is signalled; a
-//! request that does not fit the send queue waits; buffers are registered once and belong to the device while they are in
-//! flight; whatever fails becomes an error of the batch, and a new queue pair.
+//! request that does not fit the send queue waits; buffers are registered once and belong to the device while they are
+//! in flight; whatever fails becomes an error of the batch, and a new queue pair.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -22,8 +22,8 @@
 //! | `plane` | [`VerbsPlane`], the memory node's side |
 //! | `counts` | doorbells, requests and completions, counted where they happen |
 //!
-//! Without the feature `verbs`, and on systems other than Linux, this crate is empty: building it takes cmake and libclang,
-//! running it libibverbs, which is opened at run time.
+//! Without the feature `verbs`, and on systems other than Linux, this crate is empty: building it takes cmake and
+//! libclang, running it libibverbs, which is opened at run time.
 
 #![cfg(all(feature = "verbs", target_os = "linux"))]
 

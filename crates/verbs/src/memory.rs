@@ -1,7 +1,7 @@
 //! Memory that the NIC reads and writes.
 //!
-//! Invariants: memory is registered for as long as the NIC may touch it, and stays where it is; what the NIC writes while
-//! this process may look is looked at through atomics alone.
+//! Invariants: memory is registered for as long as the NIC may touch it, and stays where it is; what the NIC writes
+//! while this process may look is looked at through atomics alone.
 #![allow(unsafe_code)]
 
 use crate::device::Device;

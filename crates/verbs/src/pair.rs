@@ -1,8 +1,8 @@
 //! Queue pairs: made, connected, destroyed.
 //!
 //! Invariants: a pair is connected once, to one other; the memory node's half allows what its client's token allows and
-//! nothing else; when a pair has been dropped, the device has nothing to do with it any more: it neither touches a buffer
-//! for it nor carries out a request that comes in for it.
+//! nothing else; when a pair has been dropped, the device has nothing to do with it any more: it neither touches a
+//! buffer for it nor carries out a request that comes in for it.
 
 use crate::device::{Device, gid_of, mtu_of};
 use crate::hello::Peer;

@@ -4,11 +4,11 @@
 //! names memory that is registered, or carries its bytes within; an atomic behind a READ of its batch is fenced, by the
 //! device or by the lane that posts it.
 //!
-//! That fence is G4's. When packets are lost, the sender repeats requests from the first one whose answer is missing. The
-//! other side remembers what atomics returned, and ignores a WRITE that it has carried out; but it carries a READ out once
-//! more. So a READ whose answer was lost may see the atomic behind it, and what others did after that. READs among
-//! themselves, and READs behind atomics, keep their order: answers are accepted in order, so what a later one saw is never
-//! older.
+//! That fence is G4's. When packets are lost, the sender repeats requests from the first one whose answer is missing.
+//! The other side remembers what atomics returned, and ignores a WRITE that it has carried out; but it carries a READ
+//! out once more. So a READ whose answer was lost may see the atomic behind it, and what others did after that. READs
+//! among themselves, and READs behind atomics, keep their order: answers are accepted in order, so what a later one saw
+//! is never older.
 #![allow(unsafe_code)]
 
 use crate::memory::Scratch;
@@ -125,13 +125,13 @@ pub(crate) struct Manner<'a> {
     pub(crate) fences: bool,
 }
 
-/// Posts `count` requests of a batch to one node, from `cursor` on, with one doorbell. The last of them is signalled: its
-/// completion says that all are complete, because a connected queue pair completes in order.
+/// Posts `count` requests of a batch to one node, from `cursor` on, with one doorbell. The last of them is signalled:
+/// its completion says that all are complete, because a connected queue pair completes in order.
 ///
 /// # Safety
 ///
-/// From now on until the last request has completed, or the queue pair has been dropped, nobody drops, reads or writes the
-/// buffers of these verbs, and `scratch` lives. That also holds if an error is returned.
+/// From now on until the last request has completed, or the queue pair has been dropped, nobody drops, reads or writes
+/// the buffers of these verbs, and `scratch` lives. That also holds if an error is returned.
 pub(crate) unsafe fn send(
     queue: &mut GenericQueuePair,
     chain: &mut Chain,

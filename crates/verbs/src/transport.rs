@@ -162,8 +162,8 @@ impl VerbsTransport {
     fn poll(&mut self) {
         self.polled.clear();
         while let Ok(mut poller) = self.common.completions.start_poll() {
-            // One at a time where the driver hands out one at a time: Soft-RoCE's loses its place when it is asked for a
-            // next one that is not there (docs/bugs/040).
+            // One at a time where the driver hands out one at a time: Soft-RoCE's loses its place when it is asked for
+            // a next one that is not there (docs/bugs/040).
             let each = match poller {
                 GenericPoller::Basic(_) => usize::MAX,
                 GenericPoller::Extended(_) => 1,

@@ -1,14 +1,14 @@
 //! G2 and G3: whole words, and atomics that lose nothing.
 //!
-//! Single verbs in batches of their own, so that no case here depends on G4; nothing is written where something is counted,
-//! so that none depends on G5.
+//! Single verbs in batches of their own, so that no case here depends on G4; nothing is written where something is
+//! counted, so that none depends on G5.
 
 use super::{Bench, Client, Signal, Verdict, at, ensure, word};
 use crate::RemotePtr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A word whose halves are the same.
-fn twin(n: u64) -> u64 {
+fn doubled(n: u64) -> u64 {
     n << 32 | n & 0xffff_ffff
 }
 
@@ -21,7 +21,7 @@ pub(super) fn words_are_read_and_written_whole(bench: &Bench<'_>) -> Verdict {
         let writing = writing.clone();
         scripts.push(world.script(move |client| async move {
             for n in 0..rounds {
-                let block = client.endpoint.buf_from_words(&[twin(2 * n + writer); WORDS]);
+                let block = client.endpoint.buf_from_words(&[doubled(2 * n + writer); WORDS]);
                 client.span().write(at(0, 64), block).await?;
             }
             writing.raise();

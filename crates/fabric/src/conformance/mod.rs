@@ -1,19 +1,19 @@
-//! One suite for every fabric: each promise of the [contract](crate::contract) as cases that convict a fabric which breaks
-//! it.
+//! One suite for every fabric: each promise of the [contract](crate::contract) as cases that detect a fabric which
+//! breaks it.
 //!
-//! Invariants: the suite asks for nothing that the contract does not promise (the [`stepping`]
-//! fabric, which uses every liberty of N1-N3, passes); for each promise there is a flawed fabric that fails, and a test
+//! Invariants: the suite asks for nothing that the contract does not promise (the [`stepping`] fabric, which uses every
+//! liberty of N1-N3, passes); for each promise there is a flawed fabric that fails, and a test
 //! that says so; a violation names the clause.
 //!
-//! A fabric's tests describe it as a [`Subject`] and call [`check`]:
+//! A fabric's tests describe it as a [`FabricUnderTest`] and call [`check`]:
 //!
 //! ```
-//! use farindex_fabric::conformance::{Subject, check};
+//! use farindex_fabric::conformance::{FabricUnderTest, check};
 //! use farindex_fabric::{Fabric, FabricError, MemoryFabric};
 //! use std::sync::Arc;
 //!
 //! struct Memory;
-//! impl Subject for Memory {
+//! impl FabricUnderTest for Memory {
 //!     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
 //!         Ok(Arc::new(MemoryFabric::new(nodes, len)?))
 //!     }
@@ -24,8 +24,9 @@
 //! check(&Memory).unwrap();
 //! ```
 //!
-//! Clients are [`Script`]s: a body that gets a connected endpoint and runs to its end beside the others. A fabric of threads
-//! gives each its thread ([`on_threads`], the default); a simulated one runs them as coroutines ([`on_one_thread`]).
+//! Clients are [`Script`]s: a body that gets a connected endpoint and runs to its end, concurrently with the others. A
+//! fabric of threads gives each its thread ([`on_threads`], the default); a simulated one runs them as coroutines
+//! ([`on_one_thread`]).
 
 mod atomics;
 mod order;
@@ -41,7 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-/// What a case stands for.
+/// The clause that a case checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Clause {
     /// Every posted verb completes exactly once.
@@ -54,15 +55,15 @@ pub enum Clause {
     G4,
     /// What has completed is seen.
     G5,
-    /// What was revoked stays out.
+    /// A revoked client has no more effect.
     G6,
     /// Posting, sizes, metering, clock: what endpoint and fabric promise together beyond G1-G6.
     Verbs,
 }
 
 /// A fabric under test.
-pub trait Subject {
-    /// A fresh fabric of `nodes` memory nodes, each of at least `len` bytes that nobody has written. If it has the verb
+pub trait FabricUnderTest {
+    /// A fresh fabric of `nodes` memory nodes, each of at least `len` bytes that were never written. If it has the verb
     /// CALL, its memory nodes answer by [`CallTable::builtin`](crate::CallTable::builtin).
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError>;
     /// Runs all scripts at once, each with an endpoint of its identity, until all have ended.
@@ -73,11 +74,12 @@ pub trait Subject {
     fn rounds(&self) -> u64 {
         if cfg!(miri) { 10 } else { 1000 }
     }
-    /// How long a batch may take, on the fabric's clock. Whoever needs longer counts as silent.
+    /// How long a batch may take, on the fabric's clock. A node that takes longer counts as silent.
     fn patience(&self) -> Duration {
         Duration::from_secs(if cfg!(miri) { 3600 } else { 20 })
     }
-    /// Are bounds checked before any verb of a batch takes effect? Where the memory node checks them, N7 applies instead.
+    /// Are bounds checked before any verb of a batch takes effect? Where the memory node checks them, N7 applies
+    /// instead.
     fn checks_beforehand(&self) -> bool {
         true
     }
@@ -147,7 +149,7 @@ use ensure;
 pub struct Case {
     /// What it is called.
     pub name: &'static str,
-    /// What it stands for.
+    /// The clause that it checks.
     pub clause: Clause,
     test: fn(&Bench<'_>) -> Verdict,
 }
@@ -174,7 +176,7 @@ cases! {
         reads_and_atomics_keep_posting_order, atomics_land_before_later_reads, reads_come_before_later_atomics,
         a_fence_holds_writes_back, a_masked_cas_keeps_its_place_in_a_batch,
     }
-    G6: revoke::{ a_revoked_client_is_shut_out, a_client_may_revoke_itself, revoking_spares_everybody_else }
+    G6: revoke::{ a_revoked_client_has_no_more_effect, a_client_may_revoke_itself, a_revocation_affects_no_other_client }
     Verbs: verbs::{
         verbs_are_posted_when_called, dropped_futures_still_run, detached_batches_land, many_batches_in_flight,
         batches_span_nodes, waits_are_metered, sizes_from_nothing_to_a_mebibyte, calls_are_answered_or_refused,
@@ -183,12 +185,12 @@ cases! {
 }
 
 /// Runs the whole suite; the first violation ends it.
-pub fn check(subject: &dyn Subject) -> Result<(), Violation> {
+pub fn check(subject: &dyn FabricUnderTest) -> Result<(), Violation> {
     CASES.iter().try_for_each(|case| check_case(subject, case))
 }
 
 /// Runs one case.
-pub fn check_case(subject: &dyn Subject, case: &Case) -> Result<(), Violation> {
+pub fn check_case(subject: &dyn FabricUnderTest, case: &Case) -> Result<(), Violation> {
     (case.test)(&Bench { subject }).map_err(|failure| Violation {
         clause: failure.clause.unwrap_or(case.clause),
         case: case.name,
@@ -198,7 +200,7 @@ pub fn check_case(subject: &dyn Subject, case: &Case) -> Result<(), Violation> {
 
 /// What a case starts from.
 struct Bench<'s> {
-    subject: &'s dyn Subject,
+    subject: &'s dyn FabricUnderTest,
 }
 
 const NODE_LEN: u64 = 1 << if cfg!(miri) { 13 } else { 18 };
@@ -237,7 +239,7 @@ fn at(node: usize, i: u64) -> RemotePtr {
 
 /// One fabric, and the clients of one case.
 struct World<'s> {
-    subject: &'s dyn Subject,
+    subject: &'s dyn FabricUnderTest,
     fabric: Arc<dyn Fabric>,
     failed: Arc<AtomicBool>,
 }
@@ -293,7 +295,7 @@ impl World<'_> {
     }
 }
 
-/// One client of a case: who it is, and what it does once it is connected.
+/// One client of a case: its identity, and what it does once it is connected.
 pub struct Script {
     identity: Identity,
     body: Body,
@@ -302,7 +304,7 @@ pub struct Script {
 type Body = Box<dyn FnOnce(Endpoint) -> Pin<Box<dyn Future<Output = Verdict>>> + Send>;
 
 impl Script {
-    /// Who connects.
+    /// The client's identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -332,9 +334,9 @@ pub fn on_threads(fabric: &dyn Fabric, scripts: Vec<Script>) -> Vec<Verdict> {
     })
 }
 
-struct Everybody(Vec<Endpoint>);
+struct AllEndpoints(Vec<Endpoint>);
 
-impl Driver for Everybody {
+impl Driver for AllEndpoints {
     fn progress(&self) -> bool {
         self.0.iter().fold(false, |any, endpoint| endpoint.progress() | any)
     }
@@ -349,10 +351,10 @@ pub fn on_one_thread(fabric: &dyn Fabric, scripts: Vec<Script>) -> Vec<Verdict> 
         Ok(connected) => connected,
         Err(error) => return vec![Err(error.into())],
     };
-    let everybody = Everybody(connected.iter().map(|(endpoint, _)| endpoint.clone()).collect());
+    let all = AllEndpoints(connected.iter().map(|(endpoint, _)| endpoint.clone()).collect());
     let start = |(endpoint, script): (Endpoint, Script)| executor.spawn(script.start(endpoint));
     let tasks: Vec<_> = connected.into_iter().map(start).collect();
-    executor.block_on(&everybody, async {
+    executor.block_on(&all, async {
         let mut verdicts = Vec::new();
         for task in tasks {
             verdicts.push(task.await);
@@ -368,22 +370,22 @@ struct Client {
     patience: Duration,
 }
 
-/// How often somebody who waits for another client looks again.
-const GLANCE: Duration = Duration::from_micros(1);
+/// How long a client that waits for another one pauses between two checks.
+const POLL_PAUSE: Duration = Duration::from_micros(1);
 
 impl Client {
     fn span(&self) -> Span {
         self.endpoint.span(OpKind::Other)
     }
     /// Waits for a condition outside far memory, or fails when the other side has.
-    async fn until(&self, what: &str, mut met: impl FnMut() -> bool) -> Verdict {
+    async fn until(&self, what: &str, mut reached: impl FnMut() -> bool) -> Verdict {
         let begun = self.endpoint.now();
-        while !met() {
+        while !reached() {
             if self.failed.load(Ordering::SeqCst) {
                 return Err(Failure { secondary: true, ..Failure::new("another client failed") });
             }
             ensure!(self.endpoint.now() - begun < self.patience, "waited in vain for {what}");
-            self.endpoint.sleep(GLANCE).await;
+            self.endpoint.sleep(POLL_PAUSE).await;
         }
         Ok(())
     }
@@ -397,7 +399,7 @@ impl Client {
                 return Ok(());
             }
             ensure!(self.endpoint.now() - begun < self.patience, "{ptr} has stayed {seen} and not become {value}");
-            self.endpoint.sleep(GLANCE).await;
+            self.endpoint.sleep(POLL_PAUSE).await;
         }
     }
 }
@@ -407,7 +409,7 @@ async fn word(span: &Span, ptr: RemotePtr) -> Result<u64, Failure> {
     buf.words().first().copied().ok_or_else(|| Failure::new("a READ of 8 bytes gave none"))
 }
 
-/// What clients tell each other beside far memory.
+/// A number that clients share outside far memory.
 #[derive(Clone, Default)]
 struct Signal(Arc<AtomicU64>);
 

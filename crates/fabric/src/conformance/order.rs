@@ -1,9 +1,9 @@
 //! G4 and G5: order within a batch, and what has completed.
 //!
-//! The cases on G5 use single verbs, so that they do not depend on G4. Those on G4 come after them, and read with batches
-//! of READs, whose order is part of G4.
+//! The cases on G5 use single verbs, so that they do not depend on G4. Those on G4 come after them, and read with
+//! batches of READs, whose order is part of G4.
 
-use super::{Bench, GLANCE, Signal, Verdict, World, at, ensure, word};
+use super::{Bench, POLL_PAUSE, Signal, Verdict, World, at, ensure, word};
 use crate::{Counters, FabricError, RemotePtr};
 use std::time::Duration;
 
@@ -163,13 +163,14 @@ fn litmus(bench: &Bench<'_>, atomic_first: bool, judge: fn(u64, u64) -> bool) ->
         let (here, seen, start) = (here.clone(), seen.clone(), start.clone());
         world.script(move |client| async move {
             for n in 0..rounds {
-                // Whoever comes second has noticed at once, the other a glance later: they agree on a moment to start.
-                let soon = client.endpoint.now() + 2 * GLANCE;
+                // The client that comes second notices at once, the other one a pause later: they agree on a moment to
+                // start.
+                let soon = client.endpoint.now() + 2 * POLL_PAUSE;
                 start.raise_to(soon.as_nanos() as u64);
                 here.raise();
                 here.reach(&client, 2 * (2 * n + 1)).await?;
                 let pause = Duration::from_nanos(start.get()).saturating_sub(client.endpoint.now());
-                client.endpoint.sleep(pause.min(10 * GLANCE)).await;
+                client.endpoint.sleep(pause.min(10 * POLL_PAUSE)).await;
                 let (mine, other) = (at(0, 64 + 16 * n + 8 * me), at(0, 64 + 16 * n + 8 * (1 - me)));
                 let span = client.span();
                 let mut batch = span.batch();

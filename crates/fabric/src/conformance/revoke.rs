@@ -1,23 +1,23 @@
-//! G6: what was revoked stays out. A fabric that says it cannot revoke passes: it promises nothing.
+//! G6: a revoked client has no more effect. A fabric that reports that it cannot revoke passes: it promises nothing.
 
 use super::{Bench, Client, Signal, Verdict, at, ensure, word};
 use crate::{FabricError, Identity, NodeId};
 use std::time::Duration;
 
 const COUNTER: u64 = 9;
-const BYSTANDER: u64 = 200;
+const OTHER_CLIENTS: u64 = 200;
 
-/// Counts on both nodes with several batches in flight, until it is shut out.
-async fn count_until_shut_out(client: &Client, busy: &Signal, stop: &Signal, revoker: Identity) -> Verdict {
+/// Counts on both nodes with several batches in flight, until it is revoked.
+async fn count_until_revoked(client: &Client, busy: &Signal, stop: &Signal, revoker: Identity) -> Verdict {
     let span = client.span();
     while stop.get() == 0 {
-        let flying: Vec<_> = (0..6).map(|i| span.faa(at(i % 2, COUNTER), 1)).collect();
+        let in_flight: Vec<_> = (0..6).map(|i| span.faa(at(i % 2, COUNTER), 1)).collect();
         let mut batch = span.batch();
         batch.write_words(at(0, 32), &[busy.get(); 16]);
         batch.faa(at(0, COUNTER), 1);
         batch.post_detached();
         let mut refused = false;
-        for one in flying {
+        for one in in_flight {
             refused |= one.await.is_err();
         }
         busy.raise();
@@ -25,12 +25,12 @@ async fn count_until_shut_out(client: &Client, busy: &Signal, stop: &Signal, rev
             break;
         }
     }
-    // Whether or not it has been told by now: it is revoked, so nothing that it posts takes effect.
+    // Whether or not it has had an error by now, it is revoked, so nothing that it posts takes effect.
     stop.reach(client, 1).await?;
     let late = client.span().faa(at(0, COUNTER), 1 << 32).await;
     ensure!(late.is_err(), "a verb that was posted after its client had been revoked succeeded");
-    let revenge = client.span().revoke(NodeId::new(0), revoker).await;
-    ensure!(revenge.is_err(), "a revoked client could revoke another one");
+    let counter = client.span().revoke(NodeId::new(0), revoker).await;
+    ensure!(counter.is_err(), "a revoked client could revoke another one");
     Ok(())
 }
 
@@ -45,14 +45,14 @@ async fn revoke_everywhere(client: &Client, victim: Identity) -> Result<Option<(
     Ok(Some(()))
 }
 
-pub(super) fn a_revoked_client_is_shut_out(bench: &Bench<'_>) -> Verdict {
+pub(super) fn a_revoked_client_has_no_more_effect(bench: &Bench<'_>) -> Verdict {
     for _ in 0..bench.rounds().min(5) {
         let world = bench.world(2)?;
         let (busy, stop, able) = (Signal::default(), Signal::default(), Signal::default());
         let (identity, other) = (world.fabric.new_identity(), world.fabric.new_identity());
         let (busy_too, stop_too, able_too, can) = (busy.clone(), stop.clone(), able.clone(), able.clone());
         let victim = world.script_of(identity, move |client| async move {
-            let verdict = count_until_shut_out(&client, &busy_too, &stop_too, other).await;
+            let verdict = count_until_revoked(&client, &busy_too, &stop_too, other).await;
             if able_too.get() == 0 { Ok(()) } else { verdict }
         });
         let revoker = world.script_of(other, move |client| async move {
@@ -107,7 +107,7 @@ pub(super) fn a_client_may_revoke_itself(bench: &Bench<'_>) -> Verdict {
         for node in 0..2 {
             match span.revoke(NodeId::new(node), identity).await {
                 Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => return Ok(()),
-                // It may be shut out before it hears of it, and of both nodes at once.
+                // The revocation may take effect before its answer arrives, and on both nodes at once.
                 Err(FabricError::Revoked) => {}
                 other => other?,
             }
@@ -118,24 +118,24 @@ pub(super) fn a_client_may_revoke_itself(bench: &Bench<'_>) -> Verdict {
     world.run(vec![leaver])
 }
 
-pub(super) fn revoking_spares_everybody_else(bench: &Bench<'_>) -> Verdict {
+pub(super) fn a_revocation_affects_no_other_client(bench: &Bench<'_>) -> Verdict {
     let world = bench.world(2)?;
     let rounds = bench.rounds() / 4;
     let victim = world.fabric.new_identity();
-    let bystanders = (0..2).map(|i| {
+    let others = (0..2).map(|i| {
         world.script(move |client| async move {
             for n in 0..rounds {
-                let old = client.span().faa(at(1, BYSTANDER + i), 1).await?;
-                ensure!(old == n, "a bystander's word went wrong");
+                let old = client.span().faa(at(1, OTHER_CLIENTS + i), 1).await?;
+                ensure!(old == n, "another client's word is wrong");
                 if n == rounds / 2 && i == 0 {
                     revoke_everywhere(&client, victim).await?;
-                    // Twice is no harm.
+                    // A second revocation changes nothing.
                     revoke_everywhere(&client, victim).await?;
                 }
             }
             Ok(())
         })
     });
-    world.run(bystanders.collect())?;
-    world.expect(at(1, BYSTANDER), vec![rounds; 2])
+    world.run(others.collect())?;
+    world.expect(at(1, OTHER_CLIENTS), vec![rounds; 2])
 }

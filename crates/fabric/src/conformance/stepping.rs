@@ -1,13 +1,13 @@
 //! A fabric that does everything the contract allows, one word at a time, and, if asked, one thing that it forbids.
 //!
 //! Invariants: all is drawn from the seed, so a run repeats exactly; every step reads or writes at most one word (large
-//! transfers go faster), and which verb's step comes next is chosen among all that are allowed to: verbs of other batches
-//! in flight (N1), words within a verb (N2), WRITEs ahead of earlier READs (N3). Time is virtual.
+//! transfers go faster), and which verb's step comes next is chosen among all that are allowed to: verbs of other
+//! batches in flight (N1), words within a verb (N2), WRITEs ahead of earlier READs (N3). Time is virtual.
 //!
-//! It keeps the suite honest in both directions: without a flaw it passes, so the suite asks for nothing that is not
+//! It checks the suite in both directions: without a flaw it passes, so the suite asks for nothing that is not
 //! promised; with a [`Flaw`] it fails, by the clause that the flaw breaks.
 
-use super::{Clause, Script, Subject, Verdict, on_one_thread};
+use super::{Clause, FabricUnderTest, Script, Verdict, on_one_thread};
 use crate::call::{self, CallRefused, CallTable, RegionView};
 use crate::transport::{Capabilities, Completions, Fabric, Identity, NodeInfo, Post, Transport};
 use crate::{Chain, Endpoint, FabricError, NodeId, VerbKind};
@@ -78,9 +78,9 @@ flaws! {
     /// A revoked client may connect anew.
     G6 RevokesConnectionsOnly,
     /// Revoking does nothing.
-    G6 RevokesNobody,
-    /// Revoking shuts out everybody but the one who asks.
-    G6 RevokesEverybody,
+    G6 RevokeDoesNothing,
+    /// Revoking revokes all clients but the one that asks.
+    G6 RevokesAllOthers,
     /// Calls see the region of the first memory node.
     Verbs CallsReachTheFirstNode,
     /// A call that its handler refuses is answered with nothing.
@@ -132,7 +132,7 @@ struct Ended {
 
 struct World {
     nodes: Vec<Vec<u64>>,
-    flying: Vec<InFlight>,
+    in_flight: Vec<InFlight>,
     ended: HashMap<u64, VecDeque<Ended>>,
     revoked: HashSet<u64>,
     /// Connections of revoked clients that were let in: see [`Flaw::RevokesConnectionsOnly`].
@@ -189,11 +189,11 @@ impl World {
     /// Takes one step of one verb of one batch.
     fn step(&mut self) {
         self.now += STEP_NS;
-        if self.flying.is_empty() {
+        if self.in_flight.is_empty() {
             return;
         }
-        let place = self.draw(self.flying.len());
-        let mut flight = self.flying.swap_remove(place);
+        let place = self.draw(self.in_flight.len());
+        let mut flight = self.in_flight.swap_remove(place);
         let backwards = self.has(Flaw::Backwards);
         let free = |i: &usize| {
             let later = &flight.steps[*i];
@@ -212,7 +212,7 @@ impl World {
             }
         }
         if flight.steps.iter().any(|step| !step.left.is_empty()) {
-            self.flying.push(flight);
+            self.in_flight.push(flight);
         } else {
             self.end(flight, Ok(()));
         }
@@ -237,7 +237,7 @@ impl World {
         let whole_mask = self.has(Flaw::MaskedCasWritesAll);
         let write_back = self.has(Flaw::FailedCasWritesBack);
         if let Act::Revoke(victim) = step.act {
-            if self.has(Flaw::RevokesEverybody) {
+            if self.has(Flaw::RevokesAllOthers) {
                 (1..=self.tokens).filter(|other| *other != token).for_each(|other| self.revoke(other));
             }
             self.revoke(victim);
@@ -307,18 +307,18 @@ impl World {
     }
 
     fn revoke(&mut self, victim: u64) {
-        if self.has(Flaw::RevokesNobody) {
+        if self.has(Flaw::RevokeDoesNothing) {
             return;
         }
         self.revoked.insert(victim);
         if self.has(Flaw::RevokesWhatComesNext) {
             return;
         }
-        for flight in std::mem::take(&mut self.flying) {
+        for flight in std::mem::take(&mut self.in_flight) {
             if flight.token == victim {
                 self.end(flight, Err(FabricError::Revoked));
             } else {
-                self.flying.push(flight);
+                self.in_flight.push(flight);
             }
         }
     }
@@ -394,7 +394,7 @@ impl SteppingFabric {
         let Stepping { seed, masked_cas, calls, flaw } = settings;
         let world = World {
             nodes: vec![vec![0; (len / 8) as usize]; nodes],
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             ended: HashMap::new(),
             revoked: HashSet::new(),
             escaped: HashSet::new(),
@@ -485,7 +485,7 @@ impl Transport for Connection {
             return Post::Done(chain, Ok(()));
         }
         let behind = world.has(Flaw::WritesBehind) && steps.iter().all(|step| step.act.is_write());
-        world.flying.push(InFlight { id, connection: self.number, token: self.token, steps, acknowledged: behind });
+        world.in_flight.push(InFlight { id, connection: self.number, token: self.token, steps, acknowledged: behind });
         if behind {
             return Post::Done(chain, Ok(()));
         }
@@ -517,7 +517,7 @@ impl Transport for Connection {
 
     fn now(&self) -> Duration {
         let mut world = lock(&self.world);
-        // Asking takes time too, so that whoever only sleeps gets on.
+        // Reading the clock takes time too, so that a client that only sleeps makes progress.
         world.now += STEP_NS;
         Duration::from_nanos(world.now)
     }
@@ -542,7 +542,7 @@ pub struct Stepping {
     pub flaw: Option<Flaw>,
 }
 
-impl Subject for Stepping {
+impl FabricUnderTest for Stepping {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(Arc::new(SteppingFabric::new(nodes, len, *self)))
     }

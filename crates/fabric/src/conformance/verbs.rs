@@ -15,8 +15,8 @@ pub(super) fn every_batch_completes_once(bench: &Bench<'_>) -> Verdict {
             let slot = |i| at((i % 2) as usize, 16 + me * SLOTS + i);
             for n in 0..rounds {
                 let span = client.span();
-                let flying: Vec<_> = (0..SLOTS).map(|i| span.faa(slot(i), 1)).collect();
-                for (i, one) in flying.into_iter().enumerate().rev() {
+                let in_flight: Vec<_> = (0..SLOTS).map(|i| span.faa(slot(i), 1)).collect();
+                for (i, one) in in_flight.into_iter().enumerate().rev() {
                     let old = one.await?;
                     ensure!(old == n, "batch number {n} to {} found that {old} had taken effect", slot(i as u64));
                 }
@@ -56,7 +56,7 @@ pub(super) fn refused_batches_leave_memory_untouched(bench: &Bench<'_>) -> Verdi
         ("the last node there can be", at(1022, 16), 8, nowhere),
         ("a crooked address", bad(132), 8, crooked),
         ("a crooked length", bad(128), 12, crooked),
-        ("a wild length", bad(128), 1 << 60, long),
+        ("a huge length", bad(128), 1 << 60, long),
     ];
     for (what, ptr, len, right) in kinds {
         for verb in ["READ", "WRITE", "CAS", "FAA"] {
@@ -184,11 +184,11 @@ pub(super) fn many_batches_in_flight(bench: &Bench<'_>) -> Verdict {
                 let ticket = batch.read(at((i % 2) as usize, 64 + 8 * i), 64);
                 (i, ticket, batch.post())
             };
-            let mut flying: Vec<_> = (0..FLYING).map(write).collect();
+            let mut in_flight: Vec<_> = (0..FLYING).map(write).collect();
             if backwards {
-                flying.reverse();
+                in_flight.reverse();
             }
-            for (i, ticket, completion) in flying {
+            for (i, ticket, completion) in in_flight {
                 let got = completion.await?.buf(ticket);
                 ensure!(got.words() == [i; 8], "batch {i} of {FLYING} in flight fetched {:?}", got.words());
             }
@@ -355,7 +355,7 @@ pub(super) fn the_clock_and_its_sleepers(bench: &Bench<'_>) -> Verdict {
             for micros in [0, 1, 50, 200 * i] {
                 nap(&client, Duration::from_micros(micros)).await?;
             }
-            // A sleep that is dropped does not fire, and disturbs nobody.
+            // A sleep that is dropped does not fire, and does not disturb others.
             drop(client.endpoint.sleep(Duration::from_micros(5)));
             let (early, late) = (Duration::from_micros(20), Duration::from_micros(60));
             let begun = client.endpoint.now();
@@ -391,7 +391,7 @@ pub(super) fn fabrics_describe_themselves(bench: &Bench<'_>) -> Verdict {
         ensure!(same, "endpoint and fabric disagree about what they are");
         if zeroed {
             let fresh = client.span().read(at(2, 0), 4096).await?;
-            ensure!(fresh.words().iter().all(|word| *word == 0), "memory that nobody wrote is not zero");
+            ensure!(fresh.words().iter().all(|word| *word == 0), "memory that was never written is not zero");
         }
         Ok(())
     })

@@ -1,8 +1,9 @@
-//! A batch of verbs: in the making, in flight, and completed.
+//! A batch of verbs: being built, in flight, and completed.
 //!
 //! Invariants: a batch that is refused (misaligned, too long) posts none of its verbs, and one without verbs costs
-//! nothing; what is counted is what was posted; waiting for a batch is a round trip, unless it was in flight together with
-//! one that the operation has already waited for; its chain and its buffers go back to the endpoint however it ends.
+//! nothing; what is counted is what was posted; waiting for a batch is a round trip, unless it was in flight together
+//! with one that the operation has already waited for; its chain and its buffers go back to the endpoint however it
+//! ends.
 
 use super::{Endpoint, MAX_READ_LEN, Span};
 use crate::inflight::Ending;
@@ -17,7 +18,7 @@ use std::task::{Context, Poll};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(usize);
 
-/// A batch in the making: one doorbell, one round trip.
+/// A batch that is being built: one doorbell, one round trip.
 #[must_use = "nothing is posted until `post` or `post_detached`"]
 pub struct Batch<'s> {
     span: &'s Span,
@@ -67,12 +68,12 @@ impl<'s> Batch<'s> {
     pub fn cas(&mut self, ptr: RemotePtr, expect: u64, new: u64) -> Ticket {
         self.push(ptr, VerbKind::Cas { expect, new, old: 0 })
     }
-    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`. Counted as a
-    /// CAS.
+    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`. Counted
+    /// as a CAS.
     ///
-    /// Only where [`Capabilities::masked_cas`](crate::Capabilities::masked_cas) says so. Elsewhere the batch is refused with
-    /// [`FabricError::Unsupported`] and posts nothing: a loop of READ and CAS cannot run inside a batch without breaking G4.
-    /// [`Span::masked_cas`] runs that loop, as verbs of its own.
+    /// Only where [`Capabilities::masked_cas`](crate::Capabilities::masked_cas) says so. Elsewhere the batch is refused
+    /// with [`FabricError::Unsupported`] and posts nothing: a loop of READ and CAS cannot run inside a batch without
+    /// breaking G4. [`Span::masked_cas`] runs that loop, as verbs of its own.
     pub fn masked_cas(&mut self, ptr: RemotePtr, expect: u64, new: u64, compare_mask: u64, swap_mask: u64) -> Ticket {
         let endpoint = &self.span.endpoint;
         if !endpoint.capabilities().masked_cas {
@@ -98,7 +99,8 @@ impl<'s> Batch<'s> {
         self.chain.is_empty()
     }
 
-    /// Counts what is about to be posted. What is refused beforehand, and a batch without verbs, costs nothing.
+    /// Counts what is about to be posted; returns whether there is anything. A batch that is refused beforehand, or has
+    /// no verbs, costs nothing.
     fn count(&self) -> bool {
         if self.failure.is_some() || self.chain.is_empty() {
             return false;
@@ -149,9 +151,10 @@ impl<'s> Batch<'s> {
         Completion { state, span, class, posted_after }
     }
 
-    /// Posts the batch now, and waits for nothing; `held` is dropped when the batch has ended, and never if it fails,
-    /// or if the endpoint is gone by then. So what `held` protects stays protected as long as a verb of the batch may land, and the operation that
-    /// posts it can answer before. Counted as [`detached`](crate::meter::Counters::detached).
+    /// Posts the batch now, and waits for nothing. `held` is dropped when the batch has ended; it is never dropped if
+    /// the batch fails, or if the endpoint is dropped first. So what `held` protects stays protected as long as a verb
+    /// of the batch may land, and the operation that posts the batch can return earlier. Counted as
+    /// [`detached`](crate::meter::Counters::detached).
     pub fn post_holding(self, held: Box<dyn Any>) {
         if let Some((endpoint, id)) = self.leave() {
             let ended = endpoint.inner.flights.borrow_mut().hold(id, held);
@@ -163,12 +166,12 @@ impl<'s> Batch<'s> {
     pub fn post_detached(self) {
         if let Some((endpoint, id)) = self.leave() {
             let unused = endpoint.inner.flights.borrow_mut().forget(id);
-            debug_assert!(unused.is_none(), "nobody can wait for it yet");
+            debug_assert!(unused.is_none(), "no future waits for it yet");
             endpoint.inner.transport.borrow_mut().detached(id);
         }
     }
 
-    /// Posts the batch for nobody to wait for. Where it is under way, and its number, unless it has ended already.
+    /// Posts the batch without a future. Returns the endpoint and the batch's number, unless it has ended already.
     fn leave(self) -> Option<(&'s Endpoint, u64)> {
         if self.count() {
             self.span.cost.borrow_mut().detached += 1;
@@ -191,7 +194,7 @@ enum State {
 }
 
 /// A batch that has been posted. Awaiting it is a round trip.
-#[must_use = "a batch that nobody waits for is posted with `post_detached`"]
+#[must_use = "a batch without a waiter is posted with `post_detached`"]
 pub struct Completion<'s> {
     state: State,
     span: &'s Span,
@@ -214,7 +217,7 @@ impl<'s> Future for Completion<'s> {
         if let State::Fresh(ending) = &mut self.state {
             let ending = ending.take();
             self.state = State::Ready(ending);
-            if self.span.endpoint.inner.makes_way() {
+            if self.span.endpoint.inner.should_yield() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -287,7 +290,7 @@ impl Done {
             }
         }
     }
-    /// What the memory node's CPU answered. It can be taken once.
+    /// The reply of a CALL. It can be taken once.
     pub(super) fn reply(&mut self, ticket: Ticket) -> Result<Vec<u8>, FabricError> {
         let Some(Verb { ptr, kind: VerbKind::Call { reply, .. }, .. }) = self.chain.get_mut(ticket.0) else {
             debug_assert!(false, "not the ticket of a CALL");

@@ -1,7 +1,7 @@
 //! The handle of a spawned coroutine.
 //!
-//! Invariant: whoever awaits a task either is driven together with it or panics. A task only runs while its executor does;
-//! an executor that blocks on the task of another one of its thread would wait for ever.
+//! Invariant: a future that awaits a task is driven together with it, or panics. A task only runs while its executor
+//! does; an executor that blocks on the task of another one of its thread would wait for ever.
 
 use super::Shared;
 use async_task::FallibleTask;
@@ -41,13 +41,13 @@ impl Drop for Driven {
 ///
 /// # Panics
 ///
-/// Awaiting it panics if it is not finished and another executor awaits it, which does not drive it; if its executor (its session) is
-/// gone; and if it has panicked itself.
+/// Awaiting it panics if it is not finished and another executor awaits it, which does not drive it; if its executor
+/// (its session) is gone; and if it has panicked itself.
 #[must_use = "dropping a task cancels it"]
 pub struct Task<T> {
     task: FallibleTask<T>,
     home: Arc<Shared>,
-    /// What drives it stays on its thread, and so does who waits for it.
+    /// Its executor stays on its thread, and so do futures that wait for it.
     _here: PhantomData<Rc<()>>,
 }
 

@@ -5,8 +5,8 @@
 //! faulted then goes on with those zeros, and its verb fails, because the mark is looked at behind every access.
 //!
 //! Invariants: a region is entered in [`SLOTS`] after it was mapped and taken out before it is unmapped; a slot that is
-//! read while it changes is passed over; the mark is set before the zeros are mapped, so a verb that has read them finds
-//! the mark. Faults elsewhere, and signals that were sent, go to the handler that was there before.
+//! read while it changes is passed over; the mark is set before the zeros are mapped, so a verb that has read them
+//! finds the mark. Faults elsewhere, and signals that were sent, go to the handler that was there before.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, siginfo_t};
@@ -70,7 +70,7 @@ impl Guard {
         slot.set(range.start.addr(), range.end.addr());
         Some(Guard(slot))
     }
-    /// Is nothing behind the region any more?
+    /// Was the region's content lost?
     pub(crate) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::SeqCst)
     }
@@ -150,7 +150,7 @@ fn lose(slot: &Slot, (start, end): (usize, usize)) -> bool {
 /// Hands the signal to the handler that was there before, or lets it end the process.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|before| ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction));
-    // SAFETY: what the kernel told to be the handler is a function of the signature that its flags say, made for this
+    // SAFETY: what the kernel reported as the handler is a function of the signature that its flags say, made for this
     // signal, and it is called in a handler for this signal with the kernel's arguments. Otherwise the default is put
     // back, under which the raised signal ends the process as soon as this handler returns.
     unsafe {

@@ -1,7 +1,7 @@
 //! The files behind a shared-memory fabric: made, opened, checked and mapped.
 //!
-//! Invariants: an existing file is never overwritten, emptied or cut; a file that was made by a call which then fails is
-//! removed again; nothing is reserved in a file before it is known for what it is; whatever of it is in use is mapped
+//! Invariants: an existing file is never overwritten, emptied or cut; a file that was made by a call which then fails
+//! is removed again; nothing is reserved in a file before it is recognised; the part of it that is in use is mapped
 //! with its space reserved, so that touching it does not fail for want of room.
 
 use crate::ptr::MAX_NODE_LEN;
@@ -33,7 +33,7 @@ struct Made(Vec<PathBuf>);
 impl Drop for Made {
     fn drop(&mut self) {
         for path in &self.0 {
-            // Nobody could have relied on it yet; if it cannot be removed, the first error is the one that matters.
+            // No other process relies on it yet; if it cannot be removed, the first error is the one that matters.
             let _ = fs::remove_file(path);
         }
     }
@@ -108,8 +108,8 @@ fn check_kind(path: &Path) -> Result<bool, FabricError> {
 
 /// Has the file's system set space aside for all `len` bytes, of which `has` are there. Existing content stays.
 fn reserve(path: &Path, file: &File, len: u64, has: u64) -> Result<(), FabricError> {
-    // Asked beforehand, since some file systems fill themselves up before they find that it is not enough. Where there is
-    // no limit, zero blocks are reported.
+    // Asked beforehand, since some file systems fill themselves up before they find that it is not enough. Where there
+    // is no limit, zero blocks are reported.
     let free = match fstatfs(file) {
         Ok(fs) if fs.f_blocks > 0 => fs.f_bavail.saturating_mul(fs.f_bsize as u64),
         _ => u64::MAX,
@@ -213,14 +213,14 @@ fn create_one(path: &Path, len: u64, made: &mut Made) -> Result<Node, FabricErro
 fn check_distinct(paths: &[PathBuf], nodes: &[Node]) -> Result<(), FabricError> {
     for (i, node) in nodes.iter().enumerate() {
         if let Some(earlier) = nodes[..i].iter().position(|other| other.key == node.key) {
-            let twin = paths[earlier].display();
-            return Err(refuse(&paths[i], format!("it is the same file as {twin}; each memory node takes its own")));
+            let same = paths[earlier].display();
+            return Err(refuse(&paths[i], format!("it is the same file as {same}; each memory node takes its own")));
         }
     }
     Ok(())
 }
 
-/// The process that has locked a file, as far as this one is told.
+/// The process that has locked a file, as far as the system reports it.
 fn locker(file: &File) -> Option<u32> {
     let meta = file.metadata().ok()?;
     let (device, inode) = (meta.dev(), meta.ino());
@@ -233,7 +233,7 @@ fn locker(file: &File) -> Option<u32> {
     })
 }
 
-/// Who uses a file meanwhile.
+/// Which processes may use a file at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// This process, and others that map it too.
@@ -244,8 +244,8 @@ pub(crate) enum Hold {
 
 /// Locks the files for as long as what is returned lives, or this process. Readers that change nothing need no lock.
 ///
-/// A process that serves a file answers for its clients (it shuts them out, it counts them), and local processes answer for
-/// themselves: neither would see the other's clients.
+/// A process that serves a file revokes its clients and counts them. Local processes do that for themselves. Neither
+/// sees the other's clients, so a file has clients of one kind.
 pub(crate) fn hold(paths: &[PathBuf], how: Hold) -> Result<Vec<File>, FabricError> {
     let one = |path: &PathBuf| {
         let file = File::open(path).map_err(|error| explain(path, "cannot be opened", &error, ""))?;
@@ -253,14 +253,14 @@ pub(crate) fn hold(paths: &[PathBuf], how: Hold) -> Result<Vec<File>, FabricErro
             Hold::Shared => FlockOperation::NonBlockingLockShared,
             Hold::Alone => FlockOperation::NonBlockingLockExclusive,
         };
-        // Where files have no locks, nobody is kept out.
+        // Where files have no locks, there is no protection.
         if flock(&file, operation) == Err(Errno::WOULDBLOCK) {
-            let who = locker(&file).map_or("another process".to_owned(), |pid| format!("process {pid}"));
+            let holder = locker(&file).map_or("another process".to_owned(), |pid| format!("process {pid}"));
             return Err(refuse(
                 path,
                 match how {
-                    Hold::Shared => format!("it is being served by {who}: use --connect with the address of that"),
-                    Hold::Alone => format!("{who} has it open: end that first, or have it use --connect"),
+                    Hold::Shared => format!("it is being served by {holder}: use --connect with the address of that"),
+                    Hold::Alone => format!("{holder} has it open: end that first, or have it use --connect"),
                 },
             ));
         }

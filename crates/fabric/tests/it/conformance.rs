@@ -1,8 +1,8 @@
-//! The suite, run on every fabric of this crate, and on flawed ones that it must convict.
+//! The suite, run on every fabric of this crate, and on flawed fabrics that it must detect.
 
 use farindex_fabric::conformance::stepping::{Flaw, Stepping};
 use farindex_fabric::conformance::{
-    CASES, Clause, Script, Subject, Verdict, check, check_case, on_one_thread, on_threads,
+    CASES, Clause, FabricUnderTest, Script, Verdict, check, check_case, on_one_thread, on_threads,
 };
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{CallTable, Fabric, FabricError, MemoryFabric};
@@ -13,7 +13,7 @@ struct Memory {
     threads: bool,
 }
 
-impl Subject for Memory {
+impl FabricUnderTest for Memory {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         let fabric = MemoryFabric::new(nodes, len)?.with_delivery(self.delivery);
         // The doc test of the suite runs it without calls.
@@ -24,8 +24,8 @@ impl Subject for Memory {
     }
 }
 
-/// Suites of threads take turns: they are made to race among themselves, and hand over to each other at every step.
-fn in_turn(subject: &dyn Subject) {
+/// Runs one suite at a time: the threads of a suite race among themselves and need the processors.
+fn in_turn(subject: &dyn FabricUnderTest) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     check(subject).unwrap_or_else(|violation| panic!("{violation}"));
@@ -56,10 +56,10 @@ fn every_liberty_is_allowed() {
     }
 }
 
-/// Each flaw is noticed, and named by the clause that it breaks.
+/// Each flaw is detected, and reported by the clause that it breaks.
 #[test]
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
-fn flawed_fabrics_are_convicted() {
+fn each_flaw_is_detected_by_its_clause() {
     for &(flaw, clause) in Flaw::ALL {
         let subject = Stepping { seed: 0, masked_cas: true, calls: true, flaw: Some(flaw) };
         let violation = check(&subject).expect_err(&format!("{flaw:?} was not noticed"));
@@ -68,10 +68,10 @@ fn flawed_fabrics_are_convicted() {
     }
 }
 
-/// No case is there for nothing: each that stands for a promise notices some flaw.
+/// Each case on a promise detects at least one flaw.
 #[test]
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
-fn every_case_convicts() {
+fn every_case_detects_some_flaw() {
     for case in CASES.iter().filter(|case| case.clause != Clause::Verbs) {
         let noticed = |(flaw, clause): &(Flaw, Clause)| {
             let subject = Stepping { seed: 1, masked_cas: true, calls: true, flaw: Some(*flaw) };
@@ -83,10 +83,10 @@ fn every_case_convicts() {
     }
 }
 
-/// A conviction can be repeated: the same seed shows the same.
+/// The same seed gives the same violations.
 #[test]
 #[cfg_attr(miri, ignore = "says nothing about memory, and takes minutes")]
-fn convictions_are_deterministic() {
+fn detection_repeats_for_the_same_seed() {
     let subject = Stepping { seed: 7, masked_cas: true, calls: true, flaw: Some(Flaw::SplitsCas) };
     let detect = || CASES.iter().map(|case| check_case(&subject, case)).collect::<Vec<_>>();
     assert_eq!(detect(), detect());
@@ -101,7 +101,7 @@ mod shm {
 
     struct Shm(Delivery);
 
-    impl Subject for Shm {
+    impl FabricUnderTest for Shm {
         fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +109,7 @@ mod shm {
             let paths: Vec<PathBuf> = (0..nodes).map(|node| std::env::temp_dir().join(name(node))).collect();
             let fabric = ShmFabric::create(&paths, len)?.with_delivery(self.0);
             let fabric = fabric.with_call_handler(CallTable::builtin().into_handler());
-            // What is mapped outlives its name, so nothing is left behind whatever happens.
+            // A mapping stays when its name is removed, so no file is left behind, whatever happens.
             paths.iter().for_each(|path| std::fs::remove_file(path).unwrap_or_default());
             Ok(Arc::new(fabric))
         }

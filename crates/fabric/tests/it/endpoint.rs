@@ -1,4 +1,4 @@
-//! The endpoint on a connection that answers late, or twice, or never.
+//! The endpoint on a connection that answers late, twice, or never.
 
 use farindex_fabric::transport::{Completions, Post};
 use farindex_fabric::{
@@ -9,18 +9,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What the test holds in its hands: the clock, what was posted, and what is to be answered.
+/// What the test controls: the clock, the batches that were posted, and the answers.
 #[derive(Default)]
-struct Hands {
+struct ManualState {
     now: Cell<Duration>,
     alarms: RefCell<Vec<Duration>>,
     posted: RefCell<Vec<(u64, Chain)>>,
     answers: RefCell<Vec<(u64, Chain)>>,
 }
 
-struct ByHand(Rc<Hands>);
+struct ManualTransport(Rc<ManualState>);
 
-impl Transport for ByHand {
+impl Transport for ManualTransport {
     fn post(&mut self, id: u64, chain: Chain) -> Post {
         self.0.posted.borrow_mut().push((id, chain));
         Post::Pending
@@ -41,60 +41,60 @@ impl Transport for ByHand {
         Capabilities::default()
     }
     fn name(&self) -> &'static str {
-        "by hand"
+        "manual"
     }
 }
 
-fn by_hand() -> (Rc<Hands>, Endpoint) {
-    let hands = Rc::new(Hands::default());
-    let endpoint = Endpoint::new(Box::new(ByHand(Rc::clone(&hands))));
-    (hands, endpoint)
+fn manual_endpoint() -> (Rc<ManualState>, Endpoint) {
+    let state = Rc::new(ManualState::default());
+    let endpoint = Endpoint::new(Box::new(ManualTransport(Rc::clone(&state))));
+    (state, endpoint)
 }
 
 const WORD: RemotePtr = RemotePtr::new(NodeId::new(3), 64);
 
 /// Answers a FAA that was posted.
-fn answer(hands: &Hands, saw: u64) -> u64 {
-    let (id, mut chain) = hands.posted.borrow_mut().remove(0);
+fn answer(state: &ManualState, saw: u64) -> u64 {
+    let (id, mut chain) = state.posted.borrow_mut().remove(0);
     for verb in &mut chain {
         if let VerbKind::Faa { old, .. } = &mut verb.kind {
             *old = saw;
         }
     }
-    hands.answers.borrow_mut().push((id, chain));
+    state.answers.borrow_mut().push((id, chain));
     id
 }
 
 #[test]
 fn what_comes_after_its_deadline_is_dropped() {
-    let (hands, endpoint) = by_hand();
+    let (state, endpoint) = manual_endpoint();
     endpoint.set_deadline(Duration::from_secs(2));
     let span = endpoint.span(OpKind::Other);
     let late = span.faa(WORD, 1);
-    assert_eq!(*hands.alarms.borrow(), [Duration::from_secs(2)], "virtual time must not pass the deadline by");
-    hands.now.set(Duration::from_secs(2));
+    assert_eq!(*state.alarms.borrow(), [Duration::from_secs(2)], "virtual time must not pass the deadline by");
+    state.now.set(Duration::from_secs(2));
     let silence = FabricError::Deadline { node: NodeId::new(3), after: Duration::from_secs(2) };
     assert_eq!(Executor::new().block_on(&endpoint, late), Err(silence));
 
     // Its place is used again, and then the first answer comes in.
     let fresh = span.faa(WORD, 1);
-    answer(&hands, 77);
+    answer(&state, 77);
     endpoint.progress();
     assert_eq!(endpoint.strays(), 1);
-    answer(&hands, 78);
+    answer(&state, 78);
     assert_eq!(Executor::new().block_on(&endpoint, fresh), Ok(78));
     assert_eq!(endpoint.strays(), 1);
 }
 
 #[test]
 fn a_second_completion_changes_nothing_and_is_counted() {
-    let (hands, endpoint) = by_hand();
+    let (state, endpoint) = manual_endpoint();
     let span = endpoint.span(OpKind::Other);
     let once = span.faa(WORD, 1);
-    let id = answer(&hands, 5);
-    hands.answers.borrow_mut().push((id, Chain::new()));
+    let id = answer(&state, 5);
+    state.answers.borrow_mut().push((id, Chain::new()));
     assert_eq!(Executor::new().block_on(&endpoint, once), Ok(5));
-    hands.answers.borrow_mut().push((id, Chain::new()));
+    state.answers.borrow_mut().push((id, Chain::new()));
     drop(span.faa(WORD, 1));
     endpoint.progress();
     assert_eq!(endpoint.strays(), 2);
@@ -102,39 +102,39 @@ fn a_second_completion_changes_nothing_and_is_counted() {
 
 #[test]
 fn a_lowered_deadline_holds_for_what_is_in_flight() {
-    let (hands, endpoint) = by_hand();
+    let (state, endpoint) = manual_endpoint();
     let span = endpoint.span(OpKind::Other);
     let early = span.faa(WORD, 1);
-    hands.now.set(Duration::from_millis(1));
+    state.now.set(Duration::from_millis(1));
     endpoint.set_deadline(Duration::from_millis(10));
-    assert!(hands.alarms.borrow().contains(&Duration::from_millis(10)));
+    assert!(state.alarms.borrow().contains(&Duration::from_millis(10)));
     let late = span.faa(WORD, 1);
-    hands.now.set(Duration::from_millis(10));
+    state.now.set(Duration::from_millis(10));
     assert!(Executor::new().block_on(&endpoint, early).is_err());
     assert!(!endpoint.progress(), "the second is not due yet");
-    hands.now.set(Duration::from_millis(11));
+    state.now.set(Duration::from_millis(11));
     assert!(Executor::new().block_on(&endpoint, late).is_err());
 }
 
 #[test]
 fn what_is_refused_beforehand_is_neither_posted_nor_counted() {
-    let (hands, endpoint) = by_hand();
+    let (state, endpoint) = manual_endpoint();
     let span = endpoint.span(OpKind::Other);
-    let wild = Executor::new().block_on(&endpoint, span.read(WORD, usize::MAX - 7)).map(drop);
-    assert!(matches!(wild, Err(FabricError::TooLong { .. })), "{wild:?}");
+    let huge = Executor::new().block_on(&endpoint, span.read(WORD, usize::MAX - 7)).map(drop);
+    assert!(matches!(huge, Err(FabricError::TooLong { .. })), "{huge:?}");
     let mut batch = span.batch();
     batch.faa(WORD.add(4), 1);
     batch.post_detached();
     span.batch().post_detached();
-    assert!(hands.posted.borrow().is_empty());
+    assert!(state.posted.borrow().is_empty());
     assert_eq!(span.cost(), farindex_fabric::Counters::default());
     assert_eq!(WORD.add(u64::MAX).node(), WORD.node());
 }
 
-/// Whoever answers before its verbs have ended leaves with them what keeps others away meanwhile.
+/// An operation that returns before its verbs have ended leaves with them the guard that protects what they touch.
 #[test]
 fn what_a_batch_holds_is_dropped_when_it_has_ended_and_never_if_that_is_not_known() {
-    let (hands, endpoint) = by_hand();
+    let (state, endpoint) = manual_endpoint();
     endpoint.set_deadline(Duration::from_secs(2));
     let held = Rc::new(());
     let post = || {
@@ -147,7 +147,7 @@ fn what_a_batch_holds_is_dropped_when_it_has_ended_and_never_if_that_is_not_know
     post();
     endpoint.progress();
     assert_eq!((endpoint.trailing(), Rc::strong_count(&held)), (1, 2));
-    answer(&hands, 7);
+    answer(&state, 7);
     endpoint.progress();
     assert_eq!((endpoint.trailing(), Rc::strong_count(&held)), (0, 1));
     // Nothing was posted, so nothing is held.
@@ -155,7 +155,7 @@ fn what_a_batch_holds_is_dropped_when_it_has_ended_and_never_if_that_is_not_know
     assert_eq!(Rc::strong_count(&held), 1);
     // It may land still (N7).
     post();
-    hands.now.set(Duration::from_secs(2));
+    state.now.set(Duration::from_secs(2));
     endpoint.progress();
     assert_eq!((endpoint.trailing(), Rc::strong_count(&held)), (0, 2));
     post();
@@ -164,9 +164,9 @@ fn what_a_batch_holds_is_dropped_when_it_has_ended_and_never_if_that_is_not_know
 }
 
 /// Verbs of the memory fabric complete at once, so a coroutine could keep its thread for ever. A sleeper may hold what
-/// everybody waits for, and must get its turn.
+/// all others wait for, and must run.
 #[test]
-fn a_busy_coroutine_makes_way_for_a_sleeper() {
+fn a_busy_coroutine_yields_to_a_sleeper() {
     let fabric = MemoryFabric::new(1, 4096).expect("memory");
     let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
     let executor = Executor::new();

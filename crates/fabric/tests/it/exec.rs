@@ -1,4 +1,4 @@
-//! The executor: what waits costs no processor time, wakes in time, and never waits for what cannot come.
+//! The executor: a waiting thread costs no processor time, wakes in time, and never waits for what cannot come.
 
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr, Task};
@@ -24,15 +24,15 @@ fn cpu() -> Duration {
 
 /// Runs a body that must not go on for ever; returns the message if it panicked.
 fn within_seconds(body: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let (tell, told) = mpsc::channel();
+    let (send, outcome) = mpsc::channel();
     std::thread::spawn(move || {
         let ended = catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
         });
-        let _ = tell.send(ended);
+        let _ = send.send(ended);
     });
-    told.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever")
+    outcome.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever")
 }
 
 /// Pending once, and woken by another thread after `pause`.

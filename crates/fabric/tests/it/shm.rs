@@ -157,7 +157,7 @@ fn a_killed_process_is_seen_to_be_gone_and_the_others_go_on() {
     let fabric = ShmFabric::create(std::slice::from_ref(&file), LEN).expect("a new file");
     let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
     let mut victim = Peer::start("forever", &file);
-    let mut bystander = Peer::start("count", &file);
+    let mut other = Peer::start("count", &file);
     while faa(&endpoint, word(0), 0).expect("a FAA") < 1000 {}
     assert_eq!(fabric.is_gone(&victim.identity), Some(false));
     victim.kill();
@@ -167,9 +167,9 @@ fn a_killed_process_is_seen_to_be_gone_and_the_others_go_on() {
     }
     revoke(&endpoint, victim.identity).expect("proved gone");
     let (first, second) = (faa(&endpoint, word(0), 0).unwrap(), faa(&endpoint, word(1), 0).unwrap());
-    assert!(second == first || second + 1 == first, "it died between two verbs: {first}, {second}");
-    bystander.tell("500");
-    await_line(&mut bystander.from, "counted 500");
+    assert!(second == first || second + 1 == first, "it was killed between two verbs: {first}, {second}");
+    other.tell("500");
+    await_line(&mut other.from, "counted 500");
     assert_eq!(faa(&endpoint, word(0), 0), Ok(first + 500));
     assert_eq!(faa(&endpoint, word(1), 0), Ok(second));
 }
@@ -298,7 +298,7 @@ fn what_is_no_region_is_refused_with_a_reason() {
     }
 }
 
-/// Who comes second is refused, and told who came first; readers that change nothing are never in the way.
+/// The second process is refused with the number of the first; readers are always admitted.
 #[test]
 fn a_file_is_served_or_mapped_but_not_both() {
     let dir = Dir::new();
@@ -309,7 +309,7 @@ fn a_file_is_served_or_mapped_but_not_both() {
     let other = ShmFabric::open(&paths).expect("several processes may map it");
     let endpoint = other.connect(&other.new_identity()).expect("an endpoint");
     let refused = |result: Result<(), FabricError>, part: &str| {
-        let error = result.expect_err("somebody else has it").to_string();
+        let error = result.expect_err("another one has it").to_string();
         assert!(error.contains(part) && error.contains(&me), "{error}");
     };
     let serve = || ServedRegion::file(&path, None);
@@ -318,12 +318,12 @@ fn a_file_is_served_or_mapped_but_not_both() {
     refused(serve().map(drop), "has it open");
     // An endpoint keeps the memory, and so the file.
     drop(endpoint);
-    let served = serve().expect("nobody has it");
+    let served = serve().expect("no other has it");
     refused(ShmFabric::open(&paths).map(drop), "--connect");
     refused(serve().map(drop), "has it open");
     ShmFabric::open_read_only(&paths).map(drop).expect("looking is allowed");
     drop(served);
-    ShmFabric::open(&paths).map(drop).expect("nobody serves it");
+    ShmFabric::open(&paths).map(drop).expect("no other serves it");
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn a_file_that_was_cut_while_it_was_mapped_is_an_error_of_every_verb() {
 }
 
 #[test]
-fn a_bus_error_that_is_nobodys_region_ends_the_process_as_before() {
+fn a_bus_error_outside_all_regions_ends_the_process_as_before() {
     let dir = Dir::new();
     let file = dir.path("file");
     let _fabric = ShmFabric::create(std::slice::from_ref(&file), LEN).expect("a file");

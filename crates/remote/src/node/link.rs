@@ -1,7 +1,7 @@
 //! One control connection, on the memory node's side.
 //!
-//! Invariants: at most one frame and one read more is held of what a client sends; at most [`MAX_UNREAD`] of what it does
-//! not read; behind the farewell nothing is read any more.
+//! Invariants: at most one frame and one read more is held of what a client sends; at most [`MAX_UNREAD`] of what it
+//! does not read; behind the farewell nothing is read any more.
 
 use crate::control::{Code, Frame, MAX_FRAME, Message};
 use crate::token::{NONCE_LEN, Rights};
@@ -146,8 +146,8 @@ impl Link {
     pub(super) fn is_gone(&mut self, now: Instant) -> bool {
         let Stage::Leaving(since) = self.stage else { return self.broken };
         self.finish_if_told();
-        // What is left unread at the end would make the system take the farewell back: it is read and dropped, until the
-        // other side has closed too, or has had its time.
+        // What is left unread at the end would make the system take the farewell back: it is read and dropped, until
+        // the other side has closed too, or has had its time.
         let mut piece = [0; 4096];
         loop {
             match self.stream.read(&mut piece) {

@@ -1,6 +1,6 @@
 //! The conformance suite of fabrics, on the adversary and on the model.
 
-use farindex_fabric::conformance::{Failure, Script, Subject, Verdict, check};
+use farindex_fabric::conformance::{FabricUnderTest, Failure, Script, Verdict, check};
 use farindex_fabric::{CallTable, Fabric, FabricError, NodeId};
 use farindex_sim::{Config, Outcome, Preset, Sim, Swarm};
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ impl Simulated {
     }
 }
 
-impl Subject for Simulated {
+impl FabricUnderTest for Simulated {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         let sim = Sim::new(self.seed, Config { nodes, node_len: len, ..self.config.clone() })?;
         if self.seed.is_multiple_of(3) {

@@ -1,8 +1,8 @@
 //! A batch as a message: how it is written, read, checked and carried out.
 //!
-//! Invariants: a request is read whole and checked whole (form, bounds, alignment, rights, size of the reply) before any
-//! verb of it takes effect; reading is total, and sets nothing aside that the message does not hold; verbs are carried out
-//! in the order in which they stand. docs/protocols/remote.md draws the bytes.
+//! Invariants: a request is read whole and checked whole (form, bounds, alignment, rights, size of the reply) before
+//! any verb of it takes effect; reading is total, and sets nothing aside that the message does not hold; verbs are
+//! carried out in the order in which they stand. docs/protocols/remote.md draws the bytes.
 
 mod client;
 mod node;

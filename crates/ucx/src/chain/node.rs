@@ -44,9 +44,9 @@ fn cut(text: &str) -> &[u8] {
     text.as_bytes().get(..MAX_CALL_LEN).unwrap_or(text.as_bytes())
 }
 
-/// Checks and carries out a request, and appends its reply to `reply` (which is empty). A request that makes no sense is an
-/// error, and gets no reply: whoever sent it is to be shown out. One that makes sense and asks for what it must not gets a
-/// reply that says so, and has had no effect.
+/// Checks and carries out a request, and appends its reply to `reply` (which is empty). A request that makes no sense
+/// is an error, and gets no reply: whoever sent it is to be shown out. One that makes sense and asks for what it must
+/// not gets a reply that says so, and has had no effect.
 pub fn serve(
     request: &[u8],
     memory: Words<'_>,

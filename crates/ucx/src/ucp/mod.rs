@@ -1,10 +1,10 @@
 //! UCP's workers and endpoints without raw pointers.
 //!
-//! Invariants: a worker stays on the thread that made it (it is not `Send`), as UCX asks of single-threaded workers; what
-//! UCX has a pointer to (buffers being sent, arguments of callbacks) lives until UCX has said that it is done; no borrow of
-//! what a callback touches is held while UCX is called, since it may call back; an endpoint's failure is reported once, and
-//! nothing is sent through it afterwards; an endpoint that has messages to send is not closed by force before it has failed
-//! (UCX 1.13 goes on to use what it has freed: docs/bugs/044).
+//! Invariants: a worker stays on the thread that made it (it is not `Send`), as UCX asks of single-threaded workers;
+//! what UCX has a pointer to (buffers being sent, arguments of callbacks) lives until UCX has said that it is done; no
+//! borrow of what a callback touches is held while UCX is called, since it may call back; an endpoint's failure is
+//! reported once, and nothing is sent through it afterwards; an endpoint that has messages to send is not closed by
+//! force before it has failed (UCX 1.13 goes on to use what it has freed: docs/bugs/044).
 #![allow(unsafe_code)]
 
 mod sys;
@@ -91,15 +91,14 @@ impl Context {
             (api.ucp_config_read)(ptr::null(), ptr::null(), &raw mut config)
         })?;
         if settings.loopback && std::env::var_os("UCX_NET_DEVICES").is_none() {
-            // SAFETY: `config` was read just now; both strings end with zero and are copied. A UCX that does not know the
-            // name says so, and goes on with all devices: the connection is refused later if none fits.
+            // SAFETY: `config` was read just now; both strings end with zero and are copied. A UCX that does not know
+            // the name says so, and goes on with all devices: the connection is refused later if none fits.
             let status = unsafe { (api.ucp_config_modify)(config, c"NET_DEVICES".as_ptr(), c"lo".as_ptr()) };
             check(api, "NET_DEVICES=lo", status)?;
         }
         if std::env::var_os("UCX_ZCOPY_THRESH").is_none() {
-            // Messages are copied on their way out: UCX 1.13 over tcp ends the process when a peer goes while one is sent
-            // from where it lies (docs/bugs/044).
-            // SAFETY: as above.
+            // Messages are copied on their way out: UCX 1.13 over tcp ends the process when a peer goes while one is
+            // sent from where it lies (docs/bugs/044). SAFETY: as above.
             let status = unsafe { (api.ucp_config_modify)(config, c"ZCOPY_THRESH".as_ptr(), c"inf".as_ptr()) };
             check(api, "ZCOPY_THRESH=inf", status)?;
         }
@@ -231,7 +230,8 @@ extern "C" fn on_error(arg: *mut c_void, _ep: *mut sys::RawEp, status: sys::Stat
 extern "C" fn on_sent(request: *mut c_void, _status: sys::Status, user_data: *mut c_void) {
     // SAFETY: `user_data` is the box that `send` gave away; UCX calls back once for each request.
     let sending = unsafe { Box::from_raw(user_data.cast::<Sending>()) };
-    // SAFETY: the request is complete, and nobody else has a use for it. A failure is reported by the endpoint's callback.
+    // SAFETY: the request is complete, and nobody else has a use for it. A failure is reported by the endpoint's
+    // callback.
     unsafe { (sending.free)(request) };
 }
 
@@ -335,8 +335,8 @@ impl Worker {
         }
         let mut raw = ptr::null_mut();
         // SAFETY: the worker lives; the parameters are whole as far as their mask says; the address is copied; the
-        // callback's argument is boxed, and kept until the endpoint is closed. UCX takes the address from a peer on trust,
-        // as it takes everything below the level of messages: see docs/protocols/remote.md.
+        // callback's argument is boxed, and kept until the endpoint is closed. UCX takes the address from a peer on
+        // trust, as it takes everything below the level of messages: see docs/protocols/remote.md.
         let status = unsafe { (self.api().ucp_ep_create)(self.raw, &raw const params, &raw mut raw) };
         check(self.api(), "cannot connect", status)?;
         self.eps.insert(id, Ep { raw, _arg: arg, tells, has_failed: false, unsent: Rc::default() });
@@ -457,8 +457,8 @@ impl Worker {
         }
     }
 
-    /// Closes an endpoint: nothing is sent or received over it any more, but for what UCX was given before. While the other
-    /// side neither takes that nor goes, it stays.
+    /// Closes an endpoint: nothing is sent or received over it any more, but for what UCX was given before. While the
+    /// other side neither takes that nor goes, it stays.
     pub(crate) fn close(&mut self, id: EpId) {
         let Some(ep) = self.eps.remove(&id) else { return };
         let failed = ep.has_failed || self.inbox.failed.borrow().iter().any(|(failed, _)| *failed == id);
@@ -482,8 +482,8 @@ impl Worker {
             recv_info: ptr::null_mut(),
             memh: ptr::null_mut(),
         };
-        // SAFETY: the endpoint is open, and not used any more from here on. What its callback may touch is kept below until
-        // UCX has closed it.
+        // SAFETY: the endpoint is open, and not used any more from here on. What its callback may touch is kept below
+        // until UCX has closed it.
         let pointer = unsafe { (self.api().ucp_ep_close_nbx)(ep.raw, &raw const param) };
         if let Issued::Request(request) = issued(pointer) {
             self.closing.push((request, ep));

@@ -174,8 +174,8 @@ macro_rules! api {
             fn of(library: &Library) -> Result<Api, libloading::Error> {
                 $(
                     let symbol = concat!(stringify!($name), "\0").as_bytes();
-                    // SAFETY: the symbol is a function of UCP, whose C declaration in ucp/api/ucp.h (UCX 1.13) this type
-                    // renders. UCX keeps its functions compatible within major version 1, which `load` checks.
+                    // SAFETY: the symbol is a function of UCP, whose C declaration in ucp/api/ucp.h (UCX 1.13) this
+                    // type renders. UCX keeps its functions compatible within major version 1, which `load` checks.
                     let $name: Symbol<unsafe extern "C" fn($($arg),*) $(-> $result)?> = unsafe { library.get(symbol)? };
                 )*
                 Ok(Api { $($name: *$name),* })
@@ -254,8 +254,9 @@ pub(super) fn load() -> Result<&'static Api, String> {
     LOADED.get_or_init(open).as_ref().map_err(Clone::clone)
 }
 
-/// Loads something, and gives the process its action for SIGHUP back. UCX's initialiser takes that signal for its own debug mode
-/// (UCX_DEBUG_SIGNO), so that a terminal that closes would not end the program. Who sets the variable has said which it shall be.
+/// Loads something, and gives the process its action for SIGHUP back. UCX's initialiser takes that signal for its own
+/// debug mode (UCX_DEBUG_SIGNO), so that a terminal that closes would not end the program. Who sets the variable has
+/// said which it shall be.
 fn with_hangup_kept<T>(load: impl FnOnce() -> T) -> T {
     if std::env::var_os("UCX_DEBUG_SIGNO").is_some() {
         return load();
@@ -265,7 +266,8 @@ fn with_hangup_kept<T>(load: impl FnOnce() -> T) -> T {
     let kept = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), before.as_mut_ptr()) } == 0;
     let loaded = load();
     if kept {
-        // SAFETY: the call above has written the action, which was in force until then, so its handler may run at any time.
+        // SAFETY: the call above has written the action, which was in force until then, so its handler may run at any
+        // time.
         unsafe { libc::sigaction(libc::SIGHUP, before.as_ptr(), std::ptr::null_mut()) };
     }
     loaded
@@ -294,8 +296,8 @@ fn open() -> Result<Api, String> {
         ));
     }
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    // SAFETY: the handler has the type that UCX calls it with, and lives for ever. Handlers are kept in a plain list: this
-    // runs once, before any other function of the library can.
+    // SAFETY: the handler has the type that UCX calls it with, and lives for ever. Handlers are kept in a plain list:
+    // this runs once, before any other function of the library can.
     unsafe {
         (api.ucs_log_push_handler)(log_handler);
     }

@@ -1,14 +1,14 @@
 //! The conformance suite: over what UCX picks by itself, over tcp, and over shared memory.
 
 use crate::nodes::{self, Whole};
-use farindex_fabric::conformance::{Subject, check};
+use farindex_fabric::conformance::{FabricUnderTest, check};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_ucx::Poll;
 use std::sync::Arc;
 
 struct Ucx(Poll);
 
-impl Subject for Ucx {
+impl FabricUnderTest for Ucx {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(Arc::new(Whole(nodes::serve_with_silent(nodes, len, self.0, None)?)))
     }

@@ -1,4 +1,5 @@
-//! Tests of the fabric over UCX. On a machine without libucp they say so and pass, unless `FARINDEX_REQUIRE` contains `ucx`.
+//! Tests of the fabric over UCX. On a machine without libucp they say so and pass, unless `FARINDEX_REQUIRE` contains
+//! `ucx`.
 
 #[path = "../../../index/tests/budgets.rs"]
 mod budgets;

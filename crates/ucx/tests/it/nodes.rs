@@ -9,7 +9,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// False on a machine without UCX, which is said loudly; an error where FARINDEX_REQUIRE=ucx says that it must be there.
+/// False on a machine without UCX, which is said loudly; an error where FARINDEX_REQUIRE=ucx says that it must be
+/// there.
 pub fn have_ucx() -> bool {
     match farindex_ucx::available() {
         Ok(()) => true,

@@ -1,7 +1,7 @@
 //! The fabric's contract, on a real device.
 
 use crate::nodes::{Local, Served, device_or_skip, reach};
-use farindex_fabric::conformance::{CASES, Script, Subject, Verdict, check_case, on_one_thread, on_threads};
+use farindex_fabric::conformance::{CASES, FabricUnderTest, Script, Verdict, check_case, on_one_thread, on_threads};
 use farindex_fabric::{Fabric, FabricError, NodeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ struct Verbs {
     threads: bool,
 }
 
-impl Subject for Verbs {
+impl FabricUnderTest for Verbs {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(Arc::new(Local::new(nodes, len)?))
     }
@@ -45,7 +45,7 @@ fn suite(threads: bool) {
 /// One node lets clients in and answers no verb. The deadline comes before the device has given up.
 struct Silent;
 
-impl Subject for Silent {
+impl FabricUnderTest for Silent {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
         Ok(Arc::new(Local::new(nodes, len)?))
     }

@@ -1,5 +1,5 @@
-//! Tests of the fabric over RDMA verbs. On a machine without an RDMA device they say so and pass, unless `SOFT_ROCE` is set.
-//! scripts/soft-roce/suite runs them on a software device.
+//! Tests of the fabric over RDMA verbs. On a machine without an RDMA device they say so and pass, unless `SOFT_ROCE` is
+//! set. scripts/soft-roce/suite runs them on a software device.
 
 #[path = "../../../index/tests/budgets.rs"]
 mod budgets;

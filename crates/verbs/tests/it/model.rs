@@ -1,5 +1,5 @@
-//! The suite that every index passes on every fabric, on a real device, and the verb budgets' ground: what the meter says is
-//! what goes out.
+//! The suite that every index passes on every fabric, on a real device, and the verb budgets' ground: what the meter
+//! says is what goes out.
 
 use crate::common::World;
 use crate::nodes::{Local, device_or_skip};
