@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Bytes to serve, such as 8GiB; a file that is there has its own length
     #[arg(long, value_name = "BYTES", value_parser = parse_size, required_unless_present = "file")]
     size: Option<u64>,
-    /// Keep the memory in this file; PATH.node beside it remembers who was shut out
+    /// Keep the memory in this file; PATH.node next to it records revoked clients
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
     /// Who may do what: lines `read-write TOKEN` and `read-only TOKEN`

@@ -1,7 +1,7 @@
 //! A client's control connection to one memory node.
 //!
-//! Invariants: whoever asks gets an answer or an error within the deadline; a connection that is lost is made anew by
-//! itself, as long as the node has the same memory and has not shut the client out; what was asked over a lost
+//! Invariants: a request gets an answer or an error within the deadline; a connection that is lost is made anew by
+//! itself, as long as the node has the same memory and has not revoked the client; what was asked over a lost
 //! connection is an error, never asked again; the generation grows with every change, so a data plane sees at the cost
 //! of one load that what it attached is gone.
 
@@ -39,7 +39,7 @@ pub enum Link {
     Up,
     /// It is lost, or was never made, for this reason; it is tried again.
     Down(ControlError),
-    /// It will not come back: the client was shut out, or the memory is gone.
+    /// It will not come back: the client was revoked, or the memory is gone.
     Ended(ControlError),
 }
 
@@ -118,7 +118,7 @@ impl Pending {
 }
 
 impl Control {
-    /// Looks at a node: who it is, how large, what it speaks. Nothing stays open.
+    /// Asks a node for its Welcome: number, size, data plane. No connection stays open.
     pub fn look(addr: &str, settings: &ControlSettings) -> Result<Welcome, ControlError> {
         let (_, welcome) = greet(addr, None, &Identity::default(), settings)?;
         Ok(welcome)
@@ -171,7 +171,7 @@ impl Control {
     pub fn generation(&self) -> u64 {
         self.shared.generation.load(Ordering::Acquire)
     }
-    /// What the node said when it let this client in; `None` while it is down.
+    /// What the node said when it admitted this client; `None` while it is down.
     pub fn welcome(&self) -> Option<Welcome> {
         self.shared.lock().welcome.clone()
     }
@@ -203,7 +203,7 @@ impl Control {
     pub fn call(&self, request: Vec<u8>) -> Pending {
         self.shared.ask(Message::Call(request))
     }
-    /// Asks to shut a client out (G6); the answer is [`Message::Revoked`].
+    /// Asks to revoke a client (G6); the answer is [`Message::Revoked`].
     pub fn revoke(&self, identity: Identity) -> Pending {
         self.shared.ask(Message::Revoke(identity))
     }
@@ -319,7 +319,8 @@ impl Shared {
     /// Delivers answers until the connection ends; says why it did.
     fn read(&self, mut reader: FrameReader) -> ControlError {
         let lost = |why: String| ControlError::Lost { addr: self.addr.clone(), why };
-        // Turns, not time: who was stopped for long has heard nothing meanwhile, and what was said waits to be read.
+        // Counts turns and not time: a process that was stopped for long has read nothing meanwhile, and answers may
+        // wait for it.
         let (mut unheard, patience) = (0, 1 + self.settings.deadline.as_millis() / PING_EVERY.as_millis().max(1));
         loop {
             match reader.next(PING_EVERY) {
@@ -355,10 +356,10 @@ impl Shared {
             message => Ok(message),
         };
         if frame.request == 0 {
-            // A farewell, or the answer to a ping.
+            // A closing error, or the answer to a ping.
             return answer.map(drop);
         }
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         if let Some(slot) = self.lock().waiting.remove(&frame.request) {
             slot.put(answer);
         }
@@ -416,7 +417,7 @@ impl FrameReader {
     }
 }
 
-/// Connects and is let in, or not.
+/// Connects and is admitted, or not.
 fn greet(
     addr: &str,
     node: Option<NodeId>,

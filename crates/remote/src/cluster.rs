@@ -26,7 +26,7 @@ pub struct ClusterClient {
 }
 
 impl ClusterClient {
-    /// Who it is.
+    /// The client's identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -75,7 +75,7 @@ impl Cluster {
     pub fn node_infos(&self) -> Vec<NodeInfo> {
         self.seen.iter().map(|welcome| NodeInfo { node: welcome.node, len: welcome.len }).collect()
     }
-    /// Did all regions read as zeros before anyone wrote to them?
+    /// Did all regions read as zeros before the first WRITE?
     pub fn zeroed(&self) -> bool {
         self.seen.iter().all(|welcome| welcome.zeroed)
     }
@@ -93,7 +93,7 @@ impl Cluster {
         Ok(Identity { token: random_u64().map_err(ControlError::Local)?, pid: 0, started: 0 })
     }
     /// A client's control connections: those that it has, or new ones. A node that cannot be reached now is tried again
-    /// in the background; an error is that this client was shut out, or that a node has other memory.
+    /// in the background; an error is that this client was revoked, or that a node has other memory.
     pub fn client(&self, identity: &Identity) -> Result<Arc<ClusterClient>, ControlError> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&identity.token).and_then(Weak::upgrade) {

@@ -9,9 +9,9 @@
 //!            | length | kind | 0, 0, 0 | request | body ...        length: bytes behind itself
 //! ```
 //!
-//! The node speaks first (`Challenge`), the client answers (`Hello`), the node lets it in (`Welcome`) or not (`Error`).
-//! Behind that the client asks and the node answers under the same request number; `Error` with request 0 is the node's
-//! farewell.
+//! The node speaks first (`Challenge`), the client answers (`Hello`), the node admits it (`Welcome`) or not (`Error`).
+//! Behind that the client asks and the node answers under the same request number; `Error` with request 0 closes
+//! the connection.
 
 use crate::token::{NONCE_LEN, PROOF_LEN, Rights};
 use crate::wire::{Malformed, Reader, Writer};
@@ -71,18 +71,18 @@ impl fmt::Display for PlaneKind {
     }
 }
 
-/// Who asks to be let in.
+/// A client's request to be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// Which node it expects to meet; `None` where it only asks.
+    /// Which node it expects to reach; `None` where it only asks.
     pub node: Option<NodeId>,
-    /// Who it is. With token 0 it may look at the [`Welcome`] and attach nothing.
+    /// The client's identity. With token 0 it gets the [`Welcome`] and may attach nothing.
     pub identity: Identity,
-    /// That it knows a token: see [`crate::token`].
+    /// Proof that it knows a token: see [`crate::token`].
     pub proof: [u8; PROOF_LEN],
 }
 
-/// What a client is told that was let in.
+/// What an admitted client learns about the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
     /// The node's number within its pool.
@@ -91,7 +91,7 @@ pub struct Welcome {
     pub rights: Rights,
     /// What carries verbs to this node.
     pub plane: PlaneKind,
-    /// Did the region read as zeros before anyone wrote to it?
+    /// Did the region read as zeros before the first WRITE?
     pub zeroed: bool,
     /// Does the node answer calls?
     pub calls: bool,
@@ -117,7 +117,7 @@ pub enum Code {
     WrongNode,
     /// The client's token only allows reading.
     ReadOnly,
-    /// Another client has shut this one out (G6).
+    /// Another client has revoked this one (G6).
     Revoked,
     /// Too many connections.
     Busy,
@@ -160,9 +160,9 @@ impl Code {
 pub enum Message {
     /// Node, first of all: prove yourself over these bytes.
     Challenge([u8; NONCE_LEN]),
-    /// Client: who it is.
+    /// Client: its identity and proof.
     Hello(Hello),
-    /// Node: come in.
+    /// Node: the client is admitted.
     Welcome(Welcome),
     /// Client: one more connection of the data plane; the bytes are the plane's.
     Attach(Vec<u8>),
@@ -170,7 +170,7 @@ pub enum Message {
     Attached(Vec<u8>),
     /// Client: that connection of the data plane is not used any more; the bytes are the plane's. There is no answer.
     Detach(Vec<u8>),
-    /// Client: shut that client out (G6).
+    /// Client: revoke that client (G6).
     Revoke(Identity),
     /// Node: nothing of it takes effect any more.
     Revoked,
@@ -352,7 +352,7 @@ fn take_identity(fields: &mut Reader<'_>) -> Result<Identity, Malformed> {
     Ok(Identity { token: fields.u64()?, pid: fields.u64()?, started: fields.u64()? })
 }
 
-/// What a [`Hello`] claims, as bytes: this is what its proof covers, beside the challenge.
+/// What a [`Hello`] claims, as bytes: its proof covers this and the challenge.
 pub(crate) fn put_claim(out: &mut Vec<u8>, node: Option<NodeId>, identity: &Identity) {
     out.put_u16(node.map_or(ANY_NODE, |node| node.index() as u16));
     put_identity(out, identity);
@@ -391,7 +391,7 @@ impl Frame {
         let Ok(len) = fields.u32() else { return Ok(None) };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > MAX_FRAME - 4 {
-            // Whoever speaks something else begins with letters: say that rather than a length.
+            // Other protocols begin with letters: report that rather than a length.
             let foreign = len.to_le_bytes().iter().take(4).all(|byte| byte.is_ascii_graphic() || *byte == b' ');
             return Err(if foreign { Malformed::Magic } else { Malformed::TooLong(len as u64) });
         }
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn foreigners_are_told_apart() {
+    fn other_protocols_are_recognised() {
         let decode = |bytes: &[u8]| Frame::decode(bytes).expect_err("no frame");
         assert_eq!(decode(b"GET / HTTP/1.1\r\n\r\n"), Malformed::Magic);
         assert_eq!(decode(&[0, 0, 0, 1]), Malformed::TooLong(1 << 24));

@@ -1,4 +1,4 @@
-//! Why a client and a memory node do not come together.
+//! Why a client cannot use a memory node.
 
 use crate::control::{Code, PlaneKind};
 use crate::wire::Malformed;
@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nobody listens, or nobody can be reached.
+    /// No process listens there, or the host cannot be reached.
     #[error("{addr}: {why}; is `farindex serve` running there?")]
     Unreachable {
         /// Where.
@@ -17,7 +17,7 @@ pub enum ControlError {
         /// What the system says.
         why: String,
     },
-    /// Whoever listens there is no memory node, or one of another version.
+    /// The process that listens there is no memory node, or one of another version.
     #[error("{addr}: {why}")]
     Foreign {
         /// Where.
@@ -65,7 +65,7 @@ pub enum ControlError {
         /// Where.
         addr: String,
     },
-    /// Another client has shut this one out (G6).
+    /// Another client has revoked this one (G6).
     #[error("this client was revoked by another one after its lease ran out; open the pool again to go on")]
     Revoked,
     /// No answer in time.

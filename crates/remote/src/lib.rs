@@ -1,14 +1,14 @@
 //! What memory nodes that are reached over a network have in common.
 //!
-//! A memory node is a process: it holds one region, and a *data plane* (RDMA verbs, UCX) carries the verbs to it.
-//! Beside the data plane each client keeps one TCP connection to each memory node, the *control channel*: it says who
-//! each side is, sets the data plane up, and shuts clients out (G6 of the [contract](farindex_fabric::contract)).
+//! A memory node is a process: it holds one region, and a *data plane* (RDMA verbs, UCX) carries the verbs to it. In
+//! addition, each client keeps one TCP connection to each memory node, the *control channel*: it identifies both sides,
+//! sets the data plane up, and revokes clients (G6 of the [contract](farindex_fabric::contract)).
 //! docs/protocols/remote.md has the protocol.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | [`control`] | the messages of the control channel, and their bounded decoder |
-//! | [`token`] | who may do what, and how that is proved without sending the token |
+//! | [`token`] | what each token allows, and how a client proves that it knows one |
 //! | [`memory`] | a memory node's region, and what it has to remember across restarts |
 //! | [`plane`] | what a data plane implements on the memory node |
 //! | [`node`] | the memory node: one thread that serves the control channel |
@@ -21,7 +21,7 @@
 //! On the memory node: implement [`Plane`], then [`Node::start`]. On the client: [`Cluster::connect`] reaches all nodes
 //! and says which data plane they speak; [`Cluster::client`] gives a client's control connections; [`Control::attach`]
 //! exchanges what the data plane needs (queue-pair numbers, worker addresses); [`Control::revoke`] answers the verb of
-//! that name; [`Control::generation`] tells at the cost of one load that the connection was lost and made anew.
+//! that name; [`Control::generation`] reports at the cost of one load that the connection was lost and made anew.
 
 pub mod client;
 pub mod cluster;

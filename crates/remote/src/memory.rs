@@ -1,12 +1,10 @@
-//! A memory node's region, and what has to be remembered beside it.
+//! A memory node's region, and the record that is kept with it.
 //!
 //! Invariants: a client that was revoked stays revoked for as long as the memory lives, restarts included: its token is
-//! on file before the revocation is answered; the region's name changes exactly when its content is lost; one process
-//! serves a file at a time.
-//!
-//! Beside `PATH` lies `PATH.node`, in lines of text: `farindex-node 1 REGION NODE`, then one `revoked TOKEN` for each
-//! client that was shut out, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is
-//! skipped.
+//! recorded before the revocation is answered; the region's name changes exactly when its content is lost; one process
+//! serves a file at a time. `PATH.node`, next to `PATH`, is lines of text: `farindex-node 1 REGION NODE`, then one
+//! `revoked TOKEN` for each client that was revoked, all numbers in hexadecimal. A line that a crash has cut off was
+//! never answered, and is skipped.
 
 use crate::token::random;
 use farindex_fabric::call::{self, CallHandler, CallRefused, RegionView};
@@ -111,11 +109,11 @@ impl NodeMemory {
     pub fn name(&self) -> [u8; 16] {
         self.name
     }
-    /// Was this client shut out?
+    /// Was this client revoked?
     pub fn is_revoked(&self, identity: &Identity) -> bool {
         self.revoked.lock().unwrap_or_else(PoisonError::into_inner).tokens.contains(&identity.token)
     }
-    /// Shuts a client out for good. The error says why that could not be put on file; then nothing has happened.
+    /// Revokes a client for good. The error says why that could not be recorded; then nothing has changed.
     pub fn revoke(&self, identity: &Identity) -> Result<(), String> {
         let mut revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
         if revoked.tokens.contains(&identity.token) {
@@ -173,16 +171,16 @@ fn parse(text: &str) -> Result<Option<Record>, String> {
 mod tests {
     use super::*;
 
-    fn who(token: u64) -> Identity {
+    fn client(token: u64) -> Identity {
         Identity { token, ..Identity::default() }
     }
 
     #[test]
-    fn revocations_outlive_the_process() {
+    fn revocations_persist_across_restarts() {
         let path = std::env::temp_dir().join(format!("farindex-node-{}", std::process::id()));
         let node = NodeId::new(2);
         let first = NodeMemory::file(node, &path, Some(1 << 16)).expect("a new file");
-        first.revoke(&who(0xabc)).expect("on file");
+        first.revoke(&client(0xabc)).expect("on file");
         let name = first.name();
         let second = NodeMemory::file(node, &path, None);
         assert!(second.is_err_and(|error| error.to_string().contains("another `farindex serve`")));
@@ -192,11 +190,11 @@ mod tests {
         append(&mut OpenOptions::new().append(true).open(&record).expect("there"), "revoked 1").expect("written");
         let again = NodeMemory::file(node, &path, None).expect("the same file");
         assert_eq!(again.name(), name);
-        assert!(again.is_revoked(&who(0xabc)) && !again.is_revoked(&who(1)));
-        again.revoke(&who(2)).expect("on file");
+        assert!(again.is_revoked(&client(0xabc)) && !again.is_revoked(&client(1)));
+        again.revoke(&client(2)).expect("on file");
         drop(again);
         let again = NodeMemory::file(node, &path, Some(1 << 16)).expect("the same file");
-        assert!(again.is_revoked(&who(2)));
+        assert!(again.is_revoked(&client(2)));
         drop(again);
         let wrong = NodeMemory::file(NodeId::new(0), &path, None);
         assert!(wrong.is_err_and(|error| error.to_string().contains("--node-id 2")));
@@ -205,7 +203,7 @@ mod tests {
         // The pool was removed and made anew: other memory.
         std::fs::remove_file(&path).expect("there");
         let fresh = NodeMemory::file(node, &path, Some(1 << 16)).expect("a new file");
-        assert!(fresh.name() != name && !fresh.is_revoked(&who(0xabc)));
+        assert!(fresh.name() != name && !fresh.is_revoked(&client(0xabc)));
         drop(fresh);
         std::fs::remove_file(&path).expect("there");
         std::fs::remove_file(&record).expect("there");

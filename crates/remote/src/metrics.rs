@@ -1,7 +1,7 @@
 //! Counters of a memory node, and the port that shows them to Prometheus.
 //!
 //! Invariants: nothing but `GET /metrics` is answered; no connection delays another one, or a client of the memory; at
-//! most `CONNECTIONS` are open, each for `PATIENCE` at most, and one more closes the oldest.
+//! most `CONNECTIONS` are open, each for `CONNECTION_TIME` at most, and one more closes the oldest.
 
 use crate::control::Code;
 use prometheus_client::encoding::text::encode;
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 /// Connections that are open at once.
 const CONNECTIONS: usize = 16;
 /// How long a connection may take from its acceptance to the end of the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CONNECTION_TIME: Duration = Duration::from_secs(1);
 
 /// What the control thread counts.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
-    /// Control connections that are let in.
+    /// Control connections that are admitted.
     pub clients: Gauge,
-    /// Connections that were let in, ever.
+    /// Connections that were ever admitted.
     pub admitted: Counter,
     /// Connections that were refused or ended for what they did.
     pub refused: Counter,
@@ -61,8 +61,8 @@ impl Metrics {
             called: Counter::default(),
         };
         metrics.register(|registry| {
-            registry.register("clients", "Control connections that are let in", metrics.clients.clone());
-            registry.register("admitted", "Control connections let in so far", metrics.admitted.clone());
+            registry.register("clients", "Control connections that are admitted", metrics.clients.clone());
+            registry.register("admitted", "Control connections admitted so far", metrics.admitted.clone());
             registry.register("refused", "Connections refused or ended for what they did", metrics.refused.clone());
             registry.register("bad_tokens", "Connections refused for their token", metrics.bad_tokens.clone());
             registry.register("attached", "Connections of the data plane set up so far", metrics.attached.clone());
@@ -93,8 +93,8 @@ impl Metrics {
         let listener = TcpListener::bind(listen)?;
         let addr = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, metrics) = (Arc::clone(&stop), self.clone());
-        let run = move || accept(&listener, &metrics, &told);
+        let (stopped, metrics) = (Arc::clone(&stop), self.clone());
+        let run = move || accept(&listener, &metrics, &stopped);
         let thread = std::thread::Builder::new().name("farindex-metrics".to_owned()).spawn(run)?;
         Ok(MetricsServer { addr, stop, thread: Some(thread) })
     }
@@ -151,7 +151,7 @@ fn accept(listener: &TcpListener, metrics: &Metrics, stop: &AtomicBool) {
 }
 
 fn answer(mut stream: &TcpStream, metrics: &Metrics) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + CONNECTION_TIME;
     let left = || {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::Error::from(ErrorKind::TimedOut)) } else { Ok(Some(left)) }

@@ -1,14 +1,14 @@
 //! The memory node: one thread that serves the control channel.
 //!
-//! Invariants: the thread waits for nobody: sockets do not block, what a client sends or leaves unread is bounded, and
-//! whoever says nothing of sense within [`NodeSettings::greeting`] is shown out; a message that makes no sense ends its
-//! own connection and no other; requests of all clients are carried out in one order, so of two clients that revoke
-//! each other one wins; when a connection is gone, all that was attached over it has been detached.
+//! Invariants: the thread never blocks on a client: sockets do not block, what a client sends or leaves unread is
+//! bounded, and a client that sends no valid Hello within [`NodeSettings::greeting`] is disconnected; a malformed
+//! message ends its own connection and no other; requests of all clients are carried out in one order, so of two
+//! clients that revoke each other one wins; when a connection is gone, all that was attached over it has been detached.
 
 mod link;
 
 use crate::control::{Code, Hello, Message, Welcome};
-use crate::plane::{Door, Peer};
+use crate::plane::{Inbox, Peer};
 use crate::token::{Rights, random};
 use crate::{Metrics, NodeMemory, Plane, Refusal, Tokens};
 use farindex_fabric::{CallRefused, FabricError, Identity};
@@ -28,11 +28,11 @@ use std::time::{Duration, Instant};
 pub struct NodeSettings {
     /// Where it listens. Beyond loopback it takes tokens.
     pub listen: SocketAddr,
-    /// Who may do what.
+    /// The tokens, and what each allows.
     pub tokens: Tokens,
     /// Connections at once.
     pub max_links: usize,
-    /// How long a connection may take to say who it is.
+    /// How long a connection may take to send Hello.
     pub greeting: Duration,
 }
 
@@ -46,7 +46,7 @@ impl NodeSettings {
 /// A memory node at work.
 pub struct Node {
     addr: SocketAddr,
-    door: Arc<Door>,
+    inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,25 +74,33 @@ impl Node {
             end.set_nonblocking(true).map_err(|error| failed("cannot be polled", &error))?;
         }
         let instance = u64::from_le_bytes(random().map_err(|why| failed("no name for this run", &why))?);
-        let door = Arc::new(Door::new(waker));
-        let shared = Arc::clone(&door);
-        let mut warden =
-            Warden { memory, plane, settings, metrics, instance, door: shared, links: BTreeMap::new(), next: 1 };
-        let run = move || warden.run(&listener, woken);
+        let inbox = Arc::new(Inbox::new(waker));
+        let shared = Arc::clone(&inbox);
+        let mut server = ControlServer {
+            memory,
+            plane,
+            settings,
+            metrics,
+            instance,
+            inbox: shared,
+            links: BTreeMap::new(),
+            next: 1,
+        };
+        let run = move || server.run(&listener, woken);
         let thread = std::thread::Builder::new().name("farindex-control".to_owned()).spawn(run);
         let thread = thread.map_err(|error| failed("no thread", &error))?;
-        Ok(Node { addr, door, thread: Some(thread) })
+        Ok(Node { addr, inbox, thread: Some(thread) })
     }
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
-    /// Ends gracefully: every client is told, and nothing of theirs takes effect once this returns.
+    /// Ends gracefully: every client gets a closing error, and nothing of theirs takes effect once this returns.
     pub fn stop(mut self) {
         self.end();
     }
     fn end(&mut self) {
-        self.door.stop();
+        self.inbox.stop();
         if let Some(thread) = self.thread.take() {
             // Had it panicked, it would have said so.
             let _ = thread.join();
@@ -106,37 +114,37 @@ impl Drop for Node {
     }
 }
 
-/// What the thread holds.
-struct Warden {
+/// State of the control thread.
+struct ControlServer {
     memory: Arc<NodeMemory>,
     plane: Arc<dyn Plane>,
     settings: NodeSettings,
     metrics: Metrics,
     instance: u64,
-    door: Arc<Door>,
+    inbox: Arc<Inbox>,
     links: BTreeMap<u64, Link>,
     next: u64,
 }
 
-/// The thread looks at the clock this often even if nothing happens.
-const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
-/// How long farewells may take.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// The thread checks the clock this often even if nothing happens.
+const MAX_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// How long closing may take.
+const CLOSING_TIME: Duration = Duration::from_millis(500);
 
-impl Warden {
+impl ControlServer {
     fn run(&mut self, listener: &TcpListener, mut woken: UnixStream) {
         loop {
-            let (ready, knock) = self.wait(listener, &woken);
+            let (ready, incoming) = self.wait(listener, &woken);
             // What is in the pipe only wakes; orders are fetched below.
             while woken.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
-            let orders = self.door.take();
+            let orders = self.inbox.take();
             for (link, why) in orders.expelled {
-                self.show_out(link, Code::Malformed, &why);
+                self.expel(link, Code::Malformed, &why);
             }
             if orders.stop {
                 return self.close();
             }
-            if knock {
+            if incoming {
                 self.admit(listener);
             }
             for id in ready {
@@ -146,25 +154,25 @@ impl Warden {
         }
     }
 
-    /// Waits until something can be done; says for which links, and whether somebody knocks.
+    /// Waits until something can be done; returns for which links, and whether a client connects.
     fn wait(&self, listener: &TcpListener, woken: &UnixStream) -> (Vec<u64>, bool) {
         let mut fds = vec![
             PollFd::from_borrowed_fd(woken.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
         ];
         fds.extend(self.links.values().map(|link| PollFd::from_borrowed_fd(link.as_fd(), link.wants())));
-        if poll(&mut fds, Some(&GLANCE)).is_err() {
+        if poll(&mut fds, Some(&MAX_WAIT)).is_err() {
             // A signal, or no memory: look at everything, and do not spin.
             std::thread::sleep(Duration::from_millis(1));
             return (self.links.keys().copied().collect(), true);
         }
-        let knock = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        let incoming = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         let ids = self.links.keys().zip(fds.iter().skip(2));
-        (ids.filter(|(_, fd)| !fd.revents().is_empty()).map(|(id, _)| *id).collect(), knock)
+        (ids.filter(|(_, fd)| !fd.revents().is_empty()).map(|(id, _)| *id).collect(), incoming)
     }
 
     fn admit(&mut self, listener: &TcpListener) {
-        // Each round takes a few, so that a crowd at the door does not starve those inside.
+        // Each round takes a few, so that many new connections do not starve the admitted ones.
         for _ in 0..16 {
             // Out of descriptors, or gone already: those that wait are seen in the next round.
             let Ok((stream, _)) = listener.accept() else { return };
@@ -172,7 +180,7 @@ impl Warden {
             let Ok(mut link) = Link::new(stream, nonce) else { continue };
             if self.links.len() >= self.settings.max_links {
                 self.metrics.count_refusal(Code::Busy);
-                link.farewell(Code::Busy, "this memory node has as many connections as it may");
+                link.close(Code::Busy, "this memory node has reached its limit of connections");
             }
             self.links.insert(self.next, link);
             self.next += 1;
@@ -193,7 +201,7 @@ impl Warden {
                         crate::wire::Malformed::Version { .. } => Code::Version,
                         _ => Code::Malformed,
                     };
-                    return self.show_out(id, code, &why.to_string());
+                    return self.expel(id, code, &why.to_string());
                 }
             }
         }
@@ -205,20 +213,20 @@ impl Warden {
         }
     }
 
-    /// Ends a connection for what it did.
-    fn show_out(&mut self, id: u64, code: Code, why: &str) {
+    /// Ends a connection for a violation, and counts it.
+    fn expel(&mut self, id: u64, code: Code, why: &str) {
         self.metrics.count_refusal(code);
-        self.part(id, code, why);
+        self.end_link(id, code, why);
     }
 
     /// Ends a connection: when this returns, nothing of what it attached takes effect any more.
-    fn part(&mut self, id: u64, code: Code, why: &str) {
+    fn end_link(&mut self, id: u64, code: Code, why: &str) {
         let Some(link) = self.links.get_mut(&id) else { return };
         if link.is_member() {
             self.metrics.clients.dec();
             self.plane.detach(id);
         }
-        link.farewell(code, why);
+        link.close(code, why);
     }
 
     fn handle(&mut self, id: u64, request: u32, message: Message) {
@@ -226,7 +234,7 @@ impl Warden {
         match (link.stage(), message) {
             (Stage::Greeting { nonce, .. }, Message::Hello(hello)) => self.greet(id, request, nonce, &hello),
             (Stage::Member(_, rights), Message::Revoke(_)) if rights != Rights::ReadWrite => {
-                self.reply(id, request, Message::error(Code::ReadOnly, "a read-only token revokes nobody"));
+                self.reply(id, request, Message::error(Code::ReadOnly, "a read-only token cannot revoke a client"));
             }
             (Stage::Member(..), Message::Revoke(victim)) => self.revoke(id, request, victim),
             (Stage::Member(identity, rights), Message::Attach(asked)) => {
@@ -239,22 +247,22 @@ impl Warden {
                 self.reply(id, request, answer);
             }
             (Stage::Member(..), Message::Ping) => self.reply(id, request, Message::Pong),
-            (Stage::Greeting { .. }, _) => self.show_out(id, Code::Malformed, "say who you are first"),
-            (Stage::Member(..), _) => self.show_out(id, Code::Malformed, "this is nothing that a client sends"),
-            (Stage::Leaving(_), _) => {}
+            (Stage::Greeting { .. }, _) => self.expel(id, Code::Malformed, "send Hello first"),
+            (Stage::Member(..), _) => self.expel(id, Code::Malformed, "a client does not send this message"),
+            (Stage::Closing(_), _) => {}
         }
     }
 
     fn greet(&mut self, id: u64, request: u32, nonce: [u8; 32], hello: &Hello) {
         let Some(rights) = self.settings.tokens.rights(&hello.proof, &nonce, hello.node, &hello.identity) else {
-            return self.show_out(id, Code::BadToken, "the token is none of this memory node's: check --token-file");
+            return self.expel(id, Code::BadToken, "this memory node does not know the token: check --token-file");
         };
         let node = self.memory.node();
         if hello.node.is_some_and(|wanted| wanted != node) {
-            return self.show_out(id, Code::WrongNode, &format!("this is memory node {node}"));
+            return self.expel(id, Code::WrongNode, &format!("this is memory node {node}"));
         }
         if self.memory.is_revoked(&hello.identity) {
-            return self.show_out(id, Code::Revoked, "this client was revoked");
+            return self.expel(id, Code::Revoked, "this client was revoked");
         }
         let welcome = Welcome {
             node,
@@ -268,7 +276,7 @@ impl Warden {
             parameters: self.plane.parameters(),
         };
         if let Some(link) = self.links.get_mut(&id) {
-            link.let_in(hello.identity, rights);
+            link.admitted(hello.identity, rights);
             self.metrics.admitted.inc();
             self.metrics.clients.inc();
         }
@@ -277,9 +285,9 @@ impl Warden {
 
     fn attach(&self, id: u64, identity: Identity, rights: Rights, asked: &[u8]) -> Message {
         if identity.token == 0 {
-            return Message::error(Code::Refused, "who has no identity attaches nothing");
+            return Message::error(Code::Refused, "a client without an identity cannot attach");
         }
-        let peer = Peer { link: id, identity, rights, door: Arc::clone(&self.door) };
+        let peer = Peer { link: id, identity, rights, inbox: Arc::clone(&self.inbox) };
         match self.plane.attach(&peer, asked) {
             Ok(answer) => {
                 self.metrics.attached.inc();
@@ -291,7 +299,7 @@ impl Warden {
 
     fn call(&self, id: u64, identity: Identity, asked: &[u8]) -> Message {
         if identity.token == 0 {
-            return Message::error(Code::Refused, "a client without an identity calls nothing");
+            return Message::error(Code::Refused, "a client without an identity cannot call");
         }
         if self.links.get(&id).is_some_and(Link::is_behind) {
             return Message::error(Code::Busy, "too many replies are unread: wait for some of them");
@@ -307,7 +315,7 @@ impl Warden {
 
     fn revoke(&mut self, id: u64, request: u32, victim: Identity) {
         if victim.token == 0 {
-            return self.reply(id, request, Message::error(Code::Refused, "token 0 is nobody's"));
+            return self.reply(id, request, Message::error(Code::Refused, "token 0 names no client"));
         }
         if let Err(why) = self.memory.revoke(&victim) {
             return self.reply(id, request, Message::error(Code::Refused, format!("the revocation {why}")));
@@ -316,32 +324,32 @@ impl Warden {
         let of_victim =
             |link: &Link| matches!(link.stage(), Stage::Member(identity, _) if identity.token == victim.token);
         let theirs: Vec<u64> = self.links.iter().filter(|(_, link)| of_victim(link)).map(|(id, _)| *id).collect();
-        // Who revokes itself hears that it worked, and then that it is shut out.
+        // A client that revokes itself gets Revoked, and then the closing error.
         for other in theirs.iter().filter(|other| **other != id) {
-            self.part(*other, Code::Revoked, "this client was revoked by another one");
+            self.end_link(*other, Code::Revoked, "this client was revoked by another one");
         }
         if theirs.contains(&id) {
             self.plane.detach(id);
             self.reply(id, request, Message::Revoked);
-            self.part(id, Code::Revoked, "this client revoked itself");
+            self.end_link(id, Code::Revoked, "this client revoked itself");
         } else {
             self.reply(id, request, Message::Revoked);
         }
     }
 
-    /// Forgets connections that have ended, and shows out those that say nothing.
+    /// Drops connections that have ended, and disconnects those that sent no Hello in time.
     fn sweep(&mut self) {
         let now = Instant::now();
         let late =
             |link: &Link| matches!(link.stage(), Stage::Greeting { since, .. } if since + self.settings.greeting < now);
         let late: Vec<u64> = self.links.iter().filter(|(_, link)| late(link)).map(|(id, _)| *id).collect();
         for id in late {
-            self.show_out(id, Code::Malformed, "say who you are sooner");
+            self.expel(id, Code::Malformed, "no Hello came in time");
         }
         let (plane, metrics) = (&self.plane, &self.metrics);
         self.links.retain(|id, link| {
             link.flush();
-            let gone = link.is_gone(now);
+            let gone = link.is_finished(now);
             if gone && link.is_member() {
                 metrics.clients.dec();
                 plane.detach(*id);
@@ -351,12 +359,12 @@ impl Warden {
     }
 
     fn close(&mut self) {
-        let everybody: Vec<u64> = self.links.keys().copied().collect();
-        for id in everybody {
-            self.part(id, Code::Stopping, "the memory node ends");
+        let all: Vec<u64> = self.links.keys().copied().collect();
+        for id in all {
+            self.end_link(id, Code::Stopping, "the memory node ends");
         }
         let begun = Instant::now();
-        while !self.links.is_empty() && begun.elapsed() < FAREWELL {
+        while !self.links.is_empty() && begun.elapsed() < CLOSING_TIME {
             self.sweep();
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -8,16 +8,16 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What carries verbs to the memory of one node. The control thread calls it, and nobody else.
+/// What carries verbs to the memory of one node. Only the control thread calls it.
 pub trait Plane: Send + Sync {
     /// Which one it is.
     fn kind(&self) -> PlaneKind;
-    /// What all clients are told when they are let in; at most [`MAX_OPAQUE`](crate::control::MAX_OPAQUE) bytes.
+    /// What all clients learn when they are admitted; at most [`MAX_OPAQUE`](crate::control::MAX_OPAQUE) bytes.
     fn parameters(&self) -> Vec<u8> {
         Vec::new()
     }
     /// One more connection of the data plane for a client: its request is the client's half, the answer the node's. The
-    /// rights in `peer` are the plane's to keep. A refusal is told to the client, whose control connection stays.
+    /// rights in `peer` are the plane's to keep. A refusal is reported to the client, whose control connection stays.
     fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal>;
     /// The client does not use one of its connections any more: the request says which, as the plane's answer to the
     /// attach named it. What makes no sense is ignored.
@@ -42,25 +42,25 @@ impl<T: std::fmt::Display> From<T> for Refusal {
 /// A client's control connection, as planes see it.
 #[derive(Clone)]
 pub struct Peer {
-    /// Number of the control connection: unlike any other of this run.
+    /// Number of the control connection, unique in this run.
     pub link: u64,
-    /// Who it is.
+    /// The client's identity.
     pub identity: Identity,
     /// What it may do.
     pub rights: Rights,
-    pub(crate) door: Arc<Door>,
+    pub(crate) inbox: Arc<Inbox>,
 }
 
 impl Peer {
-    /// It misbehaves: its control connection ends, and with it all that it attached; it is told why. Returns at once;
-    /// [`Plane::detach`] follows from the control thread.
+    /// Disconnects a client that violates the protocol: its control connection ends with this reason, and all that it
+    /// attached. Returns at once; [`Plane::detach`] follows from the control thread.
     pub fn expel(&self, why: impl Into<String>) {
-        self.door.expel(self.link, why.into());
+        self.inbox.expel(self.link, why.into());
     }
 }
 
-/// Where other threads tell the control thread what to do.
-pub(crate) struct Door {
+/// Orders of other threads to the control thread.
+pub(crate) struct Inbox {
     orders: Mutex<Orders>,
     waker: UnixStream,
 }
@@ -71,9 +71,9 @@ pub(crate) struct Orders {
     pub(crate) stop: bool,
 }
 
-impl Door {
+impl Inbox {
     pub(crate) fn new(waker: UnixStream) -> Self {
-        Door { orders: Mutex::default(), waker }
+        Inbox { orders: Mutex::default(), waker }
     }
     fn give(&self, order: impl FnOnce(&mut Orders)) {
         order(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner));

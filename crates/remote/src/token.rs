@@ -1,10 +1,10 @@
-//! Who may do what.
+//! Tokens: what a client may do, and how it proves that.
 //!
 //! Invariants: a token never travels: a client proves that it knows one by an HMAC-SHA-256, keyed with the token, over
 //! a fresh challenge and all that it claims; proofs are compared in constant time, with every token of the node, so
 //! that the time says nothing about which one was close; a token is never printed.
 //!
-//! The channel is not encrypted, and whoever can change packets can take a connection over once it is let in: use
+//! The channel is not encrypted, and an attacker that can change packets can take over an admitted connection: use
 //! networks that are trusted that far (docs/protocols/remote.md).
 
 use crate::control::put_claim;
@@ -84,7 +84,7 @@ impl Token {
 pub struct Tokens(Vec<(Rights, Token)>);
 
 impl Tokens {
-    /// None: whoever reaches the node may do everything.
+    /// No tokens: every client that reaches the node may do everything.
     pub fn open() -> Self {
         Tokens::default()
     }
@@ -154,7 +154,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], String> {
     Ok(bytes)
 }
 
-/// A number that nobody can guess, and that is not 0.
+/// A random number that cannot be guessed, and is not 0.
 pub fn random_u64() -> Result<u64, String> {
     random().map(|bytes| u64::from_le_bytes(bytes).max(1))
 }

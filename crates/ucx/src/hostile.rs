@@ -1,4 +1,4 @@
-//! Clients of the data plane that do not behave: each loses its connection, and nobody else notices.
+//! Clients of the data plane that violate the protocol: each loses its connection, and no other client is affected.
 
 use crate::chain::{Answer, MAX_CHAIN, REPLY_HEADER, Status, encode};
 use crate::node::{Poll, UcxPlane, UcxSettings};
@@ -68,7 +68,7 @@ struct Client {
     sequence: u64,
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 impl Client {
     /// A request of one verb, over a connection of that number.
@@ -88,22 +88,22 @@ impl Client {
     /// What is answered to this; `None` if the control connection ends instead.
     fn ask(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
         self.send(bytes);
-        self.hear()
+        self.receive()
     }
-    fn hear(&mut self) -> Option<Vec<u8>> {
+    fn receive(&mut self) -> Option<Vec<u8>> {
         let since = Instant::now();
         loop {
-            assert!(since.elapsed() < PATIENCE, "neither an answer nor an end");
+            assert!(since.elapsed() < TIME_LIMIT, "neither an answer nor an end");
             self.worker.progress();
             if let Some(reply) = self.worker.received() {
                 return Some(reply);
             }
-            if self.is_out() {
+            if self.is_disconnected() {
                 return None;
             }
         }
     }
-    fn is_out(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.client.controls()[0].generation() != self.generation
     }
     fn is_fine(&mut self) -> bool {
@@ -112,10 +112,10 @@ impl Client {
         reply.is_some_and(|reply| Answer::read(&reply).is_ok_and(|answer| answer.status == Status::Done))
     }
     /// Until the memory node has counted so much, with this client at work.
-    fn until(&mut self, what: &str, mut met: impl FnMut() -> bool) {
+    fn until(&mut self, what: &str, mut reached: impl FnMut() -> bool) {
         let since = Instant::now();
-        while !met() {
-            assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
+        while !reached() {
+            assert!(since.elapsed() < TIME_LIMIT, "timed out: {what}");
             self.worker.progress();
         }
     }
@@ -124,31 +124,31 @@ impl Client {
 #[test]
 fn requests_of_no_connection_are_dropped() {
     let Some(served) = serve(1 << 16) else { return };
-    let (mut bystander, mut wild, mut shut_out) = (served.client(), served.client(), served.client());
-    assert!(bystander.is_fine() && wild.is_fine() && shut_out.is_fine());
+    let (mut other, mut faulty, mut revoked) = (served.client(), served.client(), served.client());
+    assert!(other.is_fine() && faulty.is_fine() && revoked.is_fine());
     let before = served.word(8);
     // A guess, none at all, and less than a number.
-    for bytes in [wild.faa(wild.session ^ 1), wild.faa(0), vec![7; 3], Vec::new()] {
+    for bytes in [faulty.faa(faulty.session ^ 1), faulty.faa(0), vec![7; 3], Vec::new()] {
         let strays = served.count("strays");
-        wild.send(bytes);
-        wild.until("a stray", || served.count("strays") == strays + 1);
+        faulty.send(bytes);
+        faulty.until("a stray", || served.count("strays") == strays + 1);
     }
-    // The connection of one who was revoked.
-    let identity = *shut_out.client.identity();
-    bystander.client.controls()[0].revoke(identity).wait().unwrap();
+    // The connection of a revoked client.
+    let identity = *revoked.client.identity();
+    other.client.controls()[0].revoke(identity).wait().unwrap();
     let strays = served.count("strays");
-    let late = wild.faa(shut_out.session);
-    wild.send(late);
-    wild.until("a stray", || served.count("strays") == strays + 1);
+    let late = faulty.faa(revoked.session);
+    faulty.send(late);
+    faulty.until("a stray", || served.count("strays") == strays + 1);
     assert_eq!(served.word(8), before, "a stray has taken effect");
-    assert!(!wild.is_out() && wild.is_fine() && bystander.is_fine());
+    assert!(!faulty.is_disconnected() && faulty.is_fine() && other.is_fine());
 }
 
 #[test]
-fn who_makes_no_sense_is_out() {
+fn a_malformed_request_ends_its_connection() {
     let Some(served) = serve(1 << 16) else { return };
-    let mut bystander = served.client();
-    assert!(bystander.is_fine());
+    let mut other = served.client();
+    assert!(other.is_fine());
     let before = served.word(8);
     let cut = |mut bytes: Vec<u8>| {
         bytes.truncate(bytes.len() - 4);
@@ -162,53 +162,53 @@ fn who_makes_no_sense_is_out() {
     for (what, twist) in
         [("cut off", &cut as &dyn Fn(Vec<u8>) -> Vec<u8>), ("bytes left over", &longer), ("an unknown verb", &unknown)]
     {
-        let mut wild = served.client();
+        let mut faulty = served.client();
         let malformed = served.count("malformed");
-        let request = wild.faa(wild.session);
-        assert_eq!(wild.ask(twist(request)), None, "{what}");
+        let request = faulty.faa(faulty.session);
+        assert_eq!(faulty.ask(twist(request)), None, "{what}");
         assert_eq!(served.count("malformed"), malformed + 1, "{what}");
     }
     assert_eq!(served.word(8), before, "a request that makes no sense has taken effect");
-    assert!(!bystander.is_out() && bystander.is_fine());
+    assert!(!other.is_disconnected() && other.is_fine());
 }
 
 #[test]
-fn who_does_not_read_replies_is_out() {
+fn a_client_that_leaves_replies_unread_is_disconnected() {
     let Some(served) = serve(MAX_CHAIN as u64) else { return };
-    let (mut bystander, mut wild) = (served.client(), served.client());
-    assert!(bystander.is_fine() && wild.is_fine());
+    let (mut other, mut faulty) = (served.client(), served.client());
+    assert!(other.is_fine() && faulty.is_fine());
     let buffers = Rc::new(BufPool::default());
-    let read = wild.request(wild.session, VerbKind::Read(buffers.take(16 << 20)));
+    let read = faulty.request(faulty.session, VerbKind::Read(buffers.take(16 << 20)));
     // Each asks for 16 MiB in a few bytes; from here on this client only sends.
     for _ in 0..40 {
-        wild.send(read.clone());
+        faulty.send(read.clone());
     }
     let since = Instant::now();
     let replies = served.count("replies");
-    while served.count("replies") == replies && since.elapsed() < PATIENCE {
-        wild.worker.progress();
+    while served.count("replies") == replies && since.elapsed() < TIME_LIMIT {
+        faulty.worker.progress();
     }
-    while !wild.is_out() {
-        assert!(since.elapsed() < PATIENCE, "it may leave {} replies unread", served.count("replies") - replies);
-        assert!(bystander.is_fine(), "others are served meanwhile");
+    while !faulty.is_disconnected() {
+        assert!(since.elapsed() < TIME_LIMIT, "it may leave {} replies unread", served.count("replies") - replies);
+        assert!(other.is_fine(), "others are served meanwhile");
     }
     assert!(served.count("bytes_read") < 40 * (16 << 20), "it was served to the end");
-    assert!(!bystander.is_out() && bystander.is_fine());
+    assert!(!other.is_disconnected() && other.is_fine());
 }
 
 #[test]
-fn messages_that_are_to_be_fetched_are_dropped() {
+fn rendezvous_messages_are_dropped() {
     let Some(served) = serve(1 << 20) else { return };
-    let (mut bystander, mut wild) = (served.client(), served.client());
-    assert!(bystander.is_fine() && wild.is_fine());
+    let (mut other, mut faulty) = (served.client(), served.client());
+    assert!(other.is_fine() && faulty.is_fine());
     let (before, requests) = (served.word(8), served.count("requests"));
     let buffers = Rc::new(BufPool::default());
     let mut value = buffers.take(256 << 10);
     value.words_mut().fill(7);
-    let write = wild.request(wild.session, VerbKind::Write(value));
+    let write = faulty.request(faulty.session, VerbKind::Write(value));
     assert!(write.len() > REPLY_HEADER);
-    wild.worker.send_by_rendezvous(wild.ep, write).unwrap();
+    faulty.worker.send_by_rendezvous(faulty.ep, write).unwrap();
     // What is sent behind it is answered, and it is not.
-    assert!(wild.is_fine() && bystander.is_fine());
+    assert!(faulty.is_fine() && other.is_fine());
     assert_eq!((served.word(8), served.count("requests")), (before + 2, requests + 2));
 }

@@ -1,8 +1,8 @@
 //! The memory node's loop: one thread receives requests, carries them out, and answers.
 //!
-//! Invariants: only this thread touches far memory, so once it has let a connection go, nothing of it takes effect any
-//! more (G6); a request of no connection is dropped; a client whose request makes no sense, or that does not read its
-//! replies, is shown out, and nobody else notices.
+//! Invariants: only this thread touches far memory, so once it has dropped a connection, nothing of it takes effect any
+//! more (G6); a request of no connection is dropped; a client that sends a malformed request, or does not read its
+//! replies, is disconnected, and no other client is affected.
 
 use crate::chain::{Head, Refused, Served, serve};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
@@ -31,7 +31,7 @@ pub enum Poll {
     Adaptive,
 }
 
-/// Says something to people.
+/// Reports to the operator.
 pub type Report = dyn Fn(&str) + Send + Sync;
 
 /// How a node serves over UCX.
@@ -41,7 +41,7 @@ pub struct UcxSettings {
     pub poll: Poll,
     /// Serve this machine alone, unless UCX_NET_DEVICES names devices.
     pub loopback: bool,
-    /// Told which transports UCX has chosen.
+    /// Called with the transports that UCX has chosen.
     pub report: Option<Arc<Report>>,
 }
 
@@ -60,7 +60,7 @@ enum Order {
 }
 
 /// How long the control thread waits for this one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ATTACH_TIME: Duration = Duration::from_secs(10);
 
 impl UcxPlane {
     /// Starts the loop. An error says what is missing.
@@ -83,11 +83,11 @@ impl UcxPlane {
             });
             match made {
                 Ok((worker, address, event)) => {
-                    // Whoever started it waits.
+                    // The thread that started this one waits.
                     let _ = ready.send(Ok(()));
                     let sessions = HashMap::new();
-                    let told = Vec::new();
-                    Loop { memory, worker, address, event, sessions, counts, settings, told }.run(&received, woken);
+                    let reported = Vec::new();
+                    Loop { memory, worker, address, event, sessions, counts, settings, reported }.run(&received, woken);
                 }
                 Err(why) => drop(ready.send(Err(why))),
             }
@@ -113,7 +113,7 @@ impl Plane for UcxPlane {
     fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal> {
         let (answer, answered) = sync_channel(1);
         self.order(Order::Attach(peer.clone(), request.to_vec(), answer));
-        answered.recv_timeout(PATIENCE).map_err(|_| Refusal("the memory node's loop does not answer".to_owned()))?
+        answered.recv_timeout(ATTACH_TIME).map_err(|_| Refusal("the memory node's loop does not answer".to_owned()))?
     }
     fn release(&self, link: u64, request: &[u8]) {
         if let Ok(session) = Reader::new(request).u64() {
@@ -221,7 +221,7 @@ struct Session {
     ep: EpId,
     peer: Peer,
     requests: u64,
-    /// It is being shown out: nothing is carried out for it any more.
+    /// It is being disconnected: nothing is carried out for it any more.
     expelled: bool,
     /// UCX has lost it, then and for this reason.
     lost: Option<(Instant, String)>,
@@ -236,20 +236,20 @@ struct Loop {
     counts: Counts,
     settings: UcxSettings,
     /// Transports that were reported.
-    told: Vec<String>,
+    reported: Vec<String>,
 }
 
 /// How long an adaptive loop looks after the last request before it sleeps.
-const LOOKS: Duration = Duration::from_micros(100);
+const SPIN_TIME: Duration = Duration::from_micros(100);
 /// It wakes this often even if nothing comes.
-const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+const MAX_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// Idle rounds after which a busy loop lets other threads of the machine run.
 const ROUNDS: u32 = 256;
 /// Bytes of replies that a client may leave unread.
 const MAX_UNREAD: usize = 256 << 20;
-/// Bytes of replies that ended connections may hold together before nobody is let in any more.
+/// Bytes of replies that ended connections may hold together before new connections are refused.
 const MAX_LEFT: usize = 1 << 30;
-/// A client whose connection UCX has lost and who does not say that this was its wish is shown out after so long.
+/// A client whose connection UCX has lost, and which has not released it, is disconnected after this time.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Loop {
@@ -283,7 +283,7 @@ impl Loop {
             } else if idle.is_multiple_of(ROUNDS) {
                 self.sweep();
                 match self.event {
-                    Some(event) if last.elapsed() > LOOKS => self.sleep(event, &mut woken),
+                    Some(event) if last.elapsed() > SPIN_TIME => self.sleep(event, &mut woken),
                     _ => std::thread::yield_now(),
                 }
             } else {
@@ -303,7 +303,7 @@ impl Loop {
             PollFd::from_borrowed_fd(woken.as_fd(), PollFlags::IN),
         ];
         // A signal wakes it too.
-        let _ = poll(&mut fds, Some(&GLANCE));
+        let _ = poll(&mut fds, Some(&MAX_SLEEP));
         while woken.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
     }
 
@@ -340,9 +340,9 @@ impl Loop {
             && let Some(report) = &self.settings.report
         {
             let text = self.worker.transports(session.ep).join(", ");
-            if !self.told.contains(&text) {
+            if !self.reported.contains(&text) {
                 report(&text);
-                self.told.push(text);
+                self.reported.push(text);
             }
         }
     }
@@ -351,7 +351,7 @@ impl Loop {
     fn obey(&mut self, order: Order) -> bool {
         match order {
             Order::Attach(peer, address, answer) => {
-                // Who does not wait any more is detached soon.
+                // A client that does not wait any more is detached soon.
                 let _ = answer.send(self.attach(peer, &address));
             }
             Order::Release(link, session) => {
@@ -379,7 +379,7 @@ impl Loop {
                 unread >> 20
             )));
         }
-        // Whoever knows the number may use the connection: it cannot be guessed.
+        // The number is the right to use the connection, so it cannot be guessed.
         let id = farindex_remote::token::random_u64().map_err(Refusal)?;
         let ep = self.worker.connect(address).map_err(Refusal)?;
         self.sessions.insert(id, Session { ep, peer, requests: 0, expelled: false, lost: None });

@@ -36,9 +36,10 @@ pub(crate) struct Shared {
     pub(crate) transports: Mutex<BTreeSet<String>>,
 }
 
-/// UCX tells of a lost connection sooner than the control channel, which knows why: so long it may take to say so.
-const HEARING: Duration = Duration::from_millis(300);
-/// Whoever posted has stopped waiting long before: what has had no answer for so long is forgotten.
+/// UCX reports a lost connection sooner than the control channel, which knows the reason: how long to wait for that
+/// reason.
+const REASON_TIME: Duration = Duration::from_millis(300);
+/// A request without an answer is dropped after this time. Its endpoint has stopped waiting long before.
 const FORGET: Duration = Duration::from_secs(120);
 
 /// A batch that was posted.
@@ -49,7 +50,7 @@ struct Flight {
     error: Option<FabricError>,
 }
 
-/// What a node owes: an answer to a message, or to a revocation.
+/// A request that a node has not answered: a message, or a revocation.
 struct Part {
     flight: u64,
     posted: Instant,
@@ -61,7 +62,7 @@ enum PartKind {
     Revoke(Pending),
 }
 
-/// The way to one node.
+/// The connection to one node.
 struct Line {
     node: NodeId,
     len: u64,
@@ -95,8 +96,8 @@ pub(crate) struct Connection {
     worker: Worker,
     lines: Vec<Line>,
     flights: HashMap<u64, Flight>,
-    /// Inflight that nothing is owed to any more.
-    landed: Vec<u64>,
+    /// Batches that have all their answers.
+    completed: Vec<u64>,
     next: u64,
     swept: Instant,
 }
@@ -126,7 +127,7 @@ impl Connection {
             worker,
             lines,
             flights: HashMap::new(),
-            landed: Vec::new(),
+            completed: Vec::new(),
             next: 1,
             swept: Instant::now(),
         })
@@ -225,12 +226,12 @@ impl Connection {
             flight.error.get_or_insert(error);
         }
         if flight.parts == 0 {
-            self.landed.push(key);
+            self.completed.push(key);
         }
     }
 
-    /// Looks after one node: is its connection still what it was, has it been attached, are revocations through?
-    fn tend(&mut self, place: usize) {
+    /// Advances the connection to one node: handles a lost control connection, and the answer to an attach.
+    fn advance(&mut self, place: usize) {
         let Some(control) = self.client.controls().get(place) else { return };
         let Some(line) = self.lines.get_mut(place) else { return };
         let (node, generation) = (line.node, control.generation());
@@ -265,7 +266,7 @@ impl Connection {
                     }
                 }
             }
-            State::Broken(since, why) if since.elapsed() > HEARING => {
+            State::Broken(since, why) if since.elapsed() > REASON_TIME => {
                 let error = FabricError::Unreachable { node, reason: format!("UCX lost the connection: {why}") };
                 line.state = State::Idle;
                 self.fail(place, &error, true);
@@ -275,7 +276,7 @@ impl Connection {
     }
 
     /// Revocations that have been answered.
-    fn tend_revocations(&mut self, place: usize) {
+    fn poll_revocations(&mut self, place: usize) {
         let Some(line) = self.lines.get_mut(place).filter(|line| line.revocations > 0) else { return };
         let node = line.node;
         let mut answered = Vec::new();
@@ -331,7 +332,7 @@ impl Connection {
         }
     }
 
-    /// Forgets what nobody can be waiting for.
+    /// Drops requests for which no future can be waiting.
     fn sweep(&mut self) {
         self.swept = Instant::now();
         for place in 0..self.lines.len() {
@@ -414,7 +415,7 @@ impl Transport for Connection {
             }
         }
         if parts == 0 {
-            self.landed.push(key);
+            self.completed.push(key);
         }
         for place in nodes {
             self.open_part(place, key, PartKind::Data);
@@ -433,14 +434,14 @@ impl Transport for Connection {
             self.lost(ep, why);
         }
         for place in 0..self.lines.len() {
-            self.tend(place);
-            self.tend_revocations(place);
+            self.advance(place);
+            self.poll_revocations(place);
         }
         if self.swept.elapsed() > FORGET / 8 {
             self.sweep();
         }
-        let any = !self.landed.is_empty();
-        for key in std::mem::take(&mut self.landed) {
+        let any = !self.completed.is_empty();
+        for key in std::mem::take(&mut self.completed) {
             if let Some(flight) = self.flights.remove(&key) {
                 completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), Err));
             }

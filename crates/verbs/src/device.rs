@@ -28,10 +28,10 @@ pub struct DeviceOptions {
     /// How often a request is repeated before the connection counts as broken, 0 to 6. (7 is without end on Soft-RoCE:
     /// docs/bugs/042.)
     pub retries: u8,
-    /// Who keeps the fences: the device (`true`), or the client, which then posts what is fenced only when all before
-    /// it has completed, and READs and atomics only when the WRITEs before them have. `None`: the client on Soft-RoCE,
-    /// whose fences may wait for ever (docs/bugs/043) and whose answers to WRITEs may answer for more (docs/bugs/050),
-    /// else the device.
+    /// Which side keeps the fences: the device (`true`), or the client, which then posts what is fenced only when all
+    /// before it has completed, and READs and atomics only when the WRITEs before them have. `None`: the client on
+    /// Soft-RoCE, whose fences may wait for ever (docs/bugs/043) and whose answers to WRITEs may answer for more
+    /// (docs/bugs/050), else the device.
     pub device_fences: Option<bool>,
 }
 

@@ -1,7 +1,7 @@
 //! Batches on their way.
 //!
 //! Invariants: a batch is handed back once, when nothing of it is on its way any more: its buffers are the device's
-//! until then; of several things that went wrong the first is told.
+//! until then; of several errors the first is reported.
 
 use farindex_fabric::{Chain, FabricError};
 

@@ -13,8 +13,8 @@
 //!   +--------------+---------------------------------> Ended (revoked, other memory: for good)
 //! ```
 //!
-//! A batch that failed in the queue is held until the control channel has said why: a client that was shut out is told
-//! so ([`FabricError::Revoked`]), and not that its packets were lost.
+//! A batch that failed in the queue is held until the control channel has reported the reason: a revoked client gets
+//! [`FabricError::Revoked`], and not an error about lost packets.
 
 use crate::counts::Counts;
 use crate::device::Device;
@@ -143,7 +143,7 @@ impl Lane {
     /// Goes as far as is possible now.
     pub(crate) fn advance(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         self.watch(control, common, flights);
-        self.hear(common, control, flights);
+        self.poll_dialing(common, control, flights);
         if matches!(self.state, State::Down) && !(self.waiting.is_empty() && self.failed.is_empty()) {
             self.dial(common, control, flights);
         }
@@ -181,7 +181,7 @@ impl Lane {
             Ok(pair) => {
                 let hello = Hello::new(&pair.describe(&common.device));
                 self.state = State::Dialing(pair, control.attach(hello.as_bytes().to_vec()));
-                self.hear(common, control, flights);
+                self.poll_dialing(common, control, flights);
             }
             Err(error) => {
                 self.state = State::Down;
@@ -197,8 +197,8 @@ impl Lane {
         Pair::new(&common.device, &common.completions, common.depth, INLINE)
     }
 
-    /// Looks whether the control channel has answered.
-    fn hear(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
+    /// Checks whether the control channel has answered the attach.
+    fn poll_dialing(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         let State::Dialing(_, pending) = &self.state else { return };
         let Some(answer) = pending.poll() else { return };
         let State::Dialing(mut pair, _) = std::mem::replace(&mut self.state, State::Down) else { return };
@@ -248,9 +248,9 @@ impl Lane {
 
     /// Nothing that waits can be posted. What failed in the queue keeps its own reason, unless this one is final.
     fn fail_all(&mut self, error: &FabricError, flights: &mut Inflight) {
-        let told = matches!(error, FabricError::Revoked);
+        let revoked = matches!(error, FabricError::Revoked);
         for (flight, own) in std::mem::take(&mut self.failed) {
-            flights.part_ended(flight, Err(if told { error.clone() } else { own }));
+            flights.part_ended(flight, Err(if revoked { error.clone() } else { own }));
         }
         for job in std::mem::take(&mut self.waiting) {
             flights.part_ended(job.flight, Err(error.clone()));
@@ -347,7 +347,7 @@ impl Lane {
         let id = completion_id(self.place, self.turn, first);
         let fences = common.device.keeps_fences();
         let manner = Manner { id, ordinal: first, inline: INLINE as usize, target: *target, scratch, fences };
-        // SAFETY: the batch stays in `flights`, which nobody looks into for its buffers, until `part_ended` was called
+        // SAFETY: the batch stays in `flights`, whose buffers nothing touches, until `part_ended` was called
         // for this lane. That happens once its last piece has completed, or after `break_off`, which drops the queue
         // pair first; and a transport that is dropped drops its lanes before its flights. `scratch` is dropped behind
         // the queue pair (field order), and is never replaced.

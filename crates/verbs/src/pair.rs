@@ -80,12 +80,12 @@ impl Pair {
         }
     }
 
-    /// Ready to be asked: the memory node's half.
+    /// Connects the memory node's half, which serves requests.
     pub(crate) fn serve(&mut self, device: &Device, client: &Peer, rights: Rights) -> Result<(), FabricError> {
         self.receive(device, client, allowed(rights), device.serves.min(client.starts))
     }
 
-    /// Ready to ask: the client's half, on which nobody may do anything.
+    /// Connects the client's half, which posts requests and serves none.
     pub(crate) fn ask(&mut self, device: &Device, node: &Peer) -> Result<(), FabricError> {
         self.receive(device, node, AccessFlags::none(), 1)?;
         let mut sending = QueuePairAttribute::new();
@@ -94,7 +94,7 @@ impl Pair {
             .setup_sq_psn(self.first_packet)
             .setup_timeout(device.options.timeout)
             .setup_retry_cnt(device.options.retries)
-            // Nobody receives messages here, so nobody can be unready for one.
+            // No messages are sent, so no receiver can be unready for one.
             .setup_rnr_retry(0)
             .setup_max_read_atomic(device.starts.min(node.serves));
         self.queue.modify(&sending).map_err(|error| failed(device, "cannot send", &error))

@@ -20,8 +20,8 @@ use zerocopy::IntoBytes;
 /// Connections that one client may have.
 const MAX_PAIRS: usize = 1024;
 
-/// A queue pair, and the number of the client's that it is connected to.
-struct Guest {
+/// A queue pair, and the number of the client's queue pair that it is connected to.
+struct ServedPair {
     client: u32,
     pair: Pair,
 }
@@ -29,7 +29,7 @@ struct Guest {
 /// Serves a region over RDMA verbs.
 pub struct VerbsPlane {
     // Dropped in this order.
-    guests: Mutex<HashMap<u64, Vec<Guest>>>,
+    pairs: Mutex<HashMap<u64, Vec<ServedPair>>>,
     completions: GenericCompletionQueue,
     exported: Exported,
     device: Arc<Device>,
@@ -43,7 +43,7 @@ impl VerbsPlane {
             FabricError::Settings(format!("RDMA verbs: device {} makes no completion queue: {error}", device.name()))
         })?;
         let exported = Exported::new(&device, memory)?;
-        Ok(VerbsPlane { guests: Mutex::default(), completions: completions.into(), exported, device })
+        Ok(VerbsPlane { pairs: Mutex::default(), completions: completions.into(), exported, device })
     }
     /// The device that it serves through.
     pub fn device(&self) -> &Arc<Device> {
@@ -51,22 +51,22 @@ impl VerbsPlane {
     }
     /// Queue pairs that are connected now.
     pub fn connections(&self) -> usize {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
     }
 
     fn connect(&self, link: u64, rights: Rights, client: &hello::Peer) -> Result<Vec<u8>, FabricError> {
-        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = guests.entry(link).or_default();
+        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = pairs.entry(link).or_default();
         if mine.len() >= MAX_PAIRS {
             return Err(FabricError::Settings(format!(
                 "a client has at most {MAX_PAIRS} queue pairs to a memory node"
             )));
         }
-        // It is asked and asks nothing.
+        // It serves requests and posts none.
         let mut pair = Pair::new(&self.device, &self.completions, 1, 0)?;
         let hello = Hello::new(&pair.describe(&self.device));
         pair.serve(&self.device, client, rights)?;
-        mine.push(Guest { client: client.queue_pair, pair });
+        mine.push(ServedPair { client: client.queue_pair, pair });
         let reply = Reply {
             hello,
             start: self.exported.start().into(),
@@ -78,11 +78,11 @@ impl VerbsPlane {
 }
 
 /// Ends connections; returns when nothing of them takes effect any more.
-fn end(guests: impl IntoIterator<Item = Guest>) {
-    let mut guests: Vec<Guest> = guests.into_iter().collect();
+fn end(pairs: impl IntoIterator<Item = ServedPair>) {
+    let mut pairs: Vec<ServedPair> = pairs.into_iter().collect();
     // First all of them stop, then each is waited for.
-    guests.iter_mut().for_each(|guest| guest.pair.refuse());
-    drop(guests);
+    pairs.iter_mut().for_each(|served| served.pair.refuse());
+    drop(pairs);
 }
 
 impl Plane for VerbsPlane {
@@ -95,13 +95,13 @@ impl Plane for VerbsPlane {
     /// A client names its own queue pair.
     fn release(&self, link: u64, request: &[u8]) {
         let Ok(number) = request.try_into().map(u32::from_le_bytes) else { return };
-        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mine) = guests.get_mut(&link) {
-            end(mine.extract_if(.., |guest| guest.client == number));
+        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mine) = pairs.get_mut(&link) {
+            end(mine.extract_if(.., |served| served.client == number));
         }
     }
     fn detach(&self, link: u64) {
-        let theirs = self.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&link);
+        let theirs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner).remove(&link);
         end(theirs.into_iter().flatten());
     }
 }
@@ -119,8 +119,8 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
-    /// A client that does not check itself.
-    struct Wild {
+    /// A client that checks nothing before it posts.
+    struct UncheckedClient {
         pair: Pair,
         completions: GenericCompletionQueue,
         scratch: Scratch,
@@ -128,7 +128,7 @@ mod tests {
         reply: Reply,
     }
 
-    impl Wild {
+    impl UncheckedClient {
         fn new(plane: &VerbsPlane, link: u64, rights: Rights) -> Result<Self, FabricError> {
             let device = &plane.device;
             let completions = device.context.create_cq_builder().setup_cqe(16).build();
@@ -137,7 +137,7 @@ mod tests {
             let reply = plane.connect(link, rights, &pair.describe(device))?;
             let (node, reply) = Reply::parse(&reply)?;
             pair.ask(device, &node)?;
-            Ok(Wild { pair, completions, scratch: Scratch::new(device, 16)?, chain: Chain::new(), reply })
+            Ok(UncheckedClient { pair, completions, scratch: Scratch::new(device, 16)?, chain: Chain::new(), reply })
         }
         /// Posts one verb under some key; the status of its completion.
         #[allow(unsafe_code)]
@@ -180,25 +180,25 @@ mod tests {
                 return eprintln!("SKIPPED: verbs are not tested here: {error}");
             }
         };
-        let wild = |link, rights| Wild::new(&plane, link, rights).expect("a connection");
+        let unchecked = |link, rights| UncheckedClient::new(&plane, link, rights).expect("a connection");
         let word = |i: usize| memory.region().words()[i].load(Ordering::SeqCst);
         let faa = || VerbKind::Faa { add: 5, old: 0 };
         let (all, reads) = (plane.exported.key(Rights::ReadWrite), plane.exported.key(Rights::ReadOnly));
         let fine = WorkCompletionStatus::Success as u32;
-        assert_eq!(wild(1, Rights::ReadWrite).tries(write(7), 8, all), fine);
-        assert_eq!(wild(1, Rights::ReadWrite).tries(faa(), 8, all), fine);
+        assert_eq!(unchecked(1, Rights::ReadWrite).tries(write(7), 8, all), fine);
+        assert_eq!(unchecked(1, Rights::ReadWrite).tries(faa(), 8, all), fine);
         assert_eq!(word(1), 12);
-        // Who may only read changes nothing, not even with the other key.
+        // A client with read rights changes nothing, not even with the other key.
         for key in [all, reads] {
-            assert_ne!(wild(2, Rights::ReadOnly).tries(write(9), 8, key), fine);
-            assert_ne!(wild(2, Rights::ReadOnly).tries(faa(), 8, key), fine);
+            assert_ne!(unchecked(2, Rights::ReadOnly).tries(write(9), 8, key), fine);
+            assert_ne!(unchecked(2, Rights::ReadOnly).tries(faa(), 8, key), fine);
         }
-        // Nobody reaches beyond the region, or hits half a word with an atomic.
+        // No verb reaches beyond the region, and no atomic an unaligned word.
         for (offset, kind) in [(1 << 16, write(9)), ((u64::MAX / 2) & !7, write(9)), (1 << 16, faa()), (12, faa())] {
-            assert_ne!(wild(1, Rights::ReadWrite).tries(kind, offset, all), fine, "{offset:#x}");
+            assert_ne!(unchecked(1, Rights::ReadWrite).tries(kind, offset, all), fine, "{offset:#x}");
         }
         // A connection that was ended carries nothing.
-        let ended = wild(3, Rights::ReadWrite);
+        let ended = unchecked(3, Rights::ReadWrite);
         plane.detach(3);
         assert_ne!(ended.tries(write(9), 8, all), fine);
         assert_eq!((word(1), word(2)), (12, 0));

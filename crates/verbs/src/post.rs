@@ -130,7 +130,7 @@ pub(crate) struct Manner<'a> {
 ///
 /// # Safety
 ///
-/// From now on until the last request has completed, or the queue pair has been dropped, nobody drops, reads or writes
+/// From now on until the last request has completed, or the queue pair has been dropped, nothing drops, reads or writes
 /// the buffers of these verbs, and `scratch` lives. That also holds if an error is returned.
 pub(crate) unsafe fn send(
     queue: &mut GenericQueuePair,
@@ -193,7 +193,7 @@ unsafe fn append(
             let Some(bytes) = buf.bytes_mut().get_mut(offset..offset + request.len) else { return false };
             let address = bytes.as_mut_ptr() as u64;
             let handle = guard.construct_wr(manner.id, flags).setup_read(key, remote);
-            // SAFETY: as above; nobody looks at them meanwhile (the caller).
+            // SAFETY: as above; nothing reads them meanwhile (the caller).
             unsafe { handle.setup_sge(local, address, len) };
         }
         VerbKind::Cas { expect, new, .. } => {

@@ -1,7 +1,7 @@
 //! One control connection, on the memory node's side.
 //!
 //! Invariants: at most one frame and one read more is held of what a client sends; at most [`MAX_UNREAD`] of what it
-//! does not read; behind the farewell nothing is read any more.
+//! does not read; after the closing error nothing is read any more.
 
 use crate::control::{Code, Frame, MAX_FRAME, Message};
 use crate::token::{NONCE_LEN, Rights};
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a client may leave unread.
 const MAX_UNREAD: usize = 1 << 20;
-/// How long a client may take to read its farewell.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client may take to read the closing error.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
 /// A peer whose machine is gone is noticed after about 25 seconds.
 const KEEPALIVE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(5)];
 
-/// How far it has come.
+/// State of the connection.
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
-    /// It has been challenged.
+    /// The challenge was sent.
     Greeting { nonce: [u8; NONCE_LEN], since: Instant },
-    /// It is let in.
+    /// The client was admitted.
     Member(Identity, Rights),
-    /// It is told why it ends, and that since then.
-    Leaving(Instant),
+    /// The closing error was sent, at this time.
+    Closing(Instant),
 }
 
 pub(super) struct Link {
@@ -37,7 +37,7 @@ pub(super) struct Link {
     stage: Stage,
     inbound: Vec<u8>,
     outbound: Vec<u8>,
-    /// Nothing more will come of it.
+    /// The connection failed.
     broken: bool,
 }
 
@@ -61,7 +61,7 @@ impl Link {
     pub(super) fn is_member(&self) -> bool {
         matches!(self.stage, Stage::Member(..))
     }
-    pub(super) fn let_in(&mut self, identity: Identity, rights: Rights) {
+    pub(super) fn admitted(&mut self, identity: Identity, rights: Rights) {
         self.stage = Stage::Member(identity, rights);
     }
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -69,13 +69,13 @@ impl Link {
     }
     /// What to wait for.
     pub(super) fn wants(&self) -> PollFlags {
-        let reads = if matches!(self.stage, Stage::Leaving(_)) { PollFlags::empty() } else { PollFlags::IN };
+        let reads = if matches!(self.stage, Stage::Closing(_)) { PollFlags::empty() } else { PollFlags::IN };
         if self.outbound.is_empty() { reads } else { reads | PollFlags::OUT }
     }
 
-    /// Takes in what has come, as far as there is room.
+    /// Reads what has arrived, as far as there is room.
     pub(super) fn fill(&mut self) {
-        if matches!(self.stage, Stage::Leaving(_)) {
+        if matches!(self.stage, Stage::Closing(_)) {
             return;
         }
         let mut piece = [0; 4096];
@@ -97,7 +97,7 @@ impl Link {
     }
     /// The next whole frame.
     pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
-        if matches!(self.stage, Stage::Leaving(_)) {
+        if matches!(self.stage, Stage::Closing(_)) {
             return Ok(None);
         }
         let Some((frame, len)) = Frame::decode(&self.inbound)? else { return Ok(None) };
@@ -116,7 +116,7 @@ impl Link {
     pub(super) fn is_behind(&self) -> bool {
         self.outbound.len() > MAX_UNREAD / 2
     }
-    /// Hands on what the socket takes.
+    /// Writes what the socket takes.
     pub(super) fn flush(&mut self) {
         while !self.outbound.is_empty() && !self.broken {
             match self.stream.write(&self.outbound) {
@@ -127,26 +127,26 @@ impl Link {
             }
         }
     }
-    /// Says why it ends. Nothing is read from it any more.
-    pub(super) fn farewell(&mut self, code: Code, why: &str) {
-        if !matches!(self.stage, Stage::Leaving(_)) {
+    /// Sends the closing error. Nothing is read from the connection any more.
+    pub(super) fn close(&mut self, code: Code, why: &str) {
+        if !matches!(self.stage, Stage::Closing(_)) {
             self.send(0, Message::error(code, why));
-            self.stage = Stage::Leaving(Instant::now());
-            self.finish_if_told();
+            self.stage = Stage::Closing(Instant::now());
+            self.shut_down_if_flushed();
         }
     }
     /// The last byte is on its way: the other side will find the end behind it.
-    fn finish_if_told(&mut self) {
+    fn shut_down_if_flushed(&mut self) {
         if self.outbound.is_empty() {
             // It may be gone already.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }
-    /// Can it be forgotten?
-    pub(super) fn is_gone(&mut self, now: Instant) -> bool {
-        let Stage::Leaving(since) = self.stage else { return self.broken };
-        self.finish_if_told();
-        // What is left unread at the end would make the system take the farewell back: it is read and dropped, until
+    /// Can the connection be dropped?
+    pub(super) fn is_finished(&mut self, now: Instant) -> bool {
+        let Stage::Closing(since) = self.stage else { return self.broken };
+        self.shut_down_if_flushed();
+        // What is left unread at the end would make the system discard the closing error: it is read and dropped, until
         // the other side has closed too, or has had its time.
         let mut piece = [0; 4096];
         loop {
@@ -157,6 +157,6 @@ impl Link {
                 Err(_) => return true,
             }
         }
-        self.broken || since + PATIENCE < now
+        self.broken || since + CLOSING_TIME < now
     }
 }

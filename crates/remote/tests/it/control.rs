@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Answers with what it was asked, and remembers who is there.
+/// A data plane that answers an attach with its request, and records the clients.
 #[derive(Default)]
 struct Echo(Mutex<Vec<Peer>>);
 
@@ -71,16 +71,16 @@ fn with_token(line: &str) -> ControlSettings {
     ControlSettings { token: token.first(), deadline: Duration::from_secs(2) }
 }
 
-fn until(what: &str, mut met: impl FnMut() -> bool) {
+fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !met() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+    while !reached() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "timed out: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 #[test]
-fn a_client_comes_in_attaches_and_leaves() {
+fn a_client_connects_attaches_and_leaves() {
     let served = serve(0, TOKENS);
     let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token(TOKENS)).unwrap();
     let welcome = &cluster.welcomes()[0];
@@ -111,7 +111,7 @@ fn tokens_and_places_are_checked() {
         assert!(wrong.to_string().contains("--token-file"), "{wrong}");
     }
     assert!(zero.metrics.text().contains("farindex_bad_tokens_total 2\n"));
-    // A token for reading gets in, and may not shut anyone out.
+    // A token for reading gets in, and may not revoke a client.
     let reader = with_token("read-only 0123456789abcdef-ro");
     let cluster = Cluster::connect(&addrs(&[&zero]), reader).unwrap();
     assert_eq!(cluster.rights(), Rights::ReadOnly);
@@ -129,7 +129,7 @@ fn open_nodes_stay_on_loopback() {
 }
 
 #[test]
-fn who_is_revoked_is_told_and_stays_out() {
+fn a_revoked_client_gets_an_error_and_stays_revoked() {
     let served = serve(0, "");
     let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
     let [victim, other] = [cluster.new_identity().unwrap(), cluster.new_identity().unwrap()];
@@ -146,19 +146,19 @@ fn who_is_revoked_is_told_and_stays_out() {
     drop(theirs);
     assert_eq!(cluster.client(&victim).err(), Some(ControlError::Revoked));
     assert_eq!(mine.controls()[0].link(), Link::Up);
-    // Whoever revokes itself hears that it worked.
+    // A client that revokes itself gets an answer.
     assert_eq!(mine.controls()[0].revoke(other).wait(), Ok(Message::Revoked));
     until("it to be out", || matches!(mine.controls()[0].link(), Link::Ended(_)));
 }
 
-/// Whoever misbehaves loses its connection, and nobody else notices.
+/// A client that violates the protocol loses its connection, and no other client is affected.
 #[test]
-fn hostile_connections_end_alone() {
+fn a_hostile_connection_ends_and_no_other() {
     let served = serve(0, "");
     let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
-    let bystander = cluster.client(&cluster.new_identity().unwrap()).unwrap();
-    bystander.controls()[0].attach_now(vec![1]).unwrap();
-    let generation = bystander.controls()[0].generation();
+    let other_client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    other_client.controls()[0].attach_now(vec![1]).unwrap();
+    let generation = other_client.controls()[0].generation();
 
     let identity = Identity { token: 3, ..Identity::default() };
     let frame = |message| {
@@ -167,7 +167,7 @@ fn hostile_connections_end_alone() {
         bytes
     };
     let hello = frame(Message::Hello(Hello { node: None, identity, proof: [0; 32] }));
-    let nobody = frame(Message::Hello(Hello { node: None, identity: Identity::default(), proof: [0; 32] }));
+    let anonymous_hello = frame(Message::Hello(Hello { node: None, identity: Identity::default(), proof: [0; 32] }));
     let mut old = hello.clone();
     old[20] = 99;
     let mut magic = hello.clone();
@@ -184,12 +184,12 @@ fn hostile_connections_end_alone() {
         ("wrong magic", magic, Code::Malformed, "control protocol"),
         ("another version", old, Code::Version, "version 99"),
         ("another node", node, Code::WrongNode, "memory node 0"),
-        ("no greeting", frame(Message::Ping), Code::Malformed, "who you are"),
+        ("no greeting", frame(Message::Ping), Code::Malformed, "Hello first"),
         ("no kind of message", [&[8, 0, 0, 0, 200, 0, 0, 0][..], &[0; 4]].concat(), Code::Malformed, "kind 200"),
         ("reserved bytes", [hello.clone(), reserved].concat(), Code::Malformed, "reserved"),
-        ("two greetings", [hello.clone(), hello.clone()].concat(), Code::Malformed, "nothing that a client sends"),
-        ("an answer", [hello.clone(), frame(Message::Revoked)].concat(), Code::Malformed, "nothing that a client"),
-        ("silence", Vec::new(), Code::Malformed, "sooner"),
+        ("two greetings", [hello.clone(), hello.clone()].concat(), Code::Malformed, "does not send this"),
+        ("an answer", [hello.clone(), frame(Message::Revoked)].concat(), Code::Malformed, "does not send this"),
+        ("silence", Vec::new(), Code::Malformed, "in time"),
     ];
     for (what, sent, code, heard) in table {
         let (got, text) = last_words(&served.addr, &sent);
@@ -198,20 +198,20 @@ fn hostile_connections_end_alone() {
     }
     // What is refused without ending the connection: only what follows ends it.
     for (what, sent, heard) in [
-        ("attaching as nobody", frame(Message::Attach(vec![])), "no identity"),
-        ("revoking nobody", frame(Message::Revoke(Identity::default())), "nobody's"),
+        ("attaching as nobody", frame(Message::Attach(vec![])), "without an identity"),
+        ("revoking nobody", frame(Message::Revoke(Identity::default())), "names no client"),
     ] {
-        let errors = errors(&served.addr, &[nobody.clone(), sent, frame(Message::Revoked)].concat());
+        let errors = errors(&served.addr, &[anonymous_hello.clone(), sent, frame(Message::Revoked)].concat());
         assert!(errors.len() == 2 && errors[0].1.contains(heard), "{what}: {errors:?}");
     }
     // Half a greeting, and away.
     drop(TcpStream::connect(&served.addr).map(|mut stream| stream.write_all(&hello[..20])));
     // Too many.
-    let crowd: Vec<_> = (0..12).filter_map(|_| TcpStream::connect(&served.addr).ok()).collect();
+    let many: Vec<_> = (0..12).filter_map(|_| TcpStream::connect(&served.addr).ok()).collect();
     until("a refusal", || served.metrics.text().contains("refused"));
-    drop(crowd);
-    assert_eq!(bystander.controls()[0].attach_now(vec![9]), Ok(vec![9]));
-    assert_eq!(bystander.controls()[0].generation(), generation);
+    drop(many);
+    assert_eq!(other_client.controls()[0].attach_now(vec![9]), Ok(vec![9]));
+    assert_eq!(other_client.controls()[0].generation(), generation);
 }
 
 /// Sends bytes to a node; returns the errors that it says before it ends the connection.
@@ -235,13 +235,13 @@ fn last_words(addr: &str, sent: &[u8]) -> (Code, String) {
     errors(addr, sent).pop().expect("a reason")
 }
 
-/// Whoever asks and asks, and reads nothing, ends when its answers have filled what a node keeps for it.
+/// A client that sends requests and reads no answers is disconnected when its answers reach the node's limit.
 #[test]
-fn who_does_not_read_ends() {
+fn a_client_that_leaves_answers_unread_is_disconnected() {
     let served = serve(0, "");
     let cluster = Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
-    let bystander = cluster.client(&cluster.new_identity().unwrap()).unwrap();
-    let generation = bystander.controls()[0].generation();
+    let other_client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    let generation = other_client.controls()[0].generation();
     let identity = Identity { token: 3, ..Identity::default() };
     let (mut hello, mut sent) = (Vec::new(), Vec::new());
     Frame { request: 1, message: Message::Hello(Hello { node: None, identity, proof: [0; 32] }) }.encode(&mut hello);
@@ -255,9 +255,9 @@ fn who_does_not_read_ends() {
     // What the system keeps for a connection is taken first; it is a few MiB at most.
     let ended = (0..40).find_map(|_| stream.write_all(&sent).err()).expect("the node takes 120 MB of requests");
     assert!(matches!(ended.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{ended}");
-    until("the plane to be told", || served.plane.links().is_empty());
-    assert_eq!(bystander.controls()[0].attach_now(vec![9]), Ok(vec![9]));
-    assert_eq!(bystander.controls()[0].generation(), generation);
+    until("the plane to detach it", || served.plane.links().is_empty());
+    assert_eq!(other_client.controls()[0].attach_now(vec![9]), Ok(vec![9]));
+    assert_eq!(other_client.controls()[0].generation(), generation);
 }
 
 #[test]
@@ -271,14 +271,14 @@ fn a_plane_can_expel_a_client() {
     let peer = served.plane.0.lock().unwrap()[0].clone();
     peer.expel("its third request made no sense");
     until("the connection to end", || control.generation() > generation);
-    until("the plane to be told", || !served.plane.links().contains(&peer.link));
+    until("the plane to detach it", || !served.plane.links().contains(&peer.link));
     // It is no revocation: the client may come again.
     until("it to be back", || control.link() == Link::Up);
 }
 
 /// A node that ends says so; one that comes back from its file has the same memory; one that does not has another.
 #[test]
-fn nodes_come_back() {
+fn clients_reconnect_to_a_restarted_node() {
     let path = std::env::temp_dir().join(format!("farindex-back-{}", std::process::id()));
     let node = NodeId::new(0);
     let mut served = serve_memory(NodeMemory::file(node, &path, Some(1 << 16)).unwrap(), "127.0.0.1:0", "");
@@ -302,7 +302,7 @@ fn nodes_come_back() {
     let mut served = rebind(NodeMemory::file(node, &path, None).unwrap());
     until("the client to be back", || control.link() == Link::Up);
     assert_ne!(control.welcome().unwrap().instance, instance);
-    assert_eq!(cluster.client(&victim).err(), Some(ControlError::Revoked), "a revocation outlives the process");
+    assert_eq!(cluster.client(&victim).err(), Some(ControlError::Revoked), "a revocation persists across restarts");
     served.node.take().unwrap().stop();
     drop(served);
 
@@ -315,7 +315,7 @@ fn nodes_come_back() {
 
 #[test]
 fn silence_is_an_error() {
-    // Somebody listens and says nothing.
+    // A process listens and sends nothing.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let settings = ControlSettings { deadline: Duration::from_millis(100), ..ControlSettings::default() };
@@ -340,7 +340,7 @@ fn metrics_have_their_own_port() {
     };
     assert!(get("/metrics").contains("farindex_admitted_total 1\n"));
     assert!(get("/").starts_with("HTTP/1.1 404"));
-    // Clients that connect and say nothing, or never end what they say, are in nobody's way, and are not kept for ever.
+    // Clients that send nothing, or never end a request, do not delay others, and are disconnected in the end.
     let idle: Vec<_> = (0..40)
         .map(|i| {
             let mut stream = TcpStream::connect(server.addr()).unwrap();

@@ -44,9 +44,9 @@ fn cut(text: &str) -> &[u8] {
     text.as_bytes().get(..MAX_CALL_LEN).unwrap_or(text.as_bytes())
 }
 
-/// Checks and carries out a request, and appends its reply to `reply` (which is empty). A request that makes no sense
-/// is an error, and gets no reply: whoever sent it is to be shown out. One that makes sense and asks for what it must
-/// not gets a reply that says so, and has had no effect.
+/// Checks and carries out a request, and appends its reply to `reply` (which is empty). A malformed request is an
+/// error, and gets no reply: its sender is to be disconnected. A well-formed request that is not allowed gets a reply
+/// that says so, and has no effect.
 pub fn serve(
     request: &[u8],
     memory: Words<'_>,
@@ -104,7 +104,7 @@ fn check(
         } else {
             continue;
         };
-        // The rest is still read: a request that makes no sense is told apart from one that goes too far.
+        // The rest is still read, to distinguish a malformed request from one that is not allowed.
         refused.get_or_insert(Refused { status, verb });
     }
     fields.end()?;

@@ -77,7 +77,7 @@ fn a_chain_is_carried_out_in_order() {
 }
 
 #[test]
-fn what_must_not_be_changes_nothing() {
+fn a_refused_request_changes_nothing() {
     let (endpoint, memory) = (endpoint(), memory());
     let before = values(&memory);
     let write = || verb(0, VerbKind::Write(endpoint.buf_from_words(&[99])));
@@ -105,36 +105,36 @@ fn what_must_not_be_changes_nothing() {
 }
 
 #[test]
-fn nonsense_is_told_apart() {
+fn malformed_requests_are_recognised() {
     let (endpoint, memory) = (endpoint(), memory());
     let before = values(&memory);
     let good = request(&every_verb(&endpoint));
     let mut reply = Vec::new();
-    let mut nonsense = |what: &str, bytes: &[u8]| {
+    let mut malformed = |what: &str, bytes: &[u8]| {
         let outcome = serve(bytes, Words(&memory), &no_calls, Rights::ReadWrite, &mut reply);
         assert!(outcome.is_err() && reply.is_empty(), "{what}: {outcome:?}");
         assert_eq!(values(&memory), before, "{what}");
         outcome.expect_err("just seen")
     };
     for cut in 0..good.len() {
-        nonsense("cut off", &good[..cut]);
+        malformed("cut off", &good[..cut]);
     }
-    assert_eq!(nonsense("left over", &[&good[..], &[0]].concat()), Malformed::Trailing);
+    assert_eq!(malformed("left over", &[&good[..], &[0]].concat()), Malformed::Trailing);
     let with = |at: usize, bytes: &[u8]| {
         let mut changed = good.clone();
         changed[at..at + bytes.len()].copy_from_slice(bytes);
         changed
     };
-    assert_eq!(nonsense("no verb", &with(24, &[9])), Malformed::Kind(9));
-    assert_eq!(nonsense("no verb", &with(24, &[0])), Malformed::Kind(0));
-    assert!(matches!(nonsense("flags", &with(25, &[2])), Malformed::Field(_)));
-    assert!(matches!(nonsense("reserved", &with(20, &[1])), Malformed::Field(_)));
-    assert!(matches!(nonsense("4 billion verbs", &with(16, &[255; 4])), Malformed::TooLong(_)));
-    assert_eq!(nonsense("more verbs", &with(16, &[8])), Malformed::Truncated);
-    assert_eq!(nonsense("fewer verbs", &with(16, &[6])), Malformed::Trailing);
+    assert_eq!(malformed("no verb", &with(24, &[9])), Malformed::Kind(9));
+    assert_eq!(malformed("no verb", &with(24, &[0])), Malformed::Kind(0));
+    assert!(matches!(malformed("flags", &with(25, &[2])), Malformed::Field(_)));
+    assert!(matches!(malformed("reserved", &with(20, &[1])), Malformed::Field(_)));
+    assert!(matches!(malformed("4 billion verbs", &with(16, &[255; 4])), Malformed::TooLong(_)));
+    assert_eq!(malformed("more verbs", &with(16, &[8])), Malformed::Truncated);
+    assert_eq!(malformed("fewer verbs", &with(16, &[6])), Malformed::Trailing);
     // The WRITE stands behind a READ's 16 bytes, the CAS behind its 24.
-    assert_eq!(nonsense("a WRITE of 4 GiB", &with(44, &[0xf8, 255, 255, 255])), Malformed::Truncated);
-    assert!(matches!(nonsense("a CAS of 16 bytes", &with(84, &[16])), Malformed::Field(_)));
+    assert_eq!(malformed("a WRITE of 4 GiB", &with(44, &[0xf8, 255, 255, 255])), Malformed::Truncated);
+    assert!(matches!(malformed("a CAS of 16 bytes", &with(84, &[16])), Malformed::Field(_)));
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub(crate) fn available() -> Result<(), String> {
 pub(crate) struct Context {
     api: &'static Api,
     raw: *mut sys::RawContext,
-    /// No transport that may be used tells of a peer's failure.
+    /// No transport that may be used reports a peer's failure.
     mute: bool,
 }
 
@@ -126,8 +126,8 @@ impl Context {
     }
 }
 
-/// UCX's shared memory does not tell of a peer's failure, and refuses connections that ask for it: where UCX_TLS allows
-/// nothing else, the control channel alone notices that somebody is gone.
+/// UCX's shared memory does not report a peer's failure, and refuses connections that ask for it: where UCX_TLS allows
+/// nothing else, only the control channel notices that a peer is gone.
 fn only_shared_memory() -> bool {
     const SHARED: [&str; 9] = ["shm", "sm", "mm", "posix", "sysv", "cma", "knem", "xpmem", "self"];
     std::env::var("UCX_TLS").is_ok_and(|tls| tls.split(',').all(|name| SHARED.contains(&name)))
@@ -162,7 +162,7 @@ struct Ep {
     raw: *mut sys::RawEp,
     /// What UCX calls back with.
     _arg: Box<EpArg>,
-    /// UCX tells of the peer's failure, and so it can be closed without the peer.
+    /// UCX reports the peer's failure, and so it can be closed without the peer.
     tells: bool,
     has_failed: bool,
     unsent: Rc<Cell<usize>>,
@@ -204,12 +204,13 @@ extern "C" fn on_message(
     len: usize,
     param: *const sys::AmRecvParam,
 ) -> sys::Status {
-    // SAFETY: `arg` is the worker's inbox, which outlives the worker, and UCX calls back on the worker's thread alone.
+    // SAFETY: `arg` is the worker's inbox, which lives longer than the worker, and UCX calls back on the worker's
+    // thread alone.
     let inbox = unsafe { &*arg.cast::<Inbox>() };
     // SAFETY: UCX passes a valid description of the message.
     let rendezvous = unsafe { (*param).recv_attr } & sys::AM_RECV_ATTR_FLAG_RNDV != 0;
     if rendezvous || len > MAX_MESSAGE {
-        // Nobody of ours sends that. Saying that it is done drops it.
+        // farindex never sends that. Reporting it as done drops it.
         return sys::OK;
     }
     let mut bytes = inbox.take();
@@ -230,7 +231,7 @@ extern "C" fn on_error(arg: *mut c_void, _ep: *mut sys::RawEp, status: sys::Stat
 extern "C" fn on_sent(request: *mut c_void, _status: sys::Status, user_data: *mut c_void) {
     // SAFETY: `user_data` is the box that `send` gave away; UCX calls back once for each request.
     let sending = unsafe { Box::from_raw(user_data.cast::<Sending>()) };
-    // SAFETY: the request is complete, and nobody else has a use for it. A failure is reported by the endpoint's
+    // SAFETY: the request is complete, and nothing else uses it. A failure is reported by the endpoint's
     // callback.
     unsafe { (sending.free)(request) };
 }

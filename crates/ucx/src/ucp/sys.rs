@@ -242,7 +242,7 @@ extern "C" fn log_handler(
         unsafe { vsnprintf(text.as_mut_ptr().cast(), text.len(), format, args) };
         let said = CStr::from_bytes_until_nul(&text).map(CStr::to_string_lossy).unwrap_or_default();
         use std::io::Write;
-        // Nobody may be reading.
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "UCX: {said}");
     }
     STOP
@@ -255,8 +255,8 @@ pub(super) fn load() -> Result<&'static Api, String> {
 }
 
 /// Loads something, and gives the process its action for SIGHUP back. UCX's initialiser takes that signal for its own
-/// debug mode (UCX_DEBUG_SIGNO), so that a terminal that closes would not end the program. Who sets the variable has
-/// said which it shall be.
+/// debug mode (UCX_DEBUG_SIGNO), so that a terminal that closes would not end the program. A user that sets the
+/// variable has chosen.
 fn with_hangup_kept<T>(load: impl FnOnce() -> T) -> T {
     if std::env::var_os("UCX_DEBUG_SIGNO").is_some() {
         return load();

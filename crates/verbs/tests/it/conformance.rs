@@ -50,8 +50,9 @@ impl FabricUnderTest for Silent {
         Ok(Arc::new(Local::new(nodes, len)?))
     }
     fn silent_fabric(&self, nodes: usize, len: u64, silent: NodeId) -> Option<Arc<dyn Fabric>> {
-        let serve =
-            |number| if number == silent.index() { Served::deaf(number, len) } else { Served::fresh(number, len) };
+        let serve = |number| {
+            if number == silent.index() { Served::unresponsive(number, len) } else { Served::fresh(number, len) }
+        };
         let nodes: Vec<Served> = (0..nodes).map(serve).collect::<Result<_, _>>().ok()?;
         let fabric = reach(&nodes).ok()?;
         Some(Arc::new(Local { fabric, nodes }))

@@ -1,7 +1,8 @@
-//! Deaths: of clients with verbs in flight, of a memory node, of one of three; and a client that slept past its lease.
+//! Crashes of clients with verbs in flight, of a memory node, and of one of three; and a client that is stopped past
+//! its lease.
 //!
 //! Memory nodes and clients are processes of their own: this program, started again, which then runs [`actor`].
-//! `FARINDEX_KILLS=100` kills as many clients; a few unless told otherwise.
+//! `FARINDEX_KILLS=100` kills as many clients; the default is a few.
 
 use crate::nodes::{Served, client_device, device_or_skip};
 use farindex::{Error, IndexConfig, Pool, PoolBuilder, shard};
@@ -18,7 +19,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "FARINDEX_LIVES_ROLE";
+const ROLE: &str = "FARINDEX_TEST_ROLE";
 const LEASE: Duration = Duration::from_secs(3);
 
 fn config() -> IndexConfig {
@@ -53,7 +54,7 @@ impl Actor {
         Actor { process, out }
     }
     /// The next line that begins with this mark; what follows it.
-    fn told(&mut self, mark: &str) -> String {
+    fn line_after(&mut self, mark: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -119,7 +120,7 @@ fn write_on(addr: &str, round: u64) {
     }
 }
 
-/// Works until it is frozen, and says what it hears when it comes back.
+/// Works until it is stopped, and prints the error that it gets when it continues.
 fn sleep_on(addr: &str) {
     let pool = Pool::attach(reach(&[addr.to_owned()]).expect("a fabric")).expect("the pool");
     let session = pool.session().expect("a session");
@@ -129,7 +130,7 @@ fn sleep_on(addr: &str) {
             Ok(_) if i % 10 == 0 => println!("\nacknowledged {i}"),
             Ok(_) => {}
             Err(error) => {
-                println!("\ntold {error:?} / {error}");
+                println!("\nerror {error:?} / {error}");
                 return;
             }
         }
@@ -146,14 +147,14 @@ struct NodeProcess {
 
 impl NodeProcess {
     fn start(number: usize, name: &str) -> Self {
-        let file = PathBuf::from(format!("/dev/shm/farindex-lives-{}-{name}-{number}", std::process::id()));
+        let file = PathBuf::from(format!("/dev/shm/farindex-lifecycle-{}-{name}-{number}", std::process::id()));
         let mut actor = Actor::start(&format!("node|{number}|127.0.0.1:0|{}", file.display()));
-        let addr = actor.told("ready ");
+        let addr = actor.line_after("ready ");
         NodeProcess { actor, number, addr, file }
     }
     fn restart(&mut self) {
         self.actor = Actor::start(&format!("node|{}|{}|{}", self.number, self.addr, self.file.display()));
-        assert_eq!(self.actor.told("ready "), self.addr);
+        assert_eq!(self.actor.line_after("ready "), self.addr);
     }
 }
 
@@ -172,7 +173,7 @@ fn draw(state: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn a_killed_client_harms_nobody() {
+fn a_killed_client_affects_no_other() {
     if !device_or_skip() {
         return;
     }
@@ -186,7 +187,7 @@ fn a_killed_client_harms_nobody() {
     let (mut state, mut longest, mut mine, mut acknowledged) = (0x9E37_79B9_7F4A_7C15u64, Duration::ZERO, 0u64, 0);
     for round in 1..=rounds {
         let mut child = Actor::start(&format!("writer|{}|{round}", node.addr));
-        let mut told = format!("+{}\n", child.told("+"));
+        let mut output = format!("+{}\n", child.line_after("+"));
         let until = Instant::now() + Duration::from_micros(draw(&mut state, 30_000));
         let mut work = |mine: &mut u64| {
             let began = Instant::now();
@@ -200,9 +201,9 @@ fn a_killed_client_harms_nobody() {
         }
         child.kill();
         (0..50).for_each(|_| work(&mut mine));
-        child.out.read_to_string(&mut told).expect("what it said");
+        child.out.read_to_string(&mut output).expect("what it said");
         let mut last = round * 1_000_000;
-        let whole = told.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
             let mut words = line.split_ascii_whitespace();
             if let (Some("+"), Some(key), Some(value)) = (words.next(), words.next(), words.next()) {
@@ -211,7 +212,7 @@ fn a_killed_client_harms_nobody() {
                 acknowledged += 1;
             }
         }
-        // The next one or two may have happened, and nobody heard.
+        // The next one or two may have happened without an acknowledgement.
         let open: Vec<String> = (1..=2).map(|more| key("child", (last % 1_000_000 + more) * 7 + round)).collect();
         for (name, wanted) in &mut known {
             let found = index.get(name).expect("no error").map(|value| String::from_utf8_lossy(&value).into_owned());
@@ -220,7 +221,7 @@ fn a_killed_client_harms_nobody() {
             *wanted = found;
         }
     }
-    // A lock of the dead is waited for as long as its lease runs, and then taken over.
+    // A lock of a crashed client is waited for until its lease expires, and then taken over.
     assert!(longest <= LEASE + Duration::from_secs(2), "the survivor waited {longest:?}");
     let repaired = session.repair().expect("a repair");
     let report = session.check().expect("a check");
@@ -246,7 +247,7 @@ fn a_memory_node_comes_back_from_its_file() {
         }
         node.actor.kill();
         let began = Instant::now();
-        let error = index.upsert("lost", "perhaps").expect_err("nobody is there");
+        let error = index.upsert("lost", "perhaps").expect_err("the node is down");
         let took = began.elapsed();
         println!("after the kill: {error}, {took:?}");
         assert!(took < Duration::from_secs(20), "the error took {took:?}");
@@ -271,7 +272,7 @@ fn a_memory_node_comes_back_from_its_file() {
 }
 
 #[test]
-fn who_sleeps_past_the_lease_is_told() {
+fn a_client_stopped_past_its_lease_gets_an_error() {
     if !device_or_skip() {
         return;
     }
@@ -280,18 +281,18 @@ fn who_sleeps_past_the_lease_is_told() {
     let session = pool.session().expect("a session");
     let index = session.create_index("demo", &config()).expect("an index");
     let mut sleeper = Actor::start(&format!("sleeper|{}", node.addr));
-    sleeper.told("acknowledged ");
+    sleeper.line_after("acknowledged ");
     sleeper.signal(Signal::STOP);
     // It is evicted once its lease has run out.
     let repaired = session.repair().expect("a repair");
     let read = || -> Vec<_> { (0..500).map(|i| index.get(key("sleeper", i)).expect("no error")).collect() };
     let before: Vec<Option<Vec<u8>>> = read();
     sleeper.signal(Signal::CONT);
-    let told = sleeper.told("told ");
-    println!("{repaired:?}; the sleeper heard: {told}");
-    assert!(told.contains("Revoked") || told.contains("LeaseLost"), "{told}");
+    let output = sleeper.line_after("error ");
+    println!("{repaired:?}; the sleeper got: {output}");
+    assert!(output.contains("Revoked") || output.contains("LeaseLost"), "{output}");
     let after: Vec<Option<Vec<u8>>> = read();
-    assert!(before == after, "a client that was shut out changed something");
+    assert!(before == after, "a revoked client changed something");
     let report = session.check().expect("a check");
     assert!(report.is_sound(), "{:?}", report.problems().collect::<Vec<_>>());
     assert_eq!(report.pool.lost, 0);

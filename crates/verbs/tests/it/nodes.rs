@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 fn options(variable: &str) -> DeviceOptions {
-    let told = DeviceOptions::from_environment().expect("FARINDEX_VERBS_*");
-    DeviceOptions { device: std::env::var(variable).ok(), ..told }
+    let environment = DeviceOptions::from_environment().expect("FARINDEX_VERBS_*");
+    DeviceOptions { device: std::env::var(variable).ok(), ..environment }
 }
 
 pub(crate) fn client_device() -> DeviceOptions {
@@ -37,9 +37,9 @@ pub(crate) fn device_or_skip() -> bool {
     }
 }
 
-struct Deaf(Arc<VerbsPlane>);
+struct Unresponsive(Arc<VerbsPlane>);
 
-impl Plane for Deaf {
+impl Plane for Unresponsive {
     fn kind(&self) -> PlaneKind {
         self.0.kind()
     }
@@ -76,10 +76,15 @@ impl Served {
         Ok(Served { node: Some(node), plane })
     }
     /// It lets clients in, and answers no verb.
-    pub(crate) fn deaf(number: usize, len: u64) -> Result<Self, FabricError> {
+    pub(crate) fn unresponsive(number: usize, len: u64) -> Result<Self, FabricError> {
         let memory = Arc::new(NodeMemory::anonymous(NodeId::new(number as u16), len)?);
         let plane = Arc::new(VerbsPlane::new(Arc::clone(&memory), &node_device())?);
-        Served::through(memory, Arc::new(Deaf(Arc::clone(&plane))), plane, SocketAddr::from(([127, 0, 0, 1], 0)))
+        Served::through(
+            memory,
+            Arc::new(Unresponsive(Arc::clone(&plane))),
+            plane,
+            SocketAddr::from(([127, 0, 0, 1], 0)),
+        )
     }
     pub(crate) fn fresh(number: usize, len: u64) -> Result<Self, FabricError> {
         let memory = NodeMemory::anonymous(NodeId::new(number as u16), len)?;
