@@ -2,9 +2,10 @@
 //!
 //! Invariants: a client that was revoked stays revoked for as long as the memory lives, restarts included: its token is
 //! recorded before the revocation is answered; the region's name changes exactly when its content is lost; one process
-//! serves a file at a time. `PATH.node`, next to `PATH`, is lines of text: `farindex-node 1 REGION NODE`, then one
-//! `revoked TOKEN` for each client that was revoked, all numbers in hexadecimal. A line that a crash has cut off was
-//! never answered, and is skipped.
+//! serves a file at a time.
+//!
+//! `PATH.node`, next to `PATH`, has lines of text: `farindex-node 1 REGION NODE`, then one `revoked TOKEN` for each
+//! revoked client, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is skipped.
 
 use crate::token::random;
 use farindex_fabric::call::{self, CallHandler, CallRefused, RegionView};

@@ -198,8 +198,8 @@ fn a_hostile_connection_ends_and_no_other() {
     }
     // What is refused without ending the connection: only what follows ends it.
     for (what, sent, heard) in [
-        ("attaching as nobody", frame(Message::Attach(vec![])), "without an identity"),
-        ("revoking nobody", frame(Message::Revoke(Identity::default())), "names no client"),
+        ("attaching without an identity", frame(Message::Attach(vec![])), "without an identity"),
+        ("revoking no client", frame(Message::Revoke(Identity::default())), "names no client"),
     ] {
         let errors = errors(&served.addr, &[anonymous_hello.clone(), sent, frame(Message::Revoked)].concat());
         assert!(errors.len() == 2 && errors[0].1.contains(heard), "{what}: {errors:?}");

@@ -42,7 +42,7 @@ fn suite(threads: bool) {
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
-/// One node lets clients in and answers no verb. The deadline comes before the device has given up.
+/// One node admits clients and answers no verb. The deadline comes before the device has given up.
 struct Silent;
 
 impl FabricUnderTest for Silent {
