@@ -66,7 +66,7 @@ impl Inner {
 }
 
 impl Endpoint {
-    /// Puts an endpoint on top of a connection.
+    /// Makes an endpoint from a connection.
     pub fn new(transport: Box<dyn Transport>) -> Self {
         let buffers = Rc::new(BufPool::new(transport.registrar()));
         Endpoint {
@@ -105,7 +105,7 @@ impl Endpoint {
         buf.words_mut().copy_from_slice(words);
         buf
     }
-    /// What has been counted so far.
+    /// Returns the counters so far.
     pub fn meter(&self) -> Meter {
         self.inner.meter.borrow().clone()
     }
@@ -148,7 +148,7 @@ impl Endpoint {
             pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
-    /// What the fabric can do.
+    /// Returns the fabric's capabilities.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.transport.borrow().capabilities()
     }
@@ -168,7 +168,7 @@ impl Endpoint {
         }
     }
 
-    /// Hands a chain to the transport. `Err` is the number it will complete under.
+    /// Posts a chain to the transport. `Err` is the number under which it will complete.
     fn launch(&self, chain: Chain) -> Result<Ending, u64> {
         let node = chain.first().map_or(NodeId::new(0), Verb::node);
         let id = self.inner.flights.borrow_mut().open();
@@ -239,7 +239,7 @@ impl Driver for Endpoint {
         any
     }
 
-    /// Completions have to be polled for. Without verbs in flight, only a timer or a waker brings something to do.
+    /// With verbs in flight, completions must be polled for. Without, only a timer or a waker can make a task runnable.
     fn idle(&self) -> Idle {
         if !self.inner.flights.borrow().is_empty() {
             return Idle::Poll;
@@ -264,11 +264,11 @@ impl Span {
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
-    /// What kind of operation it is.
+    /// The kind of operation.
     pub fn kind(&self) -> OpKind {
         self.kind
     }
-    /// What the operation has cost so far.
+    /// Returns the cost of the operation so far.
     pub fn cost(&self) -> Counters {
         *self.cost.borrow()
     }

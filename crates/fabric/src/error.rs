@@ -1,4 +1,4 @@
-//! What can go wrong between posting a verb and its completion.
+//! Errors of verbs and of fabrics.
 
 use crate::{NodeId, RemotePtr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub enum FabricError {
     /// No such memory node. Nothing was posted.
     #[error("memory node {0} does not exist in this fabric")]
     NoSuchNode(NodeId),
-    /// Beyond the end of a region. Nothing was posted.
+    /// The range reaches beyond the end of the region. Nothing was posted.
     #[error("{len} bytes at {ptr} reach beyond the {region} bytes of their memory node")]
     OutOfBounds {
         /// First byte.
@@ -29,7 +29,7 @@ pub enum FabricError {
         /// Bytes asked for.
         len: usize,
     },
-    /// More than one READ may fetch. Nothing was posted.
+    /// The length exceeds what one READ may fetch. Nothing was posted.
     #[error("{len} bytes at {ptr}: a READ fetches at most {}", crate::endpoint::MAX_READ_LEN)]
     TooLong {
         /// First byte.
@@ -45,15 +45,15 @@ pub enum FabricError {
         /// The endpoint's deadline.
         after: Duration,
     },
-    /// The node is gone or refuses this connection.
+    /// The node has ended, is cut off, or refuses this connection.
     #[error("memory node {node} is unreachable: {reason}")]
     Unreachable {
         /// Which one.
         node: NodeId,
-        /// What the fabric knows.
+        /// The reason, as far as the fabric knows it.
         reason: String,
     },
-    /// Another client has revoked this one (G6): its lease had run out.
+    /// Another client has revoked this one (G6), because its lease had expired.
     #[error("this client was revoked by another one after its lease ran out; open the pool again to go on")]
     Revoked,
     /// The fabric has no such verb.
@@ -72,7 +72,7 @@ pub enum FabricError {
         /// Why.
         reason: String,
     },
-    /// G6 cannot be given: the client may still act.
+    /// G6 cannot be guaranteed: the client may still act.
     #[error("cannot revoke the client: {0}")]
     CannotRevoke(String),
     /// The region may only be read: by how it is mapped, or by the token that this client showed. Nothing took effect.
@@ -83,10 +83,10 @@ pub enum FabricError {
     Region {
         /// The file.
         path: String,
-        /// What the system said, and what to do.
+        /// The system's error, and what to do.
         reason: String,
     },
-    /// Settings that make no fabric.
+    /// Invalid settings.
     #[error("{0}")]
     Settings(String),
 }

@@ -30,22 +30,23 @@ use std::time::Duration;
 pub trait Driver {
     /// Makes some progress; returns whether anything happened.
     fn progress(&self) -> bool;
-    /// What may be done until the next call of [`progress`](Self::progress), when the latest one returned `false`.
+    /// Returns how the executor may wait for the next call of [`progress`](Self::progress), after one that returned
+    /// `false`.
     fn idle(&self) -> Idle {
         Idle::Poll
     }
 }
 
-/// What a driver has to wait for.
+/// How an executor may wait for its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// Something that only [`Driver::progress`] notices: it is to be called again at once.
+    /// Call [`Driver::progress`] again at once: only that notices what comes.
     Poll,
     /// Nothing before this much time has passed: the thread may park until then, or until a waker is called.
     Park(Option<Duration>),
 }
 
-/// What an executor shares with its tasks and with the wakers of what it runs.
+/// State that an executor shares with its tasks and wakers.
 struct Shared {
     queue: Mutex<VecDeque<Runnable>>,
     /// The future that `block_on` waits for has been woken.
@@ -96,7 +97,7 @@ impl Wake for Shared {
     }
 }
 
-/// A thread that parks for some time comes back about so much later (Linux: 50 us of timer slack). So it parks for
+/// A thread that parks for some time returns late by about this much (Linux: 50 us of timer slack). So it parks for
 /// less, and spends the rest, like any short sleep, on polling: pauses of a few microseconds between looks at a lock
 /// stay that short.
 const EARLY: Duration = Duration::from_micros(60);
@@ -109,12 +110,12 @@ const YIELDS: u32 = 128;
 /// Runs the coroutines of one worker thread.
 pub struct Executor {
     shared: Arc<Shared>,
-    /// What is being run, kept for its allocation.
+    /// The tasks of the current round; kept for its allocation.
     running: RefCell<VecDeque<Runnable>>,
     waker: Waker,
     /// Inside of `block_on`.
     blocking: Cell<bool>,
-    /// It stays on its thread.
+    /// Makes the type `!Send`.
     _here: PhantomData<Rc<()>>,
 }
 
@@ -124,7 +125,7 @@ impl Default for Executor {
     }
 }
 
-/// A flag that is up until this is dropped, as it also is by a panic.
+/// Sets a flag until this is dropped, which also happens in a panic.
 struct Blocking<'a>(&'a Cell<bool>);
 
 impl Drop for Blocking<'_> {

@@ -31,7 +31,7 @@ pub(crate) struct Inflight {
     /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
     by_age: VecDeque<(Duration, u64, NodeId)>,
     strays: u64,
-    /// What batches held that have ended: dropping it may run foreign code, so it is left to the endpoint.
+    /// Values that ended batches held: dropping them may run foreign code, so the endpoint does it.
     released: Vec<Box<dyn Any>>,
     /// Batches in flight that hold something.
     holding: usize,
@@ -61,12 +61,12 @@ impl Inflight {
             self.free.push(place);
         }
     }
-    /// It is on its way. Batches are posted in the order of their times.
+    /// Records that a batch was posted. Batches are posted in the order of their times.
     pub(crate) fn posted(&mut self, id: u64, node: NodeId, at: Duration) {
         self.by_age.push_back((at, id, node));
     }
-    /// Should the transport be asked for a wake-up at `due`? One at a time is enough: it is renewed when it has passed.
-    /// Asking for each batch would leave a fabric in virtual time with seconds' worth of stale requests.
+    /// Should the transport be asked for a wake-up at `due`? One at a time is enough: the next is asked for when it has
+    /// passed. Asking for each batch would leave a fabric in virtual time with many stale requests.
     pub(crate) fn arm(&mut self, now: Duration, due: Duration) -> bool {
         let needed = self.armed.is_none_or(|at| at <= now || due < at);
         if needed {
@@ -74,16 +74,16 @@ impl Inflight {
         }
         needed
     }
-    /// The wake-up to ask for now that time has passed.
+    /// Returns the next wake-up to ask the transport for, if one is needed.
     pub(crate) fn rearm(&mut self, now: Duration, deadline: Duration) -> Option<Duration> {
         let due = self.by_age.front()?.0.saturating_add(deadline);
         self.arm(now, due).then_some(due)
     }
-    /// Might any be on its way?
+    /// Is no batch in flight? (Ended ones may be counted for a while.)
     pub(crate) fn is_empty(&self) -> bool {
         self.by_age.is_empty()
     }
-    /// When those that may be on their way were posted.
+    /// The times at which the batches in flight were posted.
     pub(crate) fn posting_times(&self) -> impl Iterator<Item = Duration> + '_ {
         self.by_age.iter().map(|(at, ..)| *at)
     }
@@ -136,8 +136,8 @@ impl Inflight {
         (any, woken)
     }
 
-    /// The ending of a batch, once; `None` when it was taken before. The second result is a waker that is not needed
-    /// any more: dropping it may run foreign code, so it is left to the caller.
+    /// Returns the result of a batch, once; `None` when it was taken before. The second value is a waker that is not
+    /// needed any more: dropping it may run foreign code, so the caller does it.
     pub(crate) fn poll(&mut self, id: u64, cx: &Context<'_>) -> (Poll<Option<Ending>>, Option<Waker>) {
         match self.get(id) {
             Some(Flight::Waiting(waker)) => {
@@ -181,7 +181,7 @@ impl Inflight {
     pub(crate) fn holding(&self) -> usize {
         self.holding
     }
-    /// What has been held by batches that have ended since.
+    /// Takes the values that ended batches held.
     pub(crate) fn take_released(&mut self) -> Vec<Box<dyn Any>> {
         std::mem::take(&mut self.released)
     }

@@ -1,8 +1,8 @@
 //! One-sided verbs on far memory.
 //!
-//! Everything farindex keeps lives on *memory nodes* that have next to no CPU. Compute nodes operate it by READ, WRITE,
-//! compare-and-swap and fetch-and-add. This crate says what those verbs promise (and, as carefully, what they do not),
-//! and carries them out on two fabrics that need no hardware:
+//! farindex stores its data on *memory nodes* with little computing power. Compute nodes access it by READ, WRITE,
+//! compare-and-swap and fetch-and-add. This crate defines what those verbs promise and what they do not, and carries
+//! them out on two fabrics that need no hardware:
 //!
 //! * [`memory`]: several memory nodes inside the process;
 //! * [`shm`]: a mapped file, used by several processes at once. The same code serves CXL memory behind a DAX device.

@@ -60,7 +60,8 @@ impl Mapped {
         Capabilities { masked_cas: true, call: self.handler(manner).is_some(), cpu_atomic: true, zeroed: self.zeroed }
     }
 
-    /// What answers calls. (On memory that is mapped read-only, not every kind of load is guaranteed to work.)
+    /// The handler that answers calls. (Memory that is mapped read-only has none: not every kind of load is guaranteed
+    /// to work there.)
     fn handler<'m>(&self, manner: &'m Manner) -> Option<&'m CallHandler> {
         manner.handler.as_deref().filter(|_| !self.read_only)
     }

@@ -28,7 +28,7 @@ struct Shared {
 }
 
 impl MemoryFabric {
-    /// `nodes` memory nodes of `len` bytes each, all zeros.
+    /// Makes `nodes` memory nodes of `len` zero bytes each.
     pub fn new(nodes: usize, len: u64) -> Result<Self, FabricError> {
         if nodes == 0 || nodes > crate::ptr::MAX_NODES {
             let max = crate::ptr::MAX_NODES;
@@ -55,13 +55,13 @@ impl MemoryFabric {
         Ok(MemoryFabric { shared: Arc::new(shared), manner: Manner::default() })
     }
 
-    /// The same memory, with chains carried out at another moment.
+    /// Returns a fabric on the same memory that carries chains out at another moment.
     #[must_use]
     pub fn with_delivery(&self, delivery: Delivery) -> Self {
         MemoryFabric { manner: Manner { delivery, ..self.manner.clone() }, ..self.clone() }
     }
 
-    /// The same memory, with a handler that answers calls.
+    /// Returns a fabric on the same memory whose nodes answer calls by this handler.
     #[must_use]
     pub fn with_call_handler(&self, handler: Arc<CallHandler>) -> Self {
         MemoryFabric { manner: Manner { handler: Some(handler), ..self.manner.clone() }, ..self.clone() }

@@ -56,8 +56,8 @@ impl OpKind {
     }
 }
 
-/// What a batch is for: the index itself, or the key-value blocks that its slots point to. Papers often leave the
-/// second out, so it is counted apart.
+/// The purpose of a batch: the index itself, or the key-value blocks that its slots point to. Papers often leave out
+/// the second, so it is counted apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
     /// Buckets, nodes, directories.
@@ -132,7 +132,7 @@ impl Counters {
 pub struct OpStats {
     /// Operations.
     pub ops: u64,
-    /// What they cost together.
+    /// Their total cost.
     pub total: Counters,
 }
 

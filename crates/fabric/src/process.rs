@@ -42,8 +42,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// The name in brackets is the program's to choose and may hold spaces and brackets: fields count from the last
-    /// one.
+    /// Parses the line. The program chooses the name in brackets, which may hold spaces and brackets: fields count from
+    /// the last one.
     fn parse(text: &str) -> Option<Stat> {
         let (head, tail) = text.rsplit_once(')')?;
         let mut fields = tail.split_ascii_whitespace();
@@ -123,7 +123,7 @@ pub(crate) fn is_own(identity: &Identity) -> bool {
     identity.pid == u64::from(std::process::id()) && Start::own().map_or(0, Start::pack) == identity.started
 }
 
-/// What is known about the process of an identity.
+/// State of the process of an identity, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Proved gone.

@@ -22,7 +22,7 @@ pub struct ServedRegion {
 }
 
 impl ServedRegion {
-    /// Fresh zeroed memory of this process, in huge pages where the system has them to give. `len` is in bytes and
+    /// Allocates zeroed memory in this process, in huge pages where the system has them. `len` is in bytes and
     /// rounded up to whole pages.
     pub fn anonymous(len: u64) -> Result<Self, FabricError> {
         let page = rustix::param::page_size() as u64;
@@ -37,8 +37,8 @@ impl ServedRegion {
         Ok(ServedRegion { region: Region::Mapped(mapping), file: None, zeroed: true, _held: Vec::new() })
     }
 
-    /// A file (or DAX device), which keeps its content: the one that is there, or a new one of `len` bytes with all its
-    /// space reserved. One that is there has the length that it has; asking for another is an error.
+    /// Maps a file (or DAX device) with its content, or makes a new file of `len` bytes with all its space reserved.
+    /// For a file that exists, another length than its own is an error.
     pub fn file(path: &Path, len: Option<u64>) -> Result<Self, FabricError> {
         let paths = [path.to_owned()];
         let mut nodes = match (path.exists(), len) {
@@ -63,7 +63,7 @@ impl ServedRegion {
     pub fn words(&self) -> &[AtomicU64] {
         self.region.words()
     }
-    /// The same as something that verbs can be carried out on.
+    /// The region as [`Words`], on which verbs can be carried out.
     pub fn as_words(&self) -> Words<'_> {
         Words(self.region.words())
     }

@@ -38,7 +38,7 @@
 //! to be used by one machine; on a DAX device, which several may share, a client of another boot is not taken for
 //! crashed.
 //!
-//! # What the user must keep
+//! # Requirements on the user
 //!
 //! * No process may shrink a file while it is mapped. (No lock prevents it: file locks are advisory.) From the first
 //!   verb beyond its new end on, every verb on that node fails with [`FabricError::Unreachable`]. For that, this fabric
@@ -171,14 +171,14 @@ impl ShmFabric {
         self
     }
 
-    /// The same memory, with chains carried out at another moment.
+    /// Returns a fabric on the same memory that carries chains out at another moment.
     #[must_use]
     pub fn with_delivery(&self, delivery: Delivery) -> Self {
         ShmFabric { manner: Manner { delivery, ..self.manner.clone() }, ..self.clone() }
     }
 
-    /// The same memory, with a handler that answers calls, in this process. A fabric that was opened read-only answers
-    /// none.
+    /// Returns a fabric on the same memory whose nodes answer calls by this handler, in this process. A fabric that was
+    /// opened read-only answers none.
     #[must_use]
     pub fn with_call_handler(&self, handler: Arc<CallHandler>) -> Self {
         ShmFabric { manner: Manner { handler: Some(handler), ..self.manner.clone() }, ..self.clone() }

@@ -17,21 +17,21 @@ const PAGE_LEN: usize = 4096;
 
 /// Registers memory with the hardware of one connection. See [`Transport::registrar`](crate::Transport::registrar).
 pub trait Registrar {
-    /// Registers a block for verbs of this side: hardware may read and write all of it until the registration is
+    /// Registers a block as local memory of verbs: hardware may read and write all of it until the registration is
     /// dropped.
     fn register(&self, block: &Block) -> Result<Registration, FabricError>;
 }
 
 /// Memory that is registered. Dropping `hold` ends that.
 pub struct Registration {
-    /// What verbs name the memory by (an lkey).
+    /// The key that verbs name the memory by (an lkey).
     pub key: u32,
     /// Kept alive as long as the registration.
     pub hold: Box<dyn Any>,
 }
 
-/// Memory that a [`Registrar`] is handed. It stays where it is, readable and writable, until the registration has been
-/// dropped.
+/// Memory to be registered by a [`Registrar`]. It stays where it is, readable and writable, until the registration has
+/// been dropped.
 pub struct Block {
     start: NonNull<u64>,
     layout: Layout,
@@ -62,7 +62,7 @@ impl Block {
     pub fn len(&self) -> usize {
         self.layout.size()
     }
-    /// Has it no bytes at all? Never.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -81,12 +81,12 @@ pub(crate) struct Slab {
     // Dropped in this order.
     registration: Registration,
     block: Block,
-    /// Words that have been cut off.
+    /// Words that chunks have taken.
     used: Cell<usize>,
 }
 
 impl Slab {
-    /// Room for at least `words`.
+    /// Makes a slab with room for at least `words`.
     pub(crate) fn new(registrar: &dyn Registrar, words: usize) -> Result<Rc<Self>, FabricError> {
         let len = words.saturating_mul(8).max(SLAB_LEN);
         let block = Block::new(len)

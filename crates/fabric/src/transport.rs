@@ -1,4 +1,4 @@
-//! What a fabric implements.
+//! The traits that a fabric implements.
 //!
 //! A [`Fabric`] is shared by the threads of a process and hands out one connection for each worker. A [`Transport`] is
 //! such a connection: it takes chains of verbs and gives them back completed, at once or later. Everything that fabrics
@@ -28,14 +28,14 @@ pub struct NodeInfo {
     pub len: u64,
 }
 
-/// What a fabric can do beyond READ, WRITE, CAS and FAA.
+/// Capabilities of a fabric beyond READ, WRITE, CAS and FAA.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// CAS under a mask in one verb. Without it, [`Batch::masked_cas`](crate::Batch::masked_cas) is refused, and
     /// [`Span::masked_cas`](crate::Span::masked_cas) is a counted loop of CAS.
     pub masked_cas: bool,
-    /// Two-sided messages to the memory node's CPU.
+    /// Two-sided messages to the memory node's CPU: see [`call`](crate::call).
     pub call: bool,
     /// Verbs are atomic against the memory node's own CPU (lifts N4).
     pub cpu_atomic: bool,
@@ -49,13 +49,14 @@ pub trait Fabric: Send + Sync {
     fn name(&self) -> &'static str;
     /// Every memory node, in the order of their numbers.
     fn nodes(&self) -> Vec<NodeInfo>;
-    /// What it can do.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities;
     /// A fresh identity for a client of this process.
     fn new_identity(&self) -> Identity;
     /// One connection of that client, for one worker thread.
     fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError>;
-    /// What carries its verbs, as far as that is chosen at run time and known by now: `tcp/eth0`, say.
+    /// Names the transports below the fabric, as far as they are chosen at run time and known by now: `tcp/eth0`, for
+    /// example.
     fn transports(&self) -> Vec<String> {
         Vec::new()
     }
@@ -86,13 +87,13 @@ pub trait Transport {
     fn post(&mut self, id: u64, chain: Chain) -> Post;
     /// Delivers what has completed; returns whether anything did.
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;
-    /// Time since some fixed moment, on this fabric's clock.
+    /// Time since a fixed moment, on this fabric's clock.
     fn now(&self) -> Duration;
     /// No future waits for the chain that was posted under `id` (N5). For fabrics that look for bugs.
     fn detached(&mut self, id: u64) {
         let _ = id;
     }
-    /// What the endpoint's buffers are registered with, where hardware reads and fills them. Asked for once.
+    /// Returns what registers the endpoint's buffers, where hardware reads and fills them. Called once.
     fn registrar(&self) -> Option<Box<dyn Registrar>> {
         None
     }
@@ -100,7 +101,7 @@ pub trait Transport {
     fn wake_at(&mut self, at: Duration) {
         let _ = at;
     }
-    /// What the fabric can do.
+    /// The fabric's capabilities.
     fn capabilities(&self) -> Capabilities;
     /// Name of the fabric.
     fn name(&self) -> &'static str;

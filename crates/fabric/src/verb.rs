@@ -1,9 +1,9 @@
-//! One verb, and a chain of them: what travels from an endpoint to its fabric and back.
+//! A verb, and a chain of verbs, as they travel from an endpoint to its fabric and back.
 
 use crate::transport::Identity;
 use crate::{Buf, CallRefused, FabricError, NodeId, RemotePtr};
 
-/// What a verb does, with its buffer on the way out and its result on the way back.
+/// Kind of a verb, with its buffer and operands, and its result once it has completed.
 #[derive(Debug)]
 pub enum VerbKind {
     /// Fills the buffer.
@@ -58,7 +58,7 @@ pub struct Verb {
     pub ptr: RemotePtr,
     /// Wait for all earlier READs and atomics of the batch (see N3).
     pub fence: bool,
-    /// What it does.
+    /// Kind and operands.
     pub kind: VerbKind,
 }
 
@@ -75,7 +75,7 @@ impl Verb {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Does it lie within a region of that many bytes, whole words of it?
+    /// Checks alignment, and that the verb lies within a region of that many bytes.
     pub fn check(&self, region: u64) -> Result<(), FabricError> {
         let (ptr, len) = (self.ptr, self.len());
         if !ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {

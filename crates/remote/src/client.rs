@@ -32,18 +32,18 @@ impl Default for ControlSettings {
     }
 }
 
-/// How a connection is.
+/// State of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
     /// It stands.
     Up,
-    /// It is lost, or was never made, for this reason; it is tried again.
+    /// It was lost, or never made, for this reason; reconnecting goes on.
     Down(ControlError),
     /// It will not come back: the client was revoked, or the memory is gone.
     Ended(ControlError),
 }
 
-/// An idle connection asks this often whether the node is there.
+/// How often an idle connection pings the node.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait before trying again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -90,7 +90,7 @@ impl Slot {
     }
 }
 
-/// An answer that is on its way.
+/// An answer that may not have arrived yet.
 pub struct Pending {
     slot: Arc<Slot>,
     asked: Instant,
@@ -102,7 +102,7 @@ impl Pending {
     fn silent(&self) -> ControlError {
         ControlError::Silent { addr: self.addr.clone(), after: self.deadline }
     }
-    /// The answer, if it is there, or the error once the deadline has passed. To be taken once.
+    /// Takes the answer if it has arrived, or the error once the deadline has passed.
     pub fn poll(&self) -> Option<Result<Message, ControlError>> {
         let answer = self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         answer.or_else(|| (self.asked.elapsed() > self.deadline).then(|| Err(self.silent())))
@@ -124,8 +124,8 @@ impl Control {
         Ok(welcome)
     }
 
-    /// A connection to the node that was looked at before (its number and memory are in `expected`). Waits for the
-    /// first attempt alone: if it fails, further ones follow, and [`link`](Self::link) says so.
+    /// Connects to the node that [`look`](Self::look) has described in `expected`. Waits for the first attempt only: if
+    /// it fails, further ones follow in the background, and [`link`](Self::link) says so.
     pub fn open(
         addr: &str,
         identity: Identity,
@@ -187,7 +187,7 @@ impl Control {
     pub fn attach(&self, request: Vec<u8>) -> Pending {
         self.shared.ask(Message::Attach(request))
     }
-    /// The same, and waits: the node's half.
+    /// Attaches, waits, and returns the node's half.
     pub fn attach_now(&self, request: Vec<u8>) -> Result<Vec<u8>, ControlError> {
         match self.attach(request).wait()? {
             Message::Attached(answer) => Ok(answer),
@@ -275,7 +275,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The thread: connects, reads until the connection ends, and tries again.
+    /// Runs the connection's thread: connects, reads until the connection ends, and tries again.
     fn run(&self) {
         let mut pause = RETRY.0;
         loop {

@@ -1,4 +1,4 @@
-//! All memory nodes of a pool, as a client reaches them.
+//! The memory nodes of a pool, on the client's side.
 //!
 //! Invariants: the place of an address in the list is its node's number; all nodes speak one data plane; a client has
 //! one control connection to each node, shared by its threads, for as long as any of them needs it.
@@ -37,7 +37,7 @@ impl ClusterClient {
 }
 
 impl Cluster {
-    /// Looks at every node: all must be there, in the order of their numbers.
+    /// Asks every node for its Welcome: all must answer, in the order of their numbers.
     pub fn connect(addrs: &[String], settings: ControlSettings) -> Result<Self, ControlError> {
         let max = farindex_fabric::ptr::MAX_NODES;
         if addrs.is_empty() || addrs.len() > max {
@@ -67,11 +67,11 @@ impl Cluster {
     pub fn plane(&self) -> PlaneKind {
         self.seen.first().map_or(PlaneKind::Other(0), |welcome| welcome.plane)
     }
-    /// What each node said of itself, in the order of their numbers.
+    /// The Welcome of each node, in the order of their numbers.
     pub fn welcomes(&self) -> &[Welcome] {
         &self.seen
     }
-    /// How large they are.
+    /// Their numbers and sizes.
     pub fn node_infos(&self) -> Vec<NodeInfo> {
         self.seen.iter().map(|welcome| NodeInfo { node: welcome.node, len: welcome.len }).collect()
     }
@@ -83,7 +83,7 @@ impl Cluster {
     pub fn answers_calls(&self) -> bool {
         self.seen.iter().all(|welcome| welcome.calls)
     }
-    /// What this client's token allows on all of them.
+    /// The rights of this client's token on all nodes.
     pub fn rights(&self) -> Rights {
         let all = self.seen.iter().all(|welcome| welcome.rights == Rights::ReadWrite);
         if all { Rights::ReadWrite } else { Rights::ReadOnly }
@@ -92,8 +92,8 @@ impl Cluster {
     pub fn new_identity(&self) -> Result<Identity, ControlError> {
         Ok(Identity { token: random_u64().map_err(ControlError::Local)?, pid: 0, started: 0 })
     }
-    /// A client's control connections: those that it has, or new ones. A node that cannot be reached now is tried again
-    /// in the background; an error is that this client was revoked, or that a node has other memory.
+    /// Returns a client's control connections: the existing ones, or new ones. A node that cannot be reached now is
+    /// tried again in the background. Fails if this client was revoked, or if a node has other memory.
     pub fn client(&self, identity: &Identity) -> Result<Arc<ClusterClient>, ControlError> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&identity.token).and_then(Weak::upgrade) {

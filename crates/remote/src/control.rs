@@ -33,7 +33,7 @@ const HEADER: usize = 12;
 const _: () = assert!(MAX_CALL_LEN <= MAX_OPAQUE);
 const ANY_NODE: u16 = u16::MAX;
 
-/// What carries the verbs.
+/// A data plane: what carries the verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PlaneKind {
     /// UCX active messages.
@@ -89,7 +89,7 @@ pub struct Welcome {
     pub node: NodeId,
     /// What the client's token allows.
     pub rights: Rights,
-    /// What carries verbs to this node.
+    /// The data plane of this node.
     pub plane: PlaneKind,
     /// Did the region read as zeros before the first WRITE?
     pub zeroed: bool,
@@ -105,11 +105,11 @@ pub struct Welcome {
     pub parameters: Vec<u8>,
 }
 
-/// Why a node refuses something.
+/// Why a node refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Code {
-    /// It is no token of this node, or none was shown.
+    /// The node does not know the token, or none was shown.
     BadToken,
     /// Another version of the protocol.
     Version,
@@ -121,13 +121,13 @@ pub enum Code {
     Revoked,
     /// Too many connections.
     Busy,
-    /// What was sent makes no sense, or comes out of turn.
+    /// The message is malformed, or not allowed at this point.
     Malformed,
     /// The data plane refuses.
     Refused,
     /// The memory node's process ends.
     Stopping,
-    /// Something that this version has no name for.
+    /// A code that this version does not know.
     Other(u16),
 }
 
@@ -158,15 +158,15 @@ impl Code {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Node, first of all: prove yourself over these bytes.
+    /// Node, first message: bytes over which the client proves that it knows a token.
     Challenge([u8; NONCE_LEN]),
     /// Client: its identity and proof.
     Hello(Hello),
     /// Node: the client is admitted.
     Welcome(Welcome),
-    /// Client: one more connection of the data plane; the bytes are the plane's.
+    /// Client: asks for one more connection of the data plane; the bytes are the plane's.
     Attach(Vec<u8>),
-    /// Node: it is there; the bytes are the plane's.
+    /// Node: the connection is set up; the bytes are the plane's.
     Attached(Vec<u8>),
     /// Client: that connection of the data plane is not used any more; the bytes are the plane's. There is no answer.
     Detach(Vec<u8>),
@@ -178,11 +178,11 @@ pub enum Message {
     Call(Vec<u8>),
     /// Node: the reply to a call. A call that is refused is answered by `Error`.
     Called(Vec<u8>),
-    /// Client: are you there?
+    /// Client: asks for a sign of life.
     Ping,
-    /// Node: yes.
+    /// Node: answers a ping.
     Pong,
-    /// Node: no.
+    /// Node: refuses a request, or closes the connection.
     Error {
         /// For programs.
         code: Code,
@@ -385,7 +385,7 @@ impl Frame {
             place.copy_from_slice(&len.to_le_bytes());
         }
     }
-    /// The frame at the front of `bytes`, and its length there; `None` if it is not there whole.
+    /// Decodes the frame at the front of `bytes`, and its length there; `None` if it is not complete.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Malformed> {
         let mut fields = Reader::new(bytes);
         let Ok(len) = fields.u32() else { return Ok(None) };

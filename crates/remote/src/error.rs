@@ -5,7 +5,7 @@ use crate::wire::Malformed;
 use farindex_fabric::{FabricError, NodeId};
 use std::time::Duration;
 
-/// What can go wrong on the control channel. Each message says what to do.
+/// Errors of the control channel. Each message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -84,13 +84,13 @@ pub enum ControlError {
         /// What is known.
         why: String,
     },
-    /// This machine or these settings are at fault.
+    /// A local problem: this machine, or these settings.
     #[error("{0}")]
     Local(String),
 }
 
 impl ControlError {
-    /// As the error of a verb to this node.
+    /// Converts it to the error of a verb to this node.
     pub fn of_node(self, node: NodeId) -> FabricError {
         match self {
             ControlError::Revoked | ControlError::Refused { code: Code::Revoked, .. } => FabricError::Revoked,

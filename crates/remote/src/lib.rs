@@ -1,4 +1,4 @@
-//! What memory nodes that are reached over a network have in common.
+//! The common part of memory nodes that are reached over a network.
 //!
 //! A memory node is a process: it holds one region, and a *data plane* (RDMA verbs, UCX) carries the verbs to it. In
 //! addition, each client keeps one TCP connection to each memory node, the *control channel*: it identifies both sides,

@@ -37,13 +37,13 @@ fn settings(why: String) -> FabricError {
 }
 
 impl NodeMemory {
-    /// Fresh memory of this process: it ends with it.
+    /// Allocates memory in this process, which ends with the process.
     pub fn anonymous(node: NodeId, len: u64) -> Result<Self, FabricError> {
         let name = random().map_err(settings)?;
         Ok(NodeMemory { region: ServedRegion::anonymous(len)?, node, name, revoked: Mutex::default(), calls: None })
     }
 
-    /// A file: the one that is there with its content, or a new one of `len` bytes.
+    /// Maps a file with its content, or makes a new one of `len` bytes.
     pub fn file(node: NodeId, path: &Path, len: Option<u64>) -> Result<Self, FabricError> {
         let record = record_path(path);
         let refuse = |why: String| FabricError::Region { path: record.display().to_string(), reason: why };

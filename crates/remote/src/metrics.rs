@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 16;
 /// How long a connection may take from its acceptance to the end of the answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(1);
 
-/// What the control thread counts.
+/// Counters of the control thread.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
@@ -29,7 +29,7 @@ pub struct Metrics {
     pub clients: Gauge,
     /// Connections that were ever admitted.
     pub admitted: Counter,
-    /// Connections that were refused or ended for what they did.
+    /// Connections that were refused, or ended for a violation.
     pub refused: Counter,
     /// Those of them whose token was wrong.
     pub bad_tokens: Counter,
@@ -63,7 +63,7 @@ impl Metrics {
         metrics.register(|registry| {
             registry.register("clients", "Control connections that are admitted", metrics.clients.clone());
             registry.register("admitted", "Control connections admitted so far", metrics.admitted.clone());
-            registry.register("refused", "Connections refused or ended for what they did", metrics.refused.clone());
+            registry.register("refused", "Connections refused, or ended for a violation", metrics.refused.clone());
             registry.register("bad_tokens", "Connections refused for their token", metrics.bad_tokens.clone());
             registry.register("attached", "Connections of the data plane set up so far", metrics.attached.clone());
             registry.register("revoked", "Clients revoked so far", metrics.revoked.clone());
@@ -71,7 +71,7 @@ impl Metrics {
         });
         metrics
     }
-    /// Adds a plane's own.
+    /// Registers the counters of a data plane.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -88,7 +88,7 @@ impl Metrics {
             self.bad_tokens.inc();
         }
     }
-    /// Shows them on a port of their own until the server is dropped.
+    /// Serves them on a port until the server is dropped.
     pub fn serve(&self, listen: SocketAddr) -> io::Result<MetricsServer> {
         let listener = TcpListener::bind(listen)?;
         let addr = listener.local_addr()?;

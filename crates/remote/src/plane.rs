@@ -1,4 +1,4 @@
-//! What a data plane implements on the memory node.
+//! The trait that a data plane implements on the memory node.
 
 use crate::control::PlaneKind;
 use crate::token::Rights;
@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What carries verbs to the memory of one node. Only the control thread calls it.
+/// A data plane: carries verbs to the memory of one node. Only the control thread calls it.
 pub trait Plane: Send + Sync {
     /// Which one it is.
     fn kind(&self) -> PlaneKind;
@@ -16,11 +16,11 @@ pub trait Plane: Send + Sync {
     fn parameters(&self) -> Vec<u8> {
         Vec::new()
     }
-    /// One more connection of the data plane for a client: its request is the client's half, the answer the node's. The
-    /// rights in `peer` are the plane's to keep. A refusal is reported to the client, whose control connection stays.
+    /// Sets up one more connection for a client: the request is the client's half, the answer the node's. The plane
+    /// must enforce the rights in `peer`. A refusal is reported to the client, whose control connection stays.
     fn attach(&self, peer: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal>;
-    /// The client does not use one of its connections any more: the request says which, as the plane's answer to the
-    /// attach named it. What makes no sense is ignored.
+    /// Ends one connection that the client does not use any more: the request names it as the plane's answer to the
+    /// attach did. A malformed request is ignored.
     fn release(&self, link: u64, request: &[u8]) {
         let _ = (link, request);
     }

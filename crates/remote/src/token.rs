@@ -64,7 +64,7 @@ impl Token {
     pub fn new(text: &str) -> Self {
         Token(text.as_bytes().to_vec())
     }
-    /// That its holder makes this claim, now.
+    /// Computes the proof that a holder of this token makes this claim.
     pub fn prove(&self, nonce: &[u8; NONCE_LEN], node: Option<NodeId>, identity: &Identity) -> [u8; PROOF_LEN] {
         mac(self, nonce, node, identity).map_or([0; PROOF_LEN], |mac| mac.finalize().into_bytes().into())
     }
@@ -97,7 +97,7 @@ impl Tokens {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         Self::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
     }
-    /// The same from the file's text.
+    /// Parses the file's text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut tokens = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -126,7 +126,7 @@ impl Tokens {
     pub fn first(&self) -> Token {
         self.0.first().map(|(_, token)| token.clone()).unwrap_or_default()
     }
-    /// What a client may do that proves itself so; `None` if it knows none of the tokens.
+    /// Returns the rights of the client that sent this proof; `None` if it knows none of the tokens.
     pub fn rights(
         &self,
         proof: &[u8; PROOF_LEN],

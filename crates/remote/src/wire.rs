@@ -3,7 +3,7 @@
 //! Invariants: no length that a peer sends is believed before it was compared with what is there; reading never panics
 //! and never allocates more than the message holds.
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -19,10 +19,10 @@ pub enum Malformed {
     /// A kind of message or verb that does not exist.
     #[error("there is no message or verb of kind {0}")]
     Kind(u8),
-    /// A field holds what it cannot.
-    #[error("a field holds what it cannot: {0}")]
+    /// A field has an invalid value.
+    #[error("a field has an invalid value: {0}")]
     Field(&'static str),
-    /// The other side is something else.
+    /// The other side does not speak this protocol.
     #[error("the other side does not speak farindex's control protocol")]
     Magic,
     /// Another version of the protocol.
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         let len = self.u32()?;
         self.bytes(usize::try_from(len).map_err(|_| Malformed::Truncated)?)
     }
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }

@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 /// How the loop waits for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Poll {
-    /// Always looks: a whole core, and the shortest way.
+    /// Polls all the time: uses a whole core, with the lowest latency.
     Busy,
-    /// Looks for a while after the last request, then sleeps until the next one comes.
+    /// Polls for a while after the last request, then sleeps until the next one comes.
     #[default]
     Adaptive,
 }
@@ -140,7 +140,7 @@ impl Drop for UcxPlane {
     }
 }
 
-/// What the loop counts.
+/// Counters of the loop.
 struct Counts {
     requests: Counter,
     replies: Counter,
@@ -223,7 +223,7 @@ struct Session {
     requests: u64,
     /// It is being disconnected: nothing is carried out for it any more.
     expelled: bool,
-    /// UCX has lost it, then and for this reason.
+    /// UCX has lost it, at this time and for this reason.
     lost: Option<(Instant, String)>,
 }
 
@@ -239,7 +239,7 @@ struct Loop {
     reported: Vec<String>,
 }
 
-/// How long an adaptive loop looks after the last request before it sleeps.
+/// How long an adaptive loop polls after the last request before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(100);
 /// It wakes this often even if nothing comes.
 const MAX_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };

@@ -2,8 +2,8 @@
 //!
 //! Invariants: the verbs of a batch that go to one node are one message; a batch is checked whole (nodes, bounds,
 //! alignment, rights, sizes) before any of it is sent; it completes once all its nodes have answered, or with the first
-//! error; a node that is lost fails what it owes, with a reason that names it, and is attached anew by the next batch
-//! that wants it; nothing here waits.
+//! error; when a node is lost, its unanswered batches fail with a reason that names the node, and the next batch to it
+//! attaches anew; nothing here blocks.
 
 use crate::chain::{self, Answer, Sizes, Status};
 use crate::ucp::{Context, EpId, Worker};
@@ -68,12 +68,12 @@ struct Line {
     len: u64,
     rights: Rights,
     state: State,
-    /// The control connection's when it was last looked at.
+    /// Generation of the control connection when it was last checked.
     generation: u64,
     parts: BTreeMap<u64, Part>,
-    /// Those that have not been sent, for want of a connection.
+    /// Parts that were not sent yet, because there is no connection.
     unsent: Vec<u64>,
-    /// Those that are revocations.
+    /// Number of parts that are revocations.
     revocations: usize,
     answered: u64,
 }
@@ -85,7 +85,7 @@ enum State {
         ep: EpId,
         session: u64,
     },
-    /// UCX has lost it, then and for this reason.
+    /// UCX has lost it, at this time and for this reason.
     Broken(Instant, String),
 }
 
@@ -133,7 +133,7 @@ impl Connection {
         })
     }
 
-    /// Can this batch be sent? Which nodes it goes to, otherwise.
+    /// Checks whether a batch can be sent; returns the nodes that it goes to.
     fn check(&self, chain: &Chain) -> Result<Vec<usize>, FabricError> {
         let mut nodes = Vec::new();
         for verb in chain {
@@ -204,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// Fails what a node owes; revocations as well, unless they go on.
+    /// Fails all parts of a node; revocations as well, unless they go on.
     fn fail(&mut self, place: usize, error: &FabricError, revocations_go_on: bool) {
         let Some(line) = self.lines.get_mut(place) else { return };
         line.unsent.clear();
@@ -218,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// A part has its answer.
+    /// Records the result of a part.
     fn settle(&mut self, key: u64, result: Result<(), FabricError>) {
         let Some(flight) = self.flights.get_mut(&key) else { return };
         flight.parts = flight.parts.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! What was really asked of the device, counted where it is posted and polled.
+//! Counters of what is posted to the device and polled from it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ impl Counts {
     }
 }
 
-/// What all endpoints of a fabric have asked of the device.
+/// Sums over all endpoints of a fabric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WireCounts {
     /// Calls that posted requests: one for each batch to one node, however many verbs it holds.

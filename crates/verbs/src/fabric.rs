@@ -32,7 +32,7 @@ impl VerbsFabric {
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
-    /// What its endpoints have asked of the device.
+    /// Returns what its endpoints have posted to the device and polled from it.
     pub fn wire_counts(&self) -> WireCounts {
         self.ledger.sum()
     }

@@ -1,6 +1,6 @@
-//! Batches on their way.
+//! Batches in flight.
 //!
-//! Invariants: a batch is handed back once, when nothing of it is on its way any more: its buffers are the device's
+//! Invariants: a batch is handed back once, when nothing of it is in flight any more: its buffers are the device's
 //! until then; of several errors the first is reported.
 
 use farindex_fabric::{Chain, FabricError};
@@ -44,7 +44,7 @@ impl Inflight {
     pub(crate) fn chain(&mut self, place: usize) -> Option<&mut Chain> {
         self.places.get_mut(place)?.as_mut().map(|flight| &mut flight.chain)
     }
-    /// One of its answers is there.
+    /// Records one of its answers.
     pub(crate) fn part_ended(&mut self, place: usize, result: Result<(), FabricError>) {
         let Some(flight) = self.places.get_mut(place).and_then(Option::as_mut) else { return };
         if flight.result.is_ok() {

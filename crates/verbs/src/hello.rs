@@ -1,7 +1,7 @@
-//! What client and memory node tell each other to connect two queue pairs, over the control channel.
+//! The messages that connect two queue pairs, over the control channel.
 //!
-//! Invariants: both messages have one length and no padding, little-endian; what comes in is checked field by field
-//! before a queue pair sees it.
+//! Invariants: both messages have one length and no padding, little-endian; received messages are checked field by
+//! field before a queue pair sees it.
 
 use crate::device::PortAddress;
 use farindex_fabric::FabricError;
@@ -45,7 +45,7 @@ fn nonsense(what: &str) -> FabricError {
     FabricError::Settings(format!("RDMA verbs: the other side {what}: do both run the same version of farindex?"))
 }
 
-/// A queue pair of the other side, as far as it makes sense.
+/// A checked description of the other side's queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) address: PortAddress,

@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// What lanes of one endpoint share.
+/// State that the lanes of one endpoint share.
 pub(crate) struct Common {
     pub(crate) device: Arc<Device>,
     pub(crate) completions: GenericCompletionQueue,
@@ -73,7 +73,7 @@ pub(crate) struct Lane {
     scratch: Option<Scratch>,
     place: usize,
     node: NodeId,
-    /// How often a queue pair was made: tells completions of an earlier one apart.
+    /// Number of the queue pair: identifies completions of an earlier one.
     turn: u64,
     /// Requests posted on this queue pair, and those that have completed.
     posted: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Lane {
     generation: u64,
 }
 
-/// What a completion says of its request: the lane, its turn, the number in its queue.
+/// Fields of a completion's id: the lane, its turn, the number in its queue.
 const ORDINAL_BITS: u32 = 40;
 const TURN_BITS: u32 = 14;
 /// Bytes that travel within a request.
@@ -117,12 +117,12 @@ impl Lane {
         }
     }
 
-    /// Is there anything that time or the control channel will move on?
+    /// Does nothing wait for time or for the control channel?
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.failed.is_empty() && !matches!(self.state, State::Dialing(..))
     }
 
-    /// Has the control channel changed since it was last looked at?
+    /// Has the control channel changed since it was last checked?
     pub(crate) fn is_stale(&self, control: &Control) -> bool {
         self.generation != control.generation()
     }
@@ -140,7 +140,7 @@ impl Lane {
         self.advance(common, control, flights);
     }
 
-    /// Goes as far as is possible now.
+    /// Does all that can be done now.
     pub(crate) fn advance(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         self.watch(control, common, flights);
         self.poll_dialing(common, control, flights);
@@ -154,7 +154,7 @@ impl Lane {
         }
     }
 
-    /// What was attached over a control connection goes with it.
+    /// Drops the queue pair if the control connection has ended, since it was attached over that.
     fn watch(&mut self, control: &Control, common: &Common, flights: &mut Inflight) {
         let generation = control.generation();
         if generation == self.generation {
@@ -233,7 +233,7 @@ impl Lane {
         }
     }
 
-    /// Why there is no connection: what ended the link for good comes first.
+    /// Returns why there is no connection: a reason that ended the link for good comes first.
     fn refusal(&self, error: ControlError, control: &Control) -> FabricError {
         match control.link() {
             Link::Ended(why) => why.of_node(self.node),
@@ -246,7 +246,8 @@ impl Lane {
         self.state = State::Ended(error);
     }
 
-    /// Nothing that waits can be posted. What failed in the queue keeps its own reason, unless this one is final.
+    /// Fails all batches that wait. Those that failed in the queue keep their own reason, unless the client was
+    /// revoked.
     fn fail_all(&mut self, error: &FabricError, flights: &mut Inflight) {
         let revoked = matches!(error, FabricError::Revoked);
         for (flight, own) in std::mem::take(&mut self.failed) {
@@ -277,7 +278,7 @@ impl Lane {
         }
     }
 
-    /// A request has failed, so the queue pair is broken.
+    /// Handles a failed request, which breaks the queue pair.
     pub(crate) fn broke(&mut self, why: &str, common: &Common, control: &Control, flights: &mut Inflight) {
         self.break_off(why);
         self.advance(common, control, flights);
@@ -314,7 +315,7 @@ impl Lane {
         }
     }
 
-    /// Posts what there is room for.
+    /// Posts as much as there is room for.
     fn fill(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
         while let Some(job) = self.waiting.front() {
             let (mut count, mut alone) = (job.left.min(common.depth as usize), false);
@@ -363,7 +364,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Leaves: the node need not keep its half.
+    /// Drops the queue pair and tells the node to drop its half.
     pub(crate) fn leave(&mut self, common: &Common, control: &Control) {
         if let State::Up(pair, _) | State::Dialing(pair, _) = std::mem::replace(&mut self.state, State::Down) {
             let ours = pair.describe(&common.device).queue_pair;

@@ -4,7 +4,7 @@
 //! reliable connected queue pair to each memory node for each of its endpoints. docs/verbs.md says how to set machines
 //! up, what was tested, and what was not.
 //!
-//! Invariants: a batch to one node is one chain of requests with one doorbell, of which the last alone is signalled; a
+//! Invariants: a batch to one node is one chain of requests with one doorbell, of which only the last is signalled; a
 //! request that does not fit the send queue waits; buffers are registered once and belong to the device while they are
 //! in flight; whatever fails becomes an error of the batch, and a new queue pair.
 //!
@@ -12,11 +12,11 @@
 //! |---|---|
 //! | `device` | finding a device, its address, its limits |
 //! | `memory` | registered memory: buffers, results of atomics, a node's region |
-//! | `hello` | what two queue pairs have to know of each other, as bytes |
-//! | `pair` | queue pairs, from making to destroying |
+//! | `hello` | the messages that connect two queue pairs |
+//! | `pair` | queue pairs: created, connected, destroyed |
 //! | `post` | verbs as requests of a send queue |
 //! | `lane` | one endpoint's connection to one node: order, room, failure, reconnection |
-//! | `flight` | batches on their way |
+//! | `flight` | batches in flight |
 //! | `transport` | all lanes of an endpoint |
 //! | `fabric` | [`VerbsFabric`] |
 //! | `plane` | [`VerbsPlane`], the memory node's side |

@@ -1,7 +1,7 @@
 //! Memory that the NIC reads and writes.
 //!
-//! Invariants: memory is registered for as long as the NIC may touch it, and stays where it is; what the NIC writes
-//! while this process may look is looked at through atomics alone.
+//! Invariants: memory is registered for as long as the NIC may touch it, and stays where it is; memory that the NIC
+//! writes while this process may read it is read through atomics only.
 #![allow(unsafe_code)]
 
 use crate::device::Device;
@@ -59,7 +59,7 @@ impl Scratch {
     pub(crate) fn address(&self, ordinal: u64) -> u64 {
         self.word(ordinal).map_or(0, |word| word.as_ptr() as u64)
     }
-    /// What the NIC has left for the request with this number.
+    /// The old value that the NIC has stored for the request with this number.
     pub(crate) fn get(&self, ordinal: u64) -> u64 {
         self.word(ordinal).map_or(0, |word| word.load(Ordering::Acquire))
     }
@@ -87,7 +87,7 @@ impl Exported {
         let (all, reads) = (register(AccessFlags::LocalWrite | remote)?, register(AccessFlags::RemoteRead)?);
         Ok(Exported { all, reads, memory })
     }
-    /// What clients name it by: with the right to change it, or without.
+    /// The key that clients use: with the right to change the region, or without.
     pub(crate) fn key(&self, rights: Rights) -> u32 {
         match rights {
             Rights::ReadWrite => self.all.rkey(),

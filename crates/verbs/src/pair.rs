@@ -16,7 +16,7 @@ use sideway::ibverbs::queue_pair::{
 };
 use std::hash::{BuildHasher, RandomState};
 
-/// A queue pair and what the other side has to know of it.
+/// A queue pair, and what the other side needs to connect to it.
 pub(crate) struct Pair {
     pub(crate) queue: GenericQueuePair,
     first_packet: u32,
@@ -26,7 +26,7 @@ fn failed(device: &Device, what: &str, error: &dyn std::fmt::Display) -> FabricE
     FabricError::Settings(format!("RDMA verbs: device {}: a queue pair {what}: {error}", device.name()))
 }
 
-/// What a client may do to the memory of a node.
+/// The access that a client has to the memory of a node.
 fn allowed(rights: Rights) -> AccessFlags {
     match rights {
         Rights::ReadOnly => AccessFlags::RemoteRead,

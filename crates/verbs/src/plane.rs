@@ -1,9 +1,9 @@
 //! The memory node's side: its region, registered, and a queue pair for each connection.
 //!
-//! Invariants: the memory node's CPU touches no word of the region while it serves, so the NIC's atomics are atomic
-//! among all that touch it (N4); a connection ends by the destruction of its queue pair, which returns once the device
-//! carries out nothing for it any more (G6); queue pairs are gone before the region is unregistered, and that before
-//! the memory goes.
+//! Invariants: the memory node's CPU writes no word of the region while it serves (handlers of calls only read), so the
+//! NIC's atomics are atomic among all that change it (N4); a connection ends by the destruction of its queue pair,
+//! which returns once the device carries out nothing for it any more (G6); queue pairs are gone before the region is
+//! unregistered, and that before the memory goes.
 
 use crate::device::{Device, DeviceOptions};
 use crate::hello::{self, Hello, Reply};

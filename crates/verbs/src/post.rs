@@ -21,7 +21,7 @@ use sideway::ibverbs::queue_pair::{
 /// Bytes of one request at most. Every device takes this much; what is longer becomes several requests.
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 
-/// How far the requests of a batch to one node have got.
+/// Position in the requests of a batch to one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     verb: usize,
@@ -56,7 +56,7 @@ pub(crate) fn next_request(chain: &Chain, node: NodeId, cursor: &mut Cursor) -> 
     None
 }
 
-/// What can be posted at once where the client itself keeps the fences.
+/// Requests that can be posted together where the client itself keeps the fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Its first request is fenced.
@@ -113,7 +113,7 @@ pub(crate) struct Target {
 /// How a request is to be posted.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner<'a> {
-    /// What its completion says.
+    /// Id of its completion.
     pub(crate) id: u64,
     /// Its place in the queue: where its old value goes, for an atomic.
     pub(crate) ordinal: u64,

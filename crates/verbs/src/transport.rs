@@ -201,7 +201,7 @@ impl VerbsTransport {
     }
 }
 
-/// What the control channel has been asked for one verb of a batch.
+/// A verb of a batch that the control channel carries, and its answer.
 struct Asked {
     flight: usize,
     /// Which verb of the batch.

@@ -269,7 +269,7 @@ impl Done {
     fn kind(&mut self, ticket: Ticket) -> Option<&mut VerbKind> {
         self.chain.get_mut(ticket.0).map(|verb| &mut verb.kind)
     }
-    /// What a READ fetched. Each can be taken once; a second time, or for another verb, it is an empty buffer.
+    /// Takes the buffer of a READ. A second time, or for another verb, it is an empty buffer.
     pub fn buf(&mut self, ticket: Ticket) -> Buf {
         let empty = self.endpoint.inner.buffers.hollow();
         match self.kind(ticket) {

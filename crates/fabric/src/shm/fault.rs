@@ -1,8 +1,8 @@
-//! SIGBUS as an error of a verb: what lies behind a mapped file may be gone when it is touched. The file was cut, its
-//! file system has no room for a page that was never written, or the memory is broken.
+//! Turns SIGBUS into an error of a verb. A mapped file may fail when it is touched: it was cut, its file system has no
+//! room for a page that was never written, or the memory is faulty.
 //!
 //! The handler maps zeros over the whole region in which the fault lies, and marks the region as lost. The access that
-//! faulted then goes on with those zeros, and its verb fails, because the mark is looked at behind every access.
+//! faulted then goes on with those zeros, and its verb fails, because every access checks the mark afterwards.
 //!
 //! Invariants: a region is entered in [`SLOTS`] after it was mapped and taken out before it is unmapped; a slot that is
 //! read while it changes is passed over; the mark is set before the zeros are mapped, so a verb that has read them
@@ -53,7 +53,7 @@ impl Slot {
 static SLOTS: [Slot; 2048] = [const { Slot::empty() }; 2048];
 /// Is any region lost?
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
-/// What was done about SIGBUS before.
+/// The previous action for SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Guards a region for as long as it lives. It must be dropped before the region is unmapped.
@@ -90,7 +90,7 @@ pub(crate) fn any_lost() -> bool {
 
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Takes SIGBUS over, once.
+/// Installs the handler for SIGBUS, once.
 fn install() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -127,7 +127,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     }
 }
 
-/// Puts zeros in the place of a region. Called in a signal handler: atomics and a system call, nothing else.
+/// Maps zeros in the place of a region. Runs in a signal handler: atomics and a system call only.
 fn lose(slot: &Slot, (start, end): (usize, usize)) -> bool {
     slot.lost.store(true, Ordering::SeqCst);
     ANY_LOST.store(true, Ordering::SeqCst);

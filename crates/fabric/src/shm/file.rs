@@ -2,7 +2,7 @@
 //!
 //! Invariants: an existing file is never overwritten, emptied or cut; a file that was made by a call which then fails
 //! is removed again; nothing is reserved in a file before it is recognised; the part of it that is in use is mapped
-//! with its space reserved, so that touching it does not fail for want of room.
+//! with its space reserved, so that touching it does not fail for lack of room.
 
 use crate::ptr::MAX_NODE_LEN;
 use crate::region::{Mapping, Region};
@@ -19,7 +19,7 @@ const HEAD: usize = 4096;
 
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// A mapped file, and what tells it apart from others.
+/// A mapped file, and what identifies it.
 pub(crate) struct Node {
     pub(crate) region: Region,
     pub(crate) is_device: bool,
@@ -156,7 +156,7 @@ fn map(path: &Path, file: &File, len: u64, is_device: bool, read_only: bool) -> 
     Ok(Node { region: Region::Mapped(mapped), is_device, key })
 }
 
-/// Says how many bytes of a file with these first bytes are in use, or why it is not the one that is wanted.
+/// Returns how many bytes of a file with these first bytes are in use, or why it is not the expected one.
 pub(crate) trait Own<E>: Fn(NodeId, &[u8]) -> Result<u64, E> {}
 impl<E, F: Fn(NodeId, &[u8]) -> Result<u64, E>> Own<E> for F {}
 
@@ -209,7 +209,7 @@ fn create_one(path: &Path, len: u64, made: &mut Made) -> Result<Node, FabricErro
     map(path, &file, len, false, false)
 }
 
-/// No two nodes may be one file: every word would have two addresses.
+/// Checks that no two nodes are one file: every word would have two addresses.
 fn check_distinct(paths: &[PathBuf], nodes: &[Node]) -> Result<(), FabricError> {
     for (i, node) in nodes.iter().enumerate() {
         if let Some(earlier) = nodes[..i].iter().position(|other| other.key == node.key) {

@@ -67,7 +67,7 @@ impl Link {
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
-    /// What to wait for.
+    /// The events to poll for.
     pub(super) fn wants(&self) -> PollFlags {
         let reads = if matches!(self.stage, Stage::Closing(_)) { PollFlags::empty() } else { PollFlags::IN };
         if self.outbound.is_empty() { reads } else { reads | PollFlags::OUT }
@@ -135,7 +135,7 @@ impl Link {
             self.shut_down_if_flushed();
         }
     }
-    /// The last byte is on its way: the other side will find the end behind it.
+    /// Shuts the sending side down once the last byte was sent, so that the client sees the end.
     fn shut_down_if_flushed(&mut self) {
         if self.outbound.is_empty() {
             // It may be gone already.

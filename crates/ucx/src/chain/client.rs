@@ -8,7 +8,7 @@ use farindex_fabric::call::MAX_CALL_LEN;
 use farindex_fabric::{CallRefused, NodeId, Verb, VerbKind};
 use farindex_remote::wire::{Malformed, Reader, Writer};
 
-/// How large a chain's messages are.
+/// Sizes of a chain's messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Bytes of the request.
@@ -26,7 +26,7 @@ impl Sizes {
     }
 }
 
-/// How large the messages are of those verbs that go to one node.
+/// Computes the sizes of the messages of those verbs that go to one node.
 pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
     let mut sizes = Sizes { request: REQUEST_HEADER as u64, reply: REPLY_HEADER as u64, verbs: 0 };
     for verb in chain.iter().filter(|verb| is_data(verb, node)) {
@@ -90,7 +90,7 @@ pub fn encode(chain: &[Verb], node: NodeId, session: u64, sequence: u64, out: &m
 pub struct Answer<'a> {
     /// Which request it answers.
     pub sequence: u64,
-    /// What became of it.
+    /// Its status.
     pub status: Status,
     /// Which verb it was refused for, from 0 among those of the request.
     pub verb: u32,
@@ -134,7 +134,7 @@ pub fn fill(chain: &mut [Verb], node: NodeId, answer: Answer<'_>) -> Result<(), 
     results.end()
 }
 
-/// The verb of the chain that a refusal means.
+/// Finds the verb of the chain that a refusal names.
 pub(crate) fn refused_verb(chain: &[Verb], node: NodeId, verb: u32) -> Option<&Verb> {
     chain.iter().filter(|verb| is_data(verb, node)).nth(verb as usize)
 }

@@ -37,7 +37,7 @@ const REFUSED: u32 = 1;
 /// The verb waits for all before it. The node carries them out one by one, so it does.
 const FENCED: u8 = 1;
 
-/// What became of a request, on the wire.
+/// Status of a request, on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -100,7 +100,7 @@ impl Head {
         }
         Ok(head)
     }
-    /// Which session a request says it is of, without looking at the rest.
+    /// Reads the head of a request, and nothing behind it.
     pub fn peek(request: &[u8]) -> Result<Self, Malformed> {
         Head::take(&mut Reader::new(request))
     }

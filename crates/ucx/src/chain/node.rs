@@ -8,7 +8,7 @@ use farindex_remote::Rights;
 use farindex_remote::wire::{Malformed, Reader, Writer};
 use std::sync::atomic::AtomicU64;
 
-/// What a request was refused for.
+/// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
     /// Why.
@@ -17,7 +17,7 @@ pub struct Refused {
     pub verb: u32,
 }
 
-/// What a request cost.
+/// Verbs and bytes of a request that was carried out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Served {
     /// READs.
@@ -76,7 +76,7 @@ pub fn serve(
     }
 }
 
-/// Looks at all verbs. The length of the reply behind its header, if all may be carried out; the first that may not.
+/// Checks all verbs. Returns the length of the reply behind its header at most, or the first verb that is not allowed.
 fn check(
     head: Head,
     mut fields: Reader<'_>,
