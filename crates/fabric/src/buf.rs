@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_registered_is_not() {
+    fn a_failed_registration_gives_unregistered_buffers() {
         let ledger = Ledger::default();
         ledger.refuse.set(true);
         let pool = Rc::new(BufPool::new(Some(Box::new(ledger.clone()))));

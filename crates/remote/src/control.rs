@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_peers_say_cannot_steer_a_terminal() {
+    fn control_characters_are_removed_from_error_texts() {
         let mut bytes = vec![];
         Frame::alone(Message::error(Code::Refused, "a\x1b[2Jb\n")).encode(&mut bytes);
         let (frame, _) = Frame::decode(&bytes).expect("a frame").expect("whole");

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn malformed_greetings_are_refused() {
         let good = Hello::new(&peer());
         let broken = [
             Hello { version: 2.into(), ..good },

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_part_a_batch() {
+    fn fences_split_a_batch() {
         let pool = Rc::new(BufPool::default());
         let node = NodeId::new(0);
         let verb = |fence, kind| Verb { ptr: RemotePtr::new(node, 64), fence, kind };

@@ -66,7 +66,7 @@ fn answer(state: &ManualState, saw: u64) -> u64 {
 }
 
 #[test]
-fn what_comes_after_its_deadline_is_dropped() {
+fn a_completion_after_its_deadline_is_dropped() {
     let (state, endpoint) = manual_endpoint();
     endpoint.set_deadline(Duration::from_secs(2));
     let span = endpoint.span(OpKind::Other);
@@ -117,7 +117,7 @@ fn a_lowered_deadline_holds_for_what_is_in_flight() {
 }
 
 #[test]
-fn what_is_refused_beforehand_is_neither_posted_nor_counted() {
+fn a_refused_batch_is_neither_posted_nor_counted() {
     let (state, endpoint) = manual_endpoint();
     let span = endpoint.span(OpKind::Other);
     let huge = Executor::new().block_on(&endpoint, span.read(WORD, usize::MAX - 7)).map(drop);
@@ -133,7 +133,7 @@ fn what_is_refused_beforehand_is_neither_posted_nor_counted() {
 
 /// An operation that returns before its verbs have ended leaves with them the guard that protects what they touch.
 #[test]
-fn what_a_batch_holds_is_dropped_when_it_has_ended_and_never_if_that_is_not_known() {
+fn a_held_value_is_dropped_with_its_batch_and_never_after_a_failure() {
     let (state, endpoint) = manual_endpoint();
     endpoint.set_deadline(Duration::from_secs(2));
     let held = Rc::new(());

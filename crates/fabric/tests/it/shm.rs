@@ -248,7 +248,7 @@ fn content_stays_and_a_reader_changes_nothing() {
 type Attempt = fn(&[PathBuf]) -> Result<ShmFabric, FabricError>;
 
 #[test]
-fn what_is_no_region_is_refused_with_a_reason() {
+fn an_invalid_region_file_is_refused_with_a_reason() {
     let dir = Dir::new();
     let make = |name: &str, len: usize| {
         let path = dir.path(name);
@@ -349,7 +349,7 @@ fn nodes_are_different_files_and_a_failed_creation_leaves_none() {
 }
 
 #[test]
-fn permission_is_asked_for() {
+fn a_file_without_permission_is_refused() {
     let dir = Dir::new();
     let file = dir.path("locked");
     ShmFabric::create(std::slice::from_ref(&file), LEN).expect("a new file");
