@@ -47,6 +47,8 @@ struct Inner {
     deadline: Cell<Duration>,
     /// Batches that completed at once since the endpoint was last asked for progress.
     streak: Cell<u32>,
+    /// Woken by the next verb or timer: see [`Driver::wake_on_work`].
+    watcher: Cell<Option<Waker>>,
 }
 
 /// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it yields
@@ -62,6 +64,12 @@ impl Inner {
         let limit = if self.timers.borrow().is_empty() { STREAK } else { STREAK_WHILE_SLEEPING };
         self.streak.set(if streak >= limit { 0 } else { streak });
         streak >= limit
+    }
+    /// There is something new to wait for.
+    fn wake_watcher(&self) {
+        if let Some(watcher) = self.watcher.take() {
+            watcher.wake();
+        }
     }
 }
 
@@ -79,6 +87,7 @@ impl Endpoint {
                 timers: RefCell::default(),
                 deadline: Cell::new(DEFAULT_DEADLINE),
                 streak: Cell::new(0),
+                watcher: Cell::default(),
             }),
         }
     }
@@ -121,6 +130,10 @@ impl Endpoint {
     }
     pub(crate) fn timers(&self) -> &RefCell<Timers> {
         &self.inner.timers
+    }
+    /// A timer was set.
+    pub(crate) fn timer_set(&self) {
+        self.inner.wake_watcher();
     }
     /// Batches that have not completed after this long fail with [`FabricError::Deadline`], those in flight included.
     pub fn set_deadline(&self, deadline: Duration) {
@@ -186,6 +199,8 @@ impl Endpoint {
                     transport.wake_at(due);
                 }
                 flights.posted(id, node, now);
+                drop((transport, flights));
+                self.inner.wake_watcher();
                 Err(id)
             }
         }
@@ -246,6 +261,10 @@ impl Driver for Endpoint {
         }
         let next = self.inner.timers.borrow().next_due();
         Idle::Park(next.map(|at| at.saturating_sub(self.now())))
+    }
+
+    fn wake_on_work(&self, waker: &Waker) {
+        drop(self.inner.watcher.replace(Some(waker.clone())));
     }
 }
 

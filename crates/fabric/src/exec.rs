@@ -9,6 +9,8 @@
 //! second; the thread says first that it is parked and looks for something woken second. So one of the two sees the
 //! other.
 
+mod alarm;
+mod drive;
 mod task;
 
 pub use task::Task;
@@ -35,6 +37,10 @@ pub trait Driver {
     fn idle(&self) -> Idle {
         Idle::Poll
     }
+    /// Calls `waker`, once, when there is something new to wait for: a verb was posted, or a timer was set.
+    fn wake_on_work(&self, waker: &Waker) {
+        let _ = waker;
+    }
 }
 
 /// How an executor may wait for its driver.
@@ -54,6 +60,10 @@ struct Shared {
     /// The thread is parked, or about to.
     parked: AtomicBool,
     thread: Thread,
+    /// The task of another runtime that drives the executor and waits for work: see [`Executor::run_until`].
+    runtime: Mutex<Option<Waker>>,
+    /// `runtime` may hold a waker.
+    in_runtime: AtomicBool,
     /// The executor was dropped.
     gone: AtomicBool,
 }
@@ -62,11 +72,15 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Runnable>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+    fn runtime(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
     /// Something has been woken.
     fn rouse(&self) {
         if self.parked.load(Ordering::SeqCst) {
             self.thread.unpark();
         }
+        self.wake_runtime();
     }
 
     /// Nothing could run for a while.
@@ -113,8 +127,9 @@ pub struct Executor {
     /// The tasks of the current round; kept for its allocation.
     running: RefCell<VecDeque<Runnable>>,
     waker: Waker,
-    /// Inside of `block_on`.
+    /// Inside of `block_on`, or of a poll of `run_until`.
     blocking: Cell<bool>,
+    turns: RefCell<drive::Turns>,
     /// Makes the type `!Send`.
     _here: PhantomData<Rc<()>>,
 }
@@ -142,10 +157,19 @@ impl Executor {
             woken: AtomicBool::new(true),
             parked: AtomicBool::new(false),
             thread: std::thread::current(),
+            runtime: Mutex::default(),
+            in_runtime: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });
         let waker = Waker::from(Arc::clone(&shared));
-        Executor { shared, running: RefCell::default(), waker, blocking: Cell::new(false), _here: PhantomData }
+        Executor {
+            shared,
+            running: RefCell::default(),
+            waker,
+            blocking: Cell::new(false),
+            turns: RefCell::default(),
+            _here: PhantomData,
+        }
     }
 
     /// Starts a coroutine. It first runs inside [`block_on`](Self::block_on) or [`run_ready`](Self::run_ready).

@@ -67,6 +67,7 @@ impl Future for Sleep {
             key
         };
         self.key = Some(key);
+        self.endpoint.timer_set();
         Poll::Pending
     }
 }
