@@ -71,6 +71,9 @@ pub enum Error {
         /// What failed.
         why: Box<Error>,
     },
+    /// The worker threads of a [`Handle`](crate::Handle).
+    #[error(transparent)]
+    Handle(#[from] crate::HandleError),
     /// The fabric.
     #[error(transparent)]
     Fabric(#[from] FabricError),

@@ -44,7 +44,9 @@
 
 mod builder;
 pub mod check;
+mod drive;
 mod error;
+mod handle;
 mod heartbeat;
 mod index;
 mod inspect;
@@ -69,6 +71,7 @@ pub use farindex_pool::audit::AuditReport;
 pub use farindex_pool::layout::Superblock;
 pub use farindex_pool::reclaim::Reclaimed;
 pub use farindex_pool::{ClientInfo, IndexInfo, PoolError, PoolOptions};
+pub use handle::{Handle, HandleBuilder, HandleError};
 pub use index::Index;
 pub use inspect::{Inspection, NodeUsage, usage};
 pub use net::connect_to as connect;

@@ -2,5 +2,7 @@
 
 mod coalesce;
 mod futures;
+mod handle;
 mod index;
+mod local_set;
 mod sessions;

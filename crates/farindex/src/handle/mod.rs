@@ -1,0 +1,287 @@
+//! A handle to an index for programs that run on an async runtime.
+//!
+//! [`Handle`] is `Clone + Send + Sync`, and any runtime can await its operations. Worker threads carry them out; each has a
+//! [session](crate::Session) of its own and takes all requests that have arrived, so that they share batches of verbs.
+//!
+//! ```text
+//!   tasks of any runtime          queue (bounded)         worker threads           memory nodes
+//!   handle.get(k).await    --->  [get, upsert, get]  ---> take what is there  ---> batches of verbs
+//!                          <---------- answers ----------  one session each   <---
+//! ```
+//!
+//! Invariants: a request is answered exactly once, or its future is gone; a request whose future was dropped before a worker
+//! took it has no effect; after a worker has panicked, every waiting and every later future gets an error.
+
+mod request;
+mod worker;
+
+use crate::{Error, Insert, OpenOptions, Pool, Remove, Update, Upsert};
+use async_channel::Sender;
+use farindex_index::{IndexError, Limits, PointIndex};
+use futures_channel::oneshot;
+use request::{Answer, Lookup, Request};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+/// Why the workers of a handle gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// A worker thread could not be started.
+    #[error("cannot start a worker thread: {0}")]
+    NotStarted(String),
+    /// A worker thread has panicked, and the handle is closed. The operation may have taken effect or not.
+    #[error(
+        "a worker thread of this handle has panicked; the operation may have taken effect or not: open a new handle"
+    )]
+    WorkerPanicked,
+}
+
+/// Settings of a [`Handle`].
+///
+/// ```
+/// use farindex::{Handle, IndexConfig, Pool};
+///
+/// let pool = Pool::open("memory:64MiB")?;
+/// pool.session()?.create_index("demo", &IndexConfig::default())?;
+/// let handle = Handle::builder().threads(2).queue(4096).open(&pool, "demo")?;
+/// # let _ = handle;
+/// # Ok::<(), farindex::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct HandleBuilder {
+    threads: usize,
+    queue: usize,
+    batch: usize,
+    options: OpenOptions,
+}
+
+impl Default for HandleBuilder {
+    fn default() -> Self {
+        HandleBuilder { threads: 1, queue: 1024, batch: 128, options: OpenOptions::default() }
+    }
+}
+
+impl HandleBuilder {
+    /// Number of worker threads: 1 unless set, at least 1. One worker keeps a network busy, since it has many operations
+    /// in flight; where far memory is as fast as local memory, more workers use more cores.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+    /// Requests that can wait in the queue: 1024 unless set, at least 1. While the queue is full, futures wait for room
+    /// before they hand over their request.
+    pub fn queue(mut self, requests: usize) -> Self {
+        self.queue = requests.max(1);
+        self
+    }
+    /// Operations that one worker has in flight at once: 128 unless set, at least 1. It is also the largest number of lookups
+    /// that share a batch.
+    pub fn batch(mut self, operations: usize) -> Self {
+        self.batch = operations.max(1);
+        self
+    }
+    /// How the workers open the index.
+    pub fn options(mut self, options: OpenOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Starts the worker threads, each of which opens a session and the index. Blocks until all of them are ready.
+    pub fn open(self, pool: &Pool, name: &str) -> Result<Handle, Error> {
+        let (requests, queue) = async_channel::bounded(self.queue);
+        // Dropped on every way out of here, it ends the workers that have started.
+        let mut inner =
+            Inner { requests, limits: Limits { key: 0, value: 0 }, name: name.into(), threads: Mutex::default() };
+        let (ready, opened) = mpsc::channel();
+        for _ in 0..self.threads {
+            let worker = worker::Worker {
+                pool: pool.clone(),
+                name: Arc::clone(&inner.name),
+                options: self.options,
+                queue: queue.clone(),
+                batch: self.batch,
+            };
+            let ready = ready.clone();
+            let thread =
+                std::thread::Builder::new().name("farindex-worker".to_owned()).spawn(move || worker.run(&ready));
+            let thread = thread.map_err(|error| HandleError::NotStarted(error.to_string()))?;
+            inner.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        drop((ready, queue));
+        for _ in 0..self.threads {
+            inner.limits = opened.recv().unwrap_or(Err(HandleError::WorkerPanicked.into()))?;
+        }
+        Ok(Handle { inner: Arc::new(inner) })
+    }
+}
+
+/// An open index that any number of tasks and threads share, on any async runtime.
+///
+/// ```
+/// use farindex::{Handle, IndexConfig, Pool};
+///
+/// # fn main() -> Result<(), farindex::Error> {
+/// let pool = Pool::open("memory:64MiB")?;
+/// pool.session()?.create_index("demo", &IndexConfig::default())?;
+/// let handle = Handle::open(&pool, "demo")?;
+/// let task = async move {
+///     handle.upsert("far", "memory").await?;
+///     handle.get("far").await
+/// };
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+/// let value = runtime.block_on(runtime.spawn(task)).expect("no panic")?;
+/// assert_eq!(value.as_deref(), Some(&b"memory"[..]));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **Dropping a future** is safe. Before a worker has taken the request, the operation does not happen. After that it runs to
+/// its end: it takes effect once, or not at all if it fails.
+///
+/// **Order.** Operations that are awaited one after the other take effect in that order. Those in flight at the same time
+/// have no order.
+///
+/// **Errors.** An operation fails as on a session ([`Error`]). If this process loses its lease, every operation of the handle
+/// fails; open the pool again. If a worker thread panics, the handle is closed and every operation fails with
+/// [`HandleError::WorkerPanicked`].
+///
+/// **The last clone to be dropped** ends the worker threads: it blocks until the operations in flight have ended, for a few
+/// round trips, or at most for as long as an operation can take. Idle workers are parked.
+#[derive(Clone)]
+pub struct Handle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    requests: Sender<Request>,
+    limits: Limits,
+    name: Arc<str>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.requests.close();
+        let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A worker that drops the last clone itself, with the waker that it calls, cannot wait for its own end.
+            if thread.thread().id() != std::thread::current().id() {
+                // A worker never panics to the end of its thread.
+                let _: Result<(), _> = thread.join();
+            }
+        }
+    }
+}
+
+/// The operations of [`PointIndex`] with keys and values that the request owns. For ordered indexes, `range` belongs here as
+/// well: an operation is one method that passes an async closure to `run`.
+impl Handle {
+    /// Opens an index of a pool by name, with default settings. Blocks until the worker thread is ready.
+    pub fn open(pool: &Pool, name: &str) -> Result<Handle, Error> {
+        HandleBuilder::default().open(pool, name)
+    }
+    /// Settings other than the default ones.
+    pub fn builder() -> HandleBuilder {
+        HandleBuilder::default()
+    }
+    /// Name of the index.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+    /// The longest key and value that the index takes.
+    pub fn limits(&self) -> Limits {
+        self.inner.limits
+    }
+
+    /// Returns the value of a key.
+    pub async fn get(&self, key: impl Into<Vec<u8>>) -> Result<Option<Vec<u8>>, Error> {
+        let key = key.into();
+        self.check(&key, &[])?;
+        let (reply, answer) = oneshot::channel();
+        self.submit(Request::Lookup(Lookup { key, answer: Answer::Value(reply) }), answer).await
+    }
+    /// Returns whether a key is present.
+    pub async fn contains(&self, key: impl Into<Vec<u8>>) -> Result<bool, Error> {
+        let key = key.into();
+        self.check(&key, &[])?;
+        let (reply, answer) = oneshot::channel();
+        self.submit(Request::Lookup(Lookup { key, answer: Answer::Presence(reply) }), answer).await
+    }
+    /// Returns the values of many keys, in their order, as [`PointIndex::get_many`] does. It counts as one operation of
+    /// [`HandleBuilder::batch`].
+    pub async fn get_many<K: Into<Vec<u8>>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let keys: Vec<Vec<u8>> = keys.into_iter().map(Into::into).collect();
+        self.run(async move |index| {
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let values = index.get_many(&keys).await?;
+            Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
+        })
+        .await
+    }
+    /// Adds a key that is absent.
+    pub async fn insert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Insert, Error> {
+        let (key, value) = self.owned(key, value)?;
+        self.run(async move |index| index.insert(&key, &value).await).await
+    }
+    /// Changes the value of a key that is present.
+    pub async fn update(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Update, Error> {
+        let (key, value) = self.owned(key, value)?;
+        self.run(async move |index| index.update(&key, &value).await).await
+    }
+    /// Sets the value of a key, present or not.
+    pub async fn upsert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Upsert, Error> {
+        let (key, value) = self.owned(key, value)?;
+        self.run(async move |index| index.upsert(&key, &value).await).await
+    }
+    /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one extra
+    /// lookup.
+    pub async fn upsert_with_outcome(
+        &self,
+        key: impl Into<Vec<u8>>,
+        value: impl Into<Vec<u8>>,
+    ) -> Result<Upsert, Error> {
+        let (key, value) = self.owned(key, value)?;
+        self.run(async move |index| index.upsert_with_outcome(&key, &value).await).await
+    }
+    /// Removes a key.
+    pub async fn remove(&self, key: impl Into<Vec<u8>>) -> Result<Remove, Error> {
+        let (key, _) = self.owned(key, [])?;
+        self.run(async move |index| index.remove(&key).await).await
+    }
+
+    fn owned(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>), Error> {
+        let (key, value) = (key.into(), value.into());
+        self.check(&key, &value)?;
+        Ok((key, value))
+    }
+
+    /// Refuses what the index would refuse, before it takes room in the queue.
+    fn check(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let max = self.inner.limits;
+        if key.len() > max.key {
+            return Err(IndexError::KeyTooLong { len: key.len(), max: max.key }.into());
+        }
+        if value.len() > max.value {
+            return Err(IndexError::ValueTooLong { len: value.len(), max: max.value }.into());
+        }
+        Ok(())
+    }
+
+    /// Runs an operation on the index of a worker.
+    async fn run<T: Send + 'static>(&self, operation: impl request::Operation<T>) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Request::operation(operation, reply), answer).await
+    }
+
+    async fn submit<T>(&self, request: Request, answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+        // While there is a handle, workers close the queue and drop requests only when they panic.
+        let panicked = || HandleError::WorkerPanicked.into();
+        self.inner.requests.send(request).await.map_err(|_| panicked())?;
+        answer.await.unwrap_or_else(|_| Err(panicked()))
+    }
+}
