@@ -17,9 +17,8 @@ mod worker;
 
 use crate::{Error, Insert, OpenOptions, Pool, Remove, Update, Upsert};
 use async_channel::Sender;
-use farindex_index::{IndexError, Limits, PointIndex};
-use futures_channel::oneshot;
-use request::{Answer, Lookup, Request};
+use farindex_index::{IndexError, Limits};
+use request::{Asked, Request};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
@@ -175,8 +174,7 @@ impl Drop for Inner {
     }
 }
 
-/// The operations of [`PointIndex`] with keys and values that the request owns. For ordered indexes, `range` belongs here as
-/// well: an operation is one method that passes an async closure to `run`.
+// An operation is a method here and a function of `request`; `range` of ordered indexes belongs here as well.
 impl Handle {
     /// Opens an index of a pool by name, with default settings. Blocks until the worker thread is ready.
     pub fn open(pool: &Pool, name: &str) -> Result<Handle, Error> {
@@ -197,46 +195,32 @@ impl Handle {
 
     /// Returns the value of a key.
     pub async fn get(&self, key: impl Into<Vec<u8>>) -> Result<Option<Vec<u8>>, Error> {
-        let key = key.into();
-        self.check(&key, &[])?;
-        let (reply, answer) = oneshot::channel();
-        self.submit(Request::Lookup(Lookup { key, answer: Answer::Value(reply) }), answer).await
+        self.submit(request::get(self.owned(key)?)).await
     }
     /// Returns whether a key is present.
     pub async fn contains(&self, key: impl Into<Vec<u8>>) -> Result<bool, Error> {
-        let key = key.into();
-        self.check(&key, &[])?;
-        let (reply, answer) = oneshot::channel();
-        self.submit(Request::Lookup(Lookup { key, answer: Answer::Presence(reply) }), answer).await
+        self.submit(request::contains(self.owned(key)?)).await
     }
-    /// Returns the values of many keys, in their order, as [`PointIndex::get_many`] does. It counts as one operation of
-    /// [`HandleBuilder::batch`].
+    /// Returns the values of many keys, in their order, as [`PointIndex::get_many`](crate::PointIndex::get_many) does. It
+    /// counts as one operation of [`HandleBuilder::batch`].
     pub async fn get_many<K: Into<Vec<u8>>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let keys: Vec<Vec<u8>> = keys.into_iter().map(Into::into).collect();
-        self.run(async move |index| {
-            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            let values = index.get_many(&keys).await?;
-            Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
-        })
-        .await
+        let keys = keys.into_iter().map(|key| self.owned(key)).collect::<Result<_, _>>()?;
+        self.submit(request::get_many(keys)).await
     }
     /// Adds a key that is absent.
     pub async fn insert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Insert, Error> {
-        let (key, value) = self.owned(key, value)?;
-        self.run(async move |index| index.insert(&key, &value).await).await
+        self.submit(request::insert(self.owned(key)?, self.owned_value(value)?)).await
     }
     /// Changes the value of a key that is present.
     pub async fn update(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Update, Error> {
-        let (key, value) = self.owned(key, value)?;
-        self.run(async move |index| index.update(&key, &value).await).await
+        self.submit(request::update(self.owned(key)?, self.owned_value(value)?)).await
     }
     /// Sets the value of a key, present or not.
     pub async fn upsert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Upsert, Error> {
-        let (key, value) = self.owned(key, value)?;
-        self.run(async move |index| index.upsert(&key, &value).await).await
+        self.submit(request::upsert(self.owned(key)?, self.owned_value(value)?)).await
     }
     /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one extra
     /// lookup.
@@ -245,40 +229,25 @@ impl Handle {
         key: impl Into<Vec<u8>>,
         value: impl Into<Vec<u8>>,
     ) -> Result<Upsert, Error> {
-        let (key, value) = self.owned(key, value)?;
-        self.run(async move |index| index.upsert_with_outcome(&key, &value).await).await
+        self.submit(request::upsert_with_outcome(self.owned(key)?, self.owned_value(value)?)).await
     }
     /// Removes a key.
     pub async fn remove(&self, key: impl Into<Vec<u8>>) -> Result<Remove, Error> {
-        let (key, _) = self.owned(key, [])?;
-        self.run(async move |index| index.remove(&key).await).await
+        self.submit(request::remove(self.owned(key)?)).await
     }
 
-    fn owned(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>), Error> {
-        let (key, value) = (key.into(), value.into());
-        self.check(&key, &value)?;
-        Ok((key, value))
+    /// Refuses a key that the index would refuse, before it takes room in the queue.
+    fn owned(&self, key: impl Into<Vec<u8>>) -> Result<Vec<u8>, IndexError> {
+        let (key, max) = (key.into(), self.inner.limits.key);
+        if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(key) }
+    }
+    /// The same for a value.
+    fn owned_value(&self, value: impl Into<Vec<u8>>) -> Result<Vec<u8>, IndexError> {
+        let (value, max) = (value.into(), self.inner.limits.value);
+        if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(value) }
     }
 
-    /// Refuses what the index would refuse, before it takes room in the queue.
-    fn check(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let max = self.inner.limits;
-        if key.len() > max.key {
-            return Err(IndexError::KeyTooLong { len: key.len(), max: max.key }.into());
-        }
-        if value.len() > max.value {
-            return Err(IndexError::ValueTooLong { len: value.len(), max: max.value }.into());
-        }
-        Ok(())
-    }
-
-    /// Runs an operation on the index of a worker.
-    async fn run<T: Send + 'static>(&self, operation: impl request::Operation<T>) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Request::operation(operation, reply), answer).await
-    }
-
-    async fn submit<T>(&self, request: Request, answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+    async fn submit<T>(&self, (request, answer): Asked<T>) -> Result<T, Error> {
         // While there is a handle, workers close the queue and drop requests only when they panic.
         let panicked = || HandleError::WorkerPanicked.into();
         self.inner.requests.send(request).await.map_err(|_| panicked())?;

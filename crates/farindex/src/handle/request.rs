@@ -1,15 +1,10 @@
 //! What the queue of a handle holds.
 
-use crate::{AnyIndex, Error};
-use farindex_index::{IndexError, Value};
+use crate::{AnyIndex, Error, Insert, Remove, Update, Upsert};
+use farindex_index::{IndexError, PointIndex, Value};
 use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
 use std::rc::Rc;
-
-/// An operation on the index of a worker thread.
-pub(super) trait Operation<T>: AsyncFnOnce(&AnyIndex) -> Result<T, IndexError> + Send + 'static {}
-
-impl<T, F: AsyncFnOnce(&AnyIndex) -> Result<T, IndexError> + Send + 'static> Operation<T> for F {}
 
 /// Starts an operation.
 type Start = dyn FnOnce(Rc<AnyIndex>) -> LocalBoxFuture<'static, ()> + Send;
@@ -22,32 +17,68 @@ pub(super) enum Request {
     Operation(Box<Start>),
 }
 
-impl Request {
-    /// An operation, and where its result goes. It is skipped if its future is gone when it could start.
-    pub(super) fn operation<T: Send + 'static>(
-        operation: impl Operation<T>,
-        reply: oneshot::Sender<Result<T, Error>>,
-    ) -> Self {
-        Request::Operation(Box::new(move |index| {
-            Box::pin(async move {
-                if !reply.is_canceled() {
-                    let result = operation(&index).await;
-                    // No receiver: the future was dropped meanwhile.
-                    let _: Result<(), _> = reply.send(result.map_err(Error::from));
-                }
-            })
-        }))
-    }
+/// A request, and where its result arrives.
+pub(super) type Asked<T> = (Request, oneshot::Receiver<Result<T, Error>>);
+
+// The functions below have no type parameters: what runs an operation is compiled here, and not in each program that calls
+// a method of the handle.
+
+pub(super) fn get(key: Vec<u8>) -> Asked<Option<Vec<u8>>> {
+    let (reply, answer) = oneshot::channel();
+    (Request::Lookup(Lookup { key, reply: Reply::Value(reply) }), answer)
+}
+pub(super) fn contains(key: Vec<u8>) -> Asked<bool> {
+    let (reply, answer) = oneshot::channel();
+    (Request::Lookup(Lookup { key, reply: Reply::Presence(reply) }), answer)
+}
+pub(super) fn get_many(keys: Vec<Vec<u8>>) -> Asked<Vec<Option<Vec<u8>>>> {
+    operation(async move |index| {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let values = index.get_many(&keys).await?;
+        Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
+    })
+}
+pub(super) fn insert(key: Vec<u8>, value: Vec<u8>) -> Asked<Insert> {
+    operation(async move |index| index.insert(&key, &value).await)
+}
+pub(super) fn update(key: Vec<u8>, value: Vec<u8>) -> Asked<Update> {
+    operation(async move |index| index.update(&key, &value).await)
+}
+pub(super) fn upsert(key: Vec<u8>, value: Vec<u8>) -> Asked<Upsert> {
+    operation(async move |index| index.upsert(&key, &value).await)
+}
+pub(super) fn upsert_with_outcome(key: Vec<u8>, value: Vec<u8>) -> Asked<Upsert> {
+    operation(async move |index| index.upsert_with_outcome(&key, &value).await)
+}
+pub(super) fn remove(key: Vec<u8>) -> Asked<Remove> {
+    operation(async move |index| index.remove(&key).await)
+}
+
+/// Any operation on the index of a worker. It is skipped if its future is gone when it could start.
+pub(super) fn operation<T: Send + 'static>(
+    operation: impl AsyncFnOnce(&AnyIndex) -> Result<T, IndexError> + Send + 'static,
+) -> Asked<T> {
+    let (reply, answer) = oneshot::channel();
+    let start = move |index: Rc<AnyIndex>| -> LocalBoxFuture<'static, ()> {
+        Box::pin(async move {
+            if !reply.is_canceled() {
+                let result = operation(&index).await;
+                // No receiver: the future was dropped meanwhile.
+                let _: Result<(), _> = reply.send(result.map_err(Error::from));
+            }
+        })
+    };
+    (Request::Operation(Box::new(start)), answer)
 }
 
 /// A key to look up.
 pub(super) struct Lookup {
     pub(super) key: Vec<u8>,
-    pub(super) answer: Answer,
+    reply: Reply,
 }
 
 /// Where the result of a lookup goes, and what of it.
-pub(super) enum Answer {
+enum Reply {
     Value(oneshot::Sender<Result<Option<Vec<u8>>, Error>>),
     Presence(oneshot::Sender<Result<bool, Error>>),
 }
@@ -55,17 +86,17 @@ pub(super) enum Answer {
 impl Lookup {
     /// Is the future gone?
     pub(super) fn is_canceled(&self) -> bool {
-        match &self.answer {
-            Answer::Value(reply) => reply.is_canceled(),
-            Answer::Presence(reply) => reply.is_canceled(),
+        match &self.reply {
+            Reply::Value(reply) => reply.is_canceled(),
+            Reply::Presence(reply) => reply.is_canceled(),
         }
     }
 
     pub(super) fn finish(self, found: Result<Option<Value>, IndexError>) {
         let found = found.map_err(Error::from);
-        match self.answer {
-            Answer::Value(reply) => drop(reply.send(found.map(|value| value.map(|value| value.to_vec())))),
-            Answer::Presence(reply) => drop(reply.send(found.map(|value| value.is_some()))),
+        match self.reply {
+            Reply::Value(reply) => drop(reply.send(found.map(|value| value.map(|value| value.to_vec())))),
+            Reply::Presence(reply) => drop(reply.send(found.map(|value| value.is_some()))),
         }
     }
 }

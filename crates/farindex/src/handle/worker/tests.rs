@@ -1,5 +1,6 @@
 //! What only operations that are not in the public interface can show: a planted panic, and an operation that waits for a signal.
 
+use crate::handle::request::operation;
 use crate::{Error, Handle, HandleError, IndexConfig, Pool};
 use futures_channel::oneshot;
 use std::future::Future;
@@ -20,7 +21,8 @@ fn pool() -> Pool {
 fn wait(runtime: &Runtime, handle: &Handle) -> (oneshot::Sender<()>, impl Future<Output = Result<(), Error>>) {
     let (signal, received) = oneshot::channel();
     let handle = handle.clone();
-    let task = runtime.spawn(async move { handle.run(async |_| received.await.map_or(Ok(()), Ok)).await });
+    let task =
+        runtime.spawn(async move { handle.submit(operation(async |_| received.await.map_or(Ok(()), Ok))).await });
     (signal, async { task.await.expect("no panic") })
 }
 
@@ -45,7 +47,7 @@ fn a_panic_of_a_worker_fails_waiting_and_later_operations() {
             // With one thread, the operation that panics is on the same one.
             let (_signal, waiting) = wait(&runtime, &handle);
             until(|| handle.inner.requests.is_empty()).await;
-            let panicked: Result<(), Error> = handle.run(async |_| panic!("a planted fault")).await;
+            let panicked: Result<(), Error> = handle.submit(operation(async |_| panic!("a planted fault"))).await;
             assert_eq!(panicked, Err(failed.clone()));
             if threads == 1 {
                 assert_eq!(waiting.await, Err(failed.clone()));
