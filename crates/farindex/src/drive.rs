@@ -34,8 +34,8 @@ impl Session {
     /// It keeps the session open until it is dropped.
     ///
     /// **Cost.** While verbs are in flight the future wakes itself after each poll, so the thread is busy, as in
-    /// [`block_on`](Self::block_on), but the runtime's other tasks get their turns. If no verb completes for 250
-    /// microseconds it asks in growing intervals, of at most 2 ms, and the thread is idle in between. With nothing in
+    /// [`block_on`](Self::block_on), but the runtime's other tasks get their turns. If no verb completes for a
+    /// millisecond it asks in growing intervals, of at most 2 ms, and the thread is idle in between. With nothing in
     /// flight it is not polled at all.
     ///
     /// **Undriven futures.** Without `drive`, [`run_until`](Self::run_until) or `block_on`, nothing moves the operations on

@@ -9,7 +9,7 @@
 //! new work wakes it at once.
 
 use super::alarm::{self, Alarm};
-use super::{Blocking, Driver, EARLY, Executor, Idle};
+use super::{Blocking, Driver, EARLY, Executor, Idle, SPINS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 4;
 const STEPS: u32 = 64;
 /// How long a driving future wakes itself again and again while verbs are in flight and none completes. After that it
 /// backs off: it asks for progress whenever an eighth of the waiting time so far has passed.
-const EAGER: Duration = Duration::from_micros(250);
+const EAGER: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 /// Which future drives the executor, and the wakers of those that could.
@@ -133,6 +133,13 @@ impl Wake for Inner {
     }
 }
 
+/// Verbs are in flight and none has completed since the latest progress.
+#[derive(Default)]
+struct Quiet {
+    since: Option<Instant>,
+    polls: u32,
+}
+
 /// When a driving future wants to be polled again.
 enum Again {
     /// After the other tasks of the runtime have had their turn.
@@ -148,7 +155,7 @@ impl Executor {
     /// executor, and asks `driver` for progress. Unlike [`block_on`](Self::block_on) it never blocks the thread.
     ///
     /// While verbs are in flight it wakes itself after each poll, so the runtime's thread stays busy; if none completes for
-    /// 250 microseconds it asks for progress in growing intervals, of at most 2 ms. With nothing in flight it waits for its
+    /// a millisecond it asks for progress in growing intervals, of at most 2 ms. With nothing in flight it waits for its
     /// waker or for the next timer and costs no processor time.
     ///
     /// Several such futures of one executor can be in progress at once. One of them drives for all; the turn passes on when
@@ -162,7 +169,7 @@ impl Executor {
             task: Mutex::new(Waker::noop().clone()),
         });
         let waker = Waker::from(Arc::clone(&inner));
-        let mut quiet_since = None;
+        let mut quiet = Quiet::default();
         let mut alarm: Option<(Instant, Alarm)> = None;
         poll_fn(|cx| {
             if self.blocking.get() {
@@ -175,7 +182,7 @@ impl Executor {
                 && Instant::now() < when
             {
                 // There is new work: an older verb that has no answer does not slow it down.
-                quiet_since = None;
+                quiet = Quiet::default();
             }
             let mut poll = || {
                 if !inner.woken.swap(false, Ordering::SeqCst) {
@@ -196,6 +203,9 @@ impl Executor {
                 }
                 let ran = self.run_ready() > 0;
                 let progressed = driver.progress();
+                if ran || progressed {
+                    quiet = Quiet::default();
+                }
                 if ran || inner.woken.load(Ordering::SeqCst) {
                     attempts = 0;
                 } else if progressed {
@@ -204,11 +214,8 @@ impl Executor {
                 } else {
                     attempts += 1;
                 }
-                if ran || progressed {
-                    quiet_since = None;
-                }
                 if attempts == ATTEMPTS {
-                    again = self.wait(driver, cx.waker(), &mut quiet_since);
+                    again = self.wait(driver, cx.waker(), &mut quiet);
                     break;
                 }
             }
@@ -224,17 +231,27 @@ impl Executor {
         .await
     }
 
-    /// Nothing could run and nothing has completed: when to look again. `quiet_since` is since when that is so.
-    fn wait(&self, driver: &dyn Driver, waker: &Waker, quiet_since: &mut Option<Instant>) -> Again {
+    /// Nothing could run and nothing has completed: when to look again.
+    fn wait(&self, driver: &dyn Driver, waker: &Waker, quiet: &mut Quiet) -> Again {
         let now = Instant::now();
         let again = match driver.idle() {
-            Idle::Poll => match now - *quiet_since.get_or_insert(now) {
-                quiet if quiet < EAGER => return Again::Soon,
-                quiet => Again::At(now + (quiet / 8).min(LONGEST_PAUSE)),
+            Idle::Poll => match now - *quiet.since.get_or_insert(now) {
+                time if time < EAGER => {
+                    quiet.polls += 1;
+                    if quiet.polls * ATTEMPTS > SPINS {
+                        // Another thread of this machine may need the processor to answer.
+                        std::thread::yield_now();
+                    }
+                    return Again::Soon;
+                }
+                time => Again::At(now + (time / 8).min(LONGEST_PAUSE)),
             },
             Idle::Park(None) => Again::OnWork,
             Idle::Park(Some(left)) if left > EARLY * 2 => Again::At(now + left - EARLY),
-            Idle::Park(Some(_)) => return Again::Soon,
+            Idle::Park(Some(_)) => {
+                std::thread::yield_now();
+                return Again::Soon;
+            }
         };
         driver.wake_on_work(waker);
         // First the waker, then a look at the queue; a thread that wakes a task uses the opposite order.
