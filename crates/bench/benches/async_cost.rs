@@ -1,8 +1,9 @@
-//! What the ways to await an index cost: throughput of gets by coroutines of a session, by a session that tokio's thread
-//! drives, and by a [`Handle`] from tokio's tasks, with 1, 16 and 64 gets in flight.
+//! What the ways to await an index cost: throughput of gets by coroutines of a session, by a session that tokio's
+//! thread drives, and by a [`Handle`] from tokio's tasks, with 1, 16 and 64 gets in flight.
 //!
-//! `cargo bench -p farindex-bench --bench async_cost -- [SECONDS] [ROUNDS]`: each figure is the median of ROUNDS (5) measurements of
-//! SECONDS (1.0) each; the three ways take turns. Every value is checked. Without UCX only memory is measured.
+//! `cargo bench -p farindex-bench --bench async_cost -- [SECONDS] [ROUNDS]`: each figure is the median of ROUNDS (5)
+//! measurements of SECONDS (1.0) each; the three ways take turns. Every value is checked. Without UCX only memory is
+//! measured.
 
 use farindex::{Handle, IndexConfig, PointIndex, Pool, PoolOptions, Session};
 use farindex_fabric::{Fabric, MemoryFabric, NodeId};

@@ -6,8 +6,8 @@
 //! del KEY          -> ok, or "none"
 //! ```
 //!
-//! Every connection is a task, and all tasks share one [`Handle`]. The program also runs clients against itself, checks what they
-//! read, and ends. `tokio_service [POOL]` takes a pool other than `memory:64MiB`.
+//! Every connection is a task, and all tasks share one [`Handle`]. The program also runs clients against itself, checks
+//! what they read, and ends. `tokio_service [POOL]` takes a pool other than `memory:64MiB`.
 
 use farindex::{Handle, IndexConfig, Pool, Remove};
 use std::error::Error;

@@ -38,13 +38,14 @@ impl Session {
     /// millisecond it asks in growing intervals, of at most 2 ms, and the thread is idle in between. With nothing in
     /// flight it is not polled at all.
     ///
-    /// **Undriven futures.** Without `drive`, [`run_until`](Self::run_until) or `block_on`, nothing moves the operations on
-    /// a network: they never complete, not even by their deadline. In mapped memory (`memory:`, `shm:`) most verbs
-    /// complete when they are posted, but an operation that waits for a lock needs its timer, and so a driver.
+    /// **Undriven futures.** Without `drive`, [`run_until`](Self::run_until) or `block_on`, nothing moves the
+    /// operations on a network: they never complete, not even by their deadline. In mapped memory (`memory:`, `shm:`)
+    /// most verbs complete when they are posted, but an operation that waits for a lock needs its timer, and so a
+    /// driver.
     ///
-    /// **Dropped futures.** A lookup's future may be dropped at any time. A write that is dropped before it has completed may
-    /// leave a lock behind that others can take over only when this client is gone; let it run in a task of its own, or use
-    /// a [`Handle`](crate::Handle), whose operations always run to their end.
+    /// **Dropped futures.** A lookup's future may be dropped at any time. A write that is dropped before it has
+    /// completed may leave a lock behind that others can take over only when this client is gone; let it run in a task
+    /// of its own, or use a [`Handle`](crate::Handle), whose operations always run to their end.
     ///
     /// **Do not block.** A method that blocks ([`Index::get`](crate::Index::get)) stops the runtime's thread, with all
     /// tasks that are in the middle of an operation.

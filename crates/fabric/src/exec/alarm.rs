@@ -1,5 +1,5 @@
-//! The alarm thread: it wakes futures at given times, for executors that another runtime drives. A library does not know
-//! that runtime's own timers.
+//! The alarm thread: it wakes futures at given times, for executors that another runtime drives. A library does not
+//! know that runtime's own timers.
 //!
 //! The thread starts with the first alarm, serves the whole process, waits without processor time, and never ends.
 

@@ -1,12 +1,12 @@
 //! Driving an executor inside of a task of another runtime.
 //!
-//! Invariant: of all futures that [`Executor::run_until`] has made, one drives at a time. If it is dropped or completes,
-//! the others are woken and one of them takes its place.
+//! Invariant: of all futures that [`Executor::run_until`] has made, one drives at a time. If it is dropped or
+//! completes, the others are woken and one of them takes its place.
 //!
-//! Invariant of waiting: a driving future returns `Pending` only after it has arranged to be polled again. Either it has
-//! woken itself, or a timer of the [alarm thread](super::alarm) will wake it, or nothing is in flight. In the last two cases
-//! its waker is also with the executor (a task was woken) and with the driver (a verb was posted, a timer was set), so
-//! new work wakes it at once.
+//! Invariant of waiting: a driving future returns `Pending` only after it has arranged to be polled again. Either it
+//! has woken itself, or a timer of the [alarm thread](super::alarm) will wake it, or nothing is in flight. In the last
+//! two cases its waker is also with the executor (a task was woken) and with the driver (a verb was posted, a timer was
+//! set), so new work wakes it at once.
 
 use super::alarm::{self, Alarm};
 use super::{Blocking, Driver, EARLY, Executor, Idle, SPINS};
@@ -87,8 +87,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The waker of the future inside a `run_until`: it notes what it is called for, so that the future is polled for its own sake alone, and
-/// not whenever the driver is.
+/// The waker of the future inside a `run_until`: it notes what it is called for, so that the future is polled for its
+/// own sake alone, and not whenever the driver is.
 struct Inner {
     woken: AtomicBool,
     /// `run_until` is being polled, and looks at `woken` before it returns.
@@ -154,12 +154,12 @@ impl Executor {
     /// Runs until `future` completes, inside of a task of another runtime: polls `future` and every woken task of this
     /// executor, and asks `driver` for progress. Unlike [`block_on`](Self::block_on) it never blocks the thread.
     ///
-    /// While verbs are in flight it wakes itself after each poll, so the runtime's thread stays busy; if none completes for
-    /// a millisecond it asks for progress in growing intervals, of at most 2 ms. With nothing in flight it waits for its
-    /// waker or for the next timer and costs no processor time.
+    /// While verbs are in flight it wakes itself after each poll, so the runtime's thread stays busy; if none completes
+    /// for a millisecond it asks for progress in growing intervals, of at most 2 ms. With nothing in flight it waits
+    /// for its waker or for the next timer and costs no processor time.
     ///
-    /// Several such futures of one executor can be in progress at once. One of them drives for all; the turn passes on when
-    /// it is dropped. Inside of `block_on` this is `future` alone, because `block_on` drives.
+    /// Several such futures of one executor can be in progress at once. One of them drives for all; the turn passes on
+    /// when it is dropped. Inside of `block_on` this is `future` alone, because `block_on` drives.
     pub async fn run_until<T>(&self, driver: &dyn Driver, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let mut turn = Turn::new(&self.turns);

@@ -1,7 +1,8 @@
 //! A handle to an index for programs that run on an async runtime.
 //!
-//! [`Handle`] is `Clone + Send + Sync`, and any runtime can await its operations. Worker threads carry them out; each has a
-//! [session](crate::Session) of its own and takes all requests that have arrived, so that they share batches of verbs.
+//! [`Handle`] is `Clone + Send + Sync`, and any runtime can await its operations. Worker threads carry them out; each
+//! has a [session](crate::Session) of its own and takes all requests that have arrived, so that they share batches of
+//! verbs.
 //!
 //! ```text
 //!   tasks of any runtime          queue (bounded)         worker threads           memory nodes
@@ -9,8 +10,8 @@
 //!                          <---------- answers ----------  one session each   <---
 //! ```
 //!
-//! Invariants: a request is answered exactly once, or its future is gone; a request whose future was dropped before a worker
-//! took it has no effect; after a worker has panicked, every waiting and every later future gets an error.
+//! Invariants: a request is answered exactly once, or its future is gone; a request whose future was dropped before a
+//! worker took it has no effect; after a worker has panicked, every waiting and every later future gets an error.
 
 mod request;
 mod worker;
@@ -63,8 +64,8 @@ impl Default for HandleBuilder {
 }
 
 impl HandleBuilder {
-    /// Number of worker threads: 1 unless set, at least 1. One worker keeps a network busy, since it has many operations
-    /// in flight; where far memory is as fast as local memory, more workers use more cores.
+    /// Number of worker threads: 1 unless set, at least 1. One worker keeps a network busy, since it has many
+    /// operations in flight; where far memory is as fast as local memory, more workers use more cores.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
@@ -75,8 +76,8 @@ impl HandleBuilder {
         self.queue = requests.max(1);
         self
     }
-    /// Operations that one worker has in flight at once: 128 unless set, at least 1. It is also the largest number of lookups
-    /// that share a batch.
+    /// Operations that one worker has in flight at once: 128 unless set, at least 1. It is also the largest number of
+    /// lookups that share a batch.
     pub fn batch(mut self, operations: usize) -> Self {
         self.batch = operations.max(1);
         self
@@ -136,18 +137,18 @@ impl HandleBuilder {
 /// # }
 /// ```
 ///
-/// **Dropping a future** is safe. Before a worker has taken the request, the operation does not happen. After that it runs to
-/// its end: it takes effect once, or not at all if it fails.
+/// **Dropping a future** is safe. Before a worker has taken the request, the operation does not happen. After that it
+/// runs to its end. It takes effect once at most.
 ///
-/// **Order.** Operations that are awaited one after the other take effect in that order. Those in flight at the same time
-/// have no order.
+/// **Order.** Operations that are awaited one after the other take effect in that order. Those in flight at the same
+/// time have no order.
 ///
-/// **Errors.** An operation fails as on a session ([`Error`]). If this process loses its lease, every operation of the handle
-/// fails; open the pool again. If a worker thread panics, the handle is closed and every operation fails with
+/// **Errors.** An operation fails as on a session ([`Error`]). If this process loses its lease, every operation of the
+/// handle fails; open the pool again. If a worker thread panics, the handle is closed and every operation fails with
 /// [`HandleError::WorkerPanicked`].
 ///
-/// **The last clone to be dropped** ends the worker threads: it blocks until the operations in flight have ended, for a few
-/// round trips, or at most for as long as an operation can take. Idle workers are parked.
+/// **The last clone to be dropped** ends the worker threads: it blocks until the operations in flight have ended, for a
+/// few round trips, or at most for as long as an operation can take. Idle workers are parked.
 #[derive(Clone)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -201,8 +202,8 @@ impl Handle {
     pub async fn contains(&self, key: impl Into<Vec<u8>>) -> Result<bool, Error> {
         self.submit(request::contains(self.owned(key)?)).await
     }
-    /// Returns the values of many keys, in their order, as [`PointIndex::get_many`](crate::PointIndex::get_many) does. It
-    /// counts as one operation of [`HandleBuilder::batch`].
+    /// Returns the values of many keys, in their order, as [`PointIndex::get_many`](crate::PointIndex::get_many) does.
+    /// It counts as one operation of [`HandleBuilder::batch`].
     pub async fn get_many<K: Into<Vec<u8>>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -222,8 +223,8 @@ impl Handle {
     pub async fn upsert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Upsert, Error> {
         self.submit(request::upsert(self.owned(key)?, self.owned_value(value)?)).await
     }
-    /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one extra
-    /// lookup.
+    /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one
+    /// extra lookup.
     pub async fn upsert_with_outcome(
         &self,
         key: impl Into<Vec<u8>>,

@@ -20,8 +20,8 @@ pub(super) enum Request {
 /// A request, and where its result arrives.
 pub(super) type Asked<T> = (Request, oneshot::Receiver<Result<T, Error>>);
 
-// The functions below have no type parameters: what runs an operation is compiled here, and not in each program that calls
-// a method of the handle.
+// The functions below have no type parameters: what runs an operation is compiled here, and not in each program that
+// calls a method of the handle.
 
 pub(super) fn get(key: Vec<u8>) -> Asked<Option<Vec<u8>>> {
     let (reply, answer) = oneshot::channel();

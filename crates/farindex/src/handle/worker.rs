@@ -25,8 +25,8 @@ pub(super) struct Worker {
     pub(super) batch: usize,
 }
 
-/// If the thread panics, closes the handle: waiting and later futures get an error. Requests in the queue are dropped, which
-/// their futures notice.
+/// If the thread panics, closes the handle: waiting and later futures get an error. Requests in the queue are dropped,
+/// which their futures notice.
 struct CloseOnPanic<'w>(&'w Receiver<Request>);
 
 impl Drop for CloseOnPanic<'_> {
@@ -60,8 +60,9 @@ impl Worker {
         }));
     }
 
-    /// Takes every request that has arrived, up to the bound of operations in flight, and runs them. Lookups that are taken
-    /// together share batches of verbs. Ends when the queue is closed, no request is left in it, and none is in flight.
+    /// Takes every request that has arrived, up to the bound of operations in flight, and runs them. Lookups that are
+    /// taken together share batches of verbs. Ends when the queue is closed, no request is left in it, and none is in
+    /// flight.
     async fn serve(&self, index: &Rc<AnyIndex>) {
         let queue = &self.queue;
         // Each returns how many operations it was.
@@ -127,8 +128,8 @@ impl Worker {
     }
 }
 
-/// Looks keys up together; returns how many requests that was. If the lookup of all fails, each is looked up alone, so that
-/// what is wrong with one entry or one memory node fails only those it concerns.
+/// Looks keys up together; returns how many requests that was. If the lookup of all fails, each is looked up alone, so
+/// that what is wrong with one entry or one memory node fails only those it concerns.
 async fn look_up(index: &AnyIndex, lookups: Vec<Lookup>) -> usize {
     let requests = lookups.len();
     let lookups: Vec<_> = lookups.into_iter().filter(|lookup| !lookup.is_canceled()).collect();

@@ -1,4 +1,5 @@
-//! What only operations that are not in the public interface can show: a planted panic, and an operation that waits for a signal.
+//! What only operations that are not in the public interface can show: a planted panic, and an operation that waits for
+//! a signal.
 
 use crate::handle::request::operation;
 use crate::{Error, Handle, HandleError, IndexConfig, Pool};
