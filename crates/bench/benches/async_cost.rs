@@ -5,7 +5,7 @@
 //! measurements of SECONDS (1.0) each; the three ways take turns. Every value is checked. Without UCX only memory is
 //! measured.
 
-use farindex::{Handle, IndexConfig, PointIndex, Pool, PoolOptions, Session};
+use farindex::{Handle, PointIndex, Pool, Session};
 use farindex_fabric::{Fabric, MemoryFabric, NodeId};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Tokens};
@@ -59,7 +59,7 @@ fn timer(length: Duration) -> Arc<AtomicBool> {
 
 /// Gets by coroutines of a session; returns how many.
 fn native(session: &Session, tasks: usize, length: Duration) -> u64 {
-    let index = session.open_index("demo").expect("the index").concurrent();
+    let index = session.open_index("demo").expect("the index").async_handle();
     let stop = timer(length);
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
@@ -77,7 +77,7 @@ fn native(session: &Session, tasks: usize, length: Duration) -> u64 {
 
 /// The same by local tasks of tokio, whose thread drives the session.
 fn local_set(session: &Session, tasks: usize, length: Duration) -> u64 {
-    let index = session.open_index("demo").expect("the index").concurrent();
+    let index = session.open_index("demo").expect("the index").async_handle();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, async {
         let stop = timer(length);
@@ -129,9 +129,9 @@ fn handle(pool: &Pool, tasks: usize, length: Duration) -> u64 {
 
 fn measure(fabric: Arc<dyn Fabric>, length: Duration, rounds: usize) {
     let name = fabric.name();
-    let pool = Pool::format(fabric, &PoolOptions::default()).expect("a pool");
+    let pool = Pool::builder().create_on(fabric).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &IndexConfig::default()).expect("an index");
+    let index = session.index("demo").create().expect("an index");
     for key in 0..KEYS {
         let mut value = key.to_le_bytes().to_vec();
         value.resize(VALUE, 0);

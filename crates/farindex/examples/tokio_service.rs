@@ -9,7 +9,7 @@
 //! Every connection is a task, and all tasks share one [`Handle`]. The program also runs clients against itself, checks
 //! what they read, and ends. `tokio_service [POOL]` takes a pool other than `memory:64MiB`.
 
-use farindex::{Handle, IndexConfig, Pool, Remove};
+use farindex::{Handle, Pool, Remove};
 use std::error::Error;
 use std::net::SocketAddr;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream};
@@ -78,7 +78,7 @@ async fn main() -> Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "memory:64MiB".to_owned());
     let handle = tokio::task::spawn_blocking(move || {
         let pool = Pool::open(&url)?;
-        pool.session()?.create_index("service", &IndexConfig::default())?;
+        pool.session()?.index("service").create()?;
         Handle::open(&pool, "service")
     });
     let handle = handle.await??;

@@ -12,13 +12,13 @@ impl Session {
     /// operations in any other task of that thread.
     ///
     /// ```
-    /// use farindex::{IndexConfig, PointIndex, Pool};
+    /// use farindex::{PointIndex, Pool};
     /// use tokio::task::{LocalSet, spawn_local};
     ///
     /// let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     /// LocalSet::new().block_on(&runtime, async {
-    ///     let session = Pool::open("memory:64MiB")?.session()?;
-    ///     let index = session.create_index("demo", &IndexConfig::default())?.concurrent();
+    ///     let session = Pool::in_memory(64 << 20)?.session()?;
+    ///     let index = session.index("demo").create()?.async_handle();
     ///     let driver = spawn_local(session.drive());
     ///     let task = spawn_local(async move {
     ///         index.upsert(b"far", b"memory").await?;
@@ -58,11 +58,11 @@ impl Session {
     /// [`drive`](Self::drive) does. The future is `!Send`; it needs no `LocalSet` in the runtime's main future.
     ///
     /// ```
-    /// # use farindex::{IndexConfig, PointIndex, Pool};
+    /// # use farindex::{PointIndex, Pool};
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     /// # runtime.block_on(async {
-    /// # let session = Pool::open("memory:64MiB")?.session()?;
-    /// # let index = session.create_index("demo", &IndexConfig::default())?.concurrent();
+    /// # let session = Pool::in_memory(64 << 20)?.session()?;
+    /// # let index = session.index("demo").create()?.async_handle();
     /// let limit = std::time::Duration::from_secs(1);
     /// let value = tokio::time::timeout(limit, session.run_until(index.get(b"far"))).await.expect("in time")?;
     /// # assert_eq!(value, None);

@@ -2,7 +2,7 @@
 
 use crate::session::Session;
 use crate::walk::{Iter, Range, Walk};
-use crate::{Error, Insert, Remove, Update, Upsert};
+use crate::{Error, Handle, Insert, Remove, Update, Upsert};
 use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, Entry, IndexAudit, KeyBounds, Limits, OrderedIndex, PointIndex, Value};
 use farindex_pool::audit::Audit;
@@ -155,6 +155,11 @@ impl Index {
     /// driven.
     pub fn async_handle(&self) -> Rc<AnyIndex> {
         Rc::clone(&self.index)
+    }
+    /// Opens the same index for any async runtime and any thread: see [`Handle`](crate::Handle). This starts a worker
+    /// thread; [`HandleBuilder`](crate::HandleBuilder) has settings.
+    pub fn handle(&self) -> Result<Handle, Error> {
+        Handle::open(self.session.pool(), &self.name)
     }
     /// Returns the session in which it was opened.
     pub fn session(&self) -> &Session {

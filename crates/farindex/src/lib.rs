@@ -39,6 +39,7 @@
 //! | create or open an index | [`Session::index`], [`IndexBuilder`] |
 //! | read and write, blocking | [`Index`] |
 //! | have many operations in flight on one thread | [`Index::async_handle`], [`Session::spawn`] |
+//! | use it from an async runtime | [`Handle`], [`Session::run_until`] |
 //! | check or repair a pool | [`Session::check`], [`Session::repair`], [`Inspection`] |
 //! | build on the crates underneath | [`lower`] |
 

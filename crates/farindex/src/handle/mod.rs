@@ -16,10 +16,11 @@
 mod request;
 mod worker;
 
-use crate::{Error, Insert, OpenOptions, Pool, Remove, Update, Upsert};
+use crate::{Error, Insert, Pool, Remove, Update, Upsert};
 use async_channel::Sender;
 use farindex_index::{IndexError, Limits};
 use request::{Asked, Request};
+use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
@@ -40,10 +41,10 @@ pub enum HandleError {
 /// Settings of a [`Handle`].
 ///
 /// ```
-/// use farindex::{Handle, IndexConfig, Pool};
+/// use farindex::{Handle, Pool};
 ///
-/// let pool = Pool::open("memory:64MiB")?;
-/// pool.session()?.create_index("demo", &IndexConfig::default())?;
+/// let pool = Pool::in_memory(64 << 20)?;
+/// pool.session()?.index("demo").create()?;
 /// let handle = Handle::builder().threads(2).queue(4096).open(&pool, "demo")?;
 /// # let _ = handle;
 /// # Ok::<(), farindex::Error>(())
@@ -54,12 +55,12 @@ pub struct HandleBuilder {
     threads: usize,
     queue: usize,
     batch: usize,
-    options: OpenOptions,
+    coalesce: bool,
 }
 
 impl Default for HandleBuilder {
     fn default() -> Self {
-        HandleBuilder { threads: 1, queue: 1024, batch: 128, options: OpenOptions::default() }
+        HandleBuilder { threads: 1, queue: 1024, batch: 128, coalesce: false }
     }
 }
 
@@ -82,9 +83,10 @@ impl HandleBuilder {
         self.batch = operations.max(1);
         self
     }
-    /// How the workers open the index.
-    pub fn options(mut self, options: OpenOptions) -> Self {
-        self.options = options;
+    /// Lets the workers, and other sessions of this process that ask for it, share the verbs of operations on one key: see
+    /// [`IndexBuilder::coalesce`](crate::IndexBuilder::coalesce).
+    pub fn coalesce(mut self, coalesce: bool) -> Self {
+        self.coalesce = coalesce;
         self
     }
 
@@ -99,7 +101,7 @@ impl HandleBuilder {
             let worker = worker::Worker {
                 pool: pool.clone(),
                 name: Arc::clone(&inner.name),
-                options: self.options,
+                coalesce: self.coalesce,
                 queue: queue.clone(),
                 batch: self.batch,
             };
@@ -120,11 +122,11 @@ impl HandleBuilder {
 /// An open index that any number of tasks and threads share, on any async runtime.
 ///
 /// ```
-/// use farindex::{Handle, IndexConfig, Pool};
+/// use farindex::{Handle, Pool};
 ///
 /// # fn main() -> Result<(), farindex::Error> {
-/// let pool = Pool::open("memory:64MiB")?;
-/// pool.session()?.create_index("demo", &IndexConfig::default())?;
+/// let pool = Pool::in_memory(64 << 20)?;
+/// pool.session()?.index("demo").create()?;
 /// let handle = Handle::open(&pool, "demo")?;
 /// let task = async move {
 ///     handle.upsert("far", "memory").await?;
@@ -175,7 +177,7 @@ impl Drop for Inner {
     }
 }
 
-// An operation is a method here and a function of `request`; `range` of ordered indexes belongs here as well.
+// An operation is a method here and a function of `request`.
 impl Handle {
     /// Opens an index of a pool by name, with default settings. Blocks until the worker thread is ready.
     pub fn open(pool: &Pool, name: &str) -> Result<Handle, Error> {
@@ -235,6 +237,18 @@ impl Handle {
     /// Removes a key.
     pub async fn remove(&self, key: impl Into<Vec<u8>>) -> Result<Remove, Error> {
         self.submit(request::remove(self.owned(key)?)).await
+    }
+
+    /// Returns at most `limit` entries within `bounds`, in ascending order of their keys, as
+    /// [`Index::scan`](crate::Index::scan) does.
+    pub async fn scan<K: AsRef<[u8]>>(
+        &self,
+        bounds: impl RangeBounds<K>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        let bounds = (owned(bounds.start_bound()), owned(bounds.end_bound()));
+        self.submit(request::scan(bounds, limit)).await
     }
 
     /// Refuses a key that the index would refuse, before it takes room in the queue.

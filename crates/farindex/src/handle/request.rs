@@ -1,9 +1,11 @@
 //! What the queue of a handle holds.
 
+use crate::index::borrowed;
 use crate::{AnyIndex, Error, Insert, Remove, Update, Upsert};
-use farindex_index::{IndexError, PointIndex, Value};
+use farindex_index::{IndexError, OrderedIndex, PointIndex, Value};
 use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
+use std::ops::Bound;
 use std::rc::Rc;
 
 /// Starts an operation.
@@ -52,6 +54,15 @@ pub(super) fn upsert_with_outcome(key: Vec<u8>, value: Vec<u8>) -> Asked<Upsert>
 }
 pub(super) fn remove(key: Vec<u8>) -> Asked<Remove> {
     operation(async move |index| index.remove(&key).await)
+}
+/// The two ends of a scan.
+pub(super) type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+pub(super) fn scan((from, to): OwnedBounds, limit: usize) -> Asked<Vec<(Vec<u8>, Vec<u8>)>> {
+    operation(async move |index| {
+        let entries = index.scan(borrowed(&from, &to), limit).await?;
+        Ok(entries.into_iter().map(|entry| (entry.key.to_vec(), entry.value.to_vec())).collect())
+    })
 }
 
 /// Any operation on the index of a worker. It is skipped if its future is gone when it could start.

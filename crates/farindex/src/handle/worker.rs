@@ -1,7 +1,7 @@
 //! A worker thread of a handle: one session, and a loop that takes requests and runs them.
 
 use super::request::{Lookup, Request};
-use crate::{AnyIndex, Error, OpenOptions, Pool};
+use crate::{AnyIndex, Error, Pool};
 use async_channel::{Receiver, TryRecvError};
 use farindex_fabric::FabricError;
 use farindex_index::{IndexError, Limits, PointIndex};
@@ -20,7 +20,7 @@ use std::task::Poll;
 pub(super) struct Worker {
     pub(super) pool: Pool,
     pub(super) name: Arc<str>,
-    pub(super) options: OpenOptions,
+    pub(super) coalesce: bool,
     pub(super) queue: Receiver<Request>,
     pub(super) batch: usize,
 }
@@ -46,7 +46,7 @@ impl Worker {
         let _: Result<(), _> = catch_unwind(AssertUnwindSafe(|| {
             let _guard = CloseOnPanic(&self.queue);
             let opened = self.pool.session().and_then(|session| {
-                let index = session.open_index_with(&self.name, &self.options)?.concurrent();
+                let index = session.index(&self.name).coalesce(self.coalesce).open()?.async_handle();
                 Ok((session, index))
             });
             match opened {

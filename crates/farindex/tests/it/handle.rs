@@ -1,6 +1,6 @@
 //! Handles: operations of tokio tasks are carried out once, answered always, and leave nothing behind.
 
-use farindex::{Error, Handle, IndexConfig, IndexError, Insert, Pool, PoolError, PoolOptions, Remove, Update, Upsert};
+use farindex::{Error, Handle, IndexError, Insert, Pool, PoolError, Remove, Update, Upsert};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Fabric, FabricError, MemoryFabric, NodeId, OpKind};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ fn memory() -> Arc<MemoryFabric> {
 
 /// A pool with an empty index whose verbs do not complete at once, as on a network.
 fn pool() -> Pool {
-    let pool = Pool::format(memory(), &PoolOptions::default()).expect("a pool");
-    pool.session().and_then(|session| session.create_index("demo", &IndexConfig::default())).expect("an index");
+    let pool = Pool::builder().create_on(memory()).expect("a pool");
+    pool.session().and_then(|session| session.index("demo").create()).expect("an index");
     pool
 }
 
@@ -173,8 +173,8 @@ fn a_dropped_future_takes_effect_once_at_most_and_leaves_the_index_sound() {
 #[test]
 fn the_last_clone_to_be_dropped_ends_the_workers() {
     let fabric = memory();
-    let pool = Pool::format(Arc::clone(&fabric) as Arc<dyn Fabric>, &PoolOptions::default()).expect("a pool");
-    pool.session().and_then(|session| session.create_index("demo", &IndexConfig::default())).expect("an index");
+    let pool = Pool::builder().create_on(Arc::clone(&fabric) as Arc<dyn Fabric>).expect("a pool");
+    pool.session().and_then(|session| session.index("demo").create()).expect("an index");
     let handle = Handle::builder().threads(3).open(&pool, "demo").expect("a handle");
     let clone = handle.clone();
     drop(pool);
@@ -214,9 +214,9 @@ fn keys_and_values_beyond_the_limits_are_refused() {
 #[test]
 fn every_operation_of_an_evicted_client_is_an_error() {
     let fabric = memory();
-    let pool = Pool::format(Arc::clone(&fabric) as Arc<dyn Fabric>, &PoolOptions::default()).expect("a pool");
+    let pool = Pool::builder().create_on(Arc::clone(&fabric) as Arc<dyn Fabric>).expect("a pool");
     let session = pool.session().expect("a session");
-    session.create_index("demo", &IndexConfig::default()).expect("an index");
+    session.index("demo").create().expect("an index");
     let handle = Handle::builder().threads(2).open(&pool, "demo").expect("a handle");
     let identity = *session.raw().client().identity();
     let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");

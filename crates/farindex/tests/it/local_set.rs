@@ -1,6 +1,6 @@
 //! A session in the thread of a tokio runtime.
 
-use farindex::{Index, IndexConfig, PointIndex, Pool, PoolOptions, Session};
+use farindex::{Index, PointIndex, Pool, Session};
 use farindex_fabric::MemoryFabric;
 use farindex_fabric::memory::Delivery;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use tokio::time::{sleep, timeout};
 /// An index whose verbs do not complete at once, as on a network.
 fn opened() -> (Session, Index) {
     let fabric = MemoryFabric::new(1, 64 << 20).expect("memory").with_delivery(Delivery::Deferred);
-    let pool = Pool::format(Arc::new(fabric), &PoolOptions::default()).expect("a pool");
+    let pool = Pool::builder().create_on(Arc::new(fabric)).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &IndexConfig::default()).expect("an index");
+    let index = session.index("demo").create().expect("an index");
     (session, index)
 }
 
@@ -26,7 +26,7 @@ fn run_local<T>(body: impl Future<Output = T>) -> T {
 #[test]
 fn operations_complete_in_local_tasks_while_the_session_is_driven() {
     let (session, index) = opened();
-    let index = index.concurrent();
+    let index = index.async_handle();
     run_local(async {
         let driver = spawn_local(session.drive());
         let tasks: Vec<_> = (0..64u64)
@@ -63,7 +63,7 @@ fn operations_complete_in_local_tasks_while_the_session_is_driven() {
 #[test]
 fn an_undriven_operation_waits_until_the_session_is_driven() {
     let (session, index) = opened();
-    let index = index.concurrent();
+    let index = index.async_handle();
     run_local(async {
         let mut get = std::pin::pin!(index.get(b"key"));
         assert!(timeout(Duration::from_millis(50), get.as_mut()).await.is_err(), "something drives it");
@@ -76,7 +76,7 @@ fn an_undriven_operation_waits_until_the_session_is_driven() {
 #[test]
 fn run_until_needs_no_local_set_and_lookups_can_be_dropped() {
     let (session, index) = opened();
-    let index = index.concurrent();
+    let index = index.async_handle();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(async {
         for i in 0..300u64 {
@@ -114,7 +114,7 @@ fn a_blocking_method_inside_of_run_until_is_refused_at_once() {
     let blocked =
         std::panic::AssertUnwindSafe(|| runtime.block_on(session.run_until(async { index.get("key").is_ok() })));
     assert!(std::panic::catch_unwind(blocked).is_err(), "it was not refused");
-    assert_eq!(runtime.block_on(session.run_until(index.concurrent().get(b"key"))), Ok(None));
+    assert_eq!(runtime.block_on(session.run_until(index.async_handle().get(b"key"))), Ok(None));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_driven_session_costs_no_processor_time_while_idle() {
         Duration::ZERO
     }
     let (session, index) = opened();
-    let index = index.concurrent();
+    let index = index.async_handle();
     run_local(async {
         let driver = spawn_local(session.drive());
         assert_eq!(index.get(b"key").await, Ok(None));

@@ -2,7 +2,7 @@
 //! a signal.
 
 use crate::handle::request::operation;
-use crate::{Error, Handle, HandleError, IndexConfig, Pool};
+use crate::{Error, Handle, HandleError, Pool};
 use futures_channel::oneshot;
 use std::future::Future;
 use std::time::Duration;
@@ -13,8 +13,8 @@ fn runtime() -> Runtime {
 }
 
 fn pool() -> Pool {
-    let pool = Pool::open("memory:32MiB").expect("a pool");
-    pool.session().and_then(|session| session.create_index("demo", &IndexConfig::default())).expect("an index");
+    let pool = Pool::in_memory(32 << 20).expect("a pool");
+    pool.session().and_then(|session| session.index("demo").create()).expect("an index");
     pool
 }
 
