@@ -62,6 +62,13 @@ pub enum IndexError {
     },
 }
 
+impl IndexError {
+    /// The error for memory at `at` whose content no client writes: `what` says what is wrong with it.
+    pub(crate) fn corrupt(at: RemotePtr, what: impl Into<String>) -> Self {
+        IndexError::Pool(PoolError::Corrupt { at, what: what.into() })
+    }
+}
+
 impl From<FabricError> for IndexError {
     fn from(error: FabricError) -> Self {
         IndexError::Fabric(error)

@@ -39,6 +39,7 @@ pub mod kind;
 mod maintenance;
 mod many;
 pub mod marks;
+mod recovery;
 pub mod registry;
 pub mod slotted;
 mod sync_interval;

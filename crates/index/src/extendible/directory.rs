@@ -8,12 +8,12 @@ use super::layout::{
 };
 use super::mirror::Mirror;
 use crate::IndexError;
-use crate::audit::{Damage, OnDamage, Problems};
-use crate::maintenance::astray;
-use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, Pool, PoolError, Session};
+use crate::audit::{Damage, Findings, OnDamage};
+use crate::maintenance::{astray, first_word};
+use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
+use farindex_pool::{Pin, Pool, Session};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes that one WRITE of zeros covers.
@@ -98,8 +98,7 @@ impl Directory {
             return Err(IndexError::Dropped);
         }
         let shape = Shape::decode(word(ROOT_SHAPE)).filter(|_| word(ROOT_INDEX_TAG) == index_tag);
-        let shape =
-            shape.ok_or_else(|| PoolError::Corrupt { at: root, what: "no index has such a root".to_owned() })?;
+        let shape = shape.ok_or_else(|| IndexError::corrupt(root, "no index has such a root"))?;
         let mirror = pin.session().client().share(root.to_bits() ^ index_tag, || Mirror::new(shape, bound));
         let directory = Directory { root, index_tag, mirror, checked: Cell::new(pin.epoch()) };
         directory.learn_chunks(words.words());
@@ -136,6 +135,14 @@ impl Directory {
         self.check_alive(words.words())?;
         self.checked.set(self.checked.get().max(epoch));
         Ok(())
+    }
+
+    /// Looks at the root now, if this worker has not done so in the pin's epoch: [`IndexError::Dropped`] if the index has been
+    /// dropped.
+    pub(crate) async fn check_open(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+        let mut batch = pin.span().batch();
+        let guard = self.guard(&mut batch, pin.epoch());
+        self.finish_guard(guard, &mut batch.post().await?)
     }
 
     /// The memory of a dropped root is used again in the end; then it does not bear this index's seal.
@@ -293,46 +300,63 @@ impl Directory {
         Ok(())
     }
 
-    /// Notes everything that the directory itself takes, and what of its words makes no sense; returns its bytes.
-    pub(crate) async fn audit(
+    /// Reads every segment that the directory names, in ascending order of suffixes: see [`walk`](Self::walk). A first segment
+    /// without a word is reported to `damaged`.
+    pub(crate) async fn segments(
         &self,
         pool: &Pool,
         span: &Span,
-        audit: &mut Audit,
-        problems: &mut Problems,
-    ) -> Result<u64, IndexError> {
+        damaged: OnDamage<'_>,
+    ) -> Result<Vec<(u64, Entry)>, IndexError> {
+        let mut segments = Vec::new();
+        let note = async |suffix, entry| {
+            segments.push((suffix, entry));
+            Ok(())
+        };
+        self.walk(pool, span, note, damaged).await?;
+        let known: BTreeSet<u64> = segments.iter().map(|(suffix, _)| *suffix).collect();
+        for suffix in (0..1 << self.shape().initial_depth).filter(|suffix| !known.contains(suffix)) {
+            damaged(self.lost_segment(suffix))?;
+        }
+        Ok(segments)
+    }
+
+    /// The damage of a segment that must exist, and that the directory does not name.
+    pub(crate) fn lost_segment(&self, suffix: u64) -> Damage {
+        let at = self.address(suffix).unwrap_or(self.root);
+        Damage { at, what: format!("the directory names no segment of suffix {suffix:#b}, and there was one") }
+    }
+
+    /// Records the memory of the directory itself, and checks its words.
+    pub(crate) async fn audit(&self, span: &Span, findings: &mut Findings<'_>) -> Result<(), IndexError> {
+        let pool = findings.session.pool();
         self.read_root(span).await?;
-        audit.reach(self.root, ROOT_LEN as u64, "the root of a directory");
-        let mut bytes = ROOT_LEN as u64;
+        let mut own = vec![(self.root, ROOT_LEN as u64, "the root of a directory")];
         for chunk in 0..self.shape().chunks() {
             let len = self.shape().words_of(chunk) * 8;
-            if let Some(at) = self.mirror.chunk(chunk).filter(|at| astray(pool, *at, len).is_none()) {
-                audit.reach(at, len, "a chunk of a directory");
-                bytes += len;
-            }
+            let chunk = self.mirror.chunk(chunk).filter(|at| astray(pool, *at, len).is_none());
+            own.extend(chunk.map(|at| (at, len, "a chunk of a directory")));
         }
-        let mut known = std::collections::BTreeSet::new();
-        let mut damages = Vec::new();
-        let each = async |suffix, entry: Entry| {
+        for (at, len, what) in own {
+            findings.count("directory_bytes", len);
+            findings.reach(at, len, what);
+        }
+        let mut note = |damage: Damage| {
+            findings.problem(damage.what);
+            Ok(())
+        };
+        let segments = self.segments(pool, span, &mut note).await?;
+        let mut known = BTreeSet::new();
+        for (suffix, entry) in segments {
             if self.shape().parent(suffix).is_some_and(|parent| !known.contains(&parent)) {
-                problems.add(format!("the segment of suffix {suffix:#b} has no parent"));
+                findings.problem(format!("the segment of suffix {suffix:#b} has no parent"));
             }
             if entry.at().node() != self.root.node() {
-                problems.add(format!("the segment of suffix {suffix:#b} lies on another node, at {}", entry.at()));
+                findings.problem(format!("the segment of suffix {suffix:#b} lies on another node, at {}", entry.at()));
             }
             known.insert(suffix);
-            Ok(())
-        };
-        let mut note = |damage: Damage| {
-            damages.push(damage.what);
-            Ok(())
-        };
-        self.walk(pool, span, each, &mut note).await?;
-        damages.into_iter().for_each(|what| problems.add(what));
-        for first in (0..1 << self.shape().initial_depth).filter(|first| !known.contains(first)) {
-            problems.add(format!("the first segment of suffix {first:#b} is missing"));
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Tells everybody that the index with this seal has been dropped, if this is its root.
@@ -367,10 +391,6 @@ impl Directory {
 /// Does a segment of this suffix and local depth hold a hash?
 pub const fn holds(of: u64, depth: u32, hash: u64) -> bool {
     suffix(hash, depth) == of
-}
-
-fn first_word(buf: &Buf) -> u64 {
-    buf.words().first().copied().unwrap_or_default()
 }
 
 async fn zero(span: &Span, at: RemotePtr, bytes: u64) -> Result<(), IndexError> {

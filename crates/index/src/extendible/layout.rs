@@ -120,6 +120,10 @@ impl Shape {
         let width = width(suffix);
         if width <= self.initial_depth { None } else { Some(suffix & !(1 << (width - 1))) }
     }
+    /// Depth at which the segment of a suffix is created.
+    pub fn birth(self, suffix: u64) -> u32 {
+        width(suffix).max(self.initial_depth)
+    }
     /// Suffixes of a hash that segments may be born with, of more than `above` bits and at most `depth`; longest first.
     pub fn births(self, hash: u64, above: u32, depth: u32) -> impl Iterator<Item = u64> {
         let least = above.max(self.initial_depth);

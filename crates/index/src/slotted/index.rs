@@ -14,6 +14,7 @@ use crate::backoff::Backoff;
 use crate::handle::{self, Handle};
 use crate::keyhash::KeyHash;
 use crate::kind::PoolIndex;
+use crate::recovery::HeldLock;
 use crate::write::{Mode, Wrote};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, Session};
@@ -76,8 +77,8 @@ pub(crate) trait SlottedIndex:
     ) -> Result<Option<Step>, IndexError>;
 
     /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    async fn advance(&self, table: &Table<Self::Own>, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    /// who may be alive has been moving the last ones for long: a lock of that client.
+    async fn advance(&self, table: &Table<Self::Own>, pin: &Pin<'_>) -> Result<Option<HeldLock>, IndexError> {
         table.advance_by(&self.mover(table, pin)).await
     }
 

@@ -9,14 +9,14 @@
 
 use super::geometry::{DONE, LOCKED, REGION, Segment};
 use super::slot::{self, FROZEN, MOVED, SEALED, Slot, Stamp, frozen, gather};
-use super::table::clear;
 use crate::IndexError;
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr, Span};
-use farindex_pool::{Claim, Intent, IntentCell, Pin, PoolError, Taken};
+use crate::recovery::{HeldLock, acquire, claim_and_recover, release_on_error};
+use farindex_fabric::{Batch, Buf, RemotePtr, Span};
+use farindex_pool::{Intent, IntentCell, Pin, PoolError};
 use std::future::Future;
 
 /// What an intent's first word says.
@@ -90,39 +90,30 @@ pub(crate) trait RegionMigrator {
     async fn move_region(&self, from: Segment, to: Segment, region: u64) -> Result<Region, IndexError> {
         let (lock, span) = (from.lock(region), self.pin().span());
         let cell = self.pin().session().intent_cell(lock.at.node()).await?;
-        let mut batch = span.batch();
         let what = [steps::MOVE, region, from.generation, 0];
-        cell.declare(&mut batch, &Intent { index: self.index(), lock, what });
-        let taken = batch.cas(lock.at, 0, LOCKED);
-        let read = batch.read(from.slot(region * REGION), REGION as usize * from.width);
-        let mut done = batch.post().await?;
-        match done.old(taken) {
-            0 => {
+        let intent = Intent { index: self.index(), lock, what };
+        let read = |batch: &mut Batch<'_>| batch.read(from.slot(region * REGION), REGION as usize * from.width);
+        match acquire(span, &cell, &intent, (0, LOCKED), read).await? {
+            Ok((mut done, read)) => {
                 let seen = done.buf(read);
                 drop(done);
                 self.move_locked(from, to, region, &cell, seen).await.map(|()| Region::Done)
             }
-            other => {
-                clear(span, &cell).await?;
-                Ok(if other == DONE { Region::Done } else { Region::Busy })
-            }
+            Err(DONE) => Ok(Region::Done),
+            Err(_) => Ok(Region::Busy),
         }
     }
 
-    /// Claims a region's lock if its holder has died, and moves the region. If it is alive, says what to know it by.
-    async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+    /// Claims a region's lock if its holder has crashed, and moves the region. Returns the lock if its holder may be alive.
+    async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         let what = [steps::RESCUE, region, from.generation, 0];
-        let (lock, span) = (from.lock(region), self.pin().span());
-        match self.pin().session().claim(span, lock, None, self.index(), what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some(names)),
-            Claim::Taken(Taken { cell: Some(cell), .. }) => {
-                mark!("table rescue: region claimed");
-                let seen = span.read(from.slot(region * REGION), REGION as usize * from.width).await?;
-                self.move_locked(from, to, region, &cell, seen).await.map(|()| None)
-            }
-            Claim::Taken(_) => Ok(None),
-        }
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("table rescue: region claimed");
+            let slots = from.slot(region * REGION);
+            let seen = self.pin().span().read(slots, REGION as usize * from.width).await?;
+            self.move_locked(from, to, region, cell, seen).await
+        };
+        claim_and_recover(self.pin(), self.index(), from.lock(region), None, what, recover).await
     }
 
     /// Under the lock. It is not left held because something was wrong; only a failed verb leaves it open what holds (N7).
@@ -134,14 +125,8 @@ pub(crate) trait RegionMigrator {
         cell: &IntentCell<'_>,
         seen: Buf,
     ) -> Result<(), IndexError> {
-        match self.move_under_lock(from, to, region, cell, seen).await {
-            Err(error @ IndexError::Fabric(_)) => Err(error),
-            Err(error) => {
-                release(self.pin().span(), &from, region, cell).await?;
-                Err(error)
-            }
-            Ok(()) => Ok(()),
-        }
+        let done = self.move_under_lock(from, to, region, cell, seen).await;
+        release_on_error(done, async || release(self.pin().span(), &from, region, cell).await).await
     }
 }
 

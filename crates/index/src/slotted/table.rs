@@ -11,9 +11,10 @@ use super::geometry::{DONE, Geometry, ROOT_COUNT, ROOT_INDEX_TAG, ROOT_LEN, ROOT
 use super::mover::{RegionMigrator, steps};
 use crate::IndexError;
 use crate::marks::mark;
+use crate::recovery::{HeldLock, claim_and_recover, clear_intent};
 use crate::sync_interval::Pace;
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::{Claim, Intent, Lock, Pin, PoolError, Session, Taken};
+use farindex_pool::{Intent, IntentCell, Lock, Pin, PoolError, Session};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -349,13 +350,13 @@ impl<X> Table<X> {
         let won = batch.cas(self.root, state.0, mine.0);
         if batch.post().await?.old(won) != state.0 {
             mark!("table grow: lost");
-            return clear(span, &cell).await;
+            return clear_intent(span, &cell).await;
         }
         let start = match session.alloc_zeroed(span, self.root.node(), bytes).await {
             Ok(start) => start,
             Err(error) => {
                 self.abandon(span, mine).await?;
-                clear(span, &cell).await?;
+                clear_intent(span, &cell).await?;
                 self.grow_at.set(self.used(now.generation) + now.slots() / 16 + 1);
                 return match error {
                     PoolError::Full { .. } if !full => Ok(()),
@@ -423,11 +424,12 @@ impl<X> Table<X> {
     /// `Audit::reclaim`.
     pub(crate) async fn resume_growth(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
         let what = [steps::RESCUE, 0, 0, 0];
-        let claim = pin.session().claim(pin.span(), resize_lock(self.root), None, index, what).await?;
-        let Claim::Taken(Taken { cell: Some(cell), word, .. }) = claim else { return Ok(()) };
-        mark!("table rescue: resize given up");
-        self.abandon(pin.span(), RootState(word)).await?;
-        clear(pin.span(), &cell).await
+        let abandon = async |word, cell: &IntentCell<'_>| {
+            mark!("table rescue: resize given up");
+            self.abandon(pin.span(), RootState(word)).await?;
+            clear_intent(pin.span(), cell).await
+        };
+        claim_and_recover(pin, index, resize_lock(self.root), None, what, abandon).await.map(drop)
     }
 
     /// All regions have been moved: the next table is the table. Whoever makes it so retires the old one.
@@ -442,8 +444,8 @@ impl<X> Table<X> {
     }
 
     /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub(crate) async fn advance_by(&self, mover: &impl RegionMigrator) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    /// who may be alive has been moving the last ones for long: a lock of that client.
+    pub(crate) async fn advance_by(&self, mover: &impl RegionMigrator) -> Result<Option<HeldLock>, IndexError> {
         let pin = mover.pin();
         if !self.is_checked(pin.epoch()) {
             // The table may be gone.
@@ -475,20 +477,11 @@ impl<X> Table<X> {
             Some((at, since)) if at == lock => {
                 if now.saturating_sub(since) >= pin.session().pool().lease() / 8 {
                     self.waiting.set(Some((at, now)));
-                    let busy = mover.try_recover_lock(from, next, region).await?;
-                    return Ok(busy.map(|names| (lock, names)));
+                    return mover.try_recover_lock(from, next, region).await;
                 }
             }
             _ => self.waiting.set(Some((lock, now))),
         }
         Ok(None)
     }
-}
-
-/// Clears an intent alone.
-pub(crate) async fn clear(span: &Span, cell: &farindex_pool::IntentCell<'_>) -> Result<(), IndexError> {
-    let mut batch = span.batch();
-    cell.clear(&mut batch);
-    batch.post().await?;
-    Ok(())
 }

@@ -3,19 +3,19 @@
 //! Which entries a step reads is the kind's matter ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
 //! cannot be read is damage, which is told once.
 
-use super::geometry::{Geometry, REGION, ROOT_LEN, Segment, signature};
+use super::geometry::{DONE, Geometry, REGION, ROOT_LEN, Segment, signature};
 use super::index::SlottedIndex;
 use super::slot::{self, Slot, gather};
 use super::table::Table;
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::UNIT;
 use crate::handle::Handle;
 use crate::keyhash::KeyHash;
 use crate::kind::index_tag;
-use crate::maintenance::{astray, fetch_blocks, wait_for_grace_period, wait_for_lock_holder};
+use crate::maintenance::{astray, fetch_blocks, first_word, wait_for_grace_period};
+use crate::recovery::{HeldLock, wait_for_lock_holder};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
-use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, LockTimeout, Pin, PoolError, Session};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -108,13 +108,11 @@ pub(crate) async fn visit<I: SlottedIndex>(
     Ok(seen)
 }
 
-/// Audits the entries of a table beside clients at work: each key once. `also` notes what else the kind counts.
+/// Audits the entries of a table while other clients work: each key once. `also` notes what else the kind counts.
 pub(crate) async fn audit_walk<I: SlottedIndex>(
     index: &I,
     table: &Table<I::Own>,
-    audit: &mut Audit,
-    report: &mut IndexAudit,
-    problems: &mut Problems,
+    findings: &mut Findings<'_>,
     also: impl Fn(&VisitedEntry, &mut IndexAudit),
 ) -> Result<(), IndexError> {
     let session = index.session();
@@ -122,48 +120,78 @@ pub(crate) async fn audit_walk<I: SlottedIndex>(
     loop {
         let pin = session.pin(session.span(OpKind::Scan))?;
         let Some(Step { visited, wrong }) = walk.step(index, table, &pin).await? else { return Ok(()) };
-        wrong.into_iter().for_each(|damage| problems.add(damage.what));
+        wrong.into_iter().for_each(|damage| findings.problem(damage.what));
         for entry in visited {
-            let hash = index.hash(&entry.key);
-            also(&entry, report);
-            audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+            also(&entry, &mut findings.report);
+            audit_entry(&pin, &entry, index.hash(&entry.key), findings).await?;
         }
     }
 }
 
-/// Begins the audit of a table that should be this node's: its root, and the segments that the root names. `None` if it makes no
+/// Begins the audit of the table of a memory node: its root, and the segments that the root names. `None` if the root makes no
 /// sense, which is a problem.
 pub(crate) async fn audit_root<X>(
-    session: &Session,
     table: &Table<X>,
     node: NodeId,
-    alone: bool,
-    (audit, report, problems): (&mut Audit, &mut IndexAudit, &mut Problems),
+    findings: &mut Findings<'_>,
 ) -> Result<Option<Geometry>, IndexError> {
-    let root = table.root();
-    if root.node() != node {
-        problems.add(format!("the table of memory node {node} has its root at {root}"));
-    }
-    audit.reach(root, ROOT_LEN as u64, "a root");
+    let (root, session) = (table.root(), findings.session);
+    findings.check_root(root, node);
+    findings.audit.reach(root, ROOT_LEN as u64, "a root");
     let geometry = match table.look(&session.pin(session.span(OpKind::Scan))?).await {
         Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
-            problems.add(format!("the root at {at}: {what}"));
+            findings.problem(format!("the root at {at}: {what}"));
             return Ok(None);
         }
         geometry => geometry?,
     };
-    report.resizes = report.resizes.max(geometry.current.generation);
-    if alone && geometry.state.resizer().is_some() {
-        problems.add(format!("the root at {root} names a resizer, and no client is there"));
+    findings.report.resizes = findings.report.resizes.max(geometry.current.generation);
+    if findings.alone && geometry.state.resizer().is_some() {
+        findings.problem(format!("the root at {root} names a resizer, and no client is there"));
     }
     let chunk = session.pool().geometry(node).chunk_size;
     for segment in geometry.segments() {
-        let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
-        report.index_bytes += bytes;
-        report.count("slots", segment.slots());
-        audit.reach(segment.start, bytes, "a segment");
+        findings.count("slots", segment.slots());
+        findings.reach(segment.start, Segment::bytes_for(segment.regions, segment.width, chunk), "a segment");
     }
     Ok(Some(geometry))
+}
+
+/// Begins the audit of a region: READs its lock and its slots under a pin, and checks the lock. If no other client is at work, a
+/// slot is a problem whose head is `unfinished`, given whether the region has been moved. `None` if all has been moved out of the
+/// segment. `each` is called with each head.
+pub(crate) async fn audit_region<'s, X>(
+    table: &Table<X>,
+    geometry: &Geometry,
+    segment: &Segment,
+    region: u64,
+    findings: &mut Findings<'s>,
+    unfinished: impl Fn(bool, u64) -> bool,
+    mut each: impl FnMut(&mut IndexAudit, u64),
+) -> Result<Option<(Pin<'s>, Buf)>, IndexError> {
+    let Some(pin) = table.pin_step(findings.session, segment, OpKind::Scan).await? else { return Ok(None) };
+    let mut batch = pin.span().batch();
+    let lock = batch.read(segment.lock(region).at, 8);
+    let slots = batch.read(segment.slot(region * REGION), REGION as usize * segment.width);
+    let mut done = batch.post().await?;
+    let lock = first_word(&done.buf(lock));
+    let slots = done.buf(slots);
+    drop(done);
+    let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
+    findings.count("regions_to_move", u64::from(growing && lock != DONE));
+    if findings.alone && lock != 0 && (lock != DONE || !growing) {
+        let at = segment.lock(region).at;
+        findings.problem(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
+    }
+    for (slot, words) in (region * REGION..).zip(slots.words().chunks_exact(segment.width / 8)) {
+        let head = words.first().copied().unwrap_or_default();
+        each(&mut findings.report, head);
+        if findings.alone && unfinished(lock == DONE, head) {
+            let at = segment.slot(slot);
+            findings.problem(format!("the slot at {at} belongs to a move that no client finishes: {head:#018x}"));
+        }
+    }
+    Ok(Some((pin, slots)))
 }
 
 /// READs slots.
@@ -310,59 +338,45 @@ impl<X> Table<X> {
             self.resume_growth(&pin, index).await?;
             drop(pin);
             recovered += 1;
-            wait_for_lock_holder(session, &mut lock_timeout, self.root(), resizer).await?;
+            let held = HeldLock { at: self.root(), holders: resizer };
+            wait_for_lock_holder(session, &mut lock_timeout, held).await?;
         }
         Ok(recovered)
     }
 }
 
-/// Entries of the same key, told by what is equal of equal keys only; returns how many there are too many.
-pub(crate) fn find_same_keys(mut keys: Vec<((u64, u64), RemotePtr)>, problems: &mut Problems) -> u64 {
-    keys.sort_unstable();
-    let mut same = 0;
-    for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-        problems.add(format!("the slots at {} and {} have the same key", pair[0].1, pair[1].1));
-        same += 1;
-    }
-    same
-}
-
+/// Audits one entry of a key with this hash.
 pub(crate) async fn audit_entry(
     pin: &Pin<'_>,
     entry: &VisitedEntry,
     hash: KeyHash,
-    audit: &mut Audit,
-    report: &mut IndexAudit,
-    problems: &mut Problems,
+    findings: &mut Findings<'_>,
 ) -> Result<(), IndexError> {
     let at = entry.at;
-    report.entries += 1;
+    findings.report.entries += 1;
+    findings.key(hash, &entry.key, at);
     let kept = match Slot::decode(entry.head) {
         Slot::Tiny { .. } => {
-            report.count("tiny_entries", 1);
+            findings.count("tiny_entries", 1);
             signature(hash)
         }
         Slot::Inline { signature, .. } => {
-            report.count("inline_entries", 1);
+            findings.count("inline_entries", 1);
             signature
         }
         Slot::Heap { units, signature, ptr, .. } => {
-            report.count("heap_entries", 1);
+            findings.count("heap_entries", 1);
             let Some((_, len)) = entry.block else { return Ok(()) };
             if slot::heap(ptr, len as usize, signature, slot::Stamp::CLAIMED) >> 56 & 7 != units {
-                problems.add(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
+                findings.problem(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
             }
-            if let Some(what) = Audit::dangling(pin.session(), pin.span(), ptr, len).await? {
-                problems.add(format!("the slot at {at} points to {ptr}, but {what}"));
-            }
-            report.block_bytes += len;
-            audit.reach(ptr, len, "a block");
+            findings.reach_block(pin.span(), format_args!("the slot at {at}"), ptr, len).await?;
             signature
         }
         _ => return Ok(()),
     };
     if kept != signature(hash) {
-        problems.add(format!("the slot at {at} has the signature of another key"));
+        findings.problem(format!("the slot at {at} has the signature of another key"));
     }
     Ok(())
 }

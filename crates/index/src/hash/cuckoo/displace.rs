@@ -11,11 +11,11 @@ use crate::block::{HEADER_LEN, Header};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
+use crate::recovery::clear_intent;
 use crate::slotted::geometry::{LOCKED, REGION, Segment};
 use crate::slotted::mover::{release, steps};
 use crate::slotted::record::{InlineWords, Record};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, vacant, whole};
-use crate::slotted::table::clear;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, Pin};
 use std::collections::BTreeSet;
@@ -242,7 +242,7 @@ impl Displacer<'_> {
         let taken = batch.cas(lock.at, 0, LOCKED);
         let held = batch.post().await?.old(taken);
         if held != 0 {
-            clear(self.span(), &cell).await?;
+            clear_intent(self.span(), &cell).await?;
             discard();
             return Ok(if held == LOCKED { Moved::Held } else { Moved::Changed });
         }

@@ -13,12 +13,13 @@ use crate::IndexError;
 use crate::audit::Damage;
 use crate::backoff::Backoff;
 use crate::marks::mark;
+use crate::recovery::{HeldLock, claim_and_recover, release_on_error};
 use crate::slotted::geometry::{REGION, Segment, signature};
 use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release, steps};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{VisitedEntry, entries_of, read_region};
 use farindex_fabric::{Buf, Span};
-use farindex_pool::{Claim, IntentCell, Pin, Taken};
+use farindex_pool::{IntentCell, Pin};
 
 /// Somebody who moves regions, under a pin.
 pub(super) struct Mover<'a> {
@@ -52,7 +53,7 @@ impl RegionMigrator for Mover<'_> {
         Ok(())
     }
 
-    async fn try_recover_lock(&self, from: Segment, _: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+    async fn try_recover_lock(&self, from: Segment, _: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         self.recover_locked(from, region).await
     }
 }
@@ -86,27 +87,16 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Claims a region's lock if its holder has died, and finishes or undoes what it was at. If it is alive, says what to know it
-    /// by.
-    pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+    /// Claims a region's lock if its holder has crashed, and finishes or undoes its change. Returns the lock if its holder may be
+    /// alive.
+    pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         let what = [steps::RESCUE, region, segment.generation, 0];
-        let lock = segment.lock(region);
-        match self.pin.session().claim(self.span(), lock, None, self.cuckoo.uid, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some(names)),
-            Claim::Taken(Taken { cell: Some(cell), .. }) => {
-                mark!("table rescue: region claimed");
-                match self.finish_or_undo(segment, region, &cell).await {
-                    Err(error @ IndexError::Fabric(_)) => Err(error),
-                    Err(error) => {
-                        release(self.span(), &segment, region, &cell).await?;
-                        Err(error)
-                    }
-                    Ok(()) => Ok(None),
-                }
-            }
-            Claim::Taken(_) => Ok(None),
-        }
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("table rescue: region claimed");
+            let done = self.finish_or_undo(segment, region, cell).await;
+            release_on_error(done, async || release(self.span(), &segment, region, cell).await).await
+        };
+        claim_and_recover(self.pin, self.cuckoo.uid, segment.lock(region), None, what, recover).await
     }
 
     /// Somebody holds a region of a table: waits, and looks after who it is.
@@ -119,12 +109,8 @@ impl Mover<'_> {
         if !backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        match Box::pin(self.recover_locked(segment, region)).await? {
-            Some(names) => {
-                backoff.wait_for_lock_holder(self.pin.session(), self.span(), segment.lock(region).at, names).await
-            }
-            None => Ok(()),
-        }
+        let held = Box::pin(self.recover_locked(segment, region)).await?;
+        backoff.check_holder(self.pin, held).await
     }
 
     /// The same for who wants the lock: after a while that one tries again only when the lock is free. An intent of somebody alive

@@ -7,18 +7,18 @@
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::keyhash::{HASH_BITS, KeyHash};
-use crate::maintenance::wait_for_lock_holder;
 use crate::marks::mark;
-use crate::slotted::geometry::{DONE, Geometry, LOCKED, REGION, Segment};
+use crate::recovery::{HeldLock, wait_for_lock_holder};
+use crate::slotted::geometry::{Geometry, LOCKED, REGION, Segment};
 use crate::slotted::slot::{Slot, frozen};
 use crate::slotted::walk::{
-    self, Step, VisitedEntry, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved,
+    self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_region,
 };
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::collections::HashSet;
@@ -32,16 +32,6 @@ const BY_PLACE: [&str; WAYS] = ["first_place", "second_place", "third_place"];
 
 /// Region locks that are READ at once.
 const LOCKS: u64 = 64;
-
-/// What an audit has come to.
-struct Findings<'a> {
-    alone: bool,
-    audit: &'a mut Audit,
-    report: IndexAudit,
-    problems: Problems,
-    /// What is equal of equal keys only, and where.
-    keys: Vec<((u64, u64), RemotePtr)>,
-}
 
 /// Slots of the tables for each pass.
 const PASS_SLOTS: u64 = 2 << 20;
@@ -153,38 +143,30 @@ impl Cuckoo {
         place_of(self.hash(&entry.key), &entry.segment, table.own.associativity, slot)
     }
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound, and it lies where a
-    /// lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished. Otherwise each key is counted
-    /// once, as a walk meets it.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound, and it lies where a
+    /// lookup finds it. `alone` states that no other client is at work: then an unfinished move is a problem. Otherwise each key is
+    /// counted once, as a walk visits it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        let (report, problems) = (IndexAudit::default(), Problems::default());
-        let mut findings = Findings { alone, audit, report, problems, keys: Vec::new() };
-        FIGURES.iter().chain(&BY_PLACE).for_each(|name| findings.report.count(name, 0));
+        let mut findings = Findings::new(&self.session, audit, alone, &[&FIGURES[..], &BY_PLACE].concat());
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            let Findings { audit, report, problems, .. } = &mut findings;
-            let found = (&mut **audit, report, problems);
-            let Some(geometry) = audit_root(&self.session, table, node, alone, found).await? else { continue };
+            let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
             for segment in geometry.segments() {
                 for region in 0..segment.regions {
-                    self.audit_region(table, &geometry, &segment, region, &mut findings).await?;
+                    self.audit_entries(table, &geometry, &segment, region, &mut findings).await?;
                 }
             }
             if !alone {
-                let Findings { audit, report, problems, .. } = &mut findings;
                 let place = |entry: &VisitedEntry| self.place_at(table, entry).and_then(|place| BY_PLACE.get(place));
                 let also = |entry: &VisitedEntry, report: &mut IndexAudit| {
                     place(entry).into_iter().for_each(|of| report.count(of, 1))
                 };
-                audit_walk(self, table, audit, report, problems, also).await?;
+                audit_walk(self, table, &mut findings, also).await?;
             }
         }
-        let Findings { mut report, mut problems, keys, .. } = findings;
-        report.entries -= find_same_keys(keys, &mut problems);
-        report.problems = problems.into_vec();
-        Ok(report)
+        Ok(findings.finish())
     }
 
-    async fn audit_region(
+    async fn audit_entries(
         &self,
         table: &Table,
         geometry: &Geometry,
@@ -192,49 +174,25 @@ impl Cuckoo {
         region: u64,
         findings: &mut Findings<'_>,
     ) -> Result<(), IndexError> {
-        let Findings { alone, audit, report, problems, keys } = findings;
-        let Some(pin) = table.pin_step(&self.session, segment, OpKind::Scan).await? else { return Ok(()) };
-        let mut batch = pin.span().batch();
-        let lock = batch.read(segment.lock(region).at, 8);
-        let slots = batch.read(segment.slot(region * REGION), REGION as usize * segment.width);
-        let mut done = batch.post().await?;
-        let lock = done.buf(lock).words().first().copied().unwrap_or_default();
-        let slots = done.buf(slots);
-        drop(done);
-        let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
-        report.count("regions_to_move", u64::from(growing && lock != DONE));
-        if *alone && lock != 0 && (lock != DONE || !growing) {
-            let at = segment.lock(region).at;
-            problems.add(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
-        }
-        for (i, words) in slots.words().chunks_exact(segment.width / 8).enumerate() {
-            let head = words.first().copied().unwrap_or_default();
-            let gone = matches!(Slot::decode(head), Slot::Sealed | Slot::Moved);
-            if *alone && (frozen(head) || gone != (lock == DONE)) {
-                let at = segment.slot(region * REGION + i as u64);
-                problems.add(format!("the slot at {at} belongs to a move that nobody finishes: {head:#018x}"));
-            }
-        }
-        if !*alone {
-            return Ok(());
-        }
+        let unfinished =
+            |moved: bool, head: u64| frozen(head) || matches!(Slot::decode(head), Slot::Sealed | Slot::Moved) != moved;
+        let read = audit_region(table, geometry, segment, region, findings, unfinished, |_, _| {}).await?;
+        let Some((pin, slots)) = read.filter(|_| findings.alone) else { return Ok(()) };
         let first = region * REGION;
         let (visited, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
-        wrong.into_iter().for_each(|damage| problems.add(damage.what));
+        wrong.into_iter().for_each(|damage| findings.problem(damage.what));
         for entry in visited {
-            let hash = self.hash(&entry.key);
             match self.place_at(table, &entry) {
-                Some(place) => report.count(BY_PLACE[place], 1),
-                None => problems.add(format!("the entry at {} lies where no lookup comes by", entry.at)),
+                Some(place) => findings.count(BY_PLACE[place], 1),
+                None => findings.problem(format!("the entry at {} lies where no lookup finds it", entry.at)),
             }
-            keys.push(((hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(&entry.key, 1)), entry.at));
-            audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+            audit_entry(&pin, &entry, self.hash(&entry.key), findings).await?;
         }
         Ok(())
     }
 
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of repairs.
+    /// Operations do the same where they need such a region. A client that is alive and holds a lock for two leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -254,20 +212,18 @@ impl Cuckoo {
 
     async fn recover_regions(&self, table: &Table, segment: &Segment, first: u64) -> Result<u64, IndexError> {
         let session = &self.session;
-        let (mut lock_timeout, mut recovered, mut last) = (LockTimeout::default(), 0, None);
+        let (mut timeout, mut recovered) = (LockTimeout::default(), 0);
         while let Some(pin) = table.pin_step(session, segment, OpKind::Maintenance).await? {
             let count = LOCKS.min(segment.regions - first);
             let locks = pin.span().read(segment.lock(first).at, count as usize * 8).await?;
             let Some(region) = (first..).zip(locks.words()).find(|(_, word)| **word == LOCKED).map(|(i, _)| i) else {
                 break;
             };
-            if last.replace(region) != Some(region) {
-                lock_timeout = LockTimeout::default();
-            }
-            let busy = self.mover(table, &pin).recover_locked(*segment, region).await?;
+            let held = self.mover(table, &pin).recover_locked(*segment, region).await?;
             drop(pin);
-            recovered += u64::from(busy.is_none());
-            wait_for_lock_holder(session, &mut lock_timeout, segment.lock(region).at, busy.unwrap_or(0)).await?;
+            recovered += u64::from(held.is_none());
+            let held = held.unwrap_or(HeldLock { at: segment.lock(region).at, holders: 0 });
+            wait_for_lock_holder(session, &mut timeout, held).await?;
         }
         Ok(recovered)
     }

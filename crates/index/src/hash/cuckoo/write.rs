@@ -9,12 +9,12 @@ use super::places::Spots;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
+use crate::recovery::{clear_intent, release_on_error};
 use crate::slotted::geometry::{DONE, LOCKED, Segment};
 use crate::slotted::index::Attempt;
 use crate::slotted::mover::{release, steps};
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, vacant};
-use crate::slotted::table::clear;
 use crate::traits::Remove;
 use crate::write::{Mode, Wrote};
 use farindex_fabric::Buf;
@@ -99,28 +99,21 @@ impl Op<'_> {
                 0 => {}
                 DONE => {
                     mark!("cuckoo put: the next table's lock");
-                    clear(self.span(), &cell).await?;
+                    clear_intent(self.span(), &cell).await?;
                     moved = Some(segment.generation);
                     continue;
                 }
                 _ => {
                     mark!("cuckoo put: lock lost");
-                    clear(self.span(), &cell).await?;
+                    clear_intent(self.span(), &cell).await?;
                     drop(cell);
                     let mover = self.cuckoo.mover(self.table, self.pin);
                     mover.await_lock(&mut self.backoff, segment, region).await?;
                     continue;
                 }
             }
-            return match self.put_under_lock(record, &spots, bufs, (&segment, region), &cell).await {
-                // Only a failed verb leaves it open what holds (N7).
-                Err(error @ IndexError::Fabric(_)) => Err(error),
-                Err(error) => {
-                    release(self.span(), &segment, region, &cell).await?;
-                    Err(error)
-                }
-                Ok(put) => Ok(put),
-            };
+            let put = self.put_under_lock(record, &spots, bufs, (&segment, region), &cell).await;
+            return release_on_error(put, async || release(self.span(), &segment, region, &cell).await).await;
         }
     }
 

@@ -36,7 +36,7 @@ use crate::slotted::{self, geometry, slot};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, Span};
 use farindex_pool::{Calibration, IndexInfo, Pin, Session};
 use farindex_readsize::Network;
 use lookup::{LookupResult, Op, Purpose};
@@ -183,10 +183,9 @@ impl Linear {
         self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
     }
 
-    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
-        SlottedIndex::advance(self, table, pin).await
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
+        SlottedIndex::advance(self, table, pin).await.map(drop)
     }
 }
 
@@ -230,9 +229,8 @@ impl SlottedIndex for Linear {
         if full {
             table.grow(&pin, self.uid, true).await?;
         }
-        if let Some((lock, names)) = self.advance(table, &pin).await? {
-            backoff.wait_for_lock_holder(&self.session, pin.span(), lock, names).await?;
-        }
+        let held = SlottedIndex::advance(self, table, &pin).await?;
+        backoff.check_holder(&pin, held).await?;
         drop(pin);
         backoff.wait(&self.session).await;
         Ok(())

@@ -7,20 +7,20 @@
 
 use super::migrate::Mover;
 use super::{Linear, Table};
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
-use crate::maintenance::wait_for_lock_holder;
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::marks::mark;
-use crate::slotted::geometry::{DONE, Geometry, REGION, Segment, place};
+use crate::recovery::recover_lock;
+use crate::slotted::geometry::{Geometry, REGION, Segment, place};
 use crate::slotted::mover::RegionMigrator;
 use crate::slotted::slot::{Slot, frozen};
 use crate::slotted::walk::{
-    self, Step, VisitedEntry, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved,
+    self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_slots,
 };
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
+use farindex_pool::{IndexInfo, Pin};
 use std::collections::BTreeMap;
 
 /// Figures of an audit: entries in head words, behind them, and out of band; slots; dead ones; regions that have yet to be
@@ -196,93 +196,67 @@ impl Linear {
         Ok(Some(Step { visited: range.found.into_values().collect(), wrong: range.wrong }))
     }
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound. `alone` says that no
-    /// other client is at work: then nothing may be unfinished, and every entry lies where a lookup finds it. Otherwise each key is
-    /// counted once, as a walk meets it.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound. `alone` states that no
+    /// other client is at work: then an unfinished move is a problem, and so is an entry that no lookup finds. Otherwise each key is
+    /// counted once, as a walk visits it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        let mut report = IndexAudit::default();
-        FIGURES.iter().for_each(|name| report.count(name, 0));
-        let mut problems = Problems::default();
-        let mut keys = Vec::new();
+        let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            let findings = (&mut *audit, &mut report, &mut problems);
-            let Some(geometry) = audit_root(&self.session, table, node, alone, findings).await? else { continue };
+            let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
             for segment in geometry.segments() {
-                self.audit_segment(table, &geometry, &segment, alone, audit, &mut report, &mut problems, &mut keys)
-                    .await?;
+                self.audit_segment(table, &geometry, &segment, &mut findings).await?;
             }
             if !alone {
-                audit_walk(self, table, audit, &mut report, &mut problems, |_, _| {}).await?;
+                audit_walk(self, table, &mut findings, |_, _| {}).await?;
             }
         }
-        report.entries -= find_same_keys(keys, &mut problems);
-        report.problems = problems.into_vec();
-        Ok(report)
+        Ok(findings.finish())
     }
 
-    #[allow(clippy::too_many_arguments)]
     async fn audit_segment(
         &self,
         table: &Table,
         geometry: &Geometry,
         segment: &Segment,
-        alone: bool,
-        audit: &mut Audit,
-        report: &mut IndexAudit,
-        problems: &mut Problems,
-        keys: &mut Vec<((u64, u64), RemotePtr)>,
+        findings: &mut Findings<'_>,
     ) -> Result<(), IndexError> {
         // By slot: does a lookup end there? And for each entry its slot and its home.
         let mut ends = Vec::new();
         let mut places = Vec::new();
         for region in 0..segment.regions {
-            let Some(pin) = table.pin_step(&self.session, segment, OpKind::Scan).await? else { return Ok(()) };
-            let mut batch = pin.span().batch();
-            let lock = batch.read(segment.lock(region).at, 8);
-            let slots = batch.read(segment.slot(region * REGION), REGION as usize * segment.width);
-            let mut done = batch.post().await?;
-            let lock = done.buf(lock).words().first().copied().unwrap_or_default();
-            let slots = done.buf(slots);
-            let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
-            report.count("regions_to_move", u64::from(growing && lock != DONE));
-            if alone && lock != 0 && (lock != DONE || !growing) {
-                let at = segment.lock(region).at;
-                problems.add(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
-            }
-            for (i, words) in slots.words().chunks_exact(segment.width / 8).enumerate() {
-                let head = words.first().copied().unwrap_or_default();
+            let unfinished = |moved: bool, head: u64| {
+                let slot = Slot::decode(head);
+                frozen(head)
+                    || matches!(slot, Slot::Reserved(_))
+                    || moved && !matches!(slot, Slot::Sealed | Slot::Moved | Slot::Dead)
+            };
+            let each = |report: &mut IndexAudit, head: u64| {
                 let slot = Slot::decode(head);
                 ends.push(matches!(slot, Slot::Empty | Slot::Sealed));
                 report.count("dead_slots", u64::from(slot == Slot::Dead));
-                let at = segment.slot(region * REGION + i as u64);
-                let unfinished = frozen(head)
-                    || matches!(slot, Slot::Reserved(_))
-                    || lock == DONE && !matches!(slot, Slot::Sealed | Slot::Moved | Slot::Dead);
-                if alone && unfinished {
-                    problems.add(format!("the slot at {at} belongs to a move that nobody finishes: {head:#018x}"));
-                }
-            }
-            if !alone {
+            };
+            let read = audit_region(table, geometry, segment, region, findings, unfinished, each).await?;
+            let Some((pin, slots)) = read else { return Ok(()) };
+            if !findings.alone {
                 continue;
             }
             let first = region * REGION;
             let (visited, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
-            wrong.into_iter().for_each(|damage| problems.add(damage.what));
+            wrong.into_iter().for_each(|damage| findings.problem(damage.what));
             for entry in visited {
                 let hash = self.hash(&entry.key);
                 places.push((entry.at, segment.home(hash)));
-                keys.push(((hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(&entry.key, 1)), entry.at));
-                audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+                audit_entry(&pin, &entry, hash, findings).await?;
             }
         }
-        if alone {
-            check_reachable(segment, &ends, &places, problems);
+        if findings.alone {
+            check_reachable(segment, &ends, &places, findings);
         }
         Ok(())
     }
 
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of repairs.
+    /// Operations do the same where they need such a region. A client that is alive and holds a lock for two leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -291,19 +265,12 @@ impl Linear {
             let geometry = table.current(&self.session).await?;
             let (Some(next), from) = (geometry.next, geometry.current) else { continue };
             for region in 0..from.regions {
-                let mut lock_timeout = LockTimeout::default();
-                while let Some(pin) = table.pin_step(&self.session, &from, OpKind::Maintenance).await? {
-                    let lock = from.lock(region);
-                    let word = pin.span().read(lock.at, 8).await?.words().first().copied().unwrap_or_default();
-                    if !lock.held(word) {
-                        break;
-                    }
-                    let mover = Mover { index: self.uid, seed: self.seed, table, pin: &pin };
-                    let busy = mover.try_recover_lock(from, next, region).await?;
-                    drop(pin);
-                    recovered += u64::from(busy.is_none());
-                    wait_for_lock_holder(session, &mut lock_timeout, lock.at, busy.unwrap_or(0)).await?;
-                }
+                let pin = async || table.pin_step(session, &from, OpKind::Maintenance).await;
+                let attempt = async |pin: &Pin<'_>| {
+                    let mover = Mover { index: self.uid, seed: self.seed, table, pin };
+                    mover.try_recover_lock(from, next, region).await
+                };
+                recovered += recover_lock(session, from.lock(region), pin, attempt).await?;
             }
         }
         if recovered > 0 {
@@ -319,7 +286,7 @@ impl Linear {
 }
 
 /// Is there no empty slot between an entry and its home?
-fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)], problems: &mut Problems) {
+fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)], findings: &mut Findings<'_>) {
     // Slots in a row before each one that do not end a lookup; twice around, because the table is a ring.
     let mut before = vec![0u64; ends.len()];
     let mut run = 0;
@@ -332,7 +299,7 @@ fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)]
         let index = segment.index_of(*at);
         let away = segment.after(index, segment.slots() - home);
         if before.get(index as usize).is_none_or(|before| *before < away) {
-            problems.add(format!("the entry at {at} lies where no lookup comes by"));
+            findings.problem(format!("the entry at {at} lies where no lookup finds it"));
         }
     }
 }

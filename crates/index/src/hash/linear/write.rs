@@ -147,12 +147,7 @@ impl Op<'_> {
         if !self.backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        match Box::pin(mover.try_recover_lock(segment, next, region)).await? {
-            Some(names) => {
-                let lock = segment.lock(region).at;
-                self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), lock, names).await
-            }
-            None => Ok(()),
-        }
+        let held = Box::pin(mover.try_recover_lock(segment, next, region)).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 }

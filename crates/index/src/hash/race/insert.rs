@@ -11,6 +11,7 @@ use super::segment::SegmentRef;
 use super::slot::{self, EMPTY, Entry};
 use crate::IndexError;
 use crate::faults::{Fault, planted};
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::RemotePtr;
 
@@ -56,7 +57,7 @@ impl Op<'_> {
         let mut done = batch.post().await?;
         let taken = done.old(taken) == EMPTY;
         let view = self.view(segment_ref, parts, &mut done);
-        let word = done.buf(state).words().first().copied().unwrap_or_default();
+        let word = first_word(&done.buf(state));
         drop(done);
         if !taken {
             mark!("race: insert: slot lost");

@@ -14,9 +14,10 @@ use crate::block::{self, Decoded, Header};
 use crate::extendible::directory::holds;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
+use crate::maintenance::read_word;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
-use farindex_pool::{Pin, PoolError};
+use farindex_pool::Pin;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -186,7 +187,7 @@ impl<'a> Op<'a> {
         frozen: Option<Hit>,
         aim: LookupPurpose,
     ) -> Result<Option<LookupResult>, IndexError> {
-        let word = self.span().read(segment_ref.at, 8).await?.words().first().copied().unwrap_or_default();
+        let word = read_word(self.span(), segment_ref.at).await?;
         let state = self.expect(segment_ref, word)?;
         if !state.holds(self.hash) {
             mark!("race: lookup: the state tells of a split");
@@ -211,7 +212,7 @@ impl<'a> Op<'a> {
         let state = State(word);
         if state.suffix() != segment_ref.suffix || state.depth() < self.table.birth(segment_ref.suffix) {
             let what = format!("no segment of suffix {:#b} has a state of {word:#018x}", segment_ref.suffix);
-            return Err(PoolError::Corrupt { at: segment_ref.at, what }.into());
+            return Err(IndexError::corrupt(segment_ref.at, what));
         }
         self.table.saw(state.depth());
         Ok(state)
@@ -330,10 +331,8 @@ impl<'a> Op<'a> {
     /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
     /// damaged.
     async fn unsound(&mut self, slot: RemotePtr, word: u64, ptr: RemotePtr) -> Result<Option<Hits>, IndexError> {
-        let now = self.span().read(slot, 8).await?;
-        if now.words().first().is_some_and(|now| slot::pointer(*now) == slot::pointer(word)) {
-            let what = "the key-value block has a wrong checksum".to_owned();
-            return Err(PoolError::Corrupt { at: ptr, what }.into());
+        if slot::pointer(read_word(self.span(), slot).await?) == slot::pointer(word) {
+            return Err(IndexError::corrupt(ptr, "the key-value block has a wrong checksum"));
         }
         self.backoff.wait(self.pin.session()).await;
         Ok(None)

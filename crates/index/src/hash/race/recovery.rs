@@ -10,11 +10,11 @@ use super::slot::{self, Entry};
 use super::split::{Held, PART, endings, steps};
 use super::table::Table;
 use crate::IndexError;
-use crate::backoff::release_after_failed_recovery;
 use crate::extendible::Entry as Word;
 use crate::marks::mark;
+use crate::recovery::{HeldLock, claim_and_recover};
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Claim, IntentCell, Pin, PoolError, Taken};
+use farindex_pool::{IntentCell, Pin};
 
 /// Somebody who looks after others, under a pin.
 pub(super) struct Recovery<'a> {
@@ -24,13 +24,10 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Op<'_> {
-    /// Looks after whoever holds the lock of this segment.
+    /// Recovers the segment if the client that holds its lock has crashed.
     pub(super) async fn try_recover_lock(&mut self, segment: RemotePtr) -> Result<(), IndexError> {
-        let busy = self.recovery().try_recover_lock(segment).await?;
-        match busy {
-            Some(names) => self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), segment, names).await,
-            None => Ok(()),
-        }
+        let held = self.recovery().try_recover_lock(segment).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 }
 
@@ -39,18 +36,15 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock of a segment if its holder has died, and puts right what it left. If it may be alive, says what to know it by.
-    pub(super) async fn try_recover_lock(&self, segment: RemotePtr) -> Result<Option<u64>, IndexError> {
-        let what = [steps::RESCUE, 0, 0, 0];
-        match self.pin.session().claim(self.span(), lock_of(segment), None, self.index, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some(names)),
-            Claim::Taken(Taken { cell, word, .. }) => {
-                mark!("race: rescue: lock claimed");
-                let done = self.recover_locked(segment, State(word), cell.as_ref()).await;
-                release_after_failed_recovery(self.span(), cell.as_ref(), done).await.map(|()| None)
-            }
-        }
+    /// Claims the lock of a segment if its holder has crashed, and recovers the segment. Returns the lock if its holder may be
+    /// alive.
+    pub(super) async fn try_recover_lock(&self, segment: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
+        let what = [steps::RECOVER, 0, 0, 0];
+        let recover = async |word, cell: &IntentCell<'_>| {
+            mark!("race: recovery: lock claimed");
+            self.recover_locked(segment, State(word), Some(cell)).await
+        };
+        claim_and_recover(self.pin, self.index, lock_of(segment), None, what, recover).await
     }
 
     async fn recover_locked(
@@ -137,7 +131,7 @@ impl Recovery<'_> {
             let old = batch.post().await?.old(turned);
             if old != from.0 {
                 let what = format!("the state of a held segment is {old:#018x} instead of {:#018x}", from.0);
-                return Err(PoolError::Corrupt { at: segment, what }.into());
+                return Err(IndexError::corrupt(segment, what));
             }
             return Ok(());
         }

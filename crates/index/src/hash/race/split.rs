@@ -16,13 +16,14 @@ use super::recovery::Recovery;
 use super::segment::{BUCKET_WORDS, FIRST, SegmentRef, State, is_header, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use crate::IndexError;
-use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Entry as Word;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
+use crate::maintenance::read_headers;
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr};
-use farindex_pool::{Intent, IntentCell, PoolError};
+use crate::recovery::{acquire, release_on_error};
+use farindex_fabric::{Batch, Buf, RemotePtr};
+use farindex_pool::{Intent, IntentCell};
 use std::collections::BTreeMap;
 
 /// Verbs of a batch at most: a segment has hundreds of entries.
@@ -32,8 +33,8 @@ pub(super) const PART: usize = 128;
 pub(super) mod steps {
     /// Splitting a segment: then its suffix and its depth.
     pub(crate) const SPLIT: u64 = 1;
-    /// Finishing or undoing what a dead client has left.
-    pub(crate) const RESCUE: u64 = 2;
+    /// Finishing or undoing the split of a crashed client.
+    pub(crate) const RECOVER: u64 = 2;
 }
 
 /// A segment that is held by whoever splits it.
@@ -53,7 +54,7 @@ impl Op<'_> {
         }
         if depth < self.table.birth(segment_ref.suffix) {
             let what = format!("no bucket of the segment of suffix {:#b} has a header of its own", segment_ref.suffix);
-            return Err(PoolError::Corrupt { at: segment_ref.at, what }.into());
+            return Err(IndexError::corrupt(segment_ref.at, what));
         }
         let state = State::open(segment_ref.suffix, depth);
         let (session, span) = (self.pin.session(), self.pin.span());
@@ -70,43 +71,32 @@ impl Op<'_> {
             }
         };
         let since = session.endpoint().now();
-        let mut batch = span.batch();
         let what = [steps::SPLIT, segment_ref.suffix, u64::from(depth), 0];
-        cell.declare(&mut batch, &Intent { index: self.race.uid(), lock: lock_of(segment_ref.at), what });
-        let lock = batch.cas(segment_ref.at, state.0, state.lock().0);
-        let read = batch.read(segment_ref.at, bytes as usize);
-        let mut done = batch.post().await?;
-        if done.old(lock) != state.0 {
+        let intent = Intent { index: self.race.uid(), lock: lock_of(segment_ref.at), what };
+        let read = |batch: &mut Batch<'_>| batch.read(segment_ref.at, bytes as usize);
+        let Ok((mut done, read)) = acquire(span, &cell, &intent, (state.0, state.lock().0), read).await? else {
             mark!("race: split: lock lost");
-            drop(done);
-            let mut batch = span.batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
             drop(cell);
             session.discard(made, bytes);
             return self.wait_for(segment_ref.at).await;
-        }
+        };
         let words = done.buf(read).words().to_vec();
         drop(done);
         let mut held = Held { segment_ref, state, words };
         if self.race.published() {
             return self.split_published(held, made, word_at, cell).await;
         }
-        match self.hold_still(&mut held).await {
-            Ok(()) => {
-                self.close(&held, made, word_at, cell).await?;
-                self.table.growth().split(session.endpoint().now().saturating_sub(since));
-                self.backoff = Default::default();
-                Ok(())
-            }
-            // Only a failed verb leaves it open what holds (N7).
-            Err(error @ IndexError::Fabric(_)) => Err(error),
-            Err(error) => {
-                self.recovery().undo(&held.segment_ref, held.state.lock(), Some(&cell)).await?;
-                session.discard(made, bytes);
-                Err(error)
-            }
-        }
+        let frozen = self.freeze(&mut held).await;
+        let undo = async || {
+            self.recovery().undo(&held.segment_ref, held.state.lock(), Some(&cell)).await?;
+            session.discard(made, bytes);
+            Ok(())
+        };
+        release_on_error(frozen, undo).await?;
+        self.close(&held, made, word_at, cell).await?;
+        self.table.growth().split(session.endpoint().now().saturating_sub(since));
+        self.backoff = Default::default();
+        Ok(())
     }
 
     pub(super) fn recovery(&self) -> Recovery<'_> {
@@ -114,7 +104,7 @@ impl Op<'_> {
     }
 
     /// Step 2: every entry that moves is frozen, and nothing is tentative that may become live.
-    async fn hold_still(&self, held: &mut Held) -> Result<(), IndexError> {
+    async fn freeze(&self, held: &mut Held) -> Result<(), IndexError> {
         let mut hashes = Hashes::new();
         let mut open: Vec<usize> = slots(&held.words).filter(|(_, word)| *word != EMPTY).map(|(i, _)| i).collect();
         while !open.is_empty() {
@@ -128,7 +118,7 @@ impl Op<'_> {
                         continue;
                     }
                     let what = format!("a slot holds {word:#018x}");
-                    return Err(PoolError::Corrupt { at: held.segment_ref.at.add(i as u64 * 8), what }.into());
+                    return Err(IndexError::corrupt(held.segment_ref.at.add(i as u64 * 8), what));
                 };
                 let moves = hashes.get(&entry.ptr).is_some_and(|hash| hash.bits() >> bit & 1 == 1);
                 match entry.state {
@@ -152,15 +142,11 @@ impl Op<'_> {
         let live = entries.filter(|entry| entry.state == slot::State::Live && !hashes.contains_key(&entry.ptr));
         let live: Vec<_> = live.map(|entry| entry.ptr).collect();
         for part in live.chunks(PART) {
-            let mut batch = span.block_batch();
-            let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
-            let mut done = batch.post().await?;
-            for (ptr, ticket) in tickets {
-                let Some(header) = Header::decode(done.buf(ticket).words()) else {
-                    let what = "a block's header makes no sense".to_owned();
-                    return Err(PoolError::Corrupt { at: ptr, what }.into());
+            for (ptr, header) in part.iter().zip(read_headers(span, part).await?) {
+                let Some(header) = header else {
+                    return Err(IndexError::corrupt(*ptr, "a block's header makes no sense"));
                 };
-                hashes.insert(ptr, header.hash);
+                hashes.insert(*ptr, header.hash);
             }
         }
         Ok(())
@@ -210,8 +196,7 @@ impl Op<'_> {
         let span = self.pin.span();
         let child = held.state.child();
         let Some(word) = Word::new(made, 0) else {
-            let what = "no segment can lie here".to_owned();
-            return Err(PoolError::Corrupt { at: made, what }.into());
+            return Err(IndexError::corrupt(made, "no segment can lie here"));
         };
         if planted(Fault::EarlySegment) {
             let mut batch = span.batch();

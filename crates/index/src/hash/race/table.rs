@@ -10,7 +10,7 @@ use crate::extendible::directory::Directory;
 use crate::extendible::layout::{Entry, Shape as DirectoryShape};
 use crate::growth::Growth;
 use farindex_fabric::{NodeId, RemotePtr, Span};
-use farindex_pool::{Pin, PoolError, Session};
+use farindex_pool::{Pin, Session};
 use std::cell::Cell;
 
 /// Bytes of a directory that a compute node caches at most.
@@ -133,7 +133,7 @@ impl Table {
             None => {
                 let at = from.map_or(self.directory.root(), |segment_ref| segment_ref.at);
                 let what = format!("the directory names no segment of depth {depth} for a hash that has one");
-                Err(PoolError::Corrupt { at, what }.into())
+                Err(IndexError::corrupt(at, what))
             }
         }
     }
@@ -146,25 +146,13 @@ impl Table {
 
     /// Depth at which the segment of a suffix came to be.
     pub(super) fn birth(&self, suffix: u64) -> u32 {
-        crate::extendible::layout::width(suffix).max(self.directory.shape().initial_depth)
+        self.directory.shape().birth(suffix)
     }
 
     /// Gives back a table that nobody can see, entries aside.
     pub(super) async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
-        let mut segments = Vec::new();
-        self.directory
-            .walk(
-                session.pool(),
-                span,
-                async |_, entry| {
-                    segments.push(entry.at());
-                    Ok(())
-                },
-                &mut Damage::fail,
-            )
-            .await?;
-        for at in segments {
-            session.free(span, at, self.shape.bytes() as u64).await?;
+        for (_, entry) in self.directory.segments(session.pool(), span, &mut Damage::fail).await? {
+            session.free(span, entry.at(), self.shape.bytes() as u64).await?;
         }
         self.directory.free(session, span).await
     }

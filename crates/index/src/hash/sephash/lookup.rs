@@ -10,6 +10,7 @@ use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
 use crate::IndexError;
 use crate::block::{self, Decoded, UNIT};
 use crate::faults::{Fault, planted};
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr};
 use std::ops::Range;
@@ -157,8 +158,4 @@ impl Op<'_> {
         };
         Ok((buf.bytes().get(key) == Some(self.key)).then_some((buf, value)))
     }
-}
-
-pub(super) fn first_word(buf: &Buf) -> u64 {
-    buf.words().first().copied().unwrap_or_default()
 }

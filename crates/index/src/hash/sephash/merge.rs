@@ -16,7 +16,6 @@
 use super::layout::{
     Control, Entry, FILTER, Filter, LOCKED, META_LEN, Meta, ROUND, State, dep_of, empty_slots, fp2_words,
 };
-use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::probe::{Need, Op, Segment, Step, damaged, taken};
 use super::views::{Sight, View};
@@ -26,8 +25,10 @@ use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::extendible::Entry as Word;
 use crate::faults::{Fault, planted};
 use crate::join::try_join_all;
+use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
-use farindex_fabric::{RemotePtr, Span};
+use crate::recovery::{acquire, release_on_error};
+use farindex_fabric::{Batch, RemotePtr, Span, Ticket};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, PoolError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ use std::time::Duration;
 pub(super) mod steps {
     pub(in super::super) const MERGE: u64 = 1;
     pub(in super::super) const LAND: u64 = 2;
-    pub(in super::super) const RESCUE: u64 = 3;
+    pub(in super::super) const RECOVER: u64 = 3;
 }
 
 /// Headers that are READ in one batch.
@@ -105,23 +106,18 @@ impl Op<'_> {
         let free = Control::new(state.generation, state.depth, false);
         let control = Control::new(state.generation, state.depth, true);
         let since = self.pin.session().endpoint().now();
-        let mut batch = self.pin.span().batch();
         let what = [steps::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
-        cell.declare(&mut batch, &Intent { index: index.uid, lock: lock_of(segment.at), what });
-        let won = batch.cas(segment.at, free.0, control.0);
-        let cur = batch.read(segment.at, geometry.bytes());
-        let main = self.read_main(&mut batch, state.main, state.len);
-        let mut done = batch.post().await?;
-        if done.old(won) != free.0 {
-            drop(done);
+        let intent = Intent { index: index.uid, lock: lock_of(segment.at), what };
+        let reads = |batch: &mut Batch<'_>| {
+            (batch.read(segment.at, geometry.bytes()), self.read_main(batch, state.main, state.len))
+        };
+        let acquired = acquire(self.pin.span(), &cell, &intent, (free.0, control.0), reads).await?;
+        let Ok((mut done, (cur, main))) = acquired else {
             mark!("merge: lock lost");
-            let mut batch = self.pin.span().batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
             drop(cell);
             self.wait_for(segment).await?;
             return Ok(Step::Again);
-        }
+        };
         let cur = done.buf(cur);
         let main = main.map(|main| done.buf(main));
         drop(done);
@@ -136,27 +132,17 @@ impl Op<'_> {
             }
             false => held.release().await.map(|()| Merged::Done),
         };
-        match merged {
-            Ok(Merged::Done) => Ok(Step::Done(())),
-            Ok(Merged::Room(bytes, error)) => {
+        match release_on_error(merged, async || held.release().await).await? {
+            Merged::Done => Ok(Step::Done(())),
+            Merged::Room(bytes, error) => {
                 held.release().await?;
                 self.full = Some(error);
                 Ok(Step::Room(bytes))
             }
-            Err(error @ IndexError::Fabric(_)) => Err(error),
-            Err(error) => {
-                held.release().await?;
-                Err(error)
-            }
         }
     }
 
-    fn read_main(
-        &self,
-        batch: &mut farindex_fabric::Batch<'_>,
-        main: RemotePtr,
-        len: usize,
-    ) -> Option<farindex_fabric::Ticket> {
+    fn read_main(&self, batch: &mut Batch<'_>, main: RemotePtr, len: usize) -> Option<Ticket> {
         (len > 0).then(|| batch.read(main, main_segment::bytes(self.index.config.table, len) as usize))
     }
 }
@@ -284,13 +270,10 @@ impl Held<'_, '_> {
     /// Headers of these entries' blocks, all in one round trip.
     pub(super) async fn headers(&self, ptrs: &[RemotePtr]) -> Result<Vec<Header>, IndexError> {
         let parts = ptrs.chunks(HEADERS_PER_BATCH).map(async |part: &[RemotePtr]| {
-            let mut batch = self.span().block_batch();
-            let tickets: Vec<_> = part.iter().map(|ptr| batch.read(*ptr, HEADER_LEN)).collect();
-            let mut done = batch.post().await?;
-            let decode = |(ptr, ticket): (&RemotePtr, _)| {
-                Header::decode(done.buf(ticket).words()).ok_or_else(|| damaged(*ptr, "no block begins so"))
-            };
-            part.iter().zip(tickets).map(decode).collect::<Result<Vec<_>, IndexError>>()
+            let headers = read_headers(self.span(), part).await?.into_iter().zip(part);
+            let sound =
+                |(header, ptr): (Option<Header>, &RemotePtr)| header.ok_or_else(|| damaged(*ptr, "no block begins so"));
+            headers.map(sound).collect::<Result<Vec<_>, IndexError>>()
         });
         Ok(try_join_all(parts).await?.concat())
     }
@@ -440,7 +423,7 @@ impl Held<'_, '_> {
     /// it: as long as a split holds the child, it holds the parent. `empties`: see [`renew`](Self::renew).
     pub(super) async fn publish(
         &self,
-        mut batch: farindex_fabric::Batch<'_>,
+        mut batch: Batch<'_>,
         (main, len): (RemotePtr, usize),
         child: Option<RemotePtr>,
         empties: bool,
@@ -484,7 +467,7 @@ impl Held<'_, '_> {
     /// CurSegMeta of the next generation, but for the control word. Where blocks of this generation's entries may be used
     /// again before all slots have been taken anew, the slots are emptied as well: who claims one CASes it from what was
     /// left in it, and that must never come back. Second fingerprints are written back as they were read under the lock.
-    fn renew(&self, batch: &mut farindex_fabric::Batch<'_>, next: Control, main: RemotePtr, len: usize, empties: bool) {
+    fn renew(&self, batch: &mut Batch<'_>, next: Control, main: RemotePtr, len: usize, empties: bool) {
         batch.write_words(self.segment.at.add(8), &Meta::words_of(next, main, len)[1..]);
         if empties || !self.index.config.resize_entry {
             mark!("merge: slots emptied");
@@ -526,5 +509,5 @@ impl Held<'_, '_> {
 
 /// The control word of a segment.
 pub(super) async fn control_of(span: &Span, at: RemotePtr) -> Result<Control, IndexError> {
-    Ok(Control(first_word(&span.read(at, 8).await?)))
+    Ok(Control(read_word(span, at).await?))
 }

@@ -22,12 +22,12 @@ use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::extendible::Entry as Word;
 use crate::extendible::directory::holds;
-use crate::extendible::layout::width;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
-use farindex_pool::{Pin, PoolError};
+use farindex_pool::Pin;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -255,7 +255,7 @@ impl<'a> Op<'a> {
         // A word that was read in a generation long before this one may bear this one's sign.
         let next = asked.next.filter(|(guess, _)| *guess == state.count && (current.is_some() || state.generation < 2));
         if let Some((_, next)) = next {
-            probe.next = done.buf(next).words().first().copied();
+            probe.next = Some(first_word(&done.buf(next)));
         }
         let sight = Sight::new(state.count, self.span().endpoint().now());
         self.table.views.found(segment.suffix, state.generation, sight);
@@ -296,7 +296,7 @@ impl<'a> Op<'a> {
             }
             Judged::Elsewhere(depth) => {
                 drop(done);
-                let above = width(segment.suffix).max(self.index.config.initial_depth);
+                let above = self.table.directory.shape().birth(segment.suffix);
                 let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, depth);
                 let found = Box::pin(found).await?;
                 if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
@@ -307,7 +307,7 @@ impl<'a> Op<'a> {
         };
         let Some((first, words, control)) = window else { return Ok(Step::Done(probe)) };
         let words = done.buf(words);
-        let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
+        let control = Control(first_word(&done.buf(control)));
         drop(done);
         if control.generation() != probe.state.generation || control.locked() {
             mark!("probe: locked or merged");
@@ -426,7 +426,7 @@ impl<'a> Op<'a> {
         let mut done = batch.post().await?;
         let meta = Meta::parse(done.buf(meta).words());
         let words = done.buf(words).words().to_vec();
-        let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
+        let control = Control(first_word(&done.buf(control)));
         drop(done);
         let state = meta.and_then(|meta| meta.state());
         let (slots, _) = count_taken(geometry, &words, control.generation());
@@ -458,7 +458,7 @@ impl<'a> Op<'a> {
 }
 
 pub(super) fn damaged(at: RemotePtr, what: &str) -> IndexError {
-    PoolError::Corrupt { at, what: what.to_owned() }.into()
+    IndexError::corrupt(at, what)
 }
 
 /// Entries of a CurSegment's groups that are taken in a generation: slot, entry, second fingerprint.

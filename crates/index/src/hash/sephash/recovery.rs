@@ -16,18 +16,17 @@
 //! ended that was at work when that was seen, nobody is left to land it: under the lock, everyone may.
 
 use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, fp2_words};
-use super::lookup::first_word;
 use super::main_segment::{self, Item};
 use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
 use super::probe::{Op, Segment, count_taken, damaged, taken};
 use super::{SepHash, Table};
 use crate::IndexError;
-use crate::backoff::release_after_failed_recovery;
 use crate::extendible::Entry as Word;
+use crate::maintenance::read_word;
 use crate::marks::mark;
-use farindex_fabric::RemotePtr;
-use farindex_pool::{Claim, Intent, IntentCell, LockTimeout, Pin, Taken, intent};
-use std::time::Duration;
+use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
+use farindex_fabric::{Batch, RemotePtr};
+use farindex_pool::{Intent, IntentCell, Pin};
 
 /// Somebody who looks after others, under a pin.
 pub(super) struct Recovery<'p, 's> {
@@ -37,15 +36,11 @@ pub(super) struct Recovery<'p, 's> {
 }
 
 impl Op<'_> {
-    /// Looks after whoever holds a segment.
+    /// Recovers the segment if the client that holds its lock has crashed.
     pub(super) async fn try_recover_lock(&mut self, segment: Segment) -> Result<(), IndexError> {
         let recovery = Recovery { index: self.index, table: self.table, pin: &self.pin };
-        match recovery.try_recover_lock(segment).await? {
-            Some((lock, names)) => {
-                self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), lock, names).await
-            }
-            None => Ok(()),
-        }
+        let held = recovery.try_recover_lock(segment).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 
     /// Lands what nobody else will, under the lock of the segment.
@@ -54,32 +49,17 @@ impl Op<'_> {
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let locked = Control(seen.0 | LOCKED);
         let since = self.pin.session().endpoint().now();
-        let mut batch = self.pin.span().batch();
         let what = [steps::LAND, segment.suffix, seen.generation(), 0];
-        cell.declare(&mut batch, &Intent { index: self.index.uid, lock: lock_of(segment.at), what });
-        let won = batch.cas(segment.at, seen.0, locked.0);
-        let cur = batch.read(segment.at, geometry.bytes());
-        let mut done = batch.post().await?;
-        if done.old(won) != seen.0 {
-            drop(done);
-            let mut batch = self.pin.span().batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
-            return Ok(());
-        }
+        let intent = Intent { index: self.index.uid, lock: lock_of(segment.at), what };
+        let read = |batch: &mut Batch<'_>| batch.read(segment.at, geometry.bytes());
+        let acquired = acquire(self.pin.span(), &cell, &intent, (seen.0, locked.0), read).await?;
+        let Ok((mut done, cur)) = acquired else { return Ok(()) };
         let cur = done.buf(cur);
         drop(done);
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let (index, table, pin) = (self.index, self.table, &self.pin);
         let held = Held { index, table, pin, cell: Some(&cell), segment, control: locked, groups, since };
-        match held.land(Meta::parse(cur.words())).await {
-            Err(error @ IndexError::Fabric(_)) => Err(error),
-            Err(error) => {
-                held.release().await?;
-                Err(error)
-            }
-            Ok(()) => Ok(()),
-        }
+        release_on_error(held.land(Meta::parse(cur.words())).await, async || held.release().await).await
     }
 }
 
@@ -119,14 +99,14 @@ impl Recovery<'_, '_> {
     /// The word of a segment, by its suffix.
     async fn word_of(&self, suffix: u64) -> Result<Word, IndexError> {
         let directory = &self.table.directory;
-        let depth = crate::extendible::layout::width(suffix).max(directory.shape().initial_depth);
+        let depth = directory.shape().birth(suffix);
         let found = directory.look_up(self.pin.span(), suffix, depth.saturating_sub(1), depth).await?;
         Ok(found.filter(|(of, _)| *of == suffix).map_or(Word::NONE, |(_, word)| word))
     }
 
-    /// Claims the lock that is in the way of a segment, if its holder has died, and puts right what it left. If it is
-    /// alive, says which lock it is and what to know the holder by.
-    pub(super) async fn try_recover_lock(&self, segment: Segment) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    /// Claims the lock that blocks a segment if its holder has crashed, and recovers what the lock protects. The lock is that
+    /// of the nearest locked ancestor, or the segment's own. Returns the lock if its holder may be alive.
+    pub(super) async fn try_recover_lock(&self, segment: Segment) -> Result<Option<HeldLock>, IndexError> {
         let span = self.pin.span();
         let shape = self.table.directory.shape();
         let (mut segment, mut under) = (segment, None);
@@ -144,17 +124,12 @@ impl Recovery<'_, '_> {
                 break;
             }
         }
-        let lock = lock_of(segment.at);
-        let what = [steps::RESCUE, segment.suffix, 0, 0];
-        match self.pin.session().claim(span, lock, under, self.index.uid, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
-            Claim::Taken(Taken { cell, .. }) => {
-                mark!("rescue: lock claimed");
-                let done = self.recover_locked(segment, cell.as_ref()).await;
-                release_after_failed_recovery(span, cell.as_ref(), done).await.map(|()| None)
-            }
-        }
+        let what = [steps::RECOVER, segment.suffix, 0, 0];
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("recovery: lock claimed");
+            self.recover_locked(segment, Some(cell)).await
+        };
+        claim_and_recover(self.pin, self.index.uid, lock_of(segment.at), under, what, recover).await
     }
 
     /// Under the lock: finishes or undoes what was begun, and releases it.
@@ -168,7 +143,7 @@ impl Recovery<'_, '_> {
         let since = span.endpoint().now();
         let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups, since };
         // The child of the latest split may be locked still, by that split or by somebody who came later.
-        let born = crate::extendible::layout::width(segment.suffix).max(index.config.initial_depth);
+        let born = self.table.directory.shape().birth(segment.suffix);
         if control.depth() > born {
             let child = segment.suffix | 1 << (control.depth() - 1);
             let word = self.word_of(child).await?;
@@ -194,7 +169,7 @@ impl Recovery<'_, '_> {
             mark!("rescue: split finished");
             // Nothing has landed in the child: it is locked as long as this segment is.
             let at = child.add(geometry.at(geometry.fp2_word(0)));
-            let lower = RemotePtr::from_bits(first_word(&span.read(at, 8).await?));
+            let lower = RemotePtr::from_bits(read_word(span, at).await?);
             return held.publish(span.batch(), self.with_len(lower).await?, Some(child), true).await;
         }
         let slots: Vec<Item> = taken(geometry, &held.groups, control.generation()).map(|(_, item)| item).collect();
@@ -230,25 +205,11 @@ impl Recovery<'_, '_> {
         Ok((main, main_segment::len_in(kind, head.words())))
     }
 
-    /// Waits for the lock of a child that this lock may cover, or claims it and puts the child right.
+    /// Waits until the lock of a child that this lock may cover is free, or claims it and recovers the child.
     async fn release_child(&self, child: Segment) -> Result<(), IndexError> {
-        let (session, span) = (self.pin.session(), self.pin.span());
-        let mut lock_timeout = LockTimeout::default();
-        while control_of(span, child.at).await?.locked() {
-            match session.claim_covered(span, lock_of(child.at)).await? {
-                Claim::Taken(_) => {
-                    mark!("rescue: child released");
-                    return Box::pin(self.recover_locked(child, None)).await;
-                }
-                Claim::Busy { names, .. }
-                    if lock_timeout.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 =>
-                {
-                    let holder = intent::holders(session, span, child.at).await?;
-                    let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
-                    return Err(IndexError::Locked { at: child.at, waited_ms, holder });
-                }
-                _ => session.endpoint().sleep(Duration::from_micros(50)).await,
-            }
+        if claim_covered(self.pin, lock_of(child.at)).await? {
+            mark!("recovery: child released");
+            Box::pin(self.recover_locked(child, None)).await?;
         }
         Ok(())
     }

@@ -16,12 +16,13 @@ use super::slot::Slot;
 use super::stall::Stall;
 use super::table::Table;
 use crate::audit::{Damage, OnDamage};
-use crate::block::{self, Decoded, Header, UNIT};
+use crate::block::{Header, UNIT};
 use crate::keyhash::KeyHash;
-use crate::maintenance::{astray, read_blocks};
+use crate::maintenance::{BLOCKS_PER_BATCH, Block, astray, fetch_blocks, read_word};
 use crate::marks::mark;
+use crate::recovery::HeldLock;
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -58,10 +59,7 @@ struct Lead {
 /// A block that was read.
 struct Found {
     ptr: RemotePtr,
-    header: Header,
-    key: Range<usize>,
-    value: Range<usize>,
-    buf: Buf,
+    block: Block,
 }
 
 /// A key that was met in level 2.
@@ -202,9 +200,8 @@ impl Walk<'_, '_> {
                 continue;
             };
             read.damage.into_iter().chain(given_up).chain(damage).try_for_each(&mut *self.damaged)?;
-            for Found { key, value, buf, .. } in found.into_iter().filter(|found| home(&found.header)) {
-                let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                pairs.insert(key, Value::fetched(buf, value));
+            for Found { block, .. } in found.into_iter().filter(|found| home(&found.block.header)) {
+                pairs.insert(block.key().to_vec(), block.into_value());
             }
         }
         drop(pin);
@@ -264,11 +261,11 @@ impl Walk<'_, '_> {
         let began = stall.begun();
         if let Some(bucket) = bucket.filter(|_| began) {
             let recovery = self.shard.recovery(self.table, pin);
-            let first = pin.span().read(at, 8).await?.words().first().copied().unwrap_or_default();
+            let first = read_word(pin.span(), at).await?;
             let done = if first & super::slot::META != 0 {
                 recovery.try_recover_lock(at).await.map(|busy| {
-                    if let Some((lock, names)) = busy {
-                        (trace, what) = (names, format!("level 1: the bucket at {lock} stays locked"));
+                    if let Some(HeldLock { at, holders }) = busy {
+                        (trace, what) = (holders, format!("level 1: the bucket at {at} stays locked"));
                     }
                 })
             } else if third || own.version() == geometry.version && own.is_written() {
@@ -299,39 +296,26 @@ impl Walk<'_, '_> {
     ) -> Result<Option<(Vec<Found>, Vec<Damage>)>, IndexError> {
         let pool = self.shard.session.pool();
         let (mut found, mut damage) = (Vec::new(), Vec::new());
-        for part in leads.chunks(64) {
-            let mut batch = pin.span().block_batch();
-            let mut asked = Vec::new();
+        for part in leads.chunks(BLOCKS_PER_BATCH) {
+            let mut sound = Vec::new();
             for lead in part {
-                let len = lead.units as usize * UNIT;
-                match astray(pool, lead.ptr, len as u64) {
+                match astray(pool, lead.ptr, lead.units * UNIT as u64) {
                     Some(what) => {
                         damage.push(Damage { at: lead.slot, what: format!("{} points to {what}", lead.name) });
                     }
-                    None => asked.push((lead, batch.read(lead.ptr, len))),
+                    None => sound.push(lead),
                 }
             }
-            let mut done = batch.post().await?;
-            let bufs: Vec<_> = asked.into_iter().map(|(lead, ticket)| (lead, done.buf(ticket))).collect();
-            drop(done);
-            for (lead, mut buf) in bufs {
-                if let Decoded::Longer(len) = block::decode(&buf)
-                    && astray(pool, lead.ptr, len as u64).is_none()
-                {
-                    buf = match pin.span().read(lead.ptr, len).await {
-                        Err(FabricError::OutOfBounds { .. } | FabricError::TooLong { .. }) => buf,
-                        read => read?,
-                    };
-                }
-                match block::decode(&buf) {
-                    Decoded::Sound(header, key, value) => found.push(Found { ptr: lead.ptr, header, key, value, buf }),
-                    _ => {
-                        let now = pin.span().read(lead.slot, 8).await?.words().first().copied().unwrap_or_default();
+            let asked: Vec<_> = sound.iter().map(|lead| (lead.ptr, lead.units)).collect();
+            for (lead, block) in sound.into_iter().zip(fetch_blocks(pin.span(), &asked).await?) {
+                match block {
+                    Ok(block) => found.push(Found { ptr: lead.ptr, block }),
+                    Err(what) => {
+                        let now = read_word(pin.span(), lead.slot).await?;
                         if Slot::decode(now) != Slot::decode(lead.word) && !given_up {
                             return Ok(None);
                         }
-                        let what = format!("{} points to {}, where no sound key-value block is", lead.name, lead.ptr);
-                        damage.push(Damage { at: lead.ptr, what });
+                        damage.push(Damage { at: lead.ptr, what: format!("{} points to {what}", lead.name) });
                     }
                 }
             }
@@ -384,11 +368,11 @@ impl Walk<'_, '_> {
         }
         drop(done);
         if let Some((found, more)) = self.read_leads(&pin, leads, true).await? {
-            for Found { ptr, header, key, buf, .. } in found {
-                let home = geometry.home(header.hash.bits(), group.version);
+            for Found { ptr, block } in found {
+                let hash = block.header.hash;
+                let home = geometry.home(hash.bits(), group.version);
                 if (group.first..group.end).contains(&home) {
-                    let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                    self.seconds.entry(home).or_default().push(Second { hash: header.hash, key, ptr });
+                    self.seconds.entry(home).or_default().push(Second { hash, key: block.key().to_vec(), ptr });
                 }
             }
             damage.extend(more);
@@ -429,11 +413,9 @@ impl Walk<'_, '_> {
             mark!("walk: a key of level 2");
             let (hash, table, pin) = self.shard.begin(OpKind::Scan, &key)?;
             if damaged.contains(&class) {
-                let Some(buf) = read_blocks(pin.span(), &[(ptr, 1)]).await?.pop() else { continue };
-                if let Decoded::Sound(_, of, value) = block::decode(&buf)
-                    && buf.bytes().get(of) == Some(&key[..])
-                {
-                    pairs.insert(key, Value::fetched(buf, value));
+                let block = fetch_blocks(pin.span(), &[(ptr, 1)]).await?.pop();
+                if let Some(Ok(block)) = block.filter(|block| block.as_ref().is_ok_and(|block| block.key() == key)) {
+                    pairs.insert(key, block.into_value());
                 }
                 continue;
             }

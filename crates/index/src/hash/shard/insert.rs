@@ -18,6 +18,7 @@ use super::split::steps;
 use crate::IndexError;
 use crate::block::UNIT;
 use crate::marks::mark;
+use crate::recovery::{acquire, release_on_error};
 use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell};
 
@@ -106,41 +107,31 @@ impl Op<'_> {
         let homes = self.second_homes(geometry);
         let cell = self.pin.session().intent_cell(seen.at.node()).await?;
         let held = Held { cell, at: seen.at };
-        let mut batch = span.batch();
         let what = [steps::INSERT, bucket, geometry.version, 1];
-        held.cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
+        let intent = Intent { index: self.shard.uid(), lock: lock_of(seen.at), what };
         let word = seen.word(LOCK_SLOT);
-        let lock = batch.cas(seen.at, word, word | META);
-        let first = batch.read(seen.at, Level::One.bytes());
-        let seconds = homes.map(|home| {
-            let at = geometry.bucket(Level::Two, home);
-            (at, batch.read(at, Level::Two.bytes()))
-        });
         let third_at = geometry.third(bucket);
-        let third = batch.read(third_at, 8);
-        let mut done = batch.post().await?;
-        if done.old(lock) != word {
+        let reads = |batch: &mut Batch<'_>| {
+            let first = batch.read(seen.at, Level::One.bytes());
+            let seconds = homes.map(|home| {
+                let at = geometry.bucket(Level::Two, home);
+                (at, batch.read(at, Level::Two.bytes()))
+            });
+            (first, seconds, batch.read(third_at, 8))
+        };
+        let acquired = acquire(span, &held.cell, &intent, (word, word | META), reads).await?;
+        let Ok((mut done, (first, seconds, third))) = acquired else {
             mark!("put: lock lost");
-            drop(done);
-            let mut batch = span.batch();
-            held.cell.clear(&mut batch);
-            batch.post().await?;
             drop(held);
             self.wait_for(seen.at).await?;
             return Ok(Put::Again);
-        }
+        };
         let first = Snapshot::new(seen.at, done.buf(first));
         let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
         let third = done.buf(third).words().first().copied().unwrap_or(0);
         drop(done);
-        let chain = match Chain3::read(span, third_at, third).await {
-            Ok(chain) => chain,
-            Err(error @ IndexError::Fabric(_)) => return Err(error),
-            Err(error) => {
-                self.release(&held).await?;
-                return Err(error);
-            }
-        };
+        let chain = Chain3::read(span, third_at, third).await;
+        let chain = release_on_error(chain, async || self.release(&held).await).await?;
         let under = Under { first, seconds, chain };
         let outcome = self.put_under_lock(geometry, &under, entry, live, &held).await;
         match outcome {

@@ -21,13 +21,13 @@ use super::split::{steps, write_changes};
 use super::stall::led_from;
 use super::table::Table;
 use crate::IndexError;
-use crate::backoff::release_after_failed_recovery;
-use crate::block::{HEADER_LEN, Header, UNIT};
+use crate::block::{Header, UNIT};
+use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
+use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, clear_intent, release_on_error};
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Pin, Taken};
+use farindex_pool::{Intent, IntentCell, Lock, Pin};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Headers of the blocks behind frozen slots.
 type Headers = BTreeMap<RemotePtr, Header>;
@@ -50,15 +50,12 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Op<'_> {
-    /// Looks after whoever is in the way at this address, which may be that of a lock or of any slot.
+    /// Recovers the bucket at this address, which may be that of a lock or of any slot, if the client that holds its lock has
+    /// crashed.
     pub(super) async fn try_recover_lock(&mut self, at: RemotePtr) -> Result<(), IndexError> {
         let recovery = Recovery { index: self.shard.uid(), table: self.table, pin: &self.pin };
-        match recovery.try_recover_lock(at).await? {
-            Some((lock, names)) => {
-                self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), lock, names).await
-            }
-            None => Ok(()),
-        }
+        let held = recovery.try_recover_lock(at).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 }
 
@@ -67,9 +64,9 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock that is in the way at this address, if its holder has died, and puts right what it left. If it is
-    /// alive, says which lock it is and what to know the holder by.
-    pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    /// Claims the lock that blocks this address if its holder has crashed, and recovers what the lock protects. Returns the lock
+    /// if its holder may be alive.
+    pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
         // The dead one may have known a newer directory.
         self.table.sync(self.span(), self.pin.epoch()).await?;
         let geometry = self.table.geometry();
@@ -89,15 +86,11 @@ impl Recovery<'_> {
         }
         let lock = lock_of(geometry.bucket(level, bucket));
         let what = [steps::RESCUE, bucket, geometry.version, level as u64 + 1];
-        match self.pin.session().claim(self.span(), lock, under, self.index, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
-            Claim::Taken(Taken { cell, .. }) => {
-                mark!("rescue: lock claimed");
-                let done = self.recover_locked(&geometry, level, bucket, cell.as_ref()).await;
-                release_after_failed_recovery(self.span(), cell.as_ref(), done).await.map(|()| None)
-            }
-        }
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("rescue: lock claimed");
+            self.recover_locked(&geometry, level, bucket, Some(cell)).await
+        };
+        claim_and_recover(self.pin, self.index, lock, under, what, recover).await
     }
 
     /// Version of a bucket, and whether it is locked afterwards; `None` while the version changes.
@@ -117,22 +110,17 @@ impl Recovery<'_> {
         let geometry = self.table.geometry();
         let at = geometry.bucket(level, bucket);
         let cell = self.pin.session().intent_cell(at.node()).await?;
-        let word = first_word(self.span(), at).await?;
+        let word = read_word(self.span(), at).await?;
         if word & META != 0 || word == 0 {
             return Ok(());
         }
-        let mut batch = self.span().batch();
         let what = [steps::REPAIR, bucket, geometry.version, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.index, lock: lock_of(at), what });
-        let lock = batch.cas(at, word, word | META);
-        if batch.post().await?.old(lock) != word {
-            let mut batch = self.span().batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
+        let intent = Intent { index: self.index, lock: lock_of(at), what };
+        if acquire(self.span(), &cell, &intent, (word, word | META), |_| ()).await?.is_err() {
             return Ok(());
         }
         let done = self.recover_locked(&geometry, level, bucket, Some(&cell)).await;
-        release_after_failed_recovery(self.span(), Some(&cell), done).await
+        release_on_error(done, async || Ok(cell.abandon_lock(self.span()).await?)).await
     }
 
     /// Under the lock: finishes or undoes what was begun, and releases it.
@@ -154,7 +142,7 @@ impl Recovery<'_> {
         let chain = match level {
             Level::One => {
                 let third = geometry.third(bucket);
-                Some(Chain3::read(span, third, first_word(span, third).await?).await?)
+                Some(Chain3::read(span, third, read_word(span, third).await?).await?)
             }
             Level::Two => None,
         };
@@ -178,41 +166,24 @@ impl Recovery<'_> {
 
     /// The bucket that the latest split has made may be locked still, by that split or by somebody who came later.
     async fn release_child(&self, geometry: &Geometry, level: Level, child: u64) -> Result<(), IndexError> {
-        let at = geometry.bucket(level, child);
-        let session = self.pin.session();
-        let mut lock_timeout = LockTimeout::default();
-        while first_word(self.span(), at).await? & META != 0 {
-            let names = match session.claim_covered(self.span(), lock_of(at)).await? {
-                Claim::Taken(_) => {
-                    mark!("rescue: new bucket released");
-                    return Box::pin(self.recover_locked(geometry, level, child, None)).await;
-                }
-                Claim::Busy { names, .. } => names,
-                Claim::Free | Claim::Unsteady => 0,
-            };
-            if lock_timeout.lasts(names, session.endpoint().now()) > session.pool().lease() * 2 {
-                let holder = farindex_pool::intent::holders(session, self.span(), at).await?;
-                let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
-                return Err(IndexError::Locked { at, waited_ms, holder });
-            }
-            session.endpoint().sleep(Duration::from_micros(50)).await;
+        if claim_covered(self.pin, lock_of(geometry.bucket(level, child))).await? {
+            mark!("rescue: new bucket released");
+            Box::pin(self.recover_locked(geometry, level, child, None)).await?;
         }
         Ok(())
     }
 
     /// Headers of all frozen entries. One that makes no sense is left out, and its slot as it is.
     async fn headers(&self, now: &Snapshot, chain: Option<&Chain3>) -> Result<Headers, IndexError> {
-        let mut batch = self.span().batch();
         let slots = now.slots().map(|(_, slot)| slot);
         let thirds = chain.into_iter().flat_map(|chain| chain.slots().map(|(_, slot)| slot));
         let frozen = slots.chain(thirds).filter_map(|slot| match slot {
             Slot::Frozen(_, ptr) => Some(ptr),
             _ => None,
         });
-        let asked: Vec<_> = frozen.map(|ptr| (ptr, batch.read(ptr, HEADER_LEN))).collect();
-        let mut done = batch.post().await.map_err(|error| led_from(now.at, error))?;
-        let read = asked.into_iter().filter_map(|(ptr, ticket)| Some((ptr, Header::decode(done.buf(ticket).words())?)));
-        Ok(read.collect())
+        let blocks: Vec<_> = frozen.collect();
+        let headers = read_headers(self.span(), &blocks).await.map_err(|error| led_from(now.at, error))?;
+        Ok(blocks.into_iter().zip(headers).filter_map(|(ptr, header)| Some((ptr, header?))).collect())
     }
 
     /// The new bucket is all there: what has moved goes, what stays comes back to life.
@@ -298,7 +269,7 @@ impl Recovery<'_> {
             }
             if level == Level::One {
                 let third = geometry.third(child);
-                let word = first_word(span, third).await?;
+                let word = read_word(span, third).await?;
                 if word != 0 {
                     nodes = Chain3::read(span, third, word).await?.nodes;
                     batch.write_words(third, &[0]);
@@ -353,23 +324,18 @@ impl Recovery<'_> {
     pub(super) async fn resume_growth(&self) -> Result<(), IndexError> {
         let root = self.table.root();
         let what = [steps::RESCUE, 0, 0, 0];
-        let claim = self.pin.session().claim(self.span(), resize_lock(root), None, self.index, what).await?;
-        let Claim::Taken(Taken { cell: Some(cell), mut word, .. }) = claim else { return Ok(()) };
-        mark!("rescue: resize given up");
-        loop {
-            let mut batch = self.span().batch();
-            let freed = batch.cas(root, word, RootState(word).abandoned().0);
-            let old = batch.post().await?.old(freed);
-            if old == word {
-                break;
+        let abandon = async |mut word, cell: &IntentCell<'_>| {
+            mark!("rescue: resize given up");
+            loop {
+                let old = self.span().cas(root, word, RootState(word).abandoned().0).await?;
+                if old == word {
+                    return clear_intent(self.span(), cell).await;
+                }
+                // The index was dropped meanwhile.
+                word = old;
             }
-            // The index was dropped meanwhile.
-            word = old;
-        }
-        let mut batch = self.span().batch();
-        cell.clear(&mut batch);
-        batch.post().await?;
-        Ok(())
+        };
+        claim_and_recover(self.pin, self.index, resize_lock(root), None, what, abandon).await.map(drop)
     }
 }
 
@@ -384,8 +350,4 @@ fn live(fp: u64, ptr: RemotePtr, sid: u64, header: &Header) -> Slot {
     let len = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
     debug_assert_eq!(fp, Places::of(header.hash).hash.fingerprint());
     Slot::Live(Entry { fp, sid, len, ptr })
-}
-
-async fn first_word(span: &Span, at: RemotePtr) -> Result<u64, IndexError> {
-    Ok(span.read(at, 8).await?.words().first().copied().unwrap_or_default())
 }

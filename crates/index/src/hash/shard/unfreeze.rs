@@ -13,7 +13,8 @@ use super::split::{Known, steps, write_changes};
 use crate::IndexError;
 use crate::block::{Header, UNIT};
 use crate::marks::mark;
-use farindex_fabric::RemotePtr;
+use crate::recovery::acquire;
+use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell};
 
 impl Op<'_> {
@@ -111,18 +112,12 @@ impl Op<'_> {
         if word & META != 0 {
             return Ok(());
         }
-        let mut batch = span.batch();
         let what = [steps::REPAIR, 0, 0, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(at), what });
-        let lock = batch.cas(at, word, word | META);
-        let read = batch.read(at, level.bytes());
-        let mut done = batch.post().await?;
-        if done.old(lock) != word {
-            let mut batch = span.batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
+        let intent = Intent { index: self.shard.uid(), lock: lock_of(at), what };
+        let read = |batch: &mut Batch<'_>| batch.read(at, level.bytes());
+        let Ok((mut done, read)) = acquire(span, &cell, &intent, (word, word | META), read).await? else {
             return Ok(());
-        }
+        };
         mark!("repair");
         let now = Snapshot::new(at, done.buf(read));
         drop(done);
