@@ -12,14 +12,14 @@
 //! | `write` | insert, update, remove | |
 //! | `migrate` | moving a region to the next table | |
 //! | [`clusters`] | the longest clusters seen | 4.4 |
-//! | `read_size` | slots of a READ | 3 |
+//! | [`read_size`] | slots of a READ | 3 |
 //! | `walk` | every entry, for dumps and checks | |
 
 pub mod clusters;
 mod lookup;
 mod many;
 mod migrate;
-mod read_size;
+pub mod read_size;
 mod table;
 mod walk;
 mod write;
@@ -38,9 +38,9 @@ use crate::write::Mode;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, Span};
 use farindex_pool::{Calibration, IndexInfo, Pin, Session};
-use farindex_readsize::Network;
 use lookup::{LookupResult, Op, Purpose};
 use migrate::Mover;
+use read_size::Network;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 pub use table::{Reading, Table};

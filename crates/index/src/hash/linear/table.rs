@@ -2,14 +2,13 @@
 
 use super::Config;
 use super::clusters::Clusters;
-use super::read_size::ReadSizes;
+use super::read_size::{Network, ReadSizes};
 use crate::IndexError;
 use crate::slotted::geometry::{REGION, Segment};
 use crate::slotted::slot::DEAD;
 use crate::slotted::table::{self, Pacing, Plan};
 use farindex_fabric::Span;
 use farindex_pool::Pin;
-use farindex_readsize::Network;
 use std::cell::RefCell;
 
 /// What a worker knows of how to READ.
