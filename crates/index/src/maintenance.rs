@@ -4,35 +4,11 @@
 use crate::IndexError;
 use crate::Value;
 use crate::audit::leads_nowhere;
-use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
+use crate::block::{self, Block, Decoded, HEADER_LEN, Header, UNIT};
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{Buf, FabricError, RemotePtr, Span};
 use farindex_pool::{Pool, PoolError, Session};
-use std::ops::Range;
 use std::time::Duration;
-
-/// A key-value block that was read whole, and whose checksum is right.
-pub(crate) struct Block {
-    pub(crate) header: Header,
-    buf: Buf,
-    key: Range<usize>,
-    value: Range<usize>,
-}
-
-impl Block {
-    fn of(buf: Buf) -> Option<Self> {
-        match block::decode(&buf) {
-            Decoded::Sound(header, key, value) => Some(Block { header, buf, key, value }),
-            _ => None,
-        }
-    }
-    pub(crate) fn key(&self) -> &[u8] {
-        self.buf.bytes().get(self.key.clone()).unwrap_or_default()
-    }
-    pub(crate) fn into_value(self) -> Value {
-        Value::fetched(self.buf, self.value)
-    }
-}
 
 /// READs whole blocks, given their addresses and lengths in units. One batch READs all of them; a block that is longer than
 /// its number of units takes another READ. A pointer that leads to no sound block is an error of its own entry alone, in words
@@ -43,7 +19,7 @@ pub(crate) async fn fetch_blocks(
 ) -> Result<Vec<Result<Block, String>>, IndexError> {
     let bufs = read_each(span, entries).await?.into_iter().zip(entries);
     let blocks = bufs.map(|(buf, (ptr, _))| {
-        Block::of(buf?).ok_or_else(|| format!("{ptr}, where the key-value block has a wrong checksum"))
+        Block::decode(buf?).ok_or_else(|| format!("{ptr}, where the key-value block has a wrong checksum"))
     });
     Ok(blocks.collect())
 }

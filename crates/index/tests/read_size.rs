@@ -1,5 +1,5 @@
-//! Compares the model of read sizes with tables that were filled by linear probing: `E[X(R)]` agrees within 1 %, and `R*` costs
-//! at most 1 % more than the best `R`.
+//! Compares the model of read sizes with tables that were filled by linear probing: `E[X(R)]` agrees within 1 %, and
+//! `R*` costs at most 1 % more than the best `R`.
 
 use farindex_index::linear::read_size::{Network, Probes, Read, best_read, best_read_unconstrained};
 
@@ -132,8 +132,8 @@ fn exact_minimum_is_cheaper_than_the_size_that_table_1_prints() {
     }
 }
 
-/// All seven sizes that Table 1 prints are the minimum of a cost whose sum over `i` (formula 4) ends as soon as 99 % of the
-/// lookups have ended. This explains why they differ from the exact minimum.
+/// All seven sizes that Table 1 prints are the minimum of a cost whose sum over `i` (formula 4) ends as soon as 99 % of
+/// the lookups have ended. This explains why they differ from the exact minimum.
 #[test]
 fn sizes_of_table_1_come_from_a_sum_that_ends_at_99_percent() {
     let network = Network::CONNECTX5_EDR;

@@ -182,7 +182,7 @@ fn what_was_being_displaced_is_put_right() {
         changed.take().expect("it is alive").expect("it was changed");
         passed.extend(marks::take());
     }
-    for mark in ["cuckoo rescue: thawed", "cuckoo rescue: displaced"] {
+    for mark in ["cuckoo recovery: unfrozen", "cuckoo recovery: displaced"] {
         assert!(passed.contains_key(mark), "{mark}: {passed:?}");
     }
 }

@@ -1,20 +1,20 @@
-//! Cuckoo hashing with three places for each key, in a table that clients change and grow.
+//! Cuckoo hashing with three places for each key, in a table that clients change and that grows.
 //!
-//! What T. Wang et al. (ADMS 2020, sections 2.2 and 4.5) compare linear probing with, after Pilaf, MemC3 and FaRM: their tables
-//! are only looked up. docs/protocols/cuckoo.md has the protocol, its linearization points, and the numbered deviations; this is
-//! the map:
+//! T. Wang et al. (ADMS 2020, sections 2.2 and 4.5) compare linear probing with it, after Pilaf, MemC3 and FaRM; their
+//! tables are read-only. docs/protocols/cuckoo.md has the protocol, its linearization points, and the numbered
+//! deviations.
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments, the root: what linear probing has as well | 4.1 |
-//! | [`places`] | where a key may lie | 2.2 |
+//! | [`slotted`] | slots, segments and the root, shared with linear probing | 4.1 |
+//! | [`places`] | the places of a key | 2.2 |
 //! | `table` | buckets | 2.2 |
-//! | `lookup` | search | Algorithm 3 |
+//! | `lookup` | lookup of a key | Algorithm 3 |
 //! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
-//! | `displace` | making room | 2.2 |
-//! | `migrate` | moving a region to the next table; what the dead leave | |
-//! | `walk` | every entry, for dumps and checks | |
+//! | `displace` | makes room for a key | 2.2 |
+//! | `migrate` | moves a region to the next table; recovers a region of a crashed client | |
+//! | `walk` | visits every entry, for dumps and audits | |
 
 mod displace;
 mod lookup;
@@ -55,7 +55,7 @@ pub const KIND: u32 = 5;
 /// Version of its format.
 pub const FORMAT: u32 = 1;
 
-/// How a lookup READs a key's places.
+/// Order in which a lookup READs a key's places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lookup {
@@ -72,16 +72,16 @@ pub enum Lookup {
 pub struct Config {
     /// Slots of a new table on each memory node; rounded up to whole regions.
     pub slots: u64,
-    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together always fit in the slot; of 8-byte words behind the
-    /// first each takes 7 bytes more. Whatever is longer lies out of band.
+    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together fit in any slot; each 8-byte word behind the
+    /// first takes 7 bytes more. A longer entry is stored out of band.
     pub width: usize,
     /// Slots of a bucket: 1, 2 or 4.
     pub associativity: u64,
-    /// How lookups READ.
+    /// Order in which lookups READ.
     pub lookup: Lookup,
     /// Share of slots in use at which a table is moved to a larger one.
     pub threshold: f64,
-    /// How rarely workers look at the root, as in SHARD's section 3.4.
+    /// How rarely workers READ the root, as in SHARD's section 3.4.
     pub alpha: f64,
 }
 
@@ -120,7 +120,7 @@ impl Settings for Config {
     }
 }
 
-/// A cuckoo index, as one worker thread uses it.
+/// A worker thread's handle to a cuckoo index.
 pub struct Cuckoo {
     handle: Handle<Config, Table>,
 }
@@ -151,7 +151,8 @@ impl Cuckoo {
         self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
     }
 
-    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none
+    /// is left.
     pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
         SlottedIndex::advance(self, table, pin).await.map(drop)
     }
@@ -160,8 +161,7 @@ impl Cuckoo {
         Mover { cuckoo: self, table, pin }
     }
 
-    /// Displaces entries until there is a free slot at one of the key's places, if there is none; `false` if that takes a larger
-    /// table.
+    /// Displaces entries until one of the key's places has a free slot; `false` if that takes a larger table.
     pub async fn displace(&self, key: &[u8]) -> Result<bool, IndexError> {
         let hash = self.hash(key);
         let (table, pin) = (self.table(hash), self.session.pin(self.session.span(OpKind::Maintenance))?);
@@ -192,9 +192,9 @@ impl SlottedIndex for Cuckoo {
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
-        Op::new(self, table, &pin, record.hash, record.key).write(mode, record, along).await
+        Op::new(self, table, &pin, record.hash, record.key).write(mode, record, piggyback).await
     }
 
     async fn step(
@@ -206,8 +206,8 @@ impl SlottedIndex for Cuckoo {
         self.step_on(table, pin, progress).await
     }
 
-    /// Moves the regions that the key's places lie in, if the table is being moved, or else entries to later places of theirs; if
-    /// that leads nowhere, to a larger table.
+    /// Moves the regions of the key's places if the table is being moved. Otherwise displaces entries to later places
+    /// of their keys, or begins to move to a larger table if that makes no room.
     async fn make_room(&self, table: &Table, hash: KeyHash, _: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         if !table.is_checked(pin.epoch()) {
@@ -256,7 +256,7 @@ impl PointIndex for Cuckoo {
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<many::Lookup<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
@@ -297,7 +297,7 @@ mod tests {
     use crate::kind::{decode, encode};
 
     #[test]
-    fn settings_come_back() {
+    fn config_survives_encoding_and_refuses_bad_settings() {
         let config =
             Config { slots: 77, width: 128, associativity: 1, lookup: Lookup::Sequential, ..Config::default() };
         assert_eq!(decode(&encode(&config).unwrap()), Ok(config));

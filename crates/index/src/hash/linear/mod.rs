@@ -1,19 +1,19 @@
-//! Linear probing with a variable read size, in a table that clients change and grow.
+//! Linear probing with a variable read size, in a table that clients change and that grows.
 //!
-//! After T. Wang et al., ADMS 2020, whose tables are only looked up. docs/protocols/linear.md has the protocol, its
-//! linearization points, and the numbered deviations from the paper; this is the map:
+//! After T. Wang et al., ADMS 2020, whose tables are read-only. docs/protocols/linear.md has the protocol, its
+//! linearization points, and the numbered deviations from the paper.
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments, the root: what cuckoo hashing has as well | 4.1 |
+//! | [`slotted`] | slots, segments and the root, shared with cuckoo hashing | 4.1 |
 //! | `table` | growth | |
-//! | `lookup` | search | Algorithms 1 and 2 |
+//! | `lookup` | lookup of a key | Algorithms 1 and 2 |
 //! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
 //! | `migrate` | moving a region to the next table | |
-//! | [`clusters`] | the longest clusters seen | 4.4 |
-//! | [`read_size`] | slots of a READ | 3 |
-//! | `walk` | every entry, for dumps and checks | |
+//! | [`clusters`] | the longest clusters that a worker has seen | 4.4 |
+//! | [`read_size`] | the number of slots of a READ | 3 |
+//! | `walk` | visits every entry, for dumps and audits | |
 
 pub mod clusters;
 mod lookup;
@@ -56,25 +56,26 @@ pub const FORMAT: u32 = 1;
 pub struct Config {
     /// Slots of a new table on each memory node; rounded up to whole regions.
     pub slots: u64,
-    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together always fit in the slot; of 8-byte words behind the
-    /// first each takes 7 bytes more. Whatever is longer lies out of band.
+    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together fit in any slot; each 8-byte word behind the
+    /// first takes 7 bytes more. A longer entry is stored out of band.
     pub width: usize,
-    /// Share of slots in use, dead ones included, at which a table is moved to a larger or cleaner one.
+    /// Share of slots in use, dead slots included, at which a table is moved to one that is larger or has no dead
+    /// slots.
     pub threshold: f64,
-    /// How rarely workers look at the root, as in SHARD's section 3.4.
+    /// How rarely workers READ the root, as in SHARD's section 3.4.
     pub alpha: f64,
-    /// Bytes of one READ if that is fixed; 0 for as many as the model of section 3 says.
+    /// Bytes of one READ if that is fixed; 0 if the model of section 3 chooses.
     pub read_bytes: u32,
-    /// The model's `c`: nanoseconds of a READ of no bytes. If this and the next two are 0, what the pool's fabric was measured
-    /// to do (`farindex calibrate`), or else the paper's ConnectX-5.
+    /// The model's `c`: nanoseconds of a READ of no bytes. If this and the next two are 0, the model uses the pool's
+    /// measured figures (`farindex calibrate`), or else the paper's ConnectX-5.
     pub read_ns: f64,
     /// The model's `rho_0`: READs of no bytes for each second.
     pub reads_per_s: f64,
     /// The model's `l`: bytes for each second.
     pub bytes_per_s: f64,
-    /// Share of lookups that find their key, as the model is to expect.
+    /// Share of lookups that find their key, for the model.
     pub hits: f64,
-    /// Clusters that each worker remembers (section 4.4; 1000 in the paper); 0 turns that off.
+    /// Number of clusters that each worker remembers (section 4.4; 1000 in the paper); 0 turns that off.
     pub clusters: usize,
 }
 
@@ -99,11 +100,11 @@ impl Config {
     fn regions(&self) -> u64 {
         self.slots.div_ceil(geometry::REGION).max(1)
     }
-    /// The network of the settings, if they name one.
+    /// Returns the network of the settings, if they state one.
     fn network(&self) -> Option<Network> {
         Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s)
     }
-    /// What the fabric does, for the model.
+    /// Returns the network for the model: of the settings, or as measured, or the paper's.
     async fn network_of(&self, span: &Span) -> Result<Network, IndexError> {
         if let Some(network) = self.network() {
             return Ok(network);
@@ -150,7 +151,7 @@ impl Settings for Config {
     }
 }
 
-/// A linear-probing index, as one worker thread uses it.
+/// A worker thread's handle to a linear-probing index.
 pub struct Linear {
     handle: Handle<Config, Table>,
 }
@@ -183,7 +184,8 @@ impl Linear {
         self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
     }
 
-    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none
+    /// is left.
     pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
         SlottedIndex::advance(self, table, pin).await.map(drop)
     }
@@ -209,9 +211,9 @@ impl SlottedIndex for Linear {
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
-        Op::new(self, table, pin, record.hash, record.key).write(mode, record, along).await
+        Op::new(self, table, pin, record.hash, record.key).write(mode, record, piggyback).await
     }
 
     async fn step(
@@ -223,7 +225,7 @@ impl SlottedIndex for Linear {
         self.step_on(table, pin, progress).await
     }
 
-    /// Moves regions, or says that the pool is full.
+    /// Moves regions, or reports that the pool is full.
     async fn make_room(&self, table: &Table, _: KeyHash, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         if full {
@@ -252,7 +254,7 @@ impl PointIndex for Linear {
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<Op<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
@@ -292,7 +294,7 @@ mod tests {
     use crate::kind::{decode, encode};
 
     #[test]
-    fn settings_come_back() {
+    fn config_survives_encoding_and_refuses_bad_settings() {
         let config = Config { slots: 77, width: 128, read_bytes: 256, clusters: 1000, hits: 0.25, ..Config::default() };
         assert_eq!(decode(&encode(&config).unwrap()), Ok(config));
         for bad in [

@@ -10,7 +10,7 @@ use super::slot::{self, Entry};
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::block::{self, Decoded, Header};
+use crate::block::{Block, CandidateBlocks, KeyMatch, check_slot_changed};
 use crate::extendible::directory::holds;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
@@ -19,19 +19,15 @@ use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
 use farindex_pool::Pin;
 use smallvec::SmallVec;
-use std::ops::Range;
 
 /// A key that was found.
 pub(super) struct Hit {
     /// Its slot, and what it holds.
     pub slot: RemotePtr,
     pub word: u64,
-    /// Its block, and what that holds.
+    /// Its block.
     pub ptr: RemotePtr,
-    pub header: Header,
-    pub buf: Buf,
-    /// Where the value lies among the block's bytes.
-    pub value: Range<usize>,
+    pub block: Block,
 }
 
 impl Hit {
@@ -290,51 +286,30 @@ impl<'a> Op<'a> {
         view.matches(self.fp()).filter(|(_, word)| wanted(*word) && !known(*word)).collect()
     }
 
-    /// Reads the candidates' blocks, all in one batch, and returns those that have the key. `None` if one of them does not decode,
-    /// and has gone meanwhile.
+    /// READs the candidates' blocks in one batch, and returns those that have the key. `None` if a block is not sound because its
+    /// slot has changed meanwhile.
     pub(super) async fn same_key(
         &mut self,
         candidates: SmallVec<[(RemotePtr, u64); 2]>,
     ) -> Result<Option<Hits>, IndexError> {
-        let span = self.pin.span();
-        let mut batch = span.block_batch();
-        let mut asked = SmallVec::<[_; 2]>::new();
-        for (slot, word) in candidates {
-            let Some(entry) = Entry::decode(word) else { continue };
-            asked.push((slot, word, entry.ptr, batch.read(entry.ptr, entry.block_len())));
-        }
-        let mut done = batch.post().await?;
+        let asked = candidates.into_iter().filter_map(|(slot, word)| {
+            let entry = Entry::decode(word)?;
+            Some(((slot, word), entry.ptr, entry.block_len()))
+        });
+        let mut blocks = CandidateBlocks::read(self.pin.span(), asked).await?;
         let mut hits = Hits::new();
-        for (slot, word, ptr, ticket) in asked {
-            let mut buf = done.buf(ticket);
-            let mut decoded = block::decode(&buf);
-            if let Decoded::Longer(len) = decoded {
-                if Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
-                    self.rejected.push(slot::pointer(word));
-                    continue;
+        while let Some(((slot, word), ptr, found)) = blocks.next(self.hash, self.key).await? {
+            match found {
+                KeyMatch::Other => self.rejected.push(slot::pointer(word)),
+                KeyMatch::Own(block) => hits.push(Hit { slot, word, ptr, block }),
+                KeyMatch::Unsound => {
+                    let still = |now| slot::pointer(now) == slot::pointer(word);
+                    Box::pin(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                    self.backoff.wait(self.pin.session()).await;
+                    return Ok(None);
                 }
-                buf = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
-                decoded = block::decode(&buf);
-            }
-            let Decoded::Sound(header, key, value) = decoded else {
-                return Box::pin(self.unsound(slot, word, ptr)).await;
-            };
-            if buf.bytes().get(key) == Some(self.key) {
-                hits.push(Hit { slot, word, ptr, header, buf, value });
-            } else {
-                self.rejected.push(slot::pointer(word));
             }
         }
         Ok(Some(hits))
-    }
-
-    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
-    /// damaged.
-    async fn unsound(&mut self, slot: RemotePtr, word: u64, ptr: RemotePtr) -> Result<Option<Hits>, IndexError> {
-        if slot::pointer(read_word(self.span(), slot).await?) == slot::pointer(word) {
-            return Err(IndexError::corrupt(ptr, "the key-value block has a wrong checksum"));
-        }
-        self.backoff.wait(self.pin.session()).await;
-        Ok(None)
     }
 }

@@ -238,9 +238,9 @@ impl Op<'_> {
             mark!("race: replace: CAS lost");
         }
         if done && planted(Fault::NoGrace) {
-            self.pin.session().discard(hit.ptr, hit.header.block_len() as u64);
+            self.pin.session().discard(hit.ptr, hit.block.len());
         } else if done {
-            self.pin.retire(hit.ptr, hit.header.block_len() as u64);
+            self.pin.retire(hit.ptr, hit.block.len());
         }
         Ok(done)
     }
@@ -255,13 +255,13 @@ impl PointIndex for Race {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None, LookupPurpose::Read).await? {
-            LookupResult::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            LookupResult::Hit(hit) => Ok(Some(hit.block.into_value())),
             LookupResult::Absent(_) => Ok(None),
         }
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<Op<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

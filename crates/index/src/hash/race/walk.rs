@@ -10,10 +10,11 @@ use super::segment::{FIRST, SEAL, SegmentRef, State, bucket_of, is_header, is_ov
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
+use crate::block::Block;
 use crate::extendible::directory::Directory;
 use crate::extendible::layout::MAX_DEPTH;
 use crate::maintenance::{
-    BLOCKS_PER_BATCH, Block, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
+    BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
 };
 use crate::recovery::recover_lock;
 use crate::{IndexError, Value};

@@ -6,21 +6,18 @@
 
 use super::layout::{Control, Entry, GROUP, State, fp2_of, is_emptied, is_taken, main_words};
 use super::main_segment::Item;
-use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
+use super::probe::{Need, Op, Probe, Step, count_taken, taken};
 use crate::IndexError;
-use crate::block::{self, Decoded, UNIT};
+use crate::block::{self, Block, KeyMatch, UNIT, bad_checksum};
 use crate::faults::{Fault, planted};
 use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr};
-use std::ops::Range;
 
 /// A key that was found.
 pub(super) struct Hit {
     /// Its block.
-    pub buf: Buf,
-    /// Where the value lies in it.
-    pub value: Range<usize>,
+    pub block: Block,
     /// Its place in the MainSegment, and the entry, if it was found there.
     pub main: Option<(usize, Entry)>,
 }
@@ -112,10 +109,10 @@ impl Op<'_> {
         for entry in newest {
             let block = self.fetch(&[entry]).await?.pop();
             if let Some(block) = block
-                && let Some((buf, value)) = self.own(entry.ptr, block).await?
+                && let Some(block) = self.own(entry.ptr, block).await?
             {
                 mark!("lookup: found in CurSegment");
-                return Ok(Step::Done((!entry.removes()).then_some(Hit { buf, value, main: None })));
+                return Ok(Step::Done((!entry.removes()).then_some(Hit { block, main: None })));
             }
         }
         Ok(Step::Done(self.first_of(probe, blocks).await?))
@@ -132,30 +129,20 @@ impl Op<'_> {
     /// The block of the MainSegment's matches that has the key.
     async fn first_of(&self, probe: &Probe, blocks: Vec<Buf>) -> Result<Option<Hit>, IndexError> {
         for ((place, item), block) in probe.found.iter().zip(blocks) {
-            if let Some((buf, value)) = self.own(item.entry.ptr, block).await? {
-                return Ok(Some(Hit { buf, value, main: Some((*place, item.entry)) }));
+            if let Some(block) = self.own(item.entry.ptr, block).await? {
+                return Ok(Some(Hit { block, main: Some((*place, item.entry)) }));
             }
         }
         Ok(None)
     }
 
-    /// The whole block and its value, if it is the key's.
-    async fn own(&self, ptr: RemotePtr, buf: Buf) -> Result<Option<(Buf, Range<usize>)>, IndexError> {
-        let (buf, decoded) = match block::decode(&buf) {
-            Decoded::Longer(len) => {
-                if block::Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
-                    return Ok(None);
-                }
-                let whole = Box::pin(block::read_tail(self.span(), ptr, &buf, len)).await?;
-                let decoded = block::decode(&whole);
-                (whole, decoded)
-            }
-            decoded => (buf, decoded),
-        };
-        // Under the pin no block that an entry names is used again.
-        let Decoded::Sound(_, key, value) = decoded else {
-            return Err(damaged(ptr, "the key-value block has a wrong checksum"));
-        };
-        Ok((buf.bytes().get(key) == Some(self.key)).then_some((buf, value)))
+    /// The block, whole, if it is the key's.
+    async fn own(&self, ptr: RemotePtr, buf: Buf) -> Result<Option<Block>, IndexError> {
+        match block::match_key(self.span(), ptr, buf, self.hash, self.key).await? {
+            KeyMatch::Own(block) => Ok(Some(block)),
+            KeyMatch::Other => Ok(None),
+            // Under the pin, no block that an entry names is reused.
+            KeyMatch::Unsound => Err(bad_checksum(ptr)),
+        }
     }
 }

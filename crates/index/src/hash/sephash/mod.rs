@@ -424,11 +424,11 @@ impl PointIndex for SepHash {
         self.check_lengths(key, &[])?;
         let hash = self.hash(key);
         let hit = self.run(OpKind::Get, hash, key, async |op| op.get().await).await?;
-        Ok(hit.map(|hit| Value::fetched(hit.buf, hit.value)))
+        Ok(hit.map(|hit| hit.block.into_value()))
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<many::Lookup<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

@@ -12,13 +12,14 @@ use super::probe::{Op, Segment, count_taken, taken};
 use super::recovery::Recovery;
 use super::{SepHash, Table};
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
+use crate::block::Block;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::MAX_DEPTH;
 use crate::extendible::{Directory, Shape};
 use crate::keyhash::KeyHash;
 use crate::kind::index_tag;
 use crate::maintenance::{
-    BLOCKS_PER_BATCH, Block, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
+    BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
 };
 use crate::recovery::recover_lock;
 use crate::{IndexError, Value};

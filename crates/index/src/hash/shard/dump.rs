@@ -16,9 +16,9 @@ use super::slot::Slot;
 use super::stall::Stall;
 use super::table::Table;
 use crate::audit::{Damage, OnDamage};
-use crate::block::{Header, UNIT};
+use crate::block::{Block, Header, UNIT};
 use crate::keyhash::KeyHash;
-use crate::maintenance::{BLOCKS_PER_BATCH, Block, astray, fetch_blocks, read_word};
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, read_word};
 use crate::marks::mark;
 use crate::recovery::HeldLock;
 use crate::{IndexError, Value};
@@ -424,7 +424,7 @@ impl Walk<'_, '_> {
             let looked = op.look(&mut None).await;
             drop(op);
             match looked {
-                Ok(LookupResult::Hit(hit)) => drop(pairs.insert(key, Value::fetched(hit.buf, hit.value))),
+                Ok(LookupResult::Hit(hit)) => drop(pairs.insert(key, hit.block.into_value())),
                 Ok(LookupResult::Absent(_)) => {}
                 Err(IndexError::Pool(PoolError::Corrupt { at, what })) => (self.damaged)(Damage { at, what })?,
                 Err(error @ IndexError::Locked { at, .. }) => {

@@ -15,13 +15,12 @@ use super::stall::{Stall, led_from};
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::block::{self, Decoded, Header};
+use crate::block::{Block, CandidateBlocks, KeyMatch, UNIT, check_slot_changed};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// A key that was found.
@@ -30,14 +29,10 @@ pub(super) struct Hit {
     pub slot: RemotePtr,
     /// What the slot held.
     pub word: u64,
-    /// The block.
+    /// Address of its block.
     pub ptr: RemotePtr,
-    /// Its header.
-    pub header: Header,
-    /// Its bytes.
-    pub buf: Buf,
-    /// Where the value lies among them.
-    pub value: Range<usize>,
+    /// Its block.
+    pub block: Block,
     /// What was read of its level-1 bucket, if it lies there.
     pub first: Option<Snapshot>,
 }
@@ -361,58 +356,31 @@ impl<'a> Op<'a> {
         found
     }
 
-    /// Reads the candidates' blocks, all in one batch, and compares the keys.
+    /// READs the candidates' blocks in one batch, and compares the keys.
     pub(super) async fn verify(&mut self, candidates: Candidates) -> Result<Verified, IndexError> {
-        let span = self.pin.span();
-        let mut batch = span.block_batch();
-        let mut asked = SmallVec::<[_; 2]>::new();
-        for candidate in candidates {
-            let Slot::Live(entry) = Slot::decode(candidate.word) else { continue };
-            let ticket = batch.read(entry.ptr, entry.len as usize * block::UNIT);
-            asked.push((candidate, entry.ptr, ticket));
-        }
-        let mut done = match batch.post().await {
-            Ok(done) => done,
-            Err(error) => return Err(led_from(asked.first().map_or(RemotePtr::NULL, |(it, ..)| it.slot), error)),
-        };
-        for (candidate, ptr, ticket) in asked {
-            let buf = done.buf(ticket);
-            let (buf, decoded) = match block::decode(&buf) {
-                Decoded::Longer(len) => {
-                    let same = Header::decode(buf.words()).is_some_and(|header| header.hash == self.places.hash);
-                    if !same {
-                        self.rejected.push(candidate.word & !META);
-                        continue;
-                    }
-                    let whole = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
-                    let decoded = block::decode(&whole);
-                    (whole, decoded)
+        let asked: SmallVec<[_; 2]> = candidates
+            .into_iter()
+            .filter_map(|candidate| match Slot::decode(candidate.word) {
+                Slot::Live(entry) => Some((candidate, entry.ptr, entry.len as usize * UNIT)),
+                _ => None,
+            })
+            .collect();
+        let first = asked.first().map_or(RemotePtr::NULL, |(candidate, ..)| candidate.slot);
+        let blocks = CandidateBlocks::read(self.pin.span(), asked).await;
+        let mut blocks = blocks.map_err(|error| led_from(first, error))?;
+        while let Some((Candidate { slot, word }, ptr, found)) = blocks.next(self.places.hash, self.key).await? {
+            match found {
+                KeyMatch::Other => self.rejected.push(word & !META),
+                KeyMatch::Own(block) => return Ok(Verified::Hit(Hit { slot, word, ptr, block, first: None })),
+                KeyMatch::Unsound => {
+                    let still = |now: u64| (now ^ word) & !META == 0;
+                    Box::pin(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                    Box::pin(self.wait_for(slot)).await?;
+                    return Ok(Verified::Again);
                 }
-                decoded => (buf, decoded),
-            };
-            let Decoded::Sound(header, key, value) = decoded else {
-                return Box::pin(self.unsound(&candidate, ptr)).await;
-            };
-            if buf.bytes().get(key) != Some(self.key) {
-                self.rejected.push(candidate.word & !META);
-                continue;
             }
-            let Candidate { slot, word } = candidate;
-            return Ok(Verified::Hit(Hit { slot, word, ptr, header, buf, value, first: None }));
         }
         Ok(Verified::None)
-    }
-
-    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
-    /// damaged.
-    async fn unsound(&mut self, candidate: &Candidate, ptr: RemotePtr) -> Result<Verified, IndexError> {
-        let now = self.span().read(candidate.slot, 8).await?;
-        if now.words().first().is_some_and(|word| (word ^ candidate.word) & !META == 0) {
-            let what = "the key-value block has a wrong checksum".to_owned();
-            return Err(PoolError::Corrupt { at: ptr, what }.into());
-        }
-        self.wait_for(candidate.slot).await?;
-        Ok(Verified::Again)
     }
 }
 
