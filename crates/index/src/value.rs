@@ -1,12 +1,12 @@
-//! A value as a lookup returns it: still in the buffer that the READ filled.
+//! A value as a lookup returns it: in the buffer that the READ filled.
 
 use farindex_fabric::Buf;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// The bytes of a value; dereferences to a byte slice. Kept, it keeps the buffer from being used again: a clone is a copy
-/// of just the bytes, which further clones share.
+/// The bytes of a value; dereferences to a byte slice. A value that is kept holds its buffer, which cannot be reused
+/// meanwhile. The first clone copies just the bytes, and further clones share that copy.
 pub struct Value {
     storage: Storage,
     range: Range<usize>,
@@ -18,7 +18,7 @@ enum Storage {
 }
 
 impl Value {
-    /// The bytes `range` of a buffer. A range beyond the buffer gives the empty value.
+    /// Returns the value in the bytes `range` of a buffer. A range beyond the buffer gives the empty value.
     pub fn fetched(buf: Buf, range: Range<usize>) -> Self {
         Value { storage: Storage::Fetched(buf), range }
     }

@@ -1,9 +1,9 @@
-//! Every entry of an index: for dumps, audits, repairs and drops.
+//! Visits every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk makes passes, each for the keys of a range of hashes (docs/protocols/cuckoo.md, "Walks"). A pass goes through the table three
-//! times, and through the next ones behind it each time: first for the entries that lie at their keys' first places, then for
-//! those at the second, then for those at the third. Entries move forward only, so it meets every key that is there all the time;
-//! and it remembers which keys it has met, so it meets none twice. Each step is a region, and pinned on its own.
+//! A walk makes passes, each for the keys of a range of hashes (docs/protocols/cuckoo.md, "Walks"). A pass goes through
+//! the table and the next tables three times: first for the entries at their keys' first places, then for those at the
+//! second, then for those at the third. Entries move forward only, so a pass visits every key that is present during
+//! all of it. It remembers the visited keys, so it visits none twice. Each step reads one region and has its own pin.
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
@@ -25,34 +25,34 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
-/// Figures of an audit: entries in head words, behind them, and out of band; at their keys' first, second and third places; slots;
-/// regions that have yet to be moved.
+/// Figures of an audit: entries in head words, behind head words, and out of band; slots; regions not moved yet;
+/// entries at their keys' first, second and third places.
 const FIGURES: [&str; 5] = ["tiny_entries", "inline_entries", "heap_entries", "slots", "regions_to_move"];
 const BY_PLACE: [&str; WAYS] = ["first_place", "second_place", "third_place"];
 
-/// Region locks that are READ at once.
+/// Number of region locks that one READ fetches.
 const LOCKS: u64 = 64;
 
-/// Slots of the tables for each pass.
+/// Number of slots for each pass: larger tables take more passes.
 const PASS_SLOTS: u64 = 2 << 20;
-/// Hashes that there are.
+/// Number of hashes.
 const HASHES: u64 = 1 << HASH_BITS;
 
-/// Where a walk is.
+/// Position of a walk.
 #[derive(Default)]
 pub(crate) struct Progress {
     /// The hashes of this pass.
     hashes: Range<u64>,
-    /// The place of their keys that it is at, and the region that is next. None: the next pass is about to begin.
+    /// The place that the pass visits, and the next region. None in front of the next pass.
     at: Option<(usize, Segment, u64)>,
-    /// Keys that it has met.
+    /// Keys that this pass has visited.
     visited: HashSet<u128>,
-    /// Makes 128 bits of a key: two keyed hashes, with keys of this walk's own.
+    /// Two keyed hashes, with random keys of this walk, that make a 128-bit identity of a key.
     identity: [RandomState; 2],
 }
 
 impl Progress {
-    /// Begins the next pass, with as many passes in all as the table's size asks for; `false` if there is none.
+    /// Begins the next pass; `false` if the last one has ended. The size of the table determines the number of passes.
     fn begin_pass(&mut self, geometry: &Geometry) -> bool {
         let slots: u64 = geometry.segments().map(|segment| segment.slots()).sum();
         let from = self.hashes.end;
@@ -62,7 +62,7 @@ impl Progress {
         self.at.is_some()
     }
 
-    /// Goes on behind a segment: with a newer one, or with the next place in the table.
+    /// Continues behind a segment: with a newer segment, or with the next place in the table.
     fn end_segment(&mut self, place: usize, segment: &Segment, geometry: &Geometry) {
         let newer = geometry.segments().find(|of| of.generation > segment.generation);
         self.at = match newer {
@@ -72,13 +72,13 @@ impl Progress {
         };
     }
 
-    /// Has the pass keys with this signature?
+    /// Returns whether the pass has keys with this signature.
     fn may_have(&self, signature: u8) -> bool {
         let first = u64::from(signature) << (HASH_BITS - 8);
         first < self.hashes.end && self.hashes.start < first + (1 << (HASH_BITS - 8))
     }
 
-    /// Is this a key of the pass that it has not met yet? It has now.
+    /// Marks a key as visited; returns whether it is a key of the pass that was not visited before.
     fn is_new(&mut self, hash: KeyHash, key: &[u8]) -> bool {
         let [high, low] = [0, 1].map(|i: usize| u128::from(self.identity[i].hash_one(key)));
         self.hashes.contains(&hash.bits()) && self.visited.insert(high << 64 | low)
@@ -86,7 +86,8 @@ impl Progress {
 }
 
 impl Cuckoo {
-    /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
+    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// the index.
     pub async fn visit(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -95,7 +96,7 @@ impl Cuckoo {
         walk::visit(self, each, damaged).await
     }
 
-    /// The next step of a walk.
+    /// Runs the next step of a walk.
     pub(super) async fn step_on(
         &self,
         table: &Table,
@@ -111,7 +112,7 @@ impl Cuckoo {
                 continue;
             };
             if region == segment.regions || table.geometry().current.generation > segment.generation {
-                // What has left the segment is in one that the root names by now.
+                // Entries that have left the segment are in a segment that the root names by now.
                 progress.end_segment(place, &segment, &table.look(pin).await?);
                 continue;
             }
@@ -137,15 +138,15 @@ impl Cuckoo {
         }
     }
 
-    /// At which of its key's places an entry lies.
+    /// Returns the place of its key at which an entry is.
     fn place_at(&self, table: &Table, entry: &VisitedEntry) -> Option<usize> {
         let slot = entry.segment.index_of(entry.at);
         place_of(self.hash(&entry.key), &entry.segment, table.own.associativity, slot)
     }
 
-    /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound, and it lies where a
-    /// lookup finds it. `alone` states that no other client is at work: then an unfinished move is a problem. Otherwise each key is
-    /// counted once, as a walk visits it.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound, and it lies
+    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished move is a problem.
+    /// Otherwise each key is counted once, as a walk visits it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[&FIGURES[..], &BY_PLACE].concat());
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
@@ -191,8 +192,9 @@ impl Cuckoo {
         Ok(())
     }
 
-    /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of repairs.
-    /// Operations do the same where they need such a region. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of
+    /// repairs. Operations do the same where they need such a region. A client that is alive and holds a lock for two
+    /// leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -228,7 +230,7 @@ impl Cuckoo {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
+    /// Second half of a drop: waits until no client uses the index any more, and frees its memory.
     pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
         self.drop_tables(span, info, self.config.width).await
     }

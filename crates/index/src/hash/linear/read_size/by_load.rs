@@ -41,7 +41,8 @@ impl ReadSizes {
         }
     }
 
-    /// Returns the slots of one READ at this load. `cluster` is the next known cluster: its distance and its length in slots.
+    /// Returns the slots of one READ at this load. `cluster` is the next known cluster: its distance and its length in
+    /// slots.
     pub(in crate::hash::linear) fn slots(&self, load: f64, cluster: Option<(u64, u64)>) -> u64 {
         let width = self.width as u64;
         if self.fixed > 0 {

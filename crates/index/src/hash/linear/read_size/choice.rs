@@ -47,9 +47,9 @@ pub fn best_read_unconstrained(probes: &Probes, network: &Network, width: u64) -
     cheapest(probes, network, width, u64::MAX)
 }
 
-/// Returns `R*` for a lookup that begins `distance` slots before a known cluster of `len` filled slots (section 3.4). A lookup
-/// that begins inside the cluster has `distance` 0, and `len` is the number of slots that are left: it is certain to find the
-/// empty slot behind the cluster, and READs up to there.
+/// Returns `R*` for a lookup that begins `distance` slots before a known cluster of `len` filled slots (section 3.4). A
+/// lookup that begins inside the cluster has `distance` 0, and `len` is the number of slots that are left: it is
+/// certain to find the empty slot behind the cluster, and READs up to there.
 pub fn read_near_cluster(probes: &Probes, network: &Network, width: u64, distance: u64, len: u64) -> Read {
     let known = probes.near_cluster(distance, len);
     if distance == 0 {

@@ -1,8 +1,8 @@
 //! How many slots one READ of a lookup should fetch: the paper's model, and what a worker makes of it.
 //!
 //! After T. Wang, S. Yang, H. Kimura, G. Swart, S. Blanas: *Efficient Usage of One-Sided RDMA for Linear Probing*, ADMS
-//! 2020; sections and formulas below are that paper's. The model needs no index, fabric or pool: it takes loads and widths, and
-//! returns numbers of slots.
+//! 2020; sections and formulas below are that paper's. The model needs no index, fabric or pool: it takes loads and
+//! widths, and returns numbers of slots.
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | [`choice`] | the cheapest `R`, also near a known cluster | 3.1, 3.4 |
 //! | `by_load` | the model's answers, kept by load | |
 //!
-//! Invariants: a probability is a sum of positive terms, each computed from the one before by `ln_1p`. So the model is precise for
-//! every size of table and every load up to [`MAX_LOAD`](probes::MAX_LOAD); docs/read-size.md has the derivation and the error
-//! bounds.
+//! Invariants: a probability is a sum of positive terms, each computed from the one before by `ln_1p`. So the model is
+//! precise for every size of table and every load up to [`MAX_LOAD`](probes::MAX_LOAD); docs/read-size.md has the
+//! derivation and the error bounds.
 //!
 //! ```
 //! use farindex_index::linear::read_size::{Network, Probes, best_read};

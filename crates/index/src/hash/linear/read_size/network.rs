@@ -24,7 +24,8 @@ impl Network {
         sound.then_some(Network { read_ns, reads_per_s, bytes_per_s, header: Network::CONNECTX5_EDR.header })
     }
 
-    /// Returns `T(R) = c + alpha R w` in nanoseconds: the cost of one READ of `slots` slots of `width` bytes (formula 3).
+    /// Returns `T(R) = c + alpha R w` in nanoseconds: the cost of one READ of `slots` slots of `width` bytes (formula
+    /// 3).
     pub fn read_cost(&self, slots: u64, width: u64) -> f64 {
         self.read_ns + 1e9 / self.bytes_per_s * slots as f64 * width as f64
     }
@@ -34,8 +35,8 @@ impl Network {
         self.reads_per_s * self.header / (self.header + width as f64)
     }
 
-    /// Returns the most slots that one READ may fetch: `R w rho <= l` (formula 2), at least 1. Rounds to the nearest, as the
-    /// paper's tables do (22.7 slots of 8 bytes are 23).
+    /// Returns the most slots that one READ may fetch: `R w rho <= l` (formula 2), at least 1. Rounds to the nearest,
+    /// as the paper's tables do (22.7 slots of 8 bytes are 23).
     pub fn largest_read(&self, width: u64) -> u64 {
         let slots = self.bytes_per_s / (width as f64 * self.message_rate(width));
         (slots.round() as u64).max(1)

@@ -1,13 +1,14 @@
 //! How many slots a lookup reads (section 3.3).
 //!
-//! Linear probing has filled a share `load` of the `M` slots of a table. Each slot belongs to a *block*: a run of `n - 1` filled
-//! slots and the empty slot behind them. In a large table `n` has the Borel distribution,
+//! Linear probing has filled a share `load` of the `M` slots of a table. Each slot belongs to a *block*: a run of `n -
+//! 1` filled slots and the empty slot behind them. In a large table `n` has the Borel distribution,
 //!
 //! ```text
 //! b(n) = e^(-load n) (load n)^(n-1) / n!
 //! ```
 //!
-//! and Knuth's `M^-N g(M, N, k)` of formula 7 tends to `(1 - load) b(k + 1)`. Every distribution here is a sum of such terms:
+//! and Knuth's `M^-N g(M, N, k)` of formula 7 tends to `(1 - load) b(k + 1)`. Every distribution here is a sum of such
+//! terms:
 //!
 //! | Lookup | reads more than `k` slots with probability |
 //! |---|---|
@@ -25,7 +26,8 @@ const TRUNCATION: f64 = 1e-15;
 /// Distribution of the number of slots that a lookup reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probes {
-    /// Entry `k` is the probability that the first `k` slots do not end the lookup, `1 - C_k`. It is zero behind the end.
+    /// Entry `k` is the probability that the first `k` slots do not end the lookup, `1 - C_k`. It is zero behind the
+    /// end.
     survival: Vec<f64>,
 }
 
@@ -34,8 +36,8 @@ fn borel(load: f64) -> Vec<f64> {
     if load == 0.0 {
         return vec![1.0];
     }
-    // b(n+1)/b(n) = load e^-load (1 + 1/n)^(n-1), which is below its limit r = load e^(1-load) < 1. So the terms behind b(n)
-    // sum to less than b(n) / (1-r), and with weights 1, 2, 3, ... to less than b(n) / (1-r)^2.
+    // b(n+1)/b(n) = load e^-load (1 + 1/n)^(n-1), which is below its limit r = load e^(1-load) < 1. So the terms behind
+    // b(n) sum to less than b(n) / (1-r), and with weights 1, 2, 3, ... to less than b(n) / (1-r)^2.
     let slack = -(load.ln() + 1.0 - load).exp_m1();
     let mut terms = vec![(-load).exp()];
     let mut term = terms[0];
@@ -49,7 +51,8 @@ fn borel(load: f64) -> Vec<f64> {
     }
 }
 
-/// Replaces each term by the sum of all terms from it on. Adds the smallest first, and all are positive: nothing cancels.
+/// Replaces each term by the sum of all terms from it on. Adds the smallest first, and all are positive: nothing
+/// cancels.
 fn suffix_sums(terms: &mut [f64]) {
     let mut sum = 0.0;
     for term in terms.iter_mut().rev() {
@@ -59,8 +62,8 @@ fn suffix_sums(terms: &mut [f64]) {
 }
 
 impl Probes {
-    /// Makes the distribution from the probabilities `g(k)` that a slot's block has `k` filled slots: `P_k` is their suffix sum,
-    /// and `1 - C_k` is the suffix sum of `P_k`.
+    /// Makes the distribution from the probabilities `g(k)` that a slot's block has `k` filled slots: `P_k` is their
+    /// suffix sum, and `1 - C_k` is the suffix sum of `P_k`.
     fn from_blocks(mut terms: Vec<f64>) -> Self {
         suffix_sums(&mut terms);
         suffix_sums(&mut terms);
@@ -78,15 +81,15 @@ impl Probes {
         (0.0..=MAX_LOAD).contains(&load)
     }
 
-    /// Returns the distribution for lookups of absent keys: from a uniformly random slot to the first empty one (formulas 6 to 9, in the limit of a
-    /// large table). `None` unless `0 <= load <= MAX_LOAD`.
+    /// Returns the distribution for lookups of absent keys: from a uniformly random slot to the first empty one
+    /// (formulas 6 to 9, in the limit of a large table). `None` unless `0 <= load <= MAX_LOAD`.
     pub fn of_misses(load: f64) -> Option<Self> {
         let blocks = || borel(load).into_iter().map(|b| (1.0 - load) * b).collect();
         Self::is_load(load).then(|| Self::from_blocks(blocks()))
     }
 
-    /// Like [`of_misses`](Self::of_misses) for a table of exactly `slots` slots of which `filled` are filled. `None` unless one is
-    /// empty. Time and memory are in proportion to the longest cluster that counts.
+    /// Like [`of_misses`](Self::of_misses) for a table of exactly `slots` slots of which `filled` are filled. `None`
+    /// unless one is empty. Time and memory are in proportion to the longest cluster that counts.
     pub fn of_misses_exactly(slots: u64, filled: u64) -> Option<Self> {
         if filled >= slots {
             return None;
@@ -113,20 +116,20 @@ impl Probes {
         Some(Self::from_blocks(terms))
     }
 
-    /// Returns the distribution for lookups of present keys that end at the key. A key's home is in a cluster more often than a
-    /// random slot, but the key need not be at the cluster's end. A key lies where the first empty slot was when it was
-    /// inserted. So this is the average of [`of_misses`](Self::of_misses) over all loads up to this one; the integral of
-    /// `(1-x) b(j+1)` has a closed form.
+    /// Returns the distribution for lookups of present keys that end at the key. A key's home is in a cluster more
+    /// often than a random slot, but the key need not be at the cluster's end. A key lies where the first empty slot
+    /// was when it was inserted. So this is the average of [`of_misses`](Self::of_misses) over all loads up to this
+    /// one; the integral of `(1-x) b(j+1)` has a closed form.
     pub fn of_hits(load: f64) -> Option<Self> {
         let blocks = || (1..).zip(borel(load)).map(|(n, b)| b / f64::from(n)).collect();
         Self::is_load(load).then(|| Self::from_blocks(blocks()))
     }
 
-    /// Returns the distribution for lookups of present keys that continue to the first empty slot, because they return all
-    /// matching records. The paper's experiments do so.
+    /// Returns the distribution for lookups of present keys that continue to the first empty slot, because they return
+    /// all matching records. The paper's experiments do so.
     ///
-    /// Any key may be regarded as the last one inserted: it went to the first empty slot, and one whole block follows. The sum
-    /// of two blocks has the Borel-Tanner distribution, `2 (n-1) / (load n) b(n)`.
+    /// Any key may be regarded as the last one inserted: it went to the first empty slot, and one whole block follows.
+    /// The sum of two blocks has the Borel-Tanner distribution, `2 (n-1) / (load n) b(n)`.
     pub fn of_all_matches(load: f64) -> Option<Self> {
         if !Self::is_load(load) {
             return None;
@@ -145,8 +148,8 @@ impl Probes {
         Some(Self::from_survival(ends))
     }
 
-    /// Returns the distribution for a mixture of lookups: a share `hits` of present keys, the rest of absent keys. `None` unless
-    /// `load` is a load and `hits` is between 0 and 1.
+    /// Returns the distribution for a mixture of lookups: a share `hits` of present keys, the rest of absent keys.
+    /// `None` unless `load` is a load and `hits` is between 0 and 1.
     pub fn of_mixture(load: f64, hits: f64) -> Option<Self> {
         let (present, absent) = (Self::of_hits(load)?, Self::of_misses(load)?);
         (0.0..=1.0).contains(&hits).then(|| {
@@ -156,8 +159,8 @@ impl Probes {
         })
     }
 
-    /// Returns the distribution for a lookup that begins `distance` slots before a cluster of `len` filled slots (formula 10).
-    /// With `distance` 0 the lookup begins in a cluster of which `len` slots are left.
+    /// Returns the distribution for a lookup that begins `distance` slots before a cluster of `len` filled slots
+    /// (formula 10). With `distance` 0 the lookup begins in a cluster of which `len` slots are left.
     #[must_use]
     pub fn near_cluster(&self, distance: u64, len: u64) -> Self {
         let within = (0..=distance).map(|k| self.beyond(k));
@@ -177,8 +180,8 @@ impl Probes {
     pub fn longest(&self) -> u64 {
         self.survival.len() as u64
     }
-    /// Returns `E[X(R)]`: the expected number of READs of `read` slots each (formula 4, which is the sum of `1 - C_iR` over all
-    /// `i`). Infinite for READs of no slot.
+    /// Returns `E[X(R)]`: the expected number of READs of `read` slots each (formula 4, which is the sum of `1 - C_iR`
+    /// over all `i`). Infinite for READs of no slot.
     pub fn requests(&self, read: u64) -> f64 {
         let Ok(step) = usize::try_from(read) else { return 1.0 };
         if step == 0 {
