@@ -104,7 +104,7 @@ pub fn encode(endpoint: &Endpoint, hash: KeyHash, key: &[u8], value: &[u8]) -> B
 }
 
 /// Content of a buffer that was read from a block's address.
-pub enum Decoded {
+pub(crate) enum Decoded {
     /// A sound block: its header, and the positions of key and value in the buffer.
     Sound(Header, Range<usize>, Range<usize>),
     /// The block is longer than the buffer: it has this many bytes.
@@ -114,7 +114,7 @@ pub enum Decoded {
 }
 
 /// Decodes a buffer that was read from a block's address.
-pub fn decode(buf: &Buf) -> Decoded {
+pub(crate) fn decode(buf: &Buf) -> Decoded {
     let Some(header) = Header::decode(buf.words()) else { return Decoded::Unsound };
     let key = HEADER_LEN..HEADER_LEN + header.key_len;
     let value = key.end..key.end + header.value_len;

@@ -32,8 +32,12 @@ pub(crate) trait BatchedLookup<'a>: Sized {
     /// The posted first READs.
     type Reads;
 
-    /// Begins the lookup: hash, table, pin, and a look at the root where that is due.
+    /// Begins the lookup: hash, table, pin, and a READ of the root where that is due.
     async fn begin(index: &'a Self::Index, key: &'a [u8]) -> Result<Self, IndexError>;
+    /// Prepares the lookup after all of them have begun.
+    async fn prepare(&mut self) -> Result<(), IndexError> {
+        Ok(())
+    }
     /// Returns the span of the lookup's pin.
     fn span(&self) -> &Span;
     /// Adds the first READs to the shared batch, behind the look at a directory's root that they need.
@@ -65,6 +69,9 @@ async fn get_together<'a, L: BatchedLookup<'a>>(
     let mut lookups = Vec::with_capacity(keys.len());
     for key in keys {
         lookups.push(L::begin(index, key).await?);
+    }
+    for lookup in &mut lookups {
+        lookup.prepare().await?;
     }
     // The meter counts shared batches for the first lookup.
     let Some(first) = lookups.first() else { return Ok(()) };

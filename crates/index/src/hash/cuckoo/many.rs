@@ -36,10 +36,15 @@ impl<'a> BatchedLookup<'a> for Lookup<'a> {
 
     async fn begin(cuckoo: &'a Cuckoo, key: &'a [u8]) -> Result<Self, IndexError> {
         let (hash, table, pin) = cuckoo.begin(OpKind::Get, key)?;
-        if !table.is_checked(pin.epoch()) {
-            table.sync(pin.span(), pin.epoch()).await?;
-        }
         Ok(Lookup { cuckoo, table, pin, hash, key })
+    }
+
+    /// READs the root where that is due. One READ serves all lookups that are pinned in its epoch.
+    async fn prepare(&mut self) -> Result<(), IndexError> {
+        if !self.table.is_checked(self.pin.epoch()) {
+            self.table.sync(self.pin.span(), self.pin.epoch()).await?;
+        }
+        Ok(())
     }
 
     fn span(&self) -> &Span {
