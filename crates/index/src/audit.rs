@@ -72,8 +72,8 @@ impl Damage {
     }
 }
 
-/// If the fabric has refused a verb because of its address, before it posted anything: that address, in words that follow
-/// "points to". `None` if the verb failed for another reason.
+/// If the fabric has refused a verb because of its address, before it posted anything: that address, in words that
+/// follow "points to". `None` if the verb failed for another reason.
 pub(crate) fn leads_nowhere(error: &FabricError) -> Option<String> {
     match error {
         FabricError::NoSuchNode(node) => Some(format!("memory node {node}, which does not exist")),

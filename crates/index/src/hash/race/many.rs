@@ -1,8 +1,8 @@
-//! Many lookups at once: the buckets of all keys in one batch, then the blocks that may be theirs in another.
+//! Lookup of many keys at once: one batch READs the buckets of all keys, another one the blocks of their candidates.
 //!
-//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
-//! looked up independently of each other. A lookup that goes on alone begins with the buckets that were read for it, under its own
-//! pin.
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the
+//! call; keys are looked up independently of each other. A lookup that goes on alone begins with the buckets that were
+//! read for it, under its own pin.
 
 use super::Race;
 use super::lookup::{LookupPurpose, LookupResult, Op};
@@ -42,8 +42,8 @@ impl Race {
             let Some((segment_ref, parts)) = asked else { continue };
             op.guarded = true;
             let view = op.view(segment_ref, parts, &mut done);
-            // An entry that is frozen says less than a live one. With more than one, the key is looked up alone if this block is
-            // another's.
+            // An entry that is frozen says less than a live one. With more than one, the key is looked up alone if this
+            // block is another's.
             let candidate = op.candidates(&view, |state| state == State::Live).into_iter().next();
             if let Some(entry) = candidate.and_then(|(_, word)| Entry::decode(word)) {
                 wanted.push(Wanted { key, ptr: entry.ptr, len: entry.block_len() });

@@ -1,21 +1,21 @@
 //! RACE: extendible hashing with two choices and shared overflow buckets, for one-sided verbs.
 //!
-//! After P. Zuo et al., USENIX ATC 2021, as it is described where it is the baseline: X. Min et al. (SepHash), PVLDB 17(5), and
-//! H. Zha et al. (SHARD), PVLDB 19(4). docs/protocols/race.md has the protocol, its linearization points, and the numbered
-//! deviations; this is the map:
+//! After P. Zuo et al., USENIX ATC 2021, as two papers describe it that use it as their baseline: X. Min et al.
+//! (SepHash), PVLDB 17(5), and H. Zha et al. (SHARD), PVLDB 19(4). docs/protocols/race.md has the protocol, its
+//! linearization points, and the numbered deviations.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | [`slot`] | the 8-byte slot |
-//! | [`segment`] | segments, the places of a key, what a READ of them shows |
-//! | [`table`] | the directory and what goes with it, one for each memory node |
+//! | [`segment`] | segments, the buckets of a key, and what a READ of them shows |
+//! | [`table`] | the table of one memory node: the directory, and the shape of its segments |
 //! | `lookup` | search |
 //! | `many` | many lookups at once |
-//! | `insert` | insert: tentative first |
-//! | `split` | a segment becomes two |
-//! | `rescue` | what the dead leave under a lock |
-//! | `published` | insert and split as published, for checkers to convict |
-//! | `walk` | every entry, for dumps and checks |
+//! | `insert` | insert, which begins with a tentative entry |
+//! | `split` | split of a segment into two |
+//! | `recovery` | recovery of a segment after a crash |
+//! | `published` | insert and split as published, whose faults the checks must detect |
+//! | `walk` | visits of every entry: dumps, audits, recovery and drops |
 
 mod insert;
 mod lookup;
@@ -63,19 +63,19 @@ pub struct Config {
     pub groups: u64,
     /// Bits of the longest suffix: a segment of that depth is not split any more.
     pub max_depth: u64,
-    /// Which protocol.
+    /// The protocol: repaired or as published.
     pub variant: Variant,
 }
 
-/// Which protocol an index runs.
+/// The protocol that an index runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// Repaired: linearizable.
+    /// The repaired protocol, which is linearizable.
     #[default]
     Repaired,
-    /// Inserts and splits as published: an insert is seen before it has looked for duplicates, and a split moves entries one by one
-    /// while inserts go on. For checkers to convict.
+    /// Inserts and splits as published: an insert is visible before it has looked for duplicates, and a split moves
+    /// entries one by one while inserts continue. It loses keys; the checks must detect that.
     Published,
 }
 
@@ -109,7 +109,7 @@ pub struct Race {
 has_handle!(Race, Handle<Config, Table>);
 
 impl Race {
-    /// Makes an index and opens it.
+    /// Creates an index and opens it.
     pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
         let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
         let undo = async |span: &Span, roots: &[RemotePtr], index_tag| {
@@ -136,7 +136,7 @@ impl Race {
         Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
     }
 
-    /// How many bits the deepest segment has more than at the beginning, as far as this worker knows.
+    /// Returns the local depth of the deepest segment minus the initial depth, as far as this worker knows.
     pub fn resizes(&self) -> u64 {
         let deepest = self.tables.iter().map(|table| u64::from(table.deepest())).max().unwrap_or(0);
         deepest.saturating_sub(self.config.initial_depth)
@@ -145,7 +145,7 @@ impl Race {
         self.config.variant == Variant::Published
     }
 
-    /// Writes a block, looks for the key, and does what `mode` says.
+    /// Writes a block, looks up the key, and carries out the write of this mode.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
@@ -176,16 +176,16 @@ impl Race {
             }
         };
         let mut op = Op::new(self, table, pin, hash, key);
-        let mut along = Some((ptr, buf));
-        let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
+        let mut piggybacked = Some((ptr, buf));
+        let late = if planted(Fault::EarlyPointer) { piggybacked.take() } else { None };
         if planted(Fault::UnawaitedBlock)
-            && let Some((ptr, buf)) = along.take()
+            && let Some((ptr, buf)) = piggybacked.take()
         {
             let mut batch = op.span().batch();
             batch.write(ptr, buf);
             batch.post_detached();
         }
-        let wrote = op.write(mode, &mut along, (ptr, block_len)).await;
+        let wrote = op.write(mode, &mut piggybacked, (ptr, block_len)).await;
         if let (Some((ptr, buf)), Ok(Wrote::Inserted | Wrote::Updated)) = (late, &wrote) {
             op.span().write(ptr, buf).await?;
         }
@@ -193,7 +193,7 @@ impl Race {
             Ok(Wrote::Inserted | Wrote::Updated) => {}
             // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
             Err(IndexError::Fabric(_)) => {}
-            // Somebody may have met it in a tentative slot (R8).
+            // Other clients may have read its address in a tentative slot (R8).
             _ if op.was_seen() => op.pin.retire(ptr, block_len as u64),
             _ => self.session.discard(ptr, block_len as u64),
         }
@@ -207,12 +207,12 @@ impl Op<'_> {
     async fn write(
         &mut self,
         mode: Mode,
-        along: &mut Option<(RemotePtr, Buf)>,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
         (ptr, block_len): (RemotePtr, usize),
     ) -> Result<Wrote, IndexError> {
-        let aim = if mode == Mode::Update { LookupPurpose::Change } else { LookupPurpose::Add };
+        let purpose = if mode == Mode::Update { LookupPurpose::Change } else { LookupPurpose::Add };
         loop {
-            match self.look(along, aim).await? {
+            match self.look(piggybacked, purpose).await? {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
                 LookupResult::Hit(hit) => {
                     let entry = Entry { state: slot::State::Live, fp: self.fp(), len: slot::units(block_len), ptr };

@@ -1,8 +1,9 @@
-//! Many lookups at once: filters, ranges and next slots of all keys in one batch, then the blocks that may be theirs in another.
+//! Lookup of many keys at once: one batch READs filters, ranges and next slots of all keys, another one the blocks of
+//! their candidates.
 //!
-//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
-//! looked up independently of each other. A key that may be in its CurSegment, or whose segment this compute node did not know
-//! well enough, is looked up further alone, under its own pin, and from what was read for it.
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the
+//! call; keys are looked up independently of each other. A key that may be in its CurSegment, or whose segment this
+//! compute node did not know well enough, is looked up further alone, under its own pin, and from what was read for it.
 
 use super::SepHash;
 use super::probe::{Judged, Need, Op, Probe};
