@@ -29,7 +29,7 @@ pub(super) enum Put {
     Crowded(SegmentRef, u32),
 }
 
-/// What an insert's second READ has shown of other entries of the key.
+/// Other entries of the key, as an insert's second READ has shown them.
 enum Others {
     /// There are none, or their slots have been emptied.
     None,

@@ -1,8 +1,8 @@
 //! Lookup of many keys at once: one batch READs the buckets of all keys, another one the blocks of their candidates.
 //!
 //! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the
-//! call; keys are looked up independently of each other. A lookup that goes on alone begins with the buckets that were
-//! read for it, under its own pin.
+//! call; keys are looked up independently of each other. A lookup that continues alone begins with the buckets that
+//! were read for it, under its own pin.
 
 use super::Race;
 use super::lookup::{LookupPurpose, LookupResult, Op};
@@ -25,7 +25,7 @@ impl Race {
             let (hash, table, pin) = self.begin(OpKind::Get, key)?;
             ops.push(Op::new(self, table, pin, hash, key));
         }
-        // What they share is on the first one's account.
+        // The first operation's span counts the shared batches.
         let Some(first) = ops.first() else { return Ok(()) };
         let (mut batch, mut guards) = (first.span().batch(), Guards::default());
         let mut asked = Vec::with_capacity(ops.len());

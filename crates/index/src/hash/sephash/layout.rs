@@ -338,7 +338,7 @@ impl Meta {
         })
     }
 
-    /// Does the word main belong to this generation, whatever the other words say? For who holds the lock.
+    /// Is the word main of this generation? The other words are not checked: for the holder of the lock.
     pub const fn main_is_of(&self, generation: u64) -> bool {
         self.main >> 48 == generation & 0xFFFF
     }

@@ -26,7 +26,7 @@ impl SepHash {
             let (hash, table, pin) = self.begin(OpKind::Get, key)?;
             ops.push(Op::new(self, table, pin, hash, key, None));
         }
-        // What they share is on the first one's account.
+        // The first operation's span counts the shared batches.
         let Some(first) = ops.first() else { return Ok(()) };
         let (mut batch, mut guards) = (first.span().batch(), Guards::default());
         let mut asked = Vec::with_capacity(ops.len());

@@ -5,8 +5,8 @@
 //! generation, the segment is unchanged for them.
 //!
 //! 1. {WRITE intent; CAS lock; READ CurSegment; READ MainSegment}.
-//! 2. READ the blocks of entries that share both fingerprints, to tell the same key from another one. Every fourth
-//!    split READs the headers of all blocks, for the next four bits of their hashes.
+//! 2. READ the blocks of entries that share both fingerprints, to distinguish equal keys from different ones. Every
+//!    fourth split READs the headers of all blocks, for the next four bits of their hashes.
 //! 3. WRITE the new MainSegment; for a split both of them, and a CurSegment that is locked.
 //! 4. {split: WRITE the word of the directory; WRITE CurSegMeta; FAA control; split: FAA control of the new CurSegment,
 //!    FAA control; CAS intent}.
