@@ -7,7 +7,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`slot`] | head words, and records behind them |
-//! | [`geovisitedry`] | segments, regions, the root |
+//! | [`geometry`] | segments, regions, the root |
 //! | [`table`] | a worker's copy of the root; growth |
 //! | `mover` | moving a region |
 //! | `index` | an index of such tables: making one, and the course of a write |
@@ -16,6 +16,7 @@
 
 pub mod geometry;
 pub(crate) mod index;
+pub(crate) mod intents;
 pub(crate) mod mover;
 pub(crate) mod record;
 pub mod slot;

@@ -8,30 +8,17 @@
 //! 3. *Release*: frozen entries are marked as moved; the region is marked as done.
 
 use super::geometry::{DONE, LOCKED, REGION, Segment};
+use super::intents;
 use super::slot::{self, FROZEN, MOVED, SEALED, Slot, Stamp, frozen, gather};
-use super::table::clear;
 use crate::IndexError;
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
+use crate::root_sync::clear_intent;
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Claim, Intent, IntentCell, Pin, PoolError, Taken};
 use std::future::Future;
-
-/// What an intent's first word says.
-pub(crate) mod steps {
-    /// Making the next table: then the generation, and the regions it will have.
-    pub(crate) const GROW: u64 = 1;
-    /// Moving a region: then its number and the generation.
-    pub(crate) const MOVE: u64 = 2;
-    /// Finishing what a dead client has left.
-    pub(crate) const RESCUE: u64 = 3;
-    /// Putting a key in: then the region and the generation.
-    pub(crate) const PUT: u64 = 4;
-    /// Displacing an entry: then its slot and the generation, and the address that it goes to.
-    pub(crate) const DISPLACE: u64 = 5;
-}
 
 /// How a region is doing after an attempt to move it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +78,7 @@ pub(crate) trait RegionMigrator {
         let (lock, span) = (from.lock(region), self.pin().span());
         let cell = self.pin().session().intent_cell(lock.at.node()).await?;
         let mut batch = span.batch();
-        let what = [steps::MOVE, region, from.generation, 0];
+        let what = [intents::MOVE, region, from.generation, 0];
         cell.declare(&mut batch, &Intent { index: self.index(), lock, what });
         let taken = batch.cas(lock.at, 0, LOCKED);
         let read = batch.read(from.slot(region * REGION), REGION as usize * from.width);
@@ -103,7 +90,7 @@ pub(crate) trait RegionMigrator {
                 self.move_locked(from, to, region, &cell, seen).await.map(|()| Region::Done)
             }
             other => {
-                clear(span, &cell).await?;
+                clear_intent(span, &cell).await?;
                 Ok(if other == DONE { Region::Done } else { Region::Busy })
             }
         }
@@ -111,7 +98,7 @@ pub(crate) trait RegionMigrator {
 
     /// Claims a region's lock if its holder has died, and moves the region. If it is alive, says what to know it by.
     async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
-        let what = [steps::RESCUE, region, from.generation, 0];
+        let what = [intents::RECOVER, region, from.generation, 0];
         let (lock, span) = (from.lock(region), self.pin().span());
         match self.pin().session().claim(span, lock, None, self.index(), what).await? {
             Claim::Free | Claim::Unsteady => Ok(None),

@@ -11,11 +11,12 @@ use crate::block::{HEADER_LEN, Header};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
+use crate::root_sync::clear_intent;
 use crate::slotted::geometry::{LOCKED, REGION, Segment};
-use crate::slotted::mover::{release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::release;
 use crate::slotted::record::{InlineWords, Record};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, vacant, whole};
-use crate::slotted::table::clear;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, Pin};
 use std::collections::BTreeSet;
@@ -237,12 +238,12 @@ impl Displacer<'_> {
         if let Some((ptr, buf)) = along.take() {
             batch.write(ptr, buf);
         }
-        let what = [steps::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
+        let what = [intents::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
         cell.declare(&mut batch, &Intent { index: self.cuckoo.uid, lock, what });
         let taken = batch.cas(lock.at, 0, LOCKED);
         let held = batch.post().await?.old(taken);
         if held != 0 {
-            clear(self.span(), &cell).await?;
+            clear_intent(self.span(), &cell).await?;
             discard();
             return Ok(if held == LOCKED { Moved::Held } else { Moved::Changed });
         }

@@ -14,7 +14,8 @@ use crate::audit::Damage;
 use crate::backoff::Backoff;
 use crate::marks::mark;
 use crate::slotted::geometry::{REGION, Segment, signature};
-use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{VisitedEntry, entries_of, read_region};
 use farindex_fabric::{Buf, Span};
@@ -89,7 +90,7 @@ impl Mover<'_> {
     /// Claims a region's lock if its holder has died, and finishes or undoes what it was at. If it is alive, says what to know it
     /// by.
     pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<u64>, IndexError> {
-        let what = [steps::RESCUE, region, segment.generation, 0];
+        let what = [intents::RECOVER, region, segment.generation, 0];
         let lock = segment.lock(region);
         match self.pin.session().claim(self.span(), lock, None, self.cuckoo.uid, what).await? {
             Claim::Free | Claim::Unsteady => Ok(None),

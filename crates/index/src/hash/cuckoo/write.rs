@@ -9,12 +9,13 @@ use super::places::Spots;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
+use crate::root_sync::clear_intent;
 use crate::slotted::geometry::{DONE, LOCKED, Segment};
 use crate::slotted::index::Attempt;
-use crate::slotted::mover::{release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::release;
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, vacant};
-use crate::slotted::table::clear;
 use crate::traits::Remove;
 use crate::write::{Mode, Wrote};
 use farindex_fabric::Buf;
@@ -83,7 +84,7 @@ impl Op<'_> {
             if let Some((ptr, buf)) = along.take() {
                 batch.write(ptr, buf);
             }
-            let what = [steps::PUT, region, segment.generation, 0];
+            let what = [intents::PUT, region, segment.generation, 0];
             cell.declare(&mut batch, &Intent { index: self.cuckoo.uid(), lock, what });
             let taken = match planted(Fault::CuckooUnlocked) {
                 true => None,
@@ -99,13 +100,13 @@ impl Op<'_> {
                 0 => {}
                 DONE => {
                     mark!("cuckoo put: the next table's lock");
-                    clear(self.span(), &cell).await?;
+                    clear_intent(self.span(), &cell).await?;
                     moved = Some(segment.generation);
                     continue;
                 }
                 _ => {
                     mark!("cuckoo put: lock lost");
-                    clear(self.span(), &cell).await?;
+                    clear_intent(self.span(), &cell).await?;
                     drop(cell);
                     let mover = self.cuckoo.mover(self.table, self.pin);
                     mover.await_lock(&mut self.backoff, segment, region).await?;

@@ -12,15 +12,12 @@ use super::table::Table;
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{HEADER_LEN, Header};
 use crate::extendible::Entry as Word;
-use crate::extendible::directory::Directory;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::maintenance::{
-    Block, astray, fetch_blocks, find_duplicate_keys, wait_for_grace_period, wait_for_lock_holder,
-};
+use crate::maintenance::{Block, astray, fetch_blocks, find_duplicate_keys, wait_for_lock_holder};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
+use farindex_pool::{LockTimeout, Pin};
 use std::collections::BTreeSet;
 
 /// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of directories.
@@ -348,36 +345,29 @@ impl Race {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory().root(), table.index_tag()).await?;
-        }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
-            loop {
-                let pin = self.scan()?;
-                let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
-                // What is tentative belongs to nobody by now.
-                let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
-                for part in blocks.chunks(STEP) {
-                    let mut batch = pin.span().batch();
-                    let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
-                    let mut done = batch.post().await?;
-                    for (ptr, ticket) in tickets {
-                        if let Some(header) = Header::decode(done.buf(ticket).words()) {
-                            session.free(pin.span(), ptr, header.block_len() as u64).await?;
-                        }
+        let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
+        loop {
+            let pin = self.scan()?;
+            let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
+            // The blocks of tentative entries belong to no client by now.
+            let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
+            for part in blocks.chunks(STEP) {
+                let mut batch = pin.span().batch();
+                let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
+                let mut done = batch.post().await?;
+                for (ptr, ticket) in tickets {
+                    if let Some(header) = Header::decode(done.buf(ticket).words()) {
+                        session.free(pin.span(), ptr, header.block_len() as u64).await?;
                     }
                 }
-                drop(pin);
-                session.maintain().await?;
             }
-            table.free(session, span).await?;
+            drop(pin);
+            session.maintain().await?;
         }
-        self.forget(span, info).await
+        table.directory().free_with_segments(session, span, table.shape().bytes() as u64).await
     }
 }
 

@@ -13,15 +13,13 @@ use super::recovery::Recovery;
 use super::{SepHash, Table};
 use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
 use crate::block::{HEADER_LEN, Header};
-use crate::extendible::Directory;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::{MAX_DEPTH, width};
-use crate::kind::index_tag;
 use crate::maintenance::{Block, astray, fetch_blocks};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin, PoolError, intent};
+use farindex_pool::{LockTimeout, Pin, PoolError, intent};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -556,38 +554,14 @@ impl SepHash {
         self.run_on(table, self.session.span(OpKind::Maintenance), hash, &[], settle).await.map(u64::from)
     }
 
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        let session = &self.session;
-        let endpoint = session.endpoint();
-        let index_tag = index_tag(session, self.uid);
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory.root(), index_tag).await?;
-        }
-        let marked = session.client().epoch() + 1;
-        let until = endpoint.now() + session.pool().lease() * 2;
-        while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) {
-            if endpoint.now() > until {
-                let what = format!("the memory of index {:?}", info.name);
-                let holder = "a client that does not quiesce; `farindex pool stat` lists the clients".to_owned();
-                return Err(PoolError::Held { what, holder }.into());
-            }
-            session.client().tick(endpoint).await?;
-            endpoint.sleep(Duration::from_micros(20)).await;
-        }
-        for table in &self.tables {
-            for segment in self.dropped_segments(table, span).await? {
-                self.free_segment(segment).await?;
-                session.maintain().await?;
-            }
-            table.directory.free(session, span).await?;
-        }
-        self.forget(span, info).await
-    }
-
-    async fn dropped_segments(&self, table: &Table, span: &Span) -> Result<Vec<Segment>, IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         table.directory.learn_root(span).await?;
-        self.segments(table, span, &mut Damage::fail).await
+        for segment in self.segments(table, span, &mut Damage::fail).await? {
+            self.free_segment(segment).await?;
+            self.session.maintain().await?;
+        }
+        table.directory.free(&self.session, span).await
     }
 
     /// Gives back a segment of a dropped index. One that somebody has died on may share blocks with another: what such a

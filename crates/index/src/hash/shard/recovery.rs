@@ -13,11 +13,12 @@
 
 use super::Shard;
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_slot};
-use super::geometry::{Geometry, Places, ROUND, RootState, moves};
+use super::geometry::{Geometry, Places, ROUND, moves};
+use super::intents;
 use super::level3::{Chain3, NODE_LEN};
 use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp};
-use super::split::{steps, write_changes};
+use super::split::write_changes;
 use super::stall::led_from;
 use super::table::Table;
 use crate::IndexError;
@@ -35,11 +36,6 @@ type Headers = BTreeMap<RemotePtr, Header>;
 /// The lock of a bucket.
 pub(super) fn lock_of(at: RemotePtr) -> Lock {
     Lock { at, mask: META }
-}
-
-/// The lock over a table's growth.
-pub(super) fn resize_lock(root: RemotePtr) -> Lock {
-    Lock { at: root, mask: RootState::RESIZER }
 }
 
 /// Somebody who looks after others, under a pin.
@@ -71,7 +67,7 @@ impl Recovery<'_> {
     /// alive, says which lock it is and what to know the holder by.
     pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<(RemotePtr, u64)>, IndexError> {
         // The dead one may have known a newer directory.
-        self.table.sync(self.span(), self.pin.epoch()).await?;
+        self.table.learn_version(self.span(), self.pin.epoch()).await?;
         let geometry = self.table.geometry();
         let Some((level, mut bucket)) = geometry.locate(at) else { return Ok(None) };
         let mut under = None;
@@ -88,7 +84,7 @@ impl Recovery<'_> {
             }
         }
         let lock = lock_of(geometry.bucket(level, bucket));
-        let what = [steps::RESCUE, bucket, geometry.version, level as u64 + 1];
+        let what = [intents::RECOVER, bucket, geometry.version, level as u64 + 1];
         match self.pin.session().claim(self.span(), lock, under, self.index, what).await? {
             Claim::Free | Claim::Unsteady => Ok(None),
             Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
@@ -122,7 +118,7 @@ impl Recovery<'_> {
             return Ok(());
         }
         let mut batch = self.span().batch();
-        let what = [steps::REPAIR, bucket, geometry.version, level as u64 + 1];
+        let what = [intents::REPAIR, bucket, geometry.version, level as u64 + 1];
         cell.declare(&mut batch, &Intent { index: self.index, lock: lock_of(at), what });
         let lock = batch.cas(at, word, word | META);
         if batch.post().await?.old(lock) != word {
@@ -345,30 +341,6 @@ impl Recovery<'_> {
             self.pin.session().discard(node, NODE_LEN as u64);
         }
         mark!("rescue: undone");
-        Ok(())
-    }
-
-    /// Gives up a resize whose client has died, so that somebody else can begin one. Its segment is left to
-    /// `Audit::reclaim`.
-    pub(super) async fn resume_growth(&self) -> Result<(), IndexError> {
-        let root = self.table.root();
-        let what = [steps::RESCUE, 0, 0, 0];
-        let claim = self.pin.session().claim(self.span(), resize_lock(root), None, self.index, what).await?;
-        let Claim::Taken(Taken { cell: Some(cell), mut word, .. }) = claim else { return Ok(()) };
-        mark!("rescue: resize given up");
-        loop {
-            let mut batch = self.span().batch();
-            let freed = batch.cas(root, word, RootState(word).abandoned().0);
-            let old = batch.post().await?.old(freed);
-            if old == word {
-                break;
-            }
-            // The index was dropped meanwhile.
-            word = old;
-        }
-        let mut batch = self.span().batch();
-        cell.clear(&mut batch);
-        batch.post().await?;
         Ok(())
     }
 }
