@@ -12,6 +12,7 @@
 //! | [`kind`] | [`PoolIndex`]: how an index is created in a pool, opened, checked, recovered and dropped |
 //! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
+//! | [`root_sync`] | a worker's copy of a table's root, and when to read it again |
 //! | [`join`] | futures of one operation that make progress together |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
@@ -41,8 +42,10 @@ mod many;
 pub mod marks;
 mod recovery;
 pub mod registry;
+pub mod root_sync;
 pub mod slotted;
 mod sync_interval;
+mod table_per_node;
 pub mod traits;
 pub mod value;
 mod write;
@@ -55,7 +58,7 @@ pub use hash::linear::{self, Linear};
 pub use hash::race::{self, Race};
 pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
-pub use kind::{Lifecycle, PoolIndex, Statistics};
-pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, kind_name};
+pub use kind::{PoolIndex, Statistics};
+pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, Lifecycle, kind_name};
 pub use traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 pub use value::Value;

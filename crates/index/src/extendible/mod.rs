@@ -26,6 +26,7 @@
 //! | [`mirror`] | the cached copy |
 
 pub mod directory;
+pub(crate) mod first_segments;
 pub mod layout;
 pub mod mirror;
 

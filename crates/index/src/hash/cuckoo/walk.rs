@@ -18,9 +18,9 @@ use crate::slotted::walk::{
     read_region,
 };
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, Span};
+use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
+use farindex_pool::{LockTimeout, Pin};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -226,10 +226,5 @@ impl Cuckoo {
             wait_for_lock_holder(session, &mut timeout, held).await?;
         }
         Ok(recovered)
-    }
-
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        self.drop_tables(span, info, self.config.width).await
     }
 }

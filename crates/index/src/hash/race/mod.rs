@@ -28,19 +28,23 @@ mod split;
 pub mod table;
 mod walk;
 
+use crate::audit::OnDamage;
 use crate::block;
 use crate::extendible::Directory;
+use crate::extendible::first_segments::free_new_directory;
 use crate::extendible::layout::{self, MAX_DEPTH};
 use crate::faults::{Fault, planted};
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
 use crate::marks::mark;
+use crate::table_per_node::TablePerNode;
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
-use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::{IndexInfo, Session};
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Pin, Session};
 use insert::Put;
 use lookup::{Hit, LookupPurpose, LookupResult, Op};
 use serde::{Deserialize, Serialize};
@@ -109,33 +113,6 @@ pub struct Race {
 has_handle!(Race, Handle<Config, Table>);
 
 impl Race {
-    /// Creates an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
-        let undo = async |span: &Span, roots: &[RemotePtr], index_tag| {
-            for root in roots {
-                let pin = session.pin(session.span(OpKind::Other))?;
-                let table = Table::open(&pin, *root, index_tag, config).await?;
-                drop(pin);
-                table.free(session, span).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, index_tag(session, info.uid), &config).await?);
-        }
-        drop(pin);
-        Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
     /// Returns the local depth of the deepest segment minus the initial depth, as far as this worker knows.
     pub fn resizes(&self) -> u64 {
         let deepest = self.tables.iter().map(|table| u64::from(table.deepest())).max().unwrap_or(0);
@@ -201,7 +178,86 @@ impl Race {
     }
 }
 
-pool_index!(Race, Config, KIND, "race", FORMAT, root: layout::ROOT_LEN, Directory::mark_dropped);
+impl TablePerNode for Race {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "race";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = layout::ROOT_LEN;
+
+    async fn create_table(
+        session: &Rc<Session>,
+        span: &Span,
+        node: NodeId,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<RemotePtr, IndexError> {
+        Table::create(session, span, node, index_tag, config).await
+    }
+
+    async fn free_new_table(
+        session: &Rc<Session>,
+        span: &Span,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<(), IndexError> {
+        let bytes = segment::Shape { groups: config.groups }.bytes() as u64;
+        free_new_directory(session, span, root, index_tag, bytes).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(
+        pin: &Pin<'_>,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+        _: &(),
+    ) -> Result<Table, IndexError> {
+        Table::open(pin, root, index_tag, config).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Race { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.directory().root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        Directory::mark_dropped(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        self.free_table(span, table).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl Op<'_> {
     async fn write(

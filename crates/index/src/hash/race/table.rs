@@ -5,9 +5,9 @@
 use super::Config;
 use super::segment::{SegmentRef, Shape, State};
 use crate::IndexError;
-use crate::audit::Damage;
 use crate::extendible::directory::Directory;
-use crate::extendible::layout::{Entry, Shape as DirectoryShape};
+use crate::extendible::first_segments::create_with_segments;
+use crate::extendible::layout::Shape as DirectoryShape;
 use crate::growth::Growth;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 use farindex_pool::{Pin, Session};
@@ -38,24 +38,9 @@ impl Table {
     ) -> Result<RemotePtr, IndexError> {
         let shape = Shape { groups: config.groups };
         let depth = config.initial_depth as u32;
-        let mut first = Vec::new();
-        let made = async {
-            for suffix in 0..1 << depth {
-                let at = session.alloc(span, node, shape.bytes() as u64).await?;
-                first.push(at);
-                let words = shape.empty(State::open(suffix, depth), index_tag);
-                span.write(at, session.endpoint().buf_from_words(&words)).await?;
-            }
-            let entries: Vec<_> = first.iter().filter_map(|at| Entry::new(*at, 0)).collect();
-            Directory::create(session, span, node, index_tag, DirectoryShape { initial_depth: depth }, &entries).await
-        };
-        let made = made.await;
-        if made.is_err() {
-            for at in first {
-                session.free(span, at, shape.bytes() as u64).await?;
-            }
-        }
-        made
+        let contents = |suffix| session.endpoint().buf_from_words(&shape.empty(State::open(suffix, depth), index_tag));
+        let directory = DirectoryShape { initial_depth: depth };
+        create_with_segments(session, span, node, index_tag, directory, shape.bytes() as u64, contents).await
     }
 
     /// Opens the table with this root, for an operation that is pinned.
@@ -147,13 +132,5 @@ impl Table {
     /// Depth at which the segment of a suffix is created.
     pub(super) fn creation_depth(&self, suffix: u64) -> u32 {
         self.directory.shape().creation_depth(suffix)
-    }
-
-    /// Frees a table that no client can reach any more, without its key-value blocks.
-    pub(super) async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
-        for (_, entry) in self.directory.segments(session.pool(), span, &mut Damage::fail).await? {
-            session.free(span, entry.at(), self.shape.bytes() as u64).await?;
-        }
-        self.directory.free(session, span).await
     }
 }

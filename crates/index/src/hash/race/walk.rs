@@ -10,16 +10,13 @@ use super::segment::{FIRST, INDEX_TAG, SegmentRef, State, bucket_of, is_header, 
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
-use crate::extendible::directory::Directory;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::maintenance::{
-    BLOCKS_PER_BATCH, Block, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
-};
+use crate::maintenance::{BLOCKS_PER_BATCH, Block, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin};
 use std::collections::BTreeSet;
 
 /// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of
@@ -267,27 +264,20 @@ impl Race {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for all operations that may still use the index, and frees its memory.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory().root(), table.index_tag()).await?;
+        let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
+        loop {
+            let pin = self.scan()?;
+            let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
+            // A tentative entry belongs to an insert that has ended.
+            let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
+            free_blocks(session, pin.span(), &blocks).await?;
+            drop(pin);
+            session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
-            loop {
-                let pin = self.scan()?;
-                let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
-                // A tentative entry belongs to an insert that has ended.
-                let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
-                free_blocks(session, pin.span(), &blocks).await?;
-                drop(pin);
-                session.maintain().await?;
-            }
-            table.free(session, span).await?;
-        }
-        self.forget(span, info).await
+        table.directory().free_with_segments(session, span, table.shape().bytes() as u64).await
     }
 }
 

@@ -30,21 +30,25 @@ mod recovery;
 pub mod views;
 mod walk;
 
+use crate::audit::OnDamage;
 use crate::block;
-use crate::extendible::{Directory, Entry as Word, Shape, layout::MAX_DEPTH};
+use crate::extendible::first_segments::{create_with_segments, free_new_directory};
+use crate::extendible::{Directory, Shape, layout::MAX_DEPTH};
 use crate::growth::Growth;
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
+use crate::table_per_node::TablePerNode;
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
-use crate::{IndexError, Value};
+use crate::{IndexAudit, IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
-use farindex_pool::{IndexInfo, Session};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Pin, Session};
 use layout::{Control, Geometry, META_LEN, Meta};
 use probe::{Op, Step, Stuck};
 use serde::{Deserialize, Serialize};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,76 +194,7 @@ pub struct SepHash {
 
 has_handle!(SepHash, Handle<Config, Table>);
 
-/// Memory that was allocated for an index that is not in the catalog yet.
-type Made = Vec<(RemotePtr, u64)>;
-
 impl SepHash {
-    /// Creates an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let made = RefCell::new(Made::new());
-        let make = async |span: &Span, node, index_tag| {
-            let mut here = Made::new();
-            let root = Self::create_on(session, span, node, index_tag, config, &mut here).await;
-            made.borrow_mut().extend(here);
-            root
-        };
-        let undo = async |span: &Span, _: &[RemotePtr], _| {
-            for (ptr, bytes) in made.take() {
-                session.free(span, ptr, bytes).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
-    }
-
-    async fn create_on(
-        session: &Session,
-        span: &Span,
-        node: NodeId,
-        index_tag: u64,
-        config: &Config,
-        made: &mut Made,
-    ) -> Result<RemotePtr, IndexError> {
-        let geometry = Geometry::of(config.cur_bytes);
-        let shape = Shape { initial_depth: config.initial_depth };
-        let mut first = Vec::new();
-        for _ in 0..1_u64 << config.initial_depth {
-            let at = session.alloc(span, node, geometry.bytes() as u64).await?;
-            made.push((at, geometry.bytes() as u64));
-            let control = Control::new(0, config.initial_depth, false);
-            span.write(at, empty_segment(session, geometry, control, RemotePtr::NULL, 0)).await?;
-            first.push(Word::new(at, 0).unwrap_or_default());
-        }
-        let root = Directory::create(session, span, node, index_tag, shape, &first).await?;
-        made.push((root, crate::extendible::layout::ROOT_LEN as u64));
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let directory = Directory::open(&pin, root, index_tag, 0).await?;
-        made.extend(directory.address(0).map(|chunk| (chunk, shape.words_of(0) * 8)));
-        Ok(root)
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let nodes = session.pool().nodes();
-        let roots = handle::roots(session, pin.span(), info).await?;
-        let index_tag = index_tag(session, info.uid);
-        // A quarter for the directory: a word has 8 bytes for each segment, a FPTable about 80.
-        let bound = config.cache_mib << 20;
-        let geometry = Geometry::of(config.cur_bytes);
-        let mut tables = Vec::new();
-        for (root, node) in roots.into_iter().zip(nodes) {
-            let directory = Directory::open(&pin, root, index_tag, bound / 4).await?;
-            let views =
-                session.client().share(root.to_bits() ^ index_tag, || Views::new(bound / 4 * 3, geometry.slots));
-            tables.push(Table { directory, views, node, growth: Growth::default(), predictions: Cell::default() });
-        }
-        drop(pin);
-        let handle = Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables };
-        Ok(SepHash { handle, geometry })
-    }
-
     /// Returns how often the deepest segment that this compute node knows has been split.
     pub fn resizes(&self) -> u64 {
         let deepest = self.tables.iter().map(|table| table.directory.mirror().depth()).max().unwrap_or(0);
@@ -466,4 +401,95 @@ impl PointIndex for SepHash {
     }
 }
 
-pool_index!(SepHash, Config, KIND, "sephash", FORMAT, root: crate::extendible::layout::ROOT_LEN, Directory::mark_dropped);
+impl TablePerNode for SepHash {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "sephash";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = crate::extendible::layout::ROOT_LEN;
+
+    async fn create_table(
+        session: &Rc<Session>,
+        span: &Span,
+        node: NodeId,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<RemotePtr, IndexError> {
+        let geometry = Geometry::of(config.cur_bytes);
+        let control = Control::new(0, config.initial_depth, false);
+        let contents = |_| empty_segment(session, geometry, control, RemotePtr::NULL, 0);
+        let shape = Shape { initial_depth: config.initial_depth };
+        create_with_segments(session, span, node, index_tag, shape, geometry.bytes() as u64, contents).await
+    }
+
+    async fn free_new_table(
+        session: &Rc<Session>,
+        span: &Span,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<(), IndexError> {
+        let bytes = Geometry::of(config.cur_bytes).bytes() as u64;
+        free_new_directory(session, span, root, index_tag, bytes).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(
+        pin: &Pin<'_>,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+        _: &(),
+    ) -> Result<Table, IndexError> {
+        // A quarter for the directory: its words are 8 bytes for each segment, FPTables about 80.
+        let bound = config.cache_mib << 20;
+        let slots = Geometry::of(config.cur_bytes).slots;
+        let directory = Directory::open(pin, root, index_tag, bound / 4).await?;
+        let share = || Views::new(bound / 4 * 3, slots);
+        let views = pin.session().client().share(root.to_bits() ^ index_tag, share);
+        let (growth, predictions) = (Growth::default(), Cell::default());
+        Ok(Table { directory, views, node: root.node(), growth, predictions })
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        let geometry = Geometry::of(handle.config.cur_bytes);
+        SepHash { handle, geometry }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.directory.root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        Directory::mark_dropped(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        self.free_table(span, table).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}

@@ -12,19 +12,16 @@ use super::probe::{Op, Segment, count_taken, taken};
 use super::recovery::Recovery;
 use super::{SepHash, Table};
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
+use crate::extendible::Shape;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::extendible::{Directory, Shape};
 use crate::keyhash::KeyHash;
-use crate::kind::index_tag;
-use crate::maintenance::{
-    BLOCKS_PER_BATCH, Block, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
-};
+use crate::maintenance::{BLOCKS_PER_BATCH, Block, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError};
+use farindex_pool::{Pin, PoolError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -505,23 +502,14 @@ impl SepHash {
         self.run_on(table, self.session.span(OpKind::Maintenance), hash, &[], settle).await.map(u64::from)
     }
 
-    /// Second half of a drop: waits for all operations that may still use the index, and frees its memory.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        let session = &self.session;
-        let index_tag = index_tag(session, self.uid);
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory.root(), index_tag).await?;
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        table.directory.learn_root(span).await?;
+        for segment in self.segments(table, span, &mut Damage::fail).await? {
+            self.free_segment(segment).await?;
+            self.session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            table.directory.learn_root(span).await?;
-            for segment in self.segments(table, span, &mut Damage::fail).await? {
-                self.free_segment(segment).await?;
-                session.maintain().await?;
-            }
-            table.directory.free(session, span).await?;
-        }
-        self.forget(span, info).await
+        table.directory.free(&self.session, span).await
     }
 
     /// Frees a segment of a dropped index. A segment that is locked may share blocks with another one, because a client
