@@ -14,7 +14,7 @@ use crate::keyhash::KeyHash;
 use crate::recovery::HeldLock;
 use crate::table_per_node::TablePerNode;
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{OpKind, RemotePtr};
+use farindex_fabric::OpKind;
 use farindex_pool::Pin;
 
 /// What an attempt to write did.

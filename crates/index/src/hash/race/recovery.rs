@@ -8,7 +8,7 @@
 use super::lookup::Op;
 use super::segment::{SegmentRef, State, lock_of, slots};
 use super::slot::{self, Entry};
-use super::split::{Held, PART, final_writes, intent_kind};
+use super::split::{Held, PART, final_writes, intents};
 use super::table::Table;
 use crate::IndexError;
 use crate::extendible::Entry as Word;
@@ -40,7 +40,7 @@ impl Recovery<'_> {
     /// Claims the lock of a segment if its holder has crashed, and recovers the segment. Returns the lock if its holder
     /// may be alive.
     pub(super) async fn try_recover_lock(&self, segment: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
-        let what = [intent_kind::RECOVER, 0, 0, 0];
+        let what = [intents::RECOVER, 0, 0, 0];
         let recover = async |word, cell: &IntentCell<'_>| {
             mark!("race: recovery: lock claimed");
             self.recover_locked(segment, State(word), Some(cell)).await

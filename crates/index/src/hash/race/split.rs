@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 pub(super) const PART: usize = 128;
 
 /// The first word of an intent: the kind of step that its client is about to take.
-pub(super) mod intent_kind {
+pub(super) mod intents {
     /// Split of a segment; the next words are its suffix and its depth.
     pub(crate) const SPLIT: u64 = 1;
     /// Recovery of a segment after a crash.
@@ -75,7 +75,7 @@ impl Op<'_> {
             }
         };
         let since = session.endpoint().now();
-        let what = [intent_kind::SPLIT, segment_ref.suffix, u64::from(depth), 0];
+        let what = [intents::SPLIT, segment_ref.suffix, u64::from(depth), 0];
         let intent = Intent { index: self.race.uid(), lock: lock_of(segment_ref.at), what };
         let read = |batch: &mut Batch<'_>| batch.read(segment_ref.at, bytes as usize);
         let Ok((mut done, read)) = acquire(span, &cell, &intent, (state.0, state.lock().0), read).await? else {

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The first word of an intent: the kind of step that its client is about to take.
-pub(super) mod intent_kind {
+pub(super) mod intents {
     pub(in super::super) const MERGE: u64 = 1;
     pub(in super::super) const LAND: u64 = 2;
     pub(in super::super) const RECOVER: u64 = 3;
@@ -106,7 +106,7 @@ impl Op<'_> {
         let free = Control::new(state.generation, state.depth, false);
         let control = Control::new(state.generation, state.depth, true);
         let since = self.pin.session().endpoint().now();
-        let what = [intent_kind::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
+        let what = [intents::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
         let intent = Intent { index: index.uid, lock: lock_of(segment.at), what };
         let reads = |batch: &mut Batch<'_>| {
             (batch.read(segment.at, geometry.bytes()), self.read_main(batch, state.main, state.len))

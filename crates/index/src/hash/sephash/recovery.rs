@@ -20,7 +20,7 @@
 
 use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, fp2_words};
 use super::main_segment::{self, Item};
-use super::merge::{Held, Merged, control_of, intent_kind, lock_of, main_items};
+use super::merge::{Held, Merged, control_of, intents, lock_of, main_items};
 use super::probe::{Op, Segment, count_taken, taken};
 use super::{SepHash, Table};
 use crate::IndexError;
@@ -52,7 +52,7 @@ impl Op<'_> {
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let locked = Control(seen.0 | LOCKED);
         let since = self.pin.session().endpoint().now();
-        let what = [intent_kind::LAND, segment.suffix, seen.generation(), 0];
+        let what = [intents::LAND, segment.suffix, seen.generation(), 0];
         let intent = Intent { index: self.index.uid, lock: lock_of(segment.at), what };
         let read = |batch: &mut Batch<'_>| batch.read(segment.at, geometry.bytes());
         let acquired = acquire(self.pin.span(), &cell, &intent, (seen.0, locked.0), read).await?;
@@ -128,7 +128,7 @@ impl Recovery<'_, '_> {
                 break;
             }
         }
-        let what = [intent_kind::RECOVER, segment.suffix, 0, 0];
+        let what = [intents::RECOVER, segment.suffix, 0, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
             mark!("sephash recovery: lock claimed");
             self.recover_locked(segment, Some(cell)).await

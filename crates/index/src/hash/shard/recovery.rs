@@ -25,7 +25,7 @@ use crate::IndexError;
 use crate::block::{Header, UNIT};
 use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
-use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, clear_intent, release_on_error};
+use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin};
 use std::collections::BTreeMap;

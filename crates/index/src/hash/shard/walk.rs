@@ -20,8 +20,8 @@ use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, free_blocks};
 use crate::recovery::recover_lock;
 use crate::root_sync::free_root;
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{LockTimeout, Pin};
 use std::rc::Rc;
 
 /// Buckets that one step reads.
