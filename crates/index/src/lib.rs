@@ -1,8 +1,8 @@
 //! Indexes for far memory.
 //!
 //! An index lives in a [pool](farindex_pool), and is operated over any [fabric](farindex_fabric) by the same code. The
-//! traits say what every index promises; the folders `hash` and `tree` hold the systems; the other modules are what they
-//! share.
+//! traits say what every index promises; the folders `hash` and `tree` hold the systems; the other modules are what
+//! they share.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -16,13 +16,13 @@
 //! | [`join`] | futures of one operation that make progress together |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
-//! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
+//! | [`extendible`] | an extendible directory, and its cached copy |
 //! | [`slotted`] | tables of slots that are moved to larger ones region by region |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
-//! | [`faults`] | rules broken on purpose, for tests |
-//! | [`audit`] | what a check of an index reports |
-//! | [`growth`] | what growing has cost a worker |
+//! | [`faults`] | planted faults, which the tests must detect |
+//! | [`audit`] | audits, and damage that walks report |
+//! | [`growth`] | the cost of growth for a worker |
 
 pub mod audit;
 mod backoff;
