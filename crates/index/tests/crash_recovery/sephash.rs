@@ -67,7 +67,7 @@ fn dummies(suffix: u64, depth: u32) -> impl Iterator<Item = Vec<u8>> {
 }
 
 fn taken(table: &Table, suffix: u64) -> usize {
-    table.views().get(suffix).map_or(0, |view| view.sight.count)
+    table.views().get(suffix).map_or(0, |view| view.occupancy.count)
 }
 
 impl Mortal for SepHash {
