@@ -14,7 +14,7 @@ use std::fmt::Display;
 pub struct IndexAudit {
     /// Number of entries.
     pub entries: u64,
-    /// How often it has grown.
+    /// Number of resizes.
     pub resizes: u64,
     /// Bytes of everything but key-value blocks.
     pub index_bytes: u64,
@@ -72,8 +72,8 @@ impl Damage {
     }
 }
 
-/// If the fabric has refused a verb because of its address, before it posted anything: that address, in words that follow
-/// "points to". `None` if the verb failed for another reason.
+/// If the fabric has refused a verb because of its address, before it posted anything: that address, in words that
+/// follow "points to". `None` if the verb failed for another reason.
 pub(crate) fn leads_nowhere(error: &FabricError) -> Option<String> {
     match error {
         FabricError::NoSuchNode(node) => Some(format!("memory node {node}, which does not exist")),
@@ -127,7 +127,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Adds damage as a problem: an [`OnDamage`] that goes on.
+    /// Adds damage as a problem: an [`OnDamage`] that continues the walk.
     pub(crate) fn damage(&mut self, damage: Damage) -> Result<(), IndexError> {
         self.problem(format!("{}, at {}", damage.what, damage.at));
         Ok(())

@@ -12,8 +12,8 @@ const PAUSES_BEFORE_CHECK: u32 = 14;
 /// Pauses that take longer than any step of a live client should take.
 const LONG: u32 = 12;
 
-/// Exponential backoff of one operation: 500 ns at first, 1 ms at most. After 14 pauses it asks its caller to check whether
-/// the lock's holder has crashed, and again every sixteenth of a lease.
+/// Exponential backoff of one operation: 500 ns at first, 1 ms at most. After 14 pauses it asks its caller to check
+/// whether the lock's holder has crashed, and again every sixteenth of a lease.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     pauses: u32,

@@ -18,7 +18,6 @@ use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, Done, Endpoint, FabricError, RemotePtr, Span, Ticket};
-use farindex_pool::PoolError;
 use smallvec::SmallVec;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
@@ -244,5 +243,5 @@ pub(crate) async fn check_slot_changed(
 
 /// The error for a damaged block.
 pub(crate) fn bad_checksum(ptr: RemotePtr) -> IndexError {
-    PoolError::Corrupt { at: ptr, what: "the key-value block has a wrong checksum".to_owned() }.into()
+    IndexError::corrupt(ptr, "the key-value block has a wrong checksum")
 }

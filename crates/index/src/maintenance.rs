@@ -1,5 +1,5 @@
-//! What walks over an index share, whatever its kind: reading many blocks, checking addresses, freeing, and the grace period of
-//! a drop.
+//! What walks over an index share, whatever its kind: reading many blocks, checking addresses, freeing, and the grace
+//! period of a drop.
 
 use crate::IndexError;
 use crate::Value;
@@ -10,9 +10,9 @@ use farindex_fabric::{Buf, FabricError, RemotePtr, Span};
 use farindex_pool::{Pool, PoolError, Session};
 use std::time::Duration;
 
-/// READs whole blocks, given their addresses and lengths in units. One batch READs all of them; a block that is longer than
-/// its number of units takes another READ. A pointer that leads to no sound block is an error of its own entry alone, in words
-/// that follow "points to".
+/// READs whole blocks, given their addresses and lengths in units. One batch READs all of them; a block that is longer
+/// than its number of units takes another READ. A pointer that leads to no sound block is an error of its own entry
+/// alone, in words that follow "points to".
 pub(crate) async fn fetch_blocks(
     span: &Span,
     entries: &[(RemotePtr, u64)],
@@ -62,8 +62,8 @@ fn per_entry(read: Result<Buf, FabricError>) -> Result<Result<Buf, String>, Inde
     }
 }
 
-/// Returns why no object of `bytes` bytes can lie at `ptr`, in words that follow "points to". Call it before a READ whose length
-/// comes from far memory.
+/// Returns why no object of `bytes` bytes can lie at `ptr`, in words that follow "points to". Call it before a READ
+/// whose length comes from far memory.
 pub(crate) fn astray(pool: &Pool, ptr: RemotePtr, bytes: u64) -> Option<String> {
     let node = ptr.node();
     if node.index() >= pool.nodes().len() {
@@ -112,8 +112,8 @@ pub(crate) async fn hand_out(
     Ok(count)
 }
 
-/// Waits until every operation has ended that began before the index was marked as dropped. A client that does not quiesce
-/// for two leases is an error.
+/// Waits until every operation has ended that began before the index was marked as dropped. A client that does not
+/// quiesce for two leases is an error.
 pub(crate) async fn wait_for_grace_period(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;

@@ -1,14 +1,14 @@
 //! Locks of crashed clients: how every kind of index claims, recovers and releases them.
 //!
-//! A lock's holder has declared an intent ahead of the CAS that takes the lock ([`farindex_pool::intent`]). A client that has
-//! waited too long for a lock claims it ([`farindex_pool::takeover`]), and then finishes or undoes what the crashed client
-//! left under it, from the state that it finds. Only that last part differs between kinds.
+//! A lock's holder has declared an intent ahead of the CAS that takes the lock ([`farindex_pool::intent`]). A client
+//! that has waited too long for a lock claims it ([`farindex_pool::takeover`]), and then finishes or undoes what the
+//! crashed client left under it, from the state that it finds. Only that last part differs between kinds.
 //!
 //! Invariants:
 //!
-//! * A lock is not left held because the work under it has failed: the client releases it, or abandons it so that the next
-//!   client can claim it. After a failed verb alone the state of the lock is unknown (N7), and the lock stays claimed until
-//!   this client has been revoked.
+//! * A lock is not left held because the work under it has failed: the client releases it, or abandons it so that the
+//!   next client can claim it. After a failed verb alone the state of the lock is unknown (N7), and the lock stays
+//!   claimed until this client has been revoked.
 //! * No wait for a lock holder exceeds two leases, unless the holders change meanwhile.
 
 use crate::IndexError;
@@ -29,8 +29,9 @@ pub(crate) struct HeldLock {
     pub(crate) holders: u64,
 }
 
-/// Takes a lock: declares `intent` in `cell`, CASes the lock word from `free` to `held`, and posts the READs that `reads`
-/// adds, all in one batch. If the CAS fails, clears the intent and returns the word that the CAS has found as `Err`.
+/// Takes a lock: declares `intent` in `cell`, CASes the lock word from `free` to `held`, and posts the READs that
+/// `reads` adds, all in one batch. If the CAS fails, clears the intent and returns the word that the CAS has found as
+/// `Err`.
 pub(crate) async fn acquire<'s, T>(
     span: &'s Span,
     cell: &IntentCell<'_>,
@@ -60,8 +61,8 @@ pub(crate) async fn clear_intent(span: &Span, cell: &IntentCell<'_>) -> Result<(
     Ok(())
 }
 
-/// Calls `release` if the work under a lock has failed, unless a verb has failed: then it is unknown what holds (N7), and
-/// nothing may be done under the lock any more. Returns `done`.
+/// Calls `release` if the work under a lock has failed, unless a verb has failed: then it is unknown what holds (N7),
+/// and nothing may be done under the lock any more. Returns `done`.
 pub(crate) async fn release_on_error<T>(
     done: Result<T, IndexError>,
     release: impl AsyncFnOnce() -> Result<(), IndexError>,
@@ -72,10 +73,10 @@ pub(crate) async fn release_on_error<T>(
     done
 }
 
-/// Claims `lock` if its holder has crashed, under an intent that says `what`, and calls `recover` with the lock word as it was
-/// found and the intent's cell; `recover` releases the lock and clears the intent. If `recover` fails, the lock is abandoned.
-/// `under` is a lock that may cover this one ([`Session::claim`]). Returns the lock if its holder may be alive; `None` if the
-/// lock was recovered, is free, or changes hands.
+/// Claims `lock` if its holder has crashed, under an intent that says `what`, and calls `recover` with the lock word as
+/// it was found and the intent's cell; `recover` releases the lock and clears the intent. If `recover` fails, the lock
+/// is abandoned. `under` is a lock that may cover this one ([`Session::claim`]). Returns the lock if its holder may be
+/// alive; `None` if the lock was recovered, is free, or changes hands.
 pub(crate) async fn claim_and_recover(
     pin: &Pin<'_>,
     index: u64,
@@ -94,8 +95,8 @@ pub(crate) async fn claim_and_recover(
     }
 }
 
-/// Waits until a lock is free that a lock of the caller covers, or claims it if its holder has crashed. Returns whether the
-/// caller has claimed it: then the caller holds it under the covering lock's intent.
+/// Waits until a lock is free that a lock of the caller covers, or claims it if its holder has crashed. Returns whether
+/// the caller has claimed it: then the caller holds it under the covering lock's intent.
 pub(crate) async fn claim_covered(pin: &Pin<'_>, lock: Lock) -> Result<bool, IndexError> {
     let (session, span) = (pin.session(), pin.span());
     let mut timeout = LockTimeout::default();
@@ -111,9 +112,9 @@ pub(crate) async fn claim_covered(pin: &Pin<'_>, lock: Lock) -> Result<bool, Ind
     Ok(false)
 }
 
-/// Recovers one lock for a walk: calls `attempt`, each time under a new pin of `pin`, until the lock is free, `pin` returns
-/// `None`, or a client that may be alive has held the lock for two leases, which is an error. Returns the number of attempts
-/// that have not found the lock held by such a client.
+/// Recovers one lock for a walk: calls `attempt`, each time under a new pin of `pin`, until the lock is free, `pin`
+/// returns `None`, or a client that may be alive has held the lock for two leases, which is an error. Returns the
+/// number of attempts that have not found the lock held by such a client.
 pub(crate) async fn recover_lock<'s>(
     session: &Session,
     lock: Lock,

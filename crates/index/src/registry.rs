@@ -4,7 +4,7 @@
 
 use crate::audit::{Damage, OnDamage};
 use crate::coalesce::{Coalesced, Coalescer};
-use crate::kind::{self, Lifecycle, PoolIndex, Statistics};
+use crate::kind::{self, PoolIndex, Statistics};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::OpKind;
@@ -12,6 +12,7 @@ use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -209,6 +210,56 @@ kinds! {
 impl From<&IndexConfig> for IndexConfig {
     fn from(config: &IndexConfig) -> Self {
         *config
+    }
+}
+
+/// What follows from [`PoolIndex`] for every kind, and what no kind may do otherwise.
+pub trait Lifecycle: PoolIndex {
+    /// Opens the index of this name.
+    fn open(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<Self, IndexError>>;
+
+    /// Drops the index of this name. Nobody can open it any more; a client that has it open gets an error from its next
+    /// operation; its memory is freed once all operations that may still use it have ended.
+    fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>>;
+
+    /// Finishes drops of this kind whose clients have crashed: no client finds such an index any more, and its entry in the
+    /// catalog becomes free. It is unknown which of its memory was freed already; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns the
+    /// number of drops.
+    fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>>;
+}
+
+impl<I: PoolIndex> Lifecycle for I {
+    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let info = find(session, name).await?;
+        if info.kind != Self::KIND {
+            let found = kind_name(info.kind);
+            return Err(PoolError::WrongKind { name: info.name, found, wanted: Self::NAME.to_owned() }.into());
+        }
+        Self::open_info(session, &info).await
+    }
+
+    async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+        let span = session.span(OpKind::Maintenance);
+        let all = catalog::list(session.pool(), &span).await?;
+        let mut finished = 0;
+        for info in all.iter().filter(|info| info.dropping && info.kind == Self::KIND) {
+            // A copy that has taken the place of another index may have two entries: the index is not dropped with the
+            // first.
+            if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
+                Self::mark_dropped(session, info).await?;
+            }
+            catalog::end_drop(session, &span, info).await?;
+            finished += 1;
+        }
+        Ok(finished)
     }
 }
 

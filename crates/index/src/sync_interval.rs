@@ -8,7 +8,7 @@
 /// hundred times as much, and overfill the table before any of them looks. So `F` is divided by the entries that all have
 /// added for each operation of this worker, as far as it knows; and since it knows nothing at first, it begins by looking often.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct SyncInterval {
     /// Operations since the root was read.
     operations: u64,
     /// Entries added by all for each of them, at least one.
@@ -17,24 +17,24 @@ pub(crate) struct Pace {
     pub(crate) allowed: u64,
 }
 
-impl Pace {
-    pub(crate) const UNKNOWN: Pace = Pace { operations: 0, growth: 1.0, allowed: 0 };
+impl SyncInterval {
+    pub(crate) const UNKNOWN: SyncInterval = SyncInterval { operations: 0, growth: 1.0, allowed: 0 };
 
     /// One operation more.
-    pub(crate) fn counted(self) -> Pace {
-        Pace { operations: self.operations + 1, ..self }
+    pub(crate) fn counted(self) -> SyncInterval {
+        SyncInterval { operations: self.operations + 1, ..self }
     }
 
     /// The next pace, when the root shows that `added` entries have come since it was read last, and the paper would
     /// allow this many operations.
-    pub(crate) fn next(self, added: u64, frequency: f64) -> Pace {
+    pub(crate) fn next(self, added: u64, frequency: f64) -> SyncInterval {
         let growth = match self.operations {
             0 => self.growth,
             // Half of what it was at least: a lull says little.
             operations => (added as f64 / operations as f64).max(self.growth / 2.0).max(1.0),
         };
         let allowed = (frequency / growth).clamp(0.0, (self.allowed * 2 + 1) as f64) as u64;
-        Pace { operations: 0, growth, allowed }
+        SyncInterval { operations: 0, growth, allowed }
     }
 }
 
@@ -44,19 +44,23 @@ mod tests {
 
     #[test]
     fn a_worker_among_many_looks_as_much_more_often() {
-        let mut pace = Pace::UNKNOWN;
+        let mut interval = SyncInterval::UNKNOWN;
         for _ in 0..20 {
             // A hundred workers add as much as this one does.
-            pace.operations = pace.allowed;
-            pace = pace.next(pace.allowed * 100, 50_000.0);
+            interval.operations = interval.allowed;
+            interval = interval.next(interval.allowed * 100, 50_000.0);
         }
-        assert_eq!(pace.allowed, 500);
-        pace.operations = pace.allowed;
-        assert_eq!(pace.next(pace.allowed * 100, -3.0).allowed, 0, "a crowded table is looked at by every operation");
+        assert_eq!(interval.allowed, 500);
+        interval.operations = interval.allowed;
+        assert_eq!(
+            interval.next(interval.allowed * 100, -3.0).allowed,
+            0,
+            "a crowded table is looked at by every operation"
+        );
         for _ in 0..20 {
-            pace.operations = pace.allowed;
-            pace = pace.next(pace.allowed, 50_000.0);
+            interval.operations = interval.allowed;
+            interval = interval.next(interval.allowed, 50_000.0);
         }
-        assert_eq!(pace.allowed, 50_000, "alone, as in the paper");
+        assert_eq!(interval.allowed, 50_000, "alone, as in the paper");
     }
 }

@@ -57,7 +57,7 @@ impl IndexUnderTest for SepHashUnderTest {
             bitmap: dice.pick(&[true, true, true, false]).unwrap_or(true),
             resize_entry: dice.pick(&[true, true, true, false]).unwrap_or(true),
             zero_wait: dice.pick(&[true, true, true, true, false]).unwrap_or(true),
-            told: dice.pick(&[false, false, true]).unwrap_or_default(),
+            report_outcome: dice.pick(&[false, false, true]).unwrap_or_default(),
             ..self.config
         };
         SepHashUnderTest { config, ..*self }

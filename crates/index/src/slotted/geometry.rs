@@ -18,7 +18,10 @@
 //!       linear probing's
 //! ```
 
+use super::intents;
 use crate::keyhash::{HASH_BITS, KeyHash};
+pub use crate::root_sync::RootState;
+use crate::root_sync::{COUNTERS, Refresh, RootCopy};
 use farindex_fabric::RemotePtr;
 use farindex_pool::Lock;
 
@@ -28,8 +31,6 @@ pub const REGION: u64 = 64;
 pub const ROOT_LEN: usize = 128;
 /// Word that holds the seal.
 pub const ROOT_INDEX_TAG: usize = 4;
-/// Offset of the count of entries.
-pub const ROOT_COUNT: u64 = 8;
 /// Offset of the counts of slots in use.
 pub const ROOT_USED: u64 = 16;
 /// Word with the first segment.
@@ -43,17 +44,11 @@ pub const LOCKED: u64 = 1;
 /// A region's lock word once it has been moved.
 pub const DONE: u64 = 2;
 
-/// Word 0 of a root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RootState(pub u64);
-
+/// The fields of the root's first word that tables of slots have.
 impl RootState {
-    /// The bits that name the resizer.
-    pub const RESIZER: u64 = 0x1_FFFF << 8;
-    const DROPPED: u64 = 1 << 31;
     const GROWING: u64 = 1 << 30;
 
-    /// How many tables there have been before this one.
+    /// Returns how many tables there have been before this one.
     pub const fn generation(self) -> u64 {
         self.0 >> 32
     }
@@ -61,38 +56,15 @@ impl RootState {
     pub const fn growing(self) -> bool {
         self.0 & Self::GROWING != 0
     }
-    /// The client slot that is about to make the next table.
-    pub const fn resizer(self) -> Option<u64> {
-        ((self.0 & Self::RESIZER) >> 8).checked_sub(1)
-    }
-    /// Has the index been dropped?
-    pub const fn dropped(self) -> bool {
-        self.0 & Self::DROPPED != 0
-    }
-    /// The same, with a resizer.
-    #[must_use]
-    pub const fn resized_by(self, slot: u64) -> Self {
-        RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
-    }
-    /// The same without a resizer.
-    #[must_use]
-    pub const fn abandoned(self) -> Self {
-        RootState(self.0 & !Self::RESIZER)
-    }
-    /// The next table is there.
+    /// Returns the state when the next table has been made, without a resizer.
     #[must_use]
     pub const fn grows(self) -> Self {
-        RootState(self.abandoned().0 | Self::GROWING)
+        RootState(self.without_resizer().0 | Self::GROWING)
     }
-    /// The next table is the table.
+    /// Returns the state when the next table has become the current one.
     #[must_use]
     pub const fn settled(self) -> Self {
         RootState((self.0 & !Self::GROWING).wrapping_add(1 << 32))
-    }
-    /// The same, dropped.
-    #[must_use]
-    pub const fn drop(self) -> Self {
-        RootState(self.0 | Self::DROPPED)
     }
 }
 
@@ -202,9 +174,58 @@ impl Geometry {
         };
         Some(Geometry { state, current, next })
     }
-    /// The segments that there are.
+    /// Returns the number of the root's counter of slots in use, of segments of this generation.
+    pub(crate) const fn used_counter(generation: u64) -> usize {
+        1 + (generation % 2) as usize
+    }
+    /// Returns the segments that exist.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<> {
         [Some(self.current), self.next].into_iter().flatten()
+    }
+}
+
+impl RootCopy for Geometry {
+    const LEN: usize = ROOT_LEN;
+    const INDEX_TAG_WORD: usize = ROOT_INDEX_TAG;
+    const COUNTER_WORDS: &'static [usize] = &[1, 2, 3];
+    const RECOVER_INTENT: u64 = intents::RECOVER;
+    /// Bytes of a slot.
+    type Shape = usize;
+
+    fn parse(words: &[u64], _: RemotePtr, width: usize) -> Option<Self> {
+        Geometry::parse(words, width)
+    }
+    fn refresh(&mut self, words: &[u64], _: RemotePtr, width: usize, added: &mut [i64; COUNTERS]) -> Refresh {
+        let Some(read) = Geometry::parse(words, width) else { return Refresh::Torn };
+        let age = |geometry: &Geometry| (geometry.state.generation(), geometry.state.growing());
+        if age(&read) < age(self) {
+            return Refresh::Older;
+        }
+        if read.current.generation > self.current.generation {
+            // Slots of the table before, which is gone.
+            added[Self::used_counter(self.current.generation)] = 0;
+        }
+        *self = read;
+        Refresh::Current
+    }
+    fn state(&self) -> RootState {
+        self.state
+    }
+    fn growing(&self) -> bool {
+        self.state.growing()
+    }
+    fn slots(&self) -> u64 {
+        self.current.slots()
+    }
+    fn load_counter(&self) -> usize {
+        Self::used_counter(self.current.generation)
+    }
+    fn resizes(&self) -> u64 {
+        self.current.generation
+    }
+    fn spans(&self, chunk_size: u64) -> Vec<(RemotePtr, u64)> {
+        let bytes = |segment: &Segment| Segment::bytes_for(segment.regions, segment.width, chunk_size);
+        self.segments().map(|segment| (segment.start, bytes(&segment))).collect()
     }
 }
 

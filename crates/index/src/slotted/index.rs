@@ -4,22 +4,18 @@
 //! for a key can be moved, and memory come back, while writers wait. A record's block is written by one attempt at most, is linked
 //! by one at most, and goes back if none links it.
 
-use super::geometry::ROOT_LEN;
 use super::mover::RegionMigrator;
 use super::record::{PiggybackedWrite, Record};
 use super::table::Table;
 use super::walk::Step;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::handle::{self, Handle};
 use crate::keyhash::KeyHash;
-use crate::kind::PoolIndex;
 use crate::recovery::HeldLock;
+use crate::table_per_node::TablePerNode;
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{OpKind, RemotePtr, Span};
-use farindex_pool::{Pin, Session};
-use std::ops::Deref;
-use std::rc::Rc;
+use farindex_fabric::OpKind;
+use farindex_pool::Pin;
 
 /// What an attempt to write did.
 pub(crate) enum Attempt {
@@ -34,9 +30,7 @@ pub(crate) enum Attempt {
 }
 
 /// An index whose tables are tables of slots, which keep [`Own`](Self::Own) besides.
-pub(crate) trait SlottedIndex:
-    PoolIndex + Deref<Target = Handle<<Self as PoolIndex>::Config, Table<<Self as SlottedIndex>::Own>>>
-{
+pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>::Own>> {
     /// What its kind keeps of a table.
     type Own;
     /// How far a walk through a table has come.
@@ -135,24 +129,4 @@ pub(crate) trait SlottedIndex:
         self.after(table, matches!(wrote, Ok(Wrote::Inserted))).await?;
         wrote
     }
-}
-
-/// Makes an index and opens it: on each memory node a table of so many regions, of slots of so many bytes.
-pub(crate) async fn create<I: SlottedIndex>(
-    session: &Rc<Session>,
-    name: &str,
-    config: &I::Config,
-    (regions, width): (u64, usize),
-) -> Result<I, IndexError> {
-    let make = async |span: &Span, node, index_tag| {
-        Table::<I::Own>::create(session, span, node, index_tag, (regions, width)).await
-    };
-    let undo = async |span: &Span, roots: &[RemotePtr], _| {
-        for root in roots {
-            Table::<I::Own>::free_segments(session, span, *root, width).await?;
-            session.free(span, *root, ROOT_LEN as u64).await?;
-        }
-        Ok(())
-    };
-    handle::create(session, name, config, make, undo).await
 }

@@ -16,6 +16,7 @@
 
 pub mod geometry;
 pub(crate) mod index;
+pub(crate) mod intents;
 pub(crate) mod mover;
 pub(crate) mod record;
 pub mod slot;

@@ -8,6 +8,7 @@
 //! 3. *Release*: frozen entries are marked as moved; the region is marked as done.
 
 use super::geometry::{DONE, LOCKED, REGION, Segment};
+use super::intents;
 use super::slot::{self, FROZEN, MOVED, SEALED, Slot, Stamp, frozen, gather};
 use crate::IndexError;
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
@@ -18,20 +19,6 @@ use crate::recovery::{HeldLock, acquire, claim_and_recover, release_on_error};
 use farindex_fabric::{Batch, Buf, RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Pin, PoolError};
 use std::future::Future;
-
-/// What an intent's first word says.
-pub(crate) mod steps {
-    /// Making the next table: then the generation, and the regions it will have.
-    pub(crate) const GROW: u64 = 1;
-    /// Moving a region: then its number and the generation.
-    pub(crate) const MOVE: u64 = 2;
-    /// Finishing what a dead client has left.
-    pub(crate) const RESCUE: u64 = 3;
-    /// Putting a key in: then the region and the generation.
-    pub(crate) const PUT: u64 = 4;
-    /// Displacing an entry: then its slot and the generation, and the address that it goes to.
-    pub(crate) const DISPLACE: u64 = 5;
-}
 
 /// How a region is doing after an attempt to move it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +77,7 @@ pub(crate) trait RegionMigrator {
     async fn move_region(&self, from: Segment, to: Segment, region: u64) -> Result<Region, IndexError> {
         let (lock, span) = (from.lock(region), self.pin().span());
         let cell = self.pin().session().intent_cell(lock.at.node()).await?;
-        let what = [steps::MOVE, region, from.generation, 0];
+        let what = [intents::MOVE, region, from.generation, 0];
         let intent = Intent { index: self.index(), lock, what };
         let read = |batch: &mut Batch<'_>| batch.read(from.slot(region * REGION), REGION as usize * from.width);
         match acquire(span, &cell, &intent, (0, LOCKED), read).await? {
@@ -106,7 +93,7 @@ pub(crate) trait RegionMigrator {
 
     /// Claims a region's lock if its holder has crashed, and moves the region. Returns the lock if its holder may be alive.
     async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
-        let what = [steps::RESCUE, region, from.generation, 0];
+        let what = [intents::RECOVER, region, from.generation, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
             mark!("table rescue: region claimed");
             let slots = from.slot(region * REGION);

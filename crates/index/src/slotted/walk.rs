@@ -9,14 +9,12 @@ use super::slot::{self, Slot, gather};
 use super::table::Table;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::UNIT;
-use crate::handle::Handle;
 use crate::keyhash::KeyHash;
-use crate::kind::index_tag;
-use crate::maintenance::{astray, fetch_blocks, first_word, wait_for_grace_period};
-use crate::recovery::{HeldLock, wait_for_lock_holder};
+use crate::maintenance::{astray, fetch_blocks, first_word};
+use crate::root_sync::free_root;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
-use farindex_pool::{IndexInfo, LockTimeout, Pin, PoolError, Session};
+use farindex_pool::{Pin, PoolError, Session};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -296,12 +294,6 @@ pub(crate) async fn entries_of(
 }
 
 impl<X> Table<X> {
-    /// The root as it is now.
-    pub(crate) async fn current(&self, session: &Session) -> Result<Geometry, IndexError> {
-        let pin = session.pin(session.span(OpKind::Scan))?;
-        self.sync(pin.span(), pin.epoch()).await
-    }
-
     /// Pins a step of a walk through a segment; `None` if everything has been moved out of it.
     pub(crate) async fn pin_step<'s>(
         &self,
@@ -328,20 +320,6 @@ impl<X> Table<X> {
             }
         }
         Ok(geometry)
-    }
-
-    /// Takes the names of dead resizers out of the root; returns how many there were.
-    pub(crate) async fn recover_growth(&self, session: &Session, index: u64) -> Result<u64, IndexError> {
-        let (mut lock_timeout, mut recovered) = (LockTimeout::default(), 0);
-        while let Some(resizer) = self.current(session).await?.state.resizer() {
-            let pin = session.pin(session.span(OpKind::Maintenance))?;
-            self.resume_growth(&pin, index).await?;
-            drop(pin);
-            recovered += 1;
-            let held = HeldLock { at: self.root(), holders: resizer };
-            wait_for_lock_holder(session, &mut lock_timeout, held).await?;
-        }
-        Ok(recovered)
     }
 }
 
@@ -393,37 +371,30 @@ pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexEr
     Ok(session.maintain().await?)
 }
 
-impl<C, X> Handle<C, Table<X>> {
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(crate) async fn drop_tables(&self, span: &Span, info: &IndexInfo, width: usize) -> Result<(), IndexError> {
-        let session = &self.session;
-        for table in &self.tables {
-            Table::<X>::mark_dropped(span, table.root(), index_tag(session, self.uid)).await?;
-        }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            let words = span.read(table.root(), ROOT_LEN).await?;
-            let Some(geometry) = Geometry::parse(words.words(), width) else { continue };
-            // Who died in the midst of something may have left a block in two slots.
-            let mut freed = BTreeSet::new();
-            for segment in geometry.segments() {
-                for region in 0..segment.regions {
-                    let slots = read_region(span, &segment, region).await?;
-                    let (visited, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
-                    for (ptr, len) in visited.into_iter().filter_map(|entry| entry.block) {
-                        if freed.insert(ptr) {
-                            session.free(span, ptr, len).await?;
-                        }
-                    }
-                    if session.maintenance_due() {
-                        session.maintain().await?;
-                    }
+/// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+pub(crate) async fn free_table<X>(
+    session: &Session,
+    span: &Span,
+    table: &Table<X>,
+    width: usize,
+) -> Result<(), IndexError> {
+    let words = span.read(table.root(), ROOT_LEN).await?;
+    let geometry = Geometry::parse(words.words(), width);
+    // A client that has crashed may have left a block in two slots.
+    let mut freed = BTreeSet::new();
+    for segment in geometry.into_iter().flat_map(|geometry| geometry.segments()) {
+        for region in 0..segment.regions {
+            let slots = read_region(span, &segment, region).await?;
+            let (visited, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
+            for (ptr, len) in visited.into_iter().filter_map(|entry| entry.block) {
+                if freed.insert(ptr) {
+                    session.free(span, ptr, len).await?;
                 }
             }
-            Table::<X>::free_segments(session, span, table.root(), width).await?;
-            span.write(table.root(), session.endpoint().buf_from_words(&[0; ROOT_LEN / 8])).await?;
-            session.free(span, table.root(), ROOT_LEN as u64).await?;
+            if session.maintenance_due() {
+                session.maintain().await?;
+            }
         }
-        self.forget(span, info).await
     }
+    free_root::<Geometry>(session, span, table.root(), width).await
 }

@@ -7,7 +7,7 @@ use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_index::audit::Damage;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::slot::{Entry, META, Slot, Stamp, freeze};
-use farindex_index::{IndexError, PointIndex, Shard, shard};
+use farindex_index::{IndexError, PointIndex, PoolIndex, Shard, shard};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
 

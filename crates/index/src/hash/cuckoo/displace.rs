@@ -13,7 +13,8 @@ use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::recovery::clear_intent;
 use crate::slotted::geometry::{LOCKED, REGION, Segment};
-use crate::slotted::mover::{release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::release;
 use crate::slotted::record::{InlineWords, Record};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, vacant, whole};
 use farindex_fabric::{RemotePtr, Span};
@@ -237,7 +238,7 @@ impl Displacer<'_> {
         if let Some((ptr, buf)) = piggyback.take() {
             batch.write(ptr, buf);
         }
-        let what = [steps::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
+        let what = [intents::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
         cell.declare(&mut batch, &Intent { index: self.cuckoo.uid, lock, what });
         let taken = batch.cas(lock.at, 0, LOCKED);
         let held = batch.post().await?.old(taken);

@@ -16,7 +16,8 @@ use crate::backoff::Backoff;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, claim_and_recover, release_on_error};
 use crate::slotted::geometry::{REGION, Segment, signature};
-use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{VisitedEntry, entries_of, read_region};
 use farindex_fabric::{Buf, Span};
@@ -92,7 +93,7 @@ impl Mover<'_> {
     /// Claims a region's lock if its holder has crashed, and finishes or undoes its change. Returns the lock if its
     /// holder may be alive.
     pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
-        let what = [steps::RESCUE, region, segment.generation, 0];
+        let what = [intents::RECOVER, region, segment.generation, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
             mark!("table rescue: region claimed");
             let done = self.finish_or_undo(segment, region, cell).await;

@@ -27,23 +27,28 @@ mod write;
 
 pub use table::{Buckets, Table};
 
+use crate::audit::OnDamage;
 use crate::backoff::Backoff;
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
 use crate::marks::mark;
+use crate::root_sync::{free_root, mark_root_dropped};
+use crate::slotted::geometry::Geometry;
 use crate::slotted::geometry::{self, REGION};
 use crate::slotted::index::{Attempt, SlottedIndex};
 use crate::slotted::mover::{Region, RegionMigrator};
 use crate::slotted::record::{PiggybackedWrite, Record};
-use crate::slotted::walk::Step;
-use crate::slotted::{self, slot};
+use crate::slotted::slot;
+use crate::slotted::walk::{Step, free_table};
+use crate::table_per_node::TablePerNode;
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
-use crate::{IndexError, Value};
+use crate::{IndexAudit, IndexError, Value};
 use displace::{Displacer, Room};
-use farindex_fabric::OpKind;
-use farindex_pool::{IndexInfo, Pin, Session};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Pin, Session};
 use lookup::Op;
 use migrate::Mover;
 use places::MAX_ASSOCIATIVITY;
@@ -128,31 +133,7 @@ pub struct Cuckoo {
 has_handle!(Cuckoo, Handle<Config, Table>);
 
 impl Cuckoo {
-    /// Makes an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        slotted::index::create(session, name, config, (config.regions(), config.width)).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables
-                .push(Table::open(&pin, root, index_tag(session, info.uid), config.pacing(), config.buckets()).await?);
-        }
-        drop(pin);
-        Ok(Cuckoo { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
-    /// How often the table that has been moved most has been moved, as far as this worker knows.
-    pub fn resizes(&self) -> u64 {
-        self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
-    }
-
-    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none
-    /// is left.
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
     pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
         SlottedIndex::advance(self, table, pin).await.map(drop)
     }
@@ -172,7 +153,85 @@ impl Cuckoo {
     }
 }
 
-pool_index!(Cuckoo, Config, KIND, "cuckoo", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
+impl TablePerNode for Cuckoo {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "cuckoo";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = geometry::ROOT_LEN;
+
+    async fn create_table(
+        session: &Rc<Session>,
+        span: &Span,
+        node: NodeId,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<RemotePtr, IndexError> {
+        Table::create(session, span, node, index_tag, (config.regions(), config.width)).await
+    }
+
+    async fn free_new_table(
+        session: &Rc<Session>,
+        span: &Span,
+        root: RemotePtr,
+        _: u64,
+        config: &Config,
+    ) -> Result<(), IndexError> {
+        free_root::<Geometry>(session, span, root, config.width).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(
+        pin: &Pin<'_>,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+        _: &(),
+    ) -> Result<Table, IndexError> {
+        Table::open(pin, root, index_tag, config.width, config.pacing(), config.buckets()).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Cuckoo { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        mark_root_dropped::<Geometry>(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        free_table(&self.session, span, table, self.config.width).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.handle.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl SlottedIndex for Cuckoo {
     type Own = Buckets;

@@ -2,8 +2,9 @@
 
 use super::Config;
 use crate::IndexError;
+use crate::root_sync::Pacing;
 use crate::slotted::geometry::Segment;
-use crate::slotted::table::{self, Pacing, Plan};
+use crate::slotted::table::{self, Plan};
 use farindex_fabric::Span;
 use farindex_pool::Pin;
 
@@ -28,7 +29,7 @@ pub type Table = table::Table<Buckets>;
 
 impl Config {
     pub(super) fn pacing(&self) -> Pacing {
-        Pacing { width: self.width, alpha: self.alpha, threshold: self.threshold }
+        Pacing { alpha: self.alpha, threshold: self.threshold }
     }
     pub(super) fn buckets(&self) -> Buckets {
         Buckets { associativity: self.associativity, width: self.width }

@@ -18,9 +18,9 @@ use crate::slotted::walk::{
     read_region,
 };
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, Span};
+use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
+use farindex_pool::{LockTimeout, Pin};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -228,10 +228,5 @@ impl Cuckoo {
             wait_for_lock_holder(session, &mut timeout, held).await?;
         }
         Ok(recovered)
-    }
-
-    /// Second half of a drop: waits until no client uses the index any more, and frees its memory.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        self.drop_tables(span, info, self.config.width).await
     }
 }

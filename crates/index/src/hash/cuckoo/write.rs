@@ -12,7 +12,8 @@ use crate::marks::mark;
 use crate::recovery::{clear_intent, release_on_error};
 use crate::slotted::geometry::{DONE, LOCKED, Segment};
 use crate::slotted::index::Attempt;
-use crate::slotted::mover::{release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::release;
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, vacant};
 use crate::traits::Remove;
@@ -83,7 +84,7 @@ impl Op<'_> {
             if let Some((ptr, buf)) = piggyback.take() {
                 batch.write(ptr, buf);
             }
-            let what = [steps::PUT, region, segment.generation, 0];
+            let what = [intents::PUT, region, segment.generation, 0];
             cell.declare(&mut batch, &Intent { index: self.cuckoo.uid(), lock, what });
             let taken = match planted(Fault::CuckooUnlocked) {
                 true => None,

@@ -4,9 +4,10 @@ use super::Config;
 use super::clusters::Clusters;
 use super::read_size::{Network, ReadSizes};
 use crate::IndexError;
+use crate::root_sync::Pacing;
 use crate::slotted::geometry::{REGION, Segment};
 use crate::slotted::slot::DEAD;
-use crate::slotted::table::{self, Pacing, Plan};
+use crate::slotted::table::{self, Plan};
 use farindex_fabric::Span;
 use farindex_pool::Pin;
 use std::cell::RefCell;
@@ -22,7 +23,7 @@ pub type Table = table::Table<Reading>;
 
 impl Config {
     pub(super) fn pacing(&self) -> Pacing {
-        Pacing { width: self.width, alpha: self.alpha, threshold: self.threshold }
+        Pacing { alpha: self.alpha, threshold: self.threshold }
     }
     pub(super) fn reading(&self, network: Network) -> Reading {
         Reading { sizes: ReadSizes::new(self, network), clusters: RefCell::new(Clusters::new(self.clusters)) }

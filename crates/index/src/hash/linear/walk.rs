@@ -19,8 +19,8 @@ use crate::slotted::walk::{
 };
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin};
 use std::collections::BTreeMap;
 
 /// Figures of an audit: entries in head words, behind head words, and out of band; slots; dead slots; regions not moved
@@ -281,11 +281,6 @@ impl Linear {
             free_what_was_moved(session).await?;
         }
         Ok(recovered)
-    }
-
-    /// Second half of a drop: waits until no client uses the index any more, and frees its memory.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        self.drop_tables(span, info, self.config.width).await
     }
 }
 

@@ -1,13 +1,14 @@
-//! Putting right what a dead client has left under a segment's lock, and ending splits.
+//! Recovery of a segment whose lock a crashed client holds, and the end of splits.
 //!
-//! Who has waited too long for a segment claims its lock ([`farindex_pool::takeover`]), and then finishes or undoes the split. Which of the two,
-//! the directory tells: if it names the child, that is whole, and others may have changed entries in it; if not, nobody has seen it,
-//! and nothing in the segment has been emptied. Every step may be the last of whoever takes it.
+//! A client that has waited too long for a segment claims its lock ([`crate::recovery`]), and then finishes or undoes
+//! the split. The directory determines which: if it names the child, the child is complete, and other clients may have
+//! changed entries in it. If not, no client has read the child, and no slot of the segment has been emptied. The
+//! recovering client may crash after any step as well.
 
 use super::lookup::Op;
 use super::segment::{SegmentRef, State, lock_of, slots};
 use super::slot::{self, Entry};
-use super::split::{Held, PART, endings, steps};
+use super::split::{Held, PART, final_writes, intents};
 use super::table::Table;
 use crate::IndexError;
 use crate::extendible::Entry as Word;
@@ -16,7 +17,7 @@ use crate::recovery::{HeldLock, claim_and_recover};
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{IntentCell, Pin};
 
-/// Somebody who looks after others, under a pin.
+/// Recovers segments of a table, under a pin.
 pub(super) struct Recovery<'a> {
     pub(super) index: u64,
     pub(super) table: &'a Table,
@@ -36,10 +37,10 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock of a segment if its holder has crashed, and recovers the segment. Returns the lock if its holder may be
-    /// alive.
+    /// Claims the lock of a segment if its holder has crashed, and recovers the segment. Returns the lock if its holder
+    /// may be alive.
     pub(super) async fn try_recover_lock(&self, segment: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
-        let what = [steps::RECOVER, 0, 0, 0];
+        let what = [intents::RECOVER, 0, 0, 0];
         let recover = async |word, cell: &IntentCell<'_>| {
             mark!("race: recovery: lock claimed");
             self.recover_locked(segment, State(word), Some(cell)).await
@@ -59,16 +60,16 @@ impl Recovery<'_> {
             false => None,
         };
         if child.is_none() {
-            mark!("race: rescue: undone");
+            mark!("race: recovery: undone");
             return self.undo(&segment_ref, state, cell).await;
         }
-        mark!("race: rescue: finished");
+        mark!("race: recovery: finished");
         let words = self.span().read(segment, self.table.shape().bytes()).await?;
         let held = Held { segment_ref, state: state.unlock(), words: words.words().to_vec() };
         self.finish(&held, None, cell).await
     }
 
-    /// Nobody has seen a child: what is frozen is thawed, and the lock released.
+    /// Undoes a split whose child no client has read: unfreezes the entries, and releases the lock.
     pub(super) async fn undo(
         &self,
         segment_ref: &SegmentRef,
@@ -83,29 +84,30 @@ impl Recovery<'_> {
         for part in frozen.chunks(PART) {
             let mut batch = self.span().batch();
             for (at, word) in part {
-                mark!("race: rescue: entry thawed");
-                batch.cas(*at, *word, slot::turned(*word, slot::State::Live));
+                mark!("race: recovery: entry unfrozen");
+                batch.cas(*at, *word, slot::with_state(*word, slot::State::Live));
             }
             batch.post().await?;
         }
         self.release(segment_ref.at, state, state.unlock(), Vec::new(), cell).await
     }
 
-    /// The child is whole, and the state is closing: names it in the directory, if that has not been done, empties what has moved, and
-    /// releases the lock at the new depth.
+    /// Finishes a split whose child is complete and whose state is closing: WRITEs the directory's `word`, if that has
+    /// not been done, empties the entries that have moved, and releases the lock at the new depth.
     pub(super) async fn finish(
         &self,
         held: &Held,
         word: Option<(RemotePtr, Word)>,
         cell: Option<&IntentCell<'_>>,
     ) -> Result<(), IndexError> {
-        // The word comes first, and alone tells whether the split has happened.
+        // The word comes first, and it alone determines whether the split has happened.
         let mut writes: Vec<_> = word.iter().map(|(at, word)| (*at, vec![word.to_bits()])).collect();
-        writes.extend(endings(held));
+        writes.extend(final_writes(held));
         self.release(held.segment_ref.at, held.state.close(), held.state.deeper(), writes, cell).await
     }
 
-    /// WRITEs in this order, then the state, then the intent: one batch, or several one after the other.
+    /// Posts the WRITEs in this order, then the CAS of the state, then the clearing of the intent, in one batch or in
+    /// consecutive ones.
     async fn release(
         &self,
         segment: RemotePtr,

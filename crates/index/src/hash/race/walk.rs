@@ -1,29 +1,27 @@
 //! Visits every segment and every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk continues from each segment with the children that its state shows. The state is READ behind the slots, so an entry
-//! that has left a segment by then is visited in a child, and only there: an entry that the state does not assign to the segment
-//! is skipped. Each segment has a pin of its own, so a long walk does not delay reclamation.
+//! A walk continues from each segment with the children that its state shows. The state is READ behind the slots, so an
+//! entry that has left a segment by then is visited in a child, and only there: an entry that the state does not assign
+//! to the segment is skipped. Each segment has a pin of its own, so a long walk does not delay reclamation.
 
 use super::Race;
 use super::recovery::Recovery;
-use super::segment::{FIRST, SEAL, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
+use super::segment::{FIRST, INDEX_TAG, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::Block;
-use crate::extendible::directory::Directory;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::maintenance::{
-    BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
-};
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin};
 use std::collections::BTreeSet;
 
-/// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of directories.
+/// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of
+/// directories.
 const FIGURES: [&str; 6] = ["segments", "slots", "main_entries", "overflow_entries", "depth", "directory_bytes"];
 
 /// A segment as a walk has read it.
@@ -47,8 +45,8 @@ impl VisitedSegment {
     }
 }
 
-/// READs the segment, and its state behind it. Reports a segment that is not of this suffix to `damaged`, and returns `None` if
-/// its depth cannot be reconstructed.
+/// READs the segment, and its state behind it. Reports a segment that is not of this suffix to `damaged`, and returns
+/// `None` if its depth cannot be reconstructed.
 async fn read_segment(
     pin: &Pin<'_>,
     table: &Table,
@@ -73,9 +71,10 @@ async fn read_segment(
     let words = done.buf(words).words().to_vec();
     let mut state = State(first_word(&done.buf(state)));
     drop(done);
-    let born = table.birth(segment_ref.suffix);
-    let of_suffix = |state: State| state.suffix() == segment_ref.suffix && (born..=MAX_DEPTH).contains(&state.depth());
-    if !of_suffix(state) || words.get(SEAL) != Some(&table.index_tag()) {
+    let created = table.creation_depth(segment_ref.suffix);
+    let of_suffix =
+        |state: State| state.suffix() == segment_ref.suffix && (created..=MAX_DEPTH).contains(&state.depth());
+    if !of_suffix(state) || words.get(INDEX_TAG) != Some(&table.index_tag()) {
         // The headers of the buckets have the suffix and the depth as well.
         let headers = words.iter().enumerate().filter(|(i, _)| is_header(*i)).map(|(_, word)| State(*word));
         let (own, all) =
@@ -92,7 +91,7 @@ async fn read_segment(
             state = state.close();
         }
     }
-    table.saw(state.depth());
+    table.note_depth(state.depth());
     Ok(Some(VisitedSegment { segment_ref, state, words }))
 }
 
@@ -126,25 +125,25 @@ impl<'a> Walk<'a> {
     async fn next(&mut self, pin: &Pin<'_>, damaged: OnDamage<'_>) -> Result<Option<VisitedSegment>, IndexError> {
         while let Some(segment_ref) = self.left.pop() {
             let Some(visited) = read_segment(pin, self.table, segment_ref, self.of, damaged).await? else { continue };
-            for bit in self.table.birth(segment_ref.suffix)..=visited.state.depth() {
-                let born = State::open(segment_ref.suffix, bit);
+            for bit in self.table.creation_depth(segment_ref.suffix)..=visited.state.depth() {
+                let parent = State::open(segment_ref.suffix, bit);
                 let due = bit < visited.state.depth() || visited.state.closing();
-                if !due || self.known.contains(&born.child()) {
+                if !due || self.known.contains(&parent.child()) {
                     continue;
                 }
-                match self.table.child(pin.span(), born).await {
+                match self.table.child(pin.span(), parent).await {
                     Ok(Some(child)) => {
                         self.known.insert(child.suffix);
                         self.left.push(child);
                     }
                     // X3: the words of all children up to a depth that was read can be read.
                     Ok(None) if bit < visited.state.depth() => {
-                        damaged(self.table.directory().lost_segment(born.child()))?
+                        damaged(self.table.directory().lost_segment(parent.child()))?
                     }
                     Ok(None) => {}
                     Err(error) => {
                         let lost = Damage::of(error, segment_ref.at)?;
-                        damaged(lost.within(format_args!("the directory's word for suffix {:#b}", born.child())))?;
+                        damaged(lost.within(format_args!("the directory's word for suffix {:#b}", parent.child())))?;
                     }
                 }
             }
@@ -177,9 +176,10 @@ impl Race {
         Walk::begin(&pin, table, Walked::Open, damaged).await
     }
 
-    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned while `each`
-    /// runs. What cannot be read is reported to `damaged`, and the walk continues. A slot that was overwritten by zeros looks
-    /// empty: no damage is reported for it, unless the header of its bucket was lost as well.
+    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned
+    /// while `each` runs. What cannot be read is reported to `damaged`, and the walk continues. A slot that was
+    /// overwritten by zeros looks empty: no damage is reported for it, unless the header of its bucket was lost as
+    /// well.
     pub async fn visit(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -199,8 +199,9 @@ impl Race {
         Ok(seen)
     }
 
-    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and lies
-    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished split or insert is a problem.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
+    /// lies where a lookup finds it. `alone` states that no other client is at work: then an unfinished split or insert
+    /// is a problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         let mut depth = 0;
@@ -229,9 +230,9 @@ impl Race {
         Ok(findings.finish())
     }
 
-    /// Walks the whole index, recovers every segment and every slot that a crashed client left unfinished, and returns the
-    /// number of repairs. Operations do the same where they need such a segment. A client that is alive and holds a lock for two
-    /// leases is an error.
+    /// Walks the whole index, recovers every segment and every slot that a crashed client left unfinished, and returns
+    /// the number of repairs. Operations do the same where they need such a segment. A client that is alive and holds a
+    /// lock for two leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let maintenance = || session.pin(session.span(OpKind::Maintenance));
@@ -264,31 +265,25 @@ impl Race {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for all operations that may still use the index, and frees its memory.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory().root(), table.index_tag()).await?;
+        let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
+        loop {
+            let pin = self.scan()?;
+            let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
+            // A tentative entry belongs to an insert that has ended.
+            let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
+            free_blocks(session, pin.span(), &blocks).await?;
+            drop(pin);
+            session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
-            loop {
-                let pin = self.scan()?;
-                let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
-                // A tentative entry belongs to an insert that has ended.
-                let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
-                free_blocks(session, pin.span(), &blocks).await?;
-                drop(pin);
-                session.maintain().await?;
-            }
-            table.free(session, span).await?;
-        }
-        self.forget(span, info).await
+        table.directory().free_with_segments(session, span, table.shape().bytes() as u64).await
     }
 }
 
-/// Reads the blocks of a segment's entries. An entry whose hash has left the segment since its slot was read is visited in a child.
+/// Reads the blocks of a segment's entries. An entry whose hash has left the segment since its slot was read is visited
+/// in a child.
 async fn blocks_of(
     pin: &Pin<'_>,
     walk: &Walk<'_>,
@@ -296,7 +291,7 @@ async fn blocks_of(
     damaged: OnDamage<'_>,
 ) -> Result<Vec<Block>, IndexError> {
     let (table, suffix) = (walk.table, visited.segment_ref.suffix);
-    let first = State::open(suffix, table.birth(suffix));
+    let first = State::open(suffix, table.creation_depth(suffix));
     for (i, word) in visited.words.iter().enumerate().skip(FIRST) {
         let header = State(*word);
         if is_header(i) && (header.suffix() != suffix || header.depth() < first.depth()) {

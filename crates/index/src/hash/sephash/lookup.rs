@@ -1,8 +1,9 @@
-//! Search (4.2.1), with what makes its answer linearizable.
+//! Search (4.2.1), made linearizable.
 //!
-//! Where the filter has no bit for the fingerprint, and the next slot is free, the key is not in the CurSegment. Otherwise
-//! the CurSegment is READ, newest first, and the MainSegment's matches count only if nothing is found there. The blocks
-//! of those are READ along, so a filter that was wrong costs no round trip.
+//! If the filter has no bit for the fingerprint, and the next slot is free, the key is not in the CurSegment. Otherwise
+//! the CurSegment is READ, and its entries are checked from the newest to the oldest. The MainSegment's matches count
+//! only if the CurSegment has no entry of the key. Their blocks are READ in the same batch, so a false positive of the
+//! filter costs no round trip.
 
 use super::layout::{Control, Entry, GROUP, State, fp2_of, is_emptied, is_taken, main_words};
 use super::main_segment::Item;
@@ -18,12 +19,12 @@ use farindex_fabric::{Buf, RemotePtr};
 pub(super) struct Hit {
     /// Its block.
     pub block: Block,
-    /// Its place in the MainSegment, and the entry, if it was found there.
+    /// Its number in the MainSegment, and the entry, if it was found there.
     pub main: Option<(usize, Entry)>,
 }
 
 impl Op<'_> {
-    /// One attempt at a lookup.
+    /// Makes one attempt to look up the key.
     pub(super) async fn get(&mut self) -> Result<Step<Option<Hit>>, IndexError> {
         match self.probe(Need { main: true, window: false }, &mut None).await? {
             Step::Done(probe) => self.examine(&probe).await,
@@ -41,12 +42,12 @@ impl Op<'_> {
             && probe.next.map_or(is_full, |word| !is_taken(word, state.generation) || Entry::decode(word).fp != fp)
     }
 
-    /// Does the filter say that the key may be in the CurSegment?
+    /// Can the key be in the CurSegment, by the filter?
     fn is_filtered(&self, state: &State) -> bool {
         state.count > 0 && (!self.index.config.bitmap || state.filter.holds(self.fp()))
     }
 
-    /// Is the key there?
+    /// Decides whether the key is present.
     pub(super) async fn examine(&mut self, probe: &Probe) -> Result<Step<Option<Hit>>, IndexError> {
         let geometry = self.index.geometry;
         let state = &probe.state;
@@ -71,7 +72,7 @@ impl Op<'_> {
         });
         let next = (groups.is_none() && probe.next.is_none() && !is_full)
             .then(|| batch.read(probe.segment.at.add(geometry.at(geometry.slot(count))), 8));
-        // Behind the slots: that they are of the stamp's generation.
+        // READ behind the slots, to prove that these are of the stamp's generation.
         let control = batch.read(probe.segment.at, 8);
         let mut done = batch.post().await?;
         if Control(first_word(&done.buf(control))).generation() != state.generation {
@@ -98,7 +99,7 @@ impl Op<'_> {
             }
         };
         if emptied {
-            // What stood there may have been the key's; the next generation's MainSegment has it.
+            // An emptied slot may have had the key; then the next generation's MainSegment has it.
             mark!("lookup: emptied meanwhile");
             drop(done);
             self.wait_for(probe.segment).await?;
@@ -118,7 +119,7 @@ impl Op<'_> {
         Ok(Step::Done(self.first_of(probe, blocks).await?))
     }
 
-    /// READs blocks, all in one batch.
+    /// READs blocks in one batch.
     async fn fetch(&self, entries: &[Entry]) -> Result<Vec<Buf>, IndexError> {
         let mut batch = self.pin.span().block_batch();
         let tickets: Vec<_> = entries.iter().map(|entry| batch.read(entry.ptr, entry.units() * UNIT)).collect();
@@ -126,7 +127,7 @@ impl Op<'_> {
         Ok(tickets.into_iter().map(|ticket| done.buf(ticket)).collect())
     }
 
-    /// The block of the MainSegment's matches that has the key.
+    /// Returns the first block of the MainSegment's matches that has the key.
     async fn first_of(&self, probe: &Probe, blocks: Vec<Buf>) -> Result<Option<Hit>, IndexError> {
         for ((place, item), block) in probe.found.iter().zip(blocks) {
             if let Some(block) = self.own(item.entry.ptr, block).await? {
@@ -136,12 +137,12 @@ impl Op<'_> {
         Ok(None)
     }
 
-    /// The block, whole, if it is the key's.
+    /// Returns the whole block, if it has the key.
     async fn own(&self, ptr: RemotePtr, buf: Buf) -> Result<Option<Block>, IndexError> {
         match block::match_key(self.span(), ptr, buf, self.hash, self.key).await? {
             KeyMatch::Own(block) => Ok(Some(block)),
             KeyMatch::Other => Ok(None),
-            // Under the pin, no block that an entry names is reused.
+            // While the pin stands, no block that an entry names is reused.
             KeyMatch::Unsound => Err(bad_checksum(ptr)),
         }
     }

@@ -1,24 +1,27 @@
-//! Putting right what the dead and the slow leave.
+//! Recovery of segments whose lock a crashed client holds, and of slots that have not landed.
 //!
-//! *A lock.* Whoever has waited too long claims it ([`farindex_pool::takeover`]). What lies under it, the segment says:
+//! *Locks.* A client that has waited too long for a lock claims it ([`crate::recovery`]). The segment's words determine
+//! what to recover:
 //!
-//! * The control word is still of the old generation and the segment is not full: whoever held the lock was landing a slot;
-//!   release it.
-//! * It is full, and the word main is of the next generation: that MainSegment has everything that is to stay, and some of the
-//!   slots may have been emptied. Publish it.
-//! * It is full, and the directory has no word of the child: nothing that anyone relies on was changed: merge. If there is no
-//!   room for that, make CurSegMeta whole again.
-//! * It is full, and the directory names the child: a split had written everything but CurSegMeta. The child holds the
-//!   upper half, and says where the lower one lies. Publish that, as the split would have. That takes no memory.
-//! * The control word has turned: release the child of the latest split, if that is locked under this lock, and then this.
+//! * The control word is of the old generation, and the segment is not full: the holder was landing a slot. Release the
+//!   lock.
+//! * The segment is full, and the word main is of the next generation: that MainSegment has all entries that stay, and
+//!   some of the slots may have been emptied. Publish it.
+//! * The segment is full, and the directory has no word of the child: no client relies on any change. Merge. If the
+//!   pool has no room for that, restore CurSegMeta.
+//! * The segment is full, and the directory names the child: a split had written everything but CurSegMeta. The child
+//!   holds the upper half, and has the address of the lower one. Publish the lower half, as the split would have done.
+//!   That takes no memory.
+//! * The control word is of the next generation: release the child of the latest split, if it is locked under this
+//!   lock, and then this lock.
 //!
-//! *A landing.* A slot that is taken and does not land holds up everyone who wants the next one. Once every operation has
-//! ended that was at work when that was seen, nobody is left to land it: under the lock, everyone may.
+//! *Landing.* A slot that is taken and has not landed blocks all appends to the segment. Once every operation has ended
+//! that was running when the slot was observed, no operation will land it: then any client may land it, under the lock.
 
 use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, fp2_words};
 use super::main_segment::{self, Item};
-use super::merge::{Held, Merged, control_of, lock_of, main_items, steps};
-use super::probe::{Op, Segment, count_taken, damaged, taken};
+use super::merge::{Held, Merged, control_of, intents, lock_of, main_items};
+use super::probe::{Op, Segment, count_taken, taken};
 use super::{SepHash, Table};
 use crate::IndexError;
 use crate::extendible::Entry as Word;
@@ -28,7 +31,7 @@ use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, relea
 use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell, Pin};
 
-/// Somebody who looks after others, under a pin.
+/// Recovers segments of a table, under a pin.
 pub(super) struct Recovery<'p, 's> {
     pub index: &'p SepHash,
     pub table: &'p Table,
@@ -43,13 +46,13 @@ impl Op<'_> {
         self.backoff.check_holder(&self.pin, held).await
     }
 
-    /// Lands what nobody else will, under the lock of the segment.
+    /// Lands the slots of crashed clients, under the lock of the segment.
     pub(super) async fn land(&mut self, segment: Segment, seen: Control) -> Result<(), IndexError> {
         let geometry = self.index.geometry;
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let locked = Control(seen.0 | LOCKED);
         let since = self.pin.session().endpoint().now();
-        let what = [steps::LAND, segment.suffix, seen.generation(), 0];
+        let what = [intents::LAND, segment.suffix, seen.generation(), 0];
         let intent = Intent { index: self.index.uid, lock: lock_of(segment.at), what };
         let read = |batch: &mut Batch<'_>| batch.read(segment.at, geometry.bytes());
         let acquired = acquire(self.pin.span(), &cell, &intent, (seen.0, locked.0), read).await?;
@@ -64,7 +67,7 @@ impl Op<'_> {
 }
 
 impl Held<'_, '_> {
-    /// Writes second fingerprints, filter and count of all slots that are taken, and releases the lock.
+    /// WRITEs second fingerprints, filter and count of all taken slots, and releases the lock.
     async fn land(&self, meta: Option<Meta>) -> Result<(), IndexError> {
         let geometry = self.index.geometry;
         let generation = self.control.generation();
@@ -74,9 +77,9 @@ impl Held<'_, '_> {
             return self.release().await;
         }
         if slots.iter().enumerate().any(|(i, (slot, _))| i != *slot) {
-            return Err(damaged(self.segment.at, "the slots of a segment have been taken out of order"));
+            return Err(IndexError::corrupt(self.segment.at, "the slots of a segment have been taken out of order"));
         }
-        mark!("land: for somebody who is gone");
+        mark!("sephash recovery: slot landed");
         let ptrs: Vec<RemotePtr> = slots.iter().map(|(_, item)| item.entry.ptr).collect();
         let headers = self.headers(&ptrs).await?;
         let filter = slots.iter().fold(Filter::default(), |filter, (_, item)| filter.with(item.entry.fp));
@@ -96,16 +99,16 @@ impl Held<'_, '_> {
 }
 
 impl Recovery<'_, '_> {
-    /// The word of a segment, by its suffix.
+    /// Looks up the directory's word of a suffix.
     async fn word_of(&self, suffix: u64) -> Result<Word, IndexError> {
         let directory = &self.table.directory;
-        let depth = directory.shape().birth(suffix);
+        let depth = directory.shape().creation_depth(suffix);
         let found = directory.look_up(self.pin.span(), suffix, depth.saturating_sub(1), depth).await?;
         Ok(found.filter(|(of, _)| *of == suffix).map_or(Word::NONE, |(_, word)| word))
     }
 
-    /// Claims the lock that blocks a segment if its holder has crashed, and recovers what the lock protects. The lock is that
-    /// of the nearest locked ancestor, or the segment's own. Returns the lock if its holder may be alive.
+    /// Claims the lock that blocks a segment if its holder has crashed, and recovers what the lock protects. The lock
+    /// is that of the nearest locked ancestor, or the segment's own. Returns the lock if its holder may be alive.
     pub(super) async fn try_recover_lock(&self, segment: Segment) -> Result<Option<HeldLock>, IndexError> {
         let span = self.pin.span();
         let shape = self.table.directory.shape();
@@ -119,32 +122,33 @@ impl Recovery<'_, '_> {
             if control_of(span, parent.at).await?.locked() {
                 segment = parent;
             } else {
-                // The split that made this one has released it; but who claims the parent may claim it too.
+                // The split that created this segment has released it; but a client that claims the parent may claim it
+                // too.
                 under = Some(lock_of(parent.at));
                 break;
             }
         }
-        let what = [steps::RECOVER, segment.suffix, 0, 0];
+        let what = [intents::RECOVER, segment.suffix, 0, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
-            mark!("recovery: lock claimed");
+            mark!("sephash recovery: lock claimed");
             self.recover_locked(segment, Some(cell)).await
         };
         claim_and_recover(self.pin, self.index.uid, lock_of(segment.at), under, what, recover).await
     }
 
-    /// Under the lock: finishes or undoes what was begun, and releases it.
+    /// Finishes or undoes an interrupted change, under the lock, and releases the lock.
     async fn recover_locked(&self, segment: Segment, cell: Option<&IntentCell<'_>>) -> Result<(), IndexError> {
         let (index, span) = (self.index, self.pin.span());
         let geometry = index.geometry;
         let cur = span.read(segment.at, geometry.bytes()).await?;
-        let meta = Meta::parse(cur.words()).ok_or_else(|| damaged(segment.at, "too short"))?;
+        let meta = Meta::parse(cur.words()).ok_or_else(|| IndexError::corrupt(segment.at, "too short"))?;
         let control = meta.control;
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let since = span.endpoint().now();
         let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups, since };
-        // The child of the latest split may be locked still, by that split or by somebody who came later.
-        let born = self.table.directory.shape().birth(segment.suffix);
-        if control.depth() > born {
+        // The child of the latest split may still be locked, by that split or by a later client.
+        let created = self.table.directory.shape().creation_depth(segment.suffix);
+        if control.depth() > created {
             let child = segment.suffix | 1 << (control.depth() - 1);
             let word = self.word_of(child).await?;
             if !word.is_none() {
@@ -162,18 +166,18 @@ impl Recovery<'_, '_> {
         let child = (!word.is_none()).then(|| word.at());
         let old = self.with_len(meta.main()).await?;
         if meta.main_is_of(control.generation() + 1) {
-            mark!("rescue: generation turned");
+            mark!("sephash recovery: generation turned");
             return held.publish(span.batch(), old, child, true).await;
         }
         if let Some(child) = child {
-            mark!("rescue: split finished");
+            mark!("sephash recovery: split finished");
             // Nothing has landed in the child: it is locked as long as this segment is.
             let at = child.add(geometry.at(geometry.fp2_word(0)));
             let lower = RemotePtr::from_bits(read_word(span, at).await?);
             return held.publish(span.batch(), self.with_len(lower).await?, Some(child), true).await;
         }
         let slots: Vec<Item> = taken(geometry, &held.groups, control.generation()).map(|(_, item)| item).collect();
-        // Second fingerprints are computed anew: whose landing is missing may have died.
+        // Second fingerprints are computed again: those of slots that have not landed may be missing.
         let ptrs: Vec<_> = slots.iter().map(|item| item.entry.ptr).collect();
         let headers = held.headers(&ptrs).await?;
         let cur: Vec<Item> =
@@ -186,16 +190,16 @@ impl Recovery<'_, '_> {
         let items = main_items(index, words.words(), len);
         match held.merge(old, items, cur.clone()).await? {
             Merged::Done => Ok(()),
-            // The pool is full: whoever needs a slot begins again, or is told.
+            // The pool is full: the next operation that needs a slot tries to merge, or fails.
             Merged::Room(..) => {
-                mark!("rescue: no room to merge");
+                mark!("sephash recovery: no room to merge");
                 held.restore(old, &cur).await
             }
         }
     }
 
-    /// A MainSegment with its length. Whichever a death has left, it is whole; but the length beside a word that names it may
-    /// be another one's.
+    /// Reads the length of a MainSegment. After a crash a MainSegment is complete, but the length in CurSegMeta may be
+    /// that of another one.
     async fn with_len(&self, main: RemotePtr) -> Result<(RemotePtr, usize), IndexError> {
         if main.is_null() {
             return Ok((main, 0));
@@ -208,7 +212,7 @@ impl Recovery<'_, '_> {
     /// Waits until the lock of a child that this lock may cover is free, or claims it and recovers the child.
     async fn release_child(&self, child: Segment) -> Result<(), IndexError> {
         if claim_covered(self.pin, lock_of(child.at)).await? {
-            mark!("recovery: child released");
+            mark!("sephash recovery: child released");
             Box::pin(self.recover_locked(child, None)).await?;
         }
         Ok(())

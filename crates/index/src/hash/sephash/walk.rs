@@ -1,9 +1,9 @@
 //! Visits every segment and every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk goes through the directory in ascending order of suffixes. A key only ever moves to a segment with a longer suffix, so
-//! a walk visits every key that is present all the time, while other clients work. What is in a segment and in a child of it that
-//! the walk visits later, the walk returns in the child alone. Each segment has a pin of its own, so a long walk does not delay
-//! reclamation.
+//! A walk goes through the directory in ascending order of suffixes. A key only ever moves to a segment with a longer
+//! suffix, so a walk visits every key that is present all the time, while other clients work. What is in a segment and
+//! in a child of it that the walk visits later, the walk returns in the child alone. Each segment has a pin of its own,
+//! so a long walk does not delay reclamation.
 
 use super::layout::{Control, META_LEN, Meta, State, dep_of, fp_of, fp2_of};
 use super::main_segment::{self, Item};
@@ -13,19 +13,16 @@ use super::recovery::Recovery;
 use super::{SepHash, Table};
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::Block;
+use crate::extendible::Shape;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::extendible::{Directory, Shape};
 use crate::keyhash::KeyHash;
-use crate::kind::index_tag;
-use crate::maintenance::{
-    BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out, wait_for_grace_period,
-};
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, Pin, PoolError};
+use farindex_pool::{Pin, PoolError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -102,9 +99,10 @@ impl SepHash {
                 && state.generation == control.generation()
                 && !count_taken(self.geometry, &groups, state.generation).1
             {
-                let born = self.born(segment);
-                if state.depth < born {
-                    let what = format!("CurSegMeta says depth {}, and the segment was made with {born}", state.depth);
+                let created = self.creation_depth(segment);
+                if state.depth < created {
+                    let what =
+                        format!("CurSegMeta says depth {}, and the segment was created with {created}", state.depth);
                     return Err(IndexError::corrupt(segment.at, what));
                 }
                 // Named under this pin, so its memory is not reused before the pin ends.
@@ -128,7 +126,8 @@ impl SepHash {
         }
     }
 
-    /// Reads the blocks of a segment's live entries from a fingerprint on, and returns the fingerprint to continue with.
+    /// Reads the blocks of a segment's live entries from a fingerprint on, and returns the fingerprint to continue
+    /// with.
     async fn blocks_of(
         &self,
         pin: &Pin<'_>,
@@ -140,7 +139,7 @@ impl SepHash {
         // The depth is raised behind the word of the child (X3), and the list of those is older.
         let deepest = (0..MAX_DEPTH).rev().find(|bit| {
             let child = segment.suffix | 1 << bit;
-            child != segment.suffix && *bit >= self.born(segment) && known.contains(&child)
+            child != segment.suffix && *bit >= self.creation_depth(segment) && known.contains(&child)
         });
         let whole = match self.whole(pin, segment).await {
             Ok(whole) if deepest.is_none_or(|bit| whole.state.depth >= bit) => Ok(whole),
@@ -210,12 +209,12 @@ impl SepHash {
     /// Can this be the block of an entry of a segment, or of a segment that has been split off from it?
     fn may_be(&self, segment: Segment, item: Item, block: &Block) -> bool {
         let hash = block.header.hash;
-        fp_of(hash) == item.entry.fp && holds(segment.suffix, self.born(segment), hash.bits())
+        fp_of(hash) == item.entry.fp && holds(segment.suffix, self.creation_depth(segment), hash.bits())
     }
 
     /// Depth at which a segment was created.
-    fn born(&self, segment: Segment) -> u32 {
-        Shape { initial_depth: self.config.initial_depth }.birth(segment.suffix)
+    fn creation_depth(&self, segment: Segment) -> u32 {
+        Shape { initial_depth: self.config.initial_depth }.creation_depth(segment.suffix)
     }
 
     /// Returns the address of an entry, and describes its place.
@@ -229,7 +228,8 @@ impl SepHash {
         (at, format!("{place} {number} of the {kind} of suffix {:#b}", segment.suffix))
     }
 
-    /// Reports what a segment shows to be lost: entries that have landed in it, and segments that were split off from it.
+    /// Reports what a segment shows to be lost: entries that have landed in it, and segments that were split off from
+    /// it.
     async fn report_losses(
         &self,
         pin: &Pin<'_>,
@@ -255,10 +255,11 @@ impl SepHash {
             );
             damaged(Damage { at, what })?;
         }
-        for bit in self.born(segment)..whole.state.depth {
+        for bit in self.creation_depth(segment)..whole.state.depth {
             let child = segment.suffix | 1 << bit;
             if table.directory.mirror().get(child).is_none() {
-                // The child may be newer than the walk's list. X3: the words of all children up to a depth that was read can be read.
+                // The child may be newer than the walk's list. X3: the words of all children up to a depth that was
+                // read can be read.
                 match table.directory.look_up(pin.span(), child, bit, bit + 1).await {
                     Ok(Some(_)) => {}
                     Ok(None) => damaged(table.directory.lost_segment(child))?,
@@ -272,8 +273,9 @@ impl SepHash {
         Ok(())
     }
 
-    /// Calls `each` with every key and value; returns the number of calls. Nothing is pinned while `each` runs. What cannot be read
-    /// is reported to `damaged`, and the walk continues; where an entry is lost, no older value of its key is returned.
+    /// Calls `each` with every key and value; returns the number of calls. Nothing is pinned while `each` runs. What
+    /// cannot be read is reported to `damaged`, and the walk continues; where an entry is lost, no older value of its
+    /// key is returned.
     pub async fn visit(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -302,12 +304,13 @@ impl SepHash {
         Ok(count)
     }
 
-    /// Walks the whole index, records every object in `audit`, and checks every entry. `alone` states that no other client is at
-    /// work: then an unfinished structure is a problem.
+    /// Walks the whole index, records every object in `audit`, and checks every entry. `alone` states that no other
+    /// client is at work: then an unfinished structure is a problem.
     ///
-    /// Figures: `slots` (entries that there is room for), `in_cur` (keys whose newest entry is in a CurSegment), `superseded`
-    /// (entries that the next merge drops), `segments`, `main_bytes`, `cur_bytes`, `directory_bytes`, `deepest` (local depth of
-    /// the deepest segment), `table_points`, `table_overflow`, `table_bytes` (of record points, as a client keeps them).
+    /// Figures: `slots` (entries that there is room for), `in_cur` (keys whose newest entry is in a CurSegment),
+    /// `superseded` (entries that the next merge drops), `segments`, `main_bytes`, `cur_bytes`, `directory_bytes`,
+    /// `deepest` (local depth of the deepest segment), `table_points`, `table_overflow`, `table_bytes` (of record
+    /// points, as a client keeps them).
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[]);
         for table in &self.tables {
@@ -471,8 +474,9 @@ impl SepHash {
         Ok(())
     }
 
-    /// Walks the whole index, recovers every segment that a crashed client left unfinished, and returns the number of repairs.
-    /// Operations do the same where they need such a segment. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every segment that a crashed client left unfinished, and returns the number of
+    /// repairs. Operations do the same where they need such a segment. A client that is alive and holds a lock for two
+    /// leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -499,27 +503,18 @@ impl SepHash {
         self.run_on(table, self.session.span(OpKind::Maintenance), hash, &[], settle).await.map(u64::from)
     }
 
-    /// Second half of a drop: waits for all operations that may still use the index, and frees its memory.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        let session = &self.session;
-        let index_tag = index_tag(session, self.uid);
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory.root(), index_tag).await?;
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        table.directory.learn_root(span).await?;
+        for segment in self.segments(table, span, &mut Damage::fail).await? {
+            self.free_segment(segment).await?;
+            self.session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            table.directory.learn_root(span).await?;
-            for segment in self.segments(table, span, &mut Damage::fail).await? {
-                self.free_segment(segment).await?;
-                session.maintain().await?;
-            }
-            table.directory.free(session, span).await?;
-        }
-        self.forget(span, info).await
+        table.directory.free(&self.session, span).await
     }
 
-    /// Frees a segment of a dropped index. A segment that is locked may share blocks with another one, because a client has
-    /// crashed while it split them: its memory is left to [`Audit::reclaim`].
+    /// Frees a segment of a dropped index. A segment that is locked may share blocks with another one, because a client
+    /// has crashed while it split them: its memory is left to [`Audit::reclaim`].
     async fn free_segment(&self, segment: Segment) -> Result<(), IndexError> {
         let session = &self.session;
         let pin = session.pin(session.span(OpKind::Maintenance))?;

@@ -118,7 +118,7 @@ impl Shard {
         for table in &self.tables {
             let (seconds, stalls) = Default::default();
             let mut walk = Walk { shard: self, table, damaged: &mut *damaged, seconds, stalls };
-            let geometry = self.current(table).await?;
+            let geometry = table.current(&self.session).await?;
             let (version, buckets) = (geometry.version, geometry.buckets(geometry.version));
             for first in (0..buckets).step_by(GROUP as usize) {
                 let group = Classes { first, end: (first + GROUP).min(buckets), version };
@@ -160,7 +160,7 @@ impl Walk<'_, '_> {
         let Classes { first, end, version } = classes;
         let pin = self.shard.session.pin(self.shard.session.span(OpKind::Scan))?;
         if !self.table.is_checked(pin.epoch()) {
-            self.table.sync(pin.span(), pin.epoch()).await?;
+            self.table.learn_version(pin.span(), pin.epoch()).await?;
         }
         let geometry = self.table.geometry();
         if geometry.version > version {
@@ -254,7 +254,7 @@ impl Walk<'_, '_> {
     ) -> Result<Option<Damage>, IndexError> {
         let Blocked { at, mut trace, mut what, bucket, third, own } = blocked;
         let session = &self.shard.session;
-        if self.table.sync(pin.span(), pin.epoch()).await? {
+        if self.table.learn_version(pin.span(), pin.epoch()).await? {
             return Ok(None);
         }
         let stall = self.stalls.entry((class, geometry.version)).or_default();
@@ -326,7 +326,7 @@ impl Walk<'_, '_> {
     /// Collects the keys that lie in level 2 and belong to these classes.
     async fn collect_seconds(&mut self, group: Classes) -> Result<(), IndexError> {
         self.seconds.clear();
-        let (mut from, mut geometry) = (0, self.shard.current(self.table).await?);
+        let (mut from, mut geometry) = (0, self.table.current(&self.shard.session).await?);
         loop {
             // What is split off while this goes on lies further back.
             let buckets = geometry.buckets(geometry.version);
@@ -335,7 +335,7 @@ impl Walk<'_, '_> {
                 self.collect_from(&geometry, from..end, group).await?;
                 from = end;
             }
-            geometry = self.shard.current(self.table).await?;
+            geometry = self.table.current(&self.shard.session).await?;
             if geometry.buckets(geometry.version) == buckets {
                 return Ok(());
             }

@@ -18,9 +18,13 @@
 //! ```
 
 use super::bucket::Level;
+use super::intents;
 use super::slot::Pattern;
 use crate::keyhash::{FINGERPRINT_BITS, HASH_BITS, KeyHash};
+pub use crate::root_sync::RootState;
+use crate::root_sync::{COUNTERS, Refresh, RootCopy};
 use farindex_fabric::{NodeId, RemotePtr};
+use std::rc::Rc;
 
 /// Segments of a table at most.
 pub const MAX_SEGMENTS: usize = 47;
@@ -43,53 +47,23 @@ const _: () = assert!(MAX_SEGMENTS as u64 - 1 <= super::bucket::MAX_VERSION);
 /// Bytes of a segment for each of its buckets.
 pub const BYTES_PER_BUCKET: u64 = 512 + 64 + 8;
 
-/// Word 0 of a root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RootState(pub u64);
-
+/// SHARD's fields of the root's first word.
 impl RootState {
-    /// The bits that name the resizer.
-    pub const RESIZER: u64 = 0x1_FFFF << 8;
-    const DROPPED: u64 = 1 << 31;
-
-    /// How often the table has been resized.
+    /// Returns how often the table has been resized.
     pub const fn version(self) -> u64 {
         self.0 & 0xFF
     }
-    /// The client slot that is resizing it now.
-    pub const fn resizer(self) -> Option<u64> {
-        ((self.0 & Self::RESIZER) >> 8).checked_sub(1)
-    }
-    /// Has the index been dropped?
-    pub const fn dropped(self) -> bool {
-        self.0 & Self::DROPPED != 0
-    }
-    /// The same, being resized by this client slot.
+    /// Returns the state with another version, which an operation that is pinned at `epoch` publishes, without a resizer.
     #[must_use]
-    pub const fn resized_by(self, slot: u64) -> Self {
-        RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
-    }
-    /// The same, resized by nobody.
-    #[must_use]
-    pub const fn abandoned(self) -> Self {
-        RootState(self.0 & !Self::RESIZER)
-    }
-    /// The same with another version, published by an operation that was pinned at `epoch`; resized by nobody.
-    #[must_use]
-    pub const fn settled(self, version: u64, epoch: u64) -> Self {
+    pub const fn with_version(self, version: u64, epoch: u64) -> Self {
         let stamp = farindex_pool::epoch::tag(epoch) << 32;
         RootState(self.0 & !Self::RESIZER & 0xFFFF_FF00 | version | stamp)
     }
     /// Does every operation in flight know the latest resize, for a client that knows `epoch`? An operation that began
-    /// after the resize was published has read the root (see `Table::count_operation`); the others have ended (E3).
+    /// after the resize was published has read the root (see `RootSync::count_operation`); the others have ended (E3).
     pub const fn known_by_all(self, epoch: u64) -> bool {
         let ahead = (epoch as u32).wrapping_sub((self.0 >> 32) as u32);
         self.version() > 0 && 2 <= ahead && ahead <= u32::MAX / 2
-    }
-    /// The same, dropped.
-    #[must_use]
-    pub const fn drop(self) -> Self {
-        RootState(self.0 | Self::DROPPED)
     }
 }
 
@@ -105,7 +79,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// From a root; `None` if no table has such a root.
+    /// Decodes a root; `None` if no table has such a root.
     pub fn parse(words: &[u64]) -> Option<Self> {
         let state = RootState(*words.first()?);
         let version = state.version();
@@ -212,6 +186,47 @@ impl Geometry {
     /// The 4 bits of a hash that decide the splits of the round that `version` belongs to.
     pub fn sid(&self, hash: u64, version: u64) -> u64 {
         shifted(hash, self.initial_bits + version / ROUND * ROUND) & 0xF
+    }
+}
+
+impl RootCopy for Rc<Geometry> {
+    const LEN: usize = ROOT_LEN;
+    const INDEX_TAG_WORD: usize = ROOT_INDEX_TAG;
+    const COUNTER_WORDS: &'static [usize] = &[1];
+    const RECOVER_INTENT: u64 = intents::RECOVER;
+    type Shape = ();
+
+    fn parse(words: &[u64], at: RemotePtr, (): ()) -> Option<Self> {
+        Geometry::parse(words).filter(|geometry| geometry.lies_on(at.node())).map(Rc::new)
+    }
+    fn refresh(&mut self, words: &[u64], at: RemotePtr, (): (), _: &mut [i64; COUNTERS]) -> Refresh {
+        let state = RootState(words.first().copied().unwrap_or_default());
+        if state.version() > self.version {
+            let Some(newer) = Self::parse(words, at, ()) else { return Refresh::Torn };
+            *self = newer;
+        } else if state.version() == self.version && state != self.state {
+            // A client has begun to resize, or has abandoned its resize.
+            Rc::make_mut(self).state = state;
+        }
+        Refresh::Current
+    }
+    fn state(&self) -> RootState {
+        self.state
+    }
+    fn growing(&self) -> bool {
+        false
+    }
+    fn slots(&self) -> u64 {
+        Geometry::slots(self)
+    }
+    fn load_counter(&self) -> usize {
+        0
+    }
+    fn resizes(&self) -> u64 {
+        self.version
+    }
+    fn spans(&self, _: u64) -> Vec<(RemotePtr, u64)> {
+        Geometry::spans(self).collect()
     }
 }
 

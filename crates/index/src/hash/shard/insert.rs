@@ -10,11 +10,11 @@
 
 use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
 use super::geometry::Geometry;
+use super::intents;
 use super::level3::Chain3;
 use super::lookup::{Absence, Op, Verified};
 use super::recovery::lock_of;
 use super::slot::{Entry, META, Pattern, Slot, Stamp};
-use super::split::steps;
 use crate::IndexError;
 use crate::block::UNIT;
 use crate::marks::mark;
@@ -107,7 +107,7 @@ impl Op<'_> {
         let homes = self.second_homes(geometry);
         let cell = self.pin.session().intent_cell(seen.at.node()).await?;
         let held = Held { cell, at: seen.at };
-        let what = [steps::INSERT, bucket, geometry.version, 1];
+        let what = [intents::INSERT, bucket, geometry.version, 1];
         let intent = Intent { index: self.shard.uid(), lock: lock_of(seen.at), what };
         let word = seen.word(LOCK_SLOT);
         let third_at = geometry.third(bucket);

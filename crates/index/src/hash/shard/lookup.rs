@@ -107,7 +107,7 @@ impl<'a> Op<'a> {
     pub(super) async fn look_at_root(&mut self) -> Result<(), IndexError> {
         self.counted = true;
         if !self.table.is_checked(self.pin.epoch()) {
-            self.table.sync(self.span(), self.pin.epoch()).await?;
+            self.table.learn_version(self.span(), self.pin.epoch()).await?;
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl<'a> Op<'a> {
             }
             Health::Newer => {
                 mark!("health: newer");
-                if self.table.sync(self.span(), self.pin.epoch()).await?
+                if self.table.learn_version(self.span(), self.pin.epoch()).await?
                     || self.table.geometry().version > geometry.version
                 {
                     return Ok(());
@@ -317,7 +317,9 @@ impl<'a> Op<'a> {
         bucket: u64,
         chain: &Chain3,
     ) -> Result<(), IndexError> {
-        if self.table.sync(self.span(), self.pin.epoch()).await? || self.table.geometry().version > geometry.version {
+        if self.table.learn_version(self.span(), self.pin.epoch()).await?
+            || self.table.geometry().version > geometry.version
+        {
             return Ok(());
         }
         let at = geometry.bucket(Level::One, bucket);

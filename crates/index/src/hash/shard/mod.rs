@@ -26,6 +26,7 @@ pub mod bucket;
 mod dump;
 pub mod geometry;
 mod insert;
+mod intents;
 mod level3;
 mod lookup;
 mod many;
@@ -40,17 +41,22 @@ mod tests;
 mod unfreeze;
 mod walk;
 
+use crate::audit::OnDamage;
 use crate::block::{self, UNIT};
 use crate::faults::{Fault, planted};
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
 use crate::marks::mark;
+use crate::root_sync::{free_root, mark_root_dropped};
+use crate::table_per_node::TablePerNode;
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
-use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::{IndexInfo, Session};
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Pin, Session};
+use geometry::Geometry;
 use insert::Put;
 use lookup::{Hit, LookupResult, Op};
 use serde::{Deserialize, Serialize};
@@ -123,36 +129,6 @@ pub struct Shard {
 has_handle!(Shard, Handle<Config, Table>);
 
 impl Shard {
-    /// Makes an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
-        let undo = async |span: &Span, roots: &[RemotePtr], _| {
-            for root in roots {
-                Self::free_segments(session, span, *root).await?;
-                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, index_tag(session, info.uid), &config).await?);
-        }
-        drop(pin);
-        Ok(Shard { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
-    /// How often the table that has grown most has been resized, as far as this worker knows.
-    pub fn resizes(&self) -> u64 {
-        self.tables.iter().map(|table| table.geometry().version).max().unwrap_or(0)
-    }
-
     /// Between operations: growth and reclamation, which no operation should pay for under its pin.
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
@@ -252,7 +228,85 @@ impl Shard {
     }
 }
 
-pool_index!(Shard, Config, KIND, "shard", FORMAT, root: geometry::ROOT_LEN, Table::mark_abandoned);
+impl TablePerNode for Shard {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "shard";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = geometry::ROOT_LEN;
+
+    async fn create_table(
+        session: &Rc<Session>,
+        span: &Span,
+        node: NodeId,
+        index_tag: u64,
+        config: &Config,
+    ) -> Result<RemotePtr, IndexError> {
+        Table::create(session, span, node, index_tag, config).await
+    }
+
+    async fn free_new_table(
+        session: &Rc<Session>,
+        span: &Span,
+        root: RemotePtr,
+        _: u64,
+        _: &Config,
+    ) -> Result<(), IndexError> {
+        free_root::<Rc<Geometry>>(session, span, root, ()).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(
+        pin: &Pin<'_>,
+        root: RemotePtr,
+        index_tag: u64,
+        config: &Config,
+        _: &(),
+    ) -> Result<Table, IndexError> {
+        Table::open(pin, root, index_tag, config).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Shard { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        mark_root_dropped::<Rc<Geometry>>(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        self.free_table(span, table).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.handle.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl Op<'_> {
     /// CASes the slot of a key that was found; on success the old block is retired.

@@ -13,18 +13,19 @@
 
 use super::Shard;
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_slot};
-use super::geometry::{Geometry, Places, ROUND, RootState, moves};
+use super::geometry::{Geometry, Places, ROUND, moves};
+use super::intents;
 use super::level3::{Chain3, NODE_LEN};
 use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp};
-use super::split::{steps, write_changes};
+use super::split::write_changes;
 use super::stall::led_from;
 use super::table::Table;
 use crate::IndexError;
 use crate::block::{Header, UNIT};
 use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
-use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, clear_intent, release_on_error};
+use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin};
 use std::collections::BTreeMap;
@@ -35,11 +36,6 @@ type Headers = BTreeMap<RemotePtr, Header>;
 /// The lock of a bucket.
 pub(super) fn lock_of(at: RemotePtr) -> Lock {
     Lock { at, mask: META }
-}
-
-/// The lock over a table's growth.
-pub(super) fn resize_lock(root: RemotePtr) -> Lock {
-    Lock { at: root, mask: RootState::RESIZER }
 }
 
 /// Somebody who looks after others, under a pin.
@@ -68,7 +64,7 @@ impl Recovery<'_> {
     /// if its holder may be alive.
     pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
         // The dead one may have known a newer directory.
-        self.table.sync(self.span(), self.pin.epoch()).await?;
+        self.table.learn_version(self.span(), self.pin.epoch()).await?;
         let geometry = self.table.geometry();
         let Some((level, mut bucket)) = geometry.locate(at) else { return Ok(None) };
         let mut under = None;
@@ -85,7 +81,7 @@ impl Recovery<'_> {
             }
         }
         let lock = lock_of(geometry.bucket(level, bucket));
-        let what = [steps::RESCUE, bucket, geometry.version, level as u64 + 1];
+        let what = [intents::RECOVER, bucket, geometry.version, level as u64 + 1];
         let recover = async |_, cell: &IntentCell<'_>| {
             mark!("rescue: lock claimed");
             self.recover_locked(&geometry, level, bucket, Some(cell)).await
@@ -114,7 +110,7 @@ impl Recovery<'_> {
         if word & META != 0 || word == 0 {
             return Ok(());
         }
-        let what = [steps::REPAIR, bucket, geometry.version, level as u64 + 1];
+        let what = [intents::REPAIR, bucket, geometry.version, level as u64 + 1];
         let intent = Intent { index: self.index, lock: lock_of(at), what };
         if acquire(self.span(), &cell, &intent, (word, word | META), |_| ()).await?.is_err() {
             return Ok(());
@@ -317,25 +313,6 @@ impl Recovery<'_> {
         }
         mark!("rescue: undone");
         Ok(())
-    }
-
-    /// Gives up a resize whose client has died, so that somebody else can begin one. Its segment is left to
-    /// `Audit::reclaim`.
-    pub(super) async fn resume_growth(&self) -> Result<(), IndexError> {
-        let root = self.table.root();
-        let what = [steps::RESCUE, 0, 0, 0];
-        let abandon = async |mut word, cell: &IntentCell<'_>| {
-            mark!("rescue: resize given up");
-            loop {
-                let old = self.span().cas(root, word, RootState(word).abandoned().0).await?;
-                if old == word {
-                    return clear_intent(self.span(), cell).await;
-                }
-                // The index was dropped meanwhile.
-                word = old;
-            }
-        };
-        claim_and_recover(self.pin, self.index, resize_lock(root), None, what, abandon).await.map(drop)
     }
 }
 

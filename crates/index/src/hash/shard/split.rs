@@ -16,6 +16,7 @@
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, version_bit, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
+use super::intents;
 use super::level3::Chain3;
 use super::lookup::Op;
 use super::recovery::lock_of;
@@ -28,20 +29,6 @@ use crate::marks::mark;
 use farindex_fabric::{Batch, Done, RemotePtr, Ticket};
 use farindex_pool::{Intent, IntentCell, PoolError};
 use std::collections::BTreeMap;
-
-/// What an intent's first word says: which kind of step its client is about to take.
-pub(super) mod steps {
-    /// Splitting a bucket: then its number, its version, and 1 or 2 for its level.
-    pub(crate) const SPLIT: u64 = 1;
-    /// Inserting where no slot is free.
-    pub(crate) const INSERT: u64 = 2;
-    /// Undoing an abandoned split.
-    pub(crate) const REPAIR: u64 = 3;
-    /// Finishing or undoing what a dead client has left.
-    pub(crate) const RESCUE: u64 = 4;
-    /// Adding a segment to the table.
-    pub(crate) const GROW: u64 = 5;
-}
 
 /// The two buckets that a split leaves behind.
 pub(super) struct Halves {
@@ -122,7 +109,7 @@ impl Op<'_> {
         let cell = self.pin.session().intent_cell(seen.at.node()).await?;
         let mut known = Known::default();
         let mut batch = span.batch();
-        let what = [steps::SPLIT, bucket, version, level as u64 + 1];
+        let what = [intents::SPLIT, bucket, version, level as u64 + 1];
         cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
         let word = seen.word(LOCK_SLOT);
         let lock = batch.cas(seen.at, word, word | META);

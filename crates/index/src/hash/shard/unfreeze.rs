@@ -6,10 +6,11 @@
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot};
 use super::geometry::{Geometry, Places};
+use super::intents;
 use super::lookup::Op;
 use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot};
-use super::split::{Known, steps, write_changes};
+use super::split::{Known, write_changes};
 use crate::IndexError;
 use crate::block::{Header, UNIT};
 use crate::marks::mark;
@@ -112,7 +113,7 @@ impl Op<'_> {
         if word & META != 0 {
             return Ok(());
         }
-        let what = [steps::REPAIR, 0, 0, level as u64 + 1];
+        let what = [intents::REPAIR, 0, 0, level as u64 + 1];
         let intent = Intent { index: self.shard.uid(), lock: lock_of(at), what };
         let read = |batch: &mut Batch<'_>| batch.read(at, level.bytes());
         let Ok((mut done, read)) = acquire(span, &cell, &intent, (word, word | META), read).await? else {

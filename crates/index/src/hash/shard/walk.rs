@@ -5,22 +5,23 @@
 //! again, they may meet twice, and an audit beside other clients counts it once. Each step is pinned on its own, so that a
 //! long one holds up nobody's memory. Who wants each key once goes by [classes](super::dump).
 
+use super::Shard;
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
 use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
-use super::{Shard, geometry};
 use crate::IndexError;
 use crate::audit::{Findings, IndexAudit, KeyId, key_id};
 use crate::block::UNIT;
 use crate::keyhash::KeyHash;
-use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, free_blocks, wait_for_grace_period};
-use crate::recovery::{HeldLock, recover_lock, wait_for_lock_holder};
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, free_blocks};
+use crate::recovery::recover_lock;
+use crate::root_sync::free_root;
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::rc::Rc;
 
 /// Buckets that one step reads.
@@ -140,13 +141,6 @@ async fn read_step(
 }
 
 impl Shard {
-    /// The directory as the root has it now.
-    pub(super) async fn current(&self, table: &Table) -> Result<Rc<Geometry>, IndexError> {
-        let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-        table.sync(pin.span(), pin.epoch()).await?;
-        Ok(table.geometry())
-    }
-
     /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and lies
     /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished split is a problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
@@ -155,7 +149,7 @@ impl Shard {
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
             findings.check_root(table.root(), node);
             findings.audit.reach(table.root(), ROOT_LEN as u64, "a root");
-            let mut geometry = self.current(table).await?;
+            let mut geometry = table.current(&self.session).await?;
             let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
             while let Some(part) = left.pop_front() {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
@@ -180,7 +174,7 @@ impl Shard {
                 drop(pin);
                 if left.is_empty() {
                     // Entries may have moved on to segments that have come since.
-                    let newer = self.current(table).await?;
+                    let newer = table.current(&self.session).await?;
                     left.extend(steps(&newer, geometry.segments().len()));
                     geometry = newer;
                 }
@@ -203,16 +197,8 @@ impl Shard {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {
-            let mut lock_timeout = LockTimeout::default();
-            while let Some(resizer) = self.current(table).await?.state.resizer() {
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
-                self.recovery(table, &pin).resume_growth().await?;
-                recovered += 1;
-                drop(pin);
-                let held = HeldLock { at: table.root(), holders: resizer };
-                wait_for_lock_holder(session, &mut lock_timeout, held).await?;
-            }
-            let geometry = self.current(table).await?;
+            recovered += table.recover_growth(session, self.uid).await?;
+            let geometry = table.current(session).await?;
             for part in steps(&geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
                 let step = read_step(&pin, &geometry, part).await?;
@@ -238,61 +224,28 @@ impl Shard {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
-        let endpoint = session.endpoint();
-        // Before it is dropped, the directory must be the newest; nobody resizes it afterwards.
-        let mut geometries = Vec::new();
-        for table in &self.tables {
-            geometries.push(self.current(table).await?);
-        }
-        for (table, geometry) in self.tables.iter().zip(&mut geometries) {
-            table.mark_dropped(span).await?;
-            let root = span.read(table.root(), ROOT_LEN).await?;
-            if let Some(newest) = geometry::Geometry::parse(root.words()) {
-                *geometry = Rc::new(newest);
+        // No client resizes the table after it was marked as dropped, so this READ shows the newest directory.
+        let words = span.read(table.root(), ROOT_LEN).await?;
+        let geometry = Geometry::parse(words.words()).map_or_else(|| table.geometry(), Rc::new);
+        for part in steps(&geometry, 0) {
+            let pin = session.pin(session.span(OpKind::Maintenance))?;
+            let step = read_step(&pin, &geometry, part).await?;
+            let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
+                Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
+                _ => None,
+            });
+            let live: Vec<_> = live.collect();
+            free_blocks(session, pin.span(), &live).await?;
+            for node in step.nodes {
+                session.free(pin.span(), node, NODE_LEN as u64).await?;
             }
+            drop(pin);
+            session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for (table, geometry) in self.tables.iter().zip(&geometries) {
-            for part in steps(geometry, 0) {
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
-                let step = read_step(&pin, geometry, part).await?;
-                let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
-                    Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
-                    _ => None,
-                });
-                let live: Vec<_> = live.collect();
-                free_blocks(session, pin.span(), &live).await?;
-                for node in step.nodes {
-                    session.free(pin.span(), node, NODE_LEN as u64).await?;
-                }
-                drop(pin);
-                session.maintain().await?;
-            }
-            for (segment, bytes) in geometry.spans() {
-                session.free_zeroed(span, segment, bytes).await?;
-            }
-            span.write(table.root(), endpoint.buf_from_words(&[0; ROOT_LEN / 8])).await?;
-            session.free(span, table.root(), ROOT_LEN as u64).await?;
-        }
-        self.forget(span, info).await
-    }
-
-    /// Gives back the segments of a table that nobody has seen.
-    pub(super) async fn free_segments(
-        session: &farindex_pool::Session,
-        span: &Span,
-        root: RemotePtr,
-    ) -> Result<(), IndexError> {
-        let words = span.read(root, ROOT_LEN).await?;
-        if let Some(geometry) = Geometry::parse(words.words()) {
-            for (segment, bytes) in geometry.spans() {
-                session.free_zeroed(span, segment, bytes).await?;
-            }
-        }
-        Ok(())
+        free_root::<Rc<Geometry>>(session, span, table.root(), ()).await
     }
 }
 
