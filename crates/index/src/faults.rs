@@ -1,55 +1,53 @@
-//! Planted faults of the indexes, which the tests must detect: as in the pool ([`farindex_pool::faults`]).
+//! Planted faults of the indexes, for checkers to convict: as in the pool ([`farindex_pool::faults`]).
 
-/// A fault: one broken rule of a protocol.
+/// One rule broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// SHARD: the split of a bucket writes the whole bucket back as it was read, over CASes that came in between.
+    /// SHARD: who moves a bucket writes the whole of it back as it was read, over CASes that came in between.
     WholeBucket,
     /// SHARD: the lock of a bucket that was moved is released by a plain WRITE (N6).
     PlainUnlock,
     /// SHARD: a slot points to its block before the block is written.
     EarlyPointer,
-    /// SHARD: an operation does not wait for the WRITE of a block before a slot points to it (N1, N5).
+    /// SHARD: nobody waits for the WRITE of a block before a slot points to it (N1, N5).
     UnawaitedBlock,
-    /// SHARD: a block that was replaced or removed is reused at once, while readers may still use it.
+    /// SHARD: a block that was replaced or removed is free for reuse at once, whoever may still be reading it.
     NoGrace,
-    /// RACE: a split publishes the new segment in the directory and in headers before the segment is written.
+    /// RACE: the directory and the headers of a segment that is split tell of the new one before that is written.
     EarlySegment,
-    /// RACE: an insert does not check whether its segment is being split.
+    /// RACE: an insert does not look whether its segment is being split.
     IntoLocked,
-    /// RACE: a lookup takes the headers that were READ with the slots as proof of an absence.
+    /// RACE: the headers that a lookup has READ along with the slots are what proves an absence.
     HeaderProves,
-    /// A block's checksum is not checked.
+    /// A block's checksum is not looked at.
     NoChecksum,
     /// SHARD: a bucket's version is one bit, as published, and slots have none: two resizes look like none.
     OneBitVersion,
-    /// SHARD: a split treats any barrier as its own, even behind a slot that an insert may still take.
+    /// SHARD: a split takes any barrier for its own, even behind a slot that an insert may still take.
     AnyBarrier,
-    /// SHARD: only a frozen slot with the key's own fingerprint counts as evidence that a READ has overlapped a split.
+    /// SHARD: only a frozen slot of the key's own fingerprint tells that a READ has overlapped a split.
     FrozenOfOthers,
-    /// SepHash: an append does not wait until the slot before has landed, and the pin ends before its own slot has
-    /// landed (N5).
+    /// SepHash: nobody waits until a slot has landed before the next one is taken, or before the pin ends (N5).
     LateFp2,
     /// SepHash: the directory names a segment before it is written.
     EarlyDirectory,
-    /// SepHash: a lookup prefers the entry in the MainSegment.
+    /// SepHash: a lookup prefers what it finds in the MainSegment.
     MainFirst,
-    /// SepHash: an update changes the entry in the MainSegment, even while the segment is merged.
+    /// SepHash: an update changes the entry in the MainSegment, whoever merges that meanwhile.
     UpdateInMain,
-    /// Linear: a removal empties its slot, although lookups of other keys must pass it.
+    /// Linear: a removal empties its slot, over which lookups of other keys have to go.
     LinearEmptied,
-    /// Linear: a record behind its head is used without a check of the tags of its words.
+    /// Linear: a record behind its head is believed without a look at the tags of its words.
     LinearTorn,
-    /// Linear: a region is moved without sealing its empty slots, so a client that does not know the next table finds
-    /// no sign of it.
+    /// Linear: a region is moved without its empty slots being sealed, so that who does not know of the next table sees none.
     LinearUnsealed,
-    /// Cuckoo: a displacement removes the entry from its old slot before it writes the new one.
+    /// Cuckoo: a displacement takes the entry from where it was before it puts it where it goes.
     CuckooEarlyClear,
-    /// Cuckoo: a record behind its head is used without a check of the tags of its words.
+    /// Cuckoo: a record behind its head is believed without a look at the tags of its words.
     CuckooTorn,
-    /// Cuckoo: slots that show a newer table than the known one are ignored.
+    /// Cuckoo: nobody cares about slots that tell of a newer table than is known.
     CuckooUnseen,
-    /// Cuckoo: the latest entry of a key is changed although the earlier one, from which it was copied, still exists.
+    /// Cuckoo: the latest entry of a key is changed although an earlier one, which it was copied from, is still there.
     CuckooCopyChanged,
     /// Cuckoo: an insert takes no lock.
     CuckooUnlocked,

@@ -128,7 +128,7 @@ impl Mortal for Cuckoo {
             Kind::On(Op::Insert | Op::Upsert, Displaces | DisplacesBlocks) => &["cuckoo displace"],
             Kind::On(_, RegionMigrator | MovesBlocks | Half) => &["cuckoo move"],
             Kind::On(_, Again) => &["cuckoo replace: inline again"],
-            Kind::On(_, Resizes) => &["table grow", "cuckoo move", "table grow: settled"],
+            Kind::On(_, Resizes) => &["grow", "cuckoo move", "table grow: settled"],
             _ => &[],
         }
     }

@@ -113,7 +113,7 @@ impl Mortal for Linear {
             Kind::On(_, Cleans) => &["linear move"],
             Kind::On(_, Half) => &["linear lookup: on to the next table", "linear move"],
             Kind::On(_, Again) => &["linear replace: inline again"],
-            Kind::On(_, Resizes) => &["table grow", "linear move", "table grow: settled"],
+            Kind::On(_, Resizes) => &["grow", "linear move", "table grow: settled"],
             _ => &[],
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments, the root: what linear probing has as well | 4.1 |
+//! | [`slotted`](crate::slotted) | slots, segments, the root: what linear probing has as well | 4.1 |
 //! | [`places`] | where a key may lie | 2.2 |
 //! | `table` | buckets | 2.2 |
 //! | `lookup` | search | Algorithm 3 |

@@ -5,7 +5,7 @@
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments, the root: what cuckoo hashing has as well | 4.1 |
+//! | [`slotted`](crate::slotted) | slots, segments, the root: what cuckoo hashing has as well | 4.1 |
 //! | `table` | growth | |
 //! | `lookup` | search | Algorithms 1 and 2 |
 //! | `many` | many lookups at once | Algorithm 1 |
