@@ -21,6 +21,11 @@ use std::rc::Rc;
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
     /// Checks that they are within bounds.
     fn check(&self) -> Result<(), IndexError>;
+
+    /// Do the settings name a published protocol that is known to lose data?
+    fn loses_data(&self) -> bool {
+        false
+    }
 }
 
 /// Encodes settings for the catalog.

@@ -137,7 +137,7 @@ impl Simulated for Subject {
 /// How often this handle has looked whether the index has grown, where its kind counts that.
 fn synchronizations(index: &AnyIndex) -> u64 {
     match index {
-        AnyIndex::Shard(index) => index.inner().tables().iter().map(Table::synchronizations).sum(),
+        AnyIndex::Shard(index) => index.inner().tables().iter().map(|table| table.synchronizations()).sum(),
         _ => 0,
     }
 }

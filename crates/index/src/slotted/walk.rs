@@ -1,7 +1,7 @@
-//! Every entry of a table of slots: for dumps, audits and drops. Each step of a walk is pinned on its own.
+//! Walks over every entry of a table of slots: for dumps, audits and drops. Each step of a walk has a pin of its own.
 //!
-//! Which entries a step reads is the kind's matter ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
-//! cannot be read is damage, which is told once.
+//! The kind decides which entries a step reads ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
+//! cannot be read is damage, which is reported once.
 
 use super::geometry::{Geometry, REGION, ROOT_LEN, Segment, signature};
 use super::index::SlottedIndex;
@@ -19,7 +19,7 @@ use farindex_pool::{Pin, PoolError, Session};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// An entry as a walk meets it.
+/// An entry that a walk visits.
 pub(crate) struct VisitedEntry {
     pub(crate) segment: Segment,
     pub(crate) at: RemotePtr,
@@ -35,7 +35,7 @@ pub(crate) struct VisitedEntry {
 pub(crate) struct Step {
     /// Entries of keys that no earlier step has returned.
     pub(crate) visited: Vec<VisitedEntry>,
-    /// What could not be read; an earlier step may have said the same.
+    /// What could not be read; an earlier step may have reported the same.
     pub(crate) wrong: Vec<Damage>,
 }
 
@@ -44,16 +44,16 @@ struct Walk<P> {
     progress: P,
     begun: bool,
     ended: bool,
-    /// Damage that has been told.
-    told: BTreeSet<RemotePtr>,
+    /// Damage that has been reported.
+    reported: BTreeSet<RemotePtr>,
 }
 
 impl<P: Default> Walk<P> {
     fn new() -> Self {
-        Walk { progress: P::default(), begun: false, ended: false, told: BTreeSet::new() }
+        Walk { progress: P::default(), begun: false, ended: false, reported: BTreeSet::new() }
     }
 
-    /// The next step, under this pin; `None` at the end. A root that makes no sense ends the walk through its table.
+    /// Takes the next step, under this pin; returns `None` at the end. An invalid root ends the walk through its table.
     async fn step<I: SlottedIndex<Progress = P>>(
         &mut self,
         index: &I,
@@ -64,7 +64,7 @@ impl<P: Default> Walk<P> {
             return Ok(None);
         }
         let step = async {
-            // A walk that begins is told if the index has been dropped.
+            // The first step reports whether the index has been dropped.
             if !std::mem::replace(&mut self.begun, true) || !table.is_checked(pin.epoch()) {
                 table.look(pin).await?;
             }
@@ -72,7 +72,7 @@ impl<P: Default> Walk<P> {
         };
         match step.await {
             Ok(Some(mut step)) => {
-                step.wrong.retain(|damage| self.told.insert(damage.at));
+                step.wrong.retain(|damage| self.reported.insert(damage.at));
                 Ok(Some(step))
             }
             Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
@@ -107,7 +107,7 @@ pub(crate) async fn visit<I: SlottedIndex>(
     Ok(seen)
 }
 
-/// Audits the entries of a table beside clients at work: each key once. `also` notes what else the kind counts.
+/// Audits the entries of a table, each key once, while other clients are at work. `also` counts the kind's own figures.
 pub(crate) async fn audit_walk<I: SlottedIndex>(
     index: &I,
     table: &Table<I::Own>,
@@ -130,8 +130,8 @@ pub(crate) async fn audit_walk<I: SlottedIndex>(
     }
 }
 
-/// Begins the audit of a table that should be this node's: its root, and the segments that the root names. `None` if it makes no
-/// sense, which is a problem.
+/// Begins the audit of the table of a memory node: its root, and the segments that the root names. Returns `None` if the root is
+/// invalid, which is a problem.
 pub(crate) async fn audit_root<X>(
     session: &Session,
     table: &Table<X>,
@@ -175,7 +175,7 @@ pub(crate) async fn read_region(span: &Span, segment: &Segment, region: u64) -> 
     read_slots(span, segment, region * REGION, REGION).await
 }
 
-/// A slot in words.
+/// Returns the name of a slot, for messages.
 pub(crate) fn name(segment: &Segment, index: u64) -> String {
     let (node, generation) = (segment.start.node(), segment.generation);
     let (region, slot) = (index / REGION, index % REGION);
@@ -190,8 +190,8 @@ struct OutOfBand {
     units: u64,
 }
 
-/// The entries of slots that were read, from slot `first` on, and what is wrong with them. Blocks are read of those heads only
-/// whose signature is `wanted`.
+/// Returns the entries of slots that were read, from slot `first` on, and the damage in them. A block is READ only if the
+/// signature of its head is `wanted`.
 pub(crate) async fn entries_of(
     session: &Session,
     span: &Span,
@@ -206,7 +206,7 @@ pub(crate) async fn entries_of(
         let (index, word) = (first + i as u64, i * step);
         let at = segment.slot(index);
         let head = slots.words().get(word).copied().unwrap_or_default();
-        let mut tell = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
+        let mut report = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
         let (start, key, value) = match Slot::decode(head) {
             Slot::Tiny { key, value, .. } => (word * 8, key, value),
             Slot::Inline { tag, key, value, .. } => {
@@ -215,11 +215,11 @@ pub(crate) async fn entries_of(
                     if words.is_empty() || slot::whole(tag, key + value, &words) {
                         break;
                     }
-                    // Its head was read before the rest was written, so now the rest is there.
+                    // The head was read before the rest was written. By now the rest is written.
                     words = span.read(at.add(8), segment.width - 8).await?.words().to_vec();
                 }
                 if !slot::whole(tag, key + value, &words) {
-                    tell("holds a record that is not whole");
+                    report("holds a record that is not whole");
                     continue;
                 }
                 slots.words_mut()[word + 1..word + step].copy_from_slice(&words);
@@ -230,13 +230,13 @@ pub(crate) async fn entries_of(
                 let units = units.max(1);
                 match astray(session.pool(), ptr, units * UNIT as u64) {
                     _ if !wanted(signature) => {}
-                    Some(what) => tell(&format!("points to {what}")),
+                    Some(what) => report(&format!("points to {what}")),
                     None => blocks.push(OutOfBand { index, head, ptr, units }),
                 }
                 continue;
             }
             Slot::Unknown => {
-                tell(&format!("holds {head:#018x}"));
+                report(&format!("holds {head:#018x}"));
                 continue;
             }
             _ => continue,
@@ -281,7 +281,7 @@ impl<X> Table<X> {
         Ok((self.geometry().current.generation <= segment.generation).then_some(pin))
     }
 
-    /// Reads the root now, for an operation under this pin. Segments that lie outside of the pool's memory are damage.
+    /// READs the root now, for an operation under this pin. Segments outside of the pool's memory are damage.
     pub(crate) async fn look(&self, pin: &Pin<'_>) -> Result<Geometry, IndexError> {
         let geometry = self.sync(pin.span(), pin.epoch()).await?;
         let chunk = pin.session().pool().geometry(self.root().node()).chunk_size;
@@ -296,7 +296,8 @@ impl<X> Table<X> {
     }
 }
 
-/// Entries of the same key, told by what is equal of equal keys only; returns how many there are too many.
+/// Reports entries of the same key as problems, and returns the number of surplus entries. The two words of an entry are equal
+/// only if the keys are.
 pub(crate) fn find_same_keys(mut keys: Vec<((u64, u64), RemotePtr)>, problems: &mut Problems) -> u64 {
     keys.sort_unstable();
     let mut same = 0;
@@ -347,7 +348,7 @@ pub(crate) async fn audit_entry(
     Ok(())
 }
 
-/// What a repair has retired is freed before it is called done, unless somebody keeps the epoch from moving on.
+/// Frees what a repair has retired before the repair ends, unless another client keeps the epoch from advancing.
 pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;

@@ -103,7 +103,7 @@ fn the_audit_tells_what_is_wrong() {
                 assert!(said.iter().all(|said| says(said, problem)), "{what}, {how}: {said:?}");
             }
             let said = with(&index, at, Slot::Live(sid).over(old)).await;
-            assert_eq!(says(&said[1], "where no lookup comes by"), what != "level 3", "{what}: {said:?}");
+            assert_eq!(says(&said[1], "where no lookup finds it"), what != "level 3", "{what}: {said:?}");
             let said = with(&index, at, Slot::Dead(0, free).over(old) | 0xF << 52).await;
             assert!(said.iter().all(|said| says(said, "holds 0x")), "{what}: {said:?}");
             // What others may be at.
@@ -124,7 +124,7 @@ fn the_audit_tells_what_is_wrong() {
             }
             // A second slot with the same entry, in the empty bucket: it is there twice, and one of them is misplaced.
             let said = with(&index, empty.add(16), Slot::Live(entry).over(word(&span, empty.add(16)).await)).await;
-            assert!(says(&said[0], "where no lookup comes by") && !says(&said[0], "the same key"), "{what}: {said:?}");
+            assert!(says(&said[0], "where no lookup finds it") && !says(&said[0], "the same key"), "{what}: {said:?}");
             assert!(says(&said[1], "the same key"), "{what}: {said:?}");
         }
         recycled_in_part(&index, &span, empty).await;

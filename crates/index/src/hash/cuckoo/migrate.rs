@@ -96,7 +96,7 @@ impl Mover<'_> {
             Claim::Free | Claim::Unsteady => Ok(None),
             Claim::Busy { names, .. } => Ok(Some(names)),
             Claim::Taken(Taken { cell: Some(cell), .. }) => {
-                mark!("table rescue: region claimed");
+                mark!("table recovery: region claimed");
                 match self.finish_or_undo(segment, region, &cell).await {
                     Err(error @ IndexError::Fabric(_)) => Err(error),
                     Err(error) => {

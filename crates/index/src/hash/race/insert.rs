@@ -19,6 +19,7 @@ pub(super) enum Put {
     /// The key has been inserted.
     Done,
     /// The key is there (as published; a repaired insert looks again).
+    #[cfg(feature = "published")]
     Exists,
     /// Look again.
     Again,
@@ -45,6 +46,7 @@ impl Op<'_> {
         };
         let entry = Entry { state: slot::State::Tentative, fp: self.fp(), len: slot::units(block_len), ptr };
         self.seen = true;
+        #[cfg(feature = "published")]
         if self.race.published() {
             return Box::pin(self.put_published(segment_ref, slot, entry)).await;
         }

@@ -1,9 +1,9 @@
 //! Every slot of an index: for audits, recovery and drops.
 //!
-//! They go through the segments in order, and within a segment through its levels. An entry only ever moves to a later
-//! segment, so they meet every key that was there all the time at least once; a key that is moved, or removed and inserted
-//! again, they may meet twice, and an audit beside other clients counts it once. Each step is pinned on its own, so that a
-//! long one holds up nobody's memory. Who wants each key once goes by [classes](super::dump).
+//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a later
+//! segment, so a walk visits every key that is present all the time at least once. A key that is moved, or removed and inserted
+//! again, may be visited twice; an audit that runs concurrently with other clients counts it once. Each step has a pin of its
+//! own, so that a long walk does not delay reclamation. A dump visits each key once, by [classes](super::dump).
 
 use super::Shard;
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
@@ -30,7 +30,7 @@ const FIGURES: [&str; 7] =
     [LEVELS[0], LEVELS[1], LEVELS[2], "level1_slots", "buckets", "buckets_to_split", "dead_slots"];
 const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
 
-/// What a walk meets.
+/// A slot that a walk visits.
 struct VisitedEntry {
     /// 1, 2 or 3.
     level: usize,
@@ -42,8 +42,8 @@ struct VisitedEntry {
     word: u64,
 }
 
-/// An entry that an audit has met.
-struct MetEntry {
+/// An entry that an audit has visited.
+struct AuditedEntry {
     hash: u64,
     ptr: RemotePtr,
     level: usize,
@@ -56,13 +56,13 @@ struct Step {
     visited: Vec<VisitedEntry>,
     /// Nodes of level 3.
     nodes: Vec<RemotePtr>,
-    /// Where chains of level 3 cannot be followed.
+    /// Where damage ends chains of level 3.
     broken: Vec<(RemotePtr, String)>,
     /// Locked buckets.
     locked: Vec<RemotePtr>,
     /// Buckets that break S5: they hold dead slots that their latest recycling would have used.
     half_recycled: Vec<RemotePtr>,
-    /// Level-1 buckets that are there, and that are not yet.
+    /// Level-1 buckets that are written, and that have yet to be split off.
     written: u64,
     unwritten: u64,
 }
@@ -139,13 +139,13 @@ async fn read_step(
 }
 
 impl Shard {
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its block exists, is sound, and lies
-    /// where a lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and is
+    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished structure is a problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut report = IndexAudit::default();
         FIGURES.iter().for_each(|name| report.count(name, 0));
         let mut problems = Problems::default();
-        let mut visited: Vec<MetEntry> = Vec::new();
+        let mut visited: Vec<AuditedEntry> = Vec::new();
         let nodes = self.session.pool().nodes();
         for (table, node) in self.tables.iter().zip(nodes) {
             if table.root().node() != node {
@@ -211,7 +211,7 @@ impl Shard {
         audit: &mut Audit,
         report: &mut IndexAudit,
         problems: &mut Problems,
-        entries: &mut Vec<MetEntry>,
+        entries: &mut Vec<AuditedEntry>,
     ) -> Result<(), IndexError> {
         let span = pin.span();
         let mut live = Vec::new();
@@ -269,17 +269,18 @@ impl Shard {
             report.block_bytes += header.block_len() as u64;
             audit.reach(entry.ptr, header.block_len() as u64, "a block");
             let (hash, bytes) = (header.hash.bits(), header.block_len() as u64);
-            entries.push(MetEntry { hash, ptr: entry.ptr, level: visited.level, bytes });
+            entries.push(AuditedEntry { hash, ptr: entry.ptr, level: visited.level, bytes });
         }
         Ok(())
     }
 
-    /// Beside other clients a key may have been met where it was and where it is now: it counts once.
-    async fn count_once(&self, mut entries: Vec<MetEntry>, report: &mut IndexAudit) -> Result<(), IndexError> {
+    /// Corrects the counts of an audit that runs concurrently with other clients: a key that was visited in two places counts
+    /// once.
+    async fn count_once(&self, mut entries: Vec<AuditedEntry>, report: &mut IndexAudit) -> Result<(), IndexError> {
         entries.sort_by_key(|entry| entry.hash);
         for same in entries.chunk_by(|one, two| one.hash == two.hash).filter(|same| same.len() > 1) {
             let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-            // Their blocks may be gone by now, and others there; but two keys of one hash are a rarity.
+            // Their memory may have been reused by now; but two keys with the same hash are rare.
             let blocks: Vec<_> = same.iter().map(|entry| (entry.ptr, 1)).collect();
             let bufs = read_blocks(pin.span(), &blocks).await?;
             let mut keys = std::collections::BTreeSet::new();
@@ -290,7 +291,7 @@ impl Shard {
                     keys.insert(buf.bytes().get(key).unwrap_or_default().to_vec());
                 }
             }
-            // What lies furthest back was met last.
+            // The last one was visited in the latest segment.
             for entry in same.iter().rev().skip(keys.len().max(1)) {
                 report.entries -= 1;
                 report.figures.entry(LEVELS[entry.level.clamp(1, 3) - 1]).and_modify(|count| *count -= 1);
@@ -300,8 +301,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of repairs.
+    /// Working clients also recover what blocks them. A live client that holds a lock for two leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -327,13 +328,13 @@ impl Shard {
                         wait_for_lock_holder(session, &mut lock_timeout, lock, names).await?;
                     }
                 }
-                let stands = |visited: &&VisitedEntry| {
+                let is_frozen = |visited: &&VisitedEntry| {
                     let due = visited.level < 3 && visited.version < geometry.version;
                     !due && matches!(Slot::decode(visited.word), Slot::Frozen(..) | Slot::Barrier(..))
                 };
-                let still: std::collections::BTreeSet<_> =
-                    step.visited.iter().filter(stands).map(|visited| (visited.level == 2, visited.bucket)).collect();
-                for (second, bucket) in still {
+                let frozen: std::collections::BTreeSet<_> =
+                    step.visited.iter().filter(is_frozen).map(|visited| (visited.level == 2, visited.bucket)).collect();
+                for (second, bucket) in frozen {
                     let pin = session.pin(session.span(OpKind::Maintenance))?;
                     self.recovery(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
                     recovered += 1;
@@ -377,7 +378,7 @@ impl Shard {
     }
 }
 
-/// Would a lookup find an entry where it is?
+/// Returns what is wrong if no lookup finds an entry where it is.
 fn misplaced(geometry: &Geometry, visited: &VisitedEntry, sid: Option<u64>, header: &Header) -> Option<&'static str> {
     debug_assert_eq!(version_bit(LOCK_SLOT, 0), 0);
     let places = Places::of(header.hash);
@@ -391,5 +392,5 @@ fn misplaced(geometry: &Geometry, visited: &VisitedEntry, sid: Option<u64>, head
         // Level 3 goes with the level-1 bucket, whose version this step does not know: any that fits will do.
         _ => (0..=geometry.version).any(|version| geometry.home(header.hash.bits(), version) == visited.bucket),
     };
-    (!found).then_some("lies where no lookup comes by")
+    (!found).then_some("lies where no lookup finds it")
 }

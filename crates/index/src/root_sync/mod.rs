@@ -17,12 +17,14 @@
 //! and publishes it by a CAS of the root's state. If the resizer crashes, another client that wants to grow the table clears
 //! the resizer's name.
 
+mod interval;
+
 use crate::IndexError;
 use crate::maintenance::wait_for_lock_holder;
 use crate::marks::mark;
-use crate::sync_interval::SyncInterval;
 use farindex_fabric::{Batch, Done, NodeId, OpKind, RemotePtr, Span, Ticket};
 use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Pin, PoolError, Session, Taken};
+use interval::SyncInterval;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
