@@ -5,7 +5,6 @@
 
 use super::blind::Blind;
 use crate::exit::{self, Failure};
-use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
 use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};

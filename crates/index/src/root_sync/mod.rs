@@ -96,6 +96,9 @@ pub trait RootCopy: Clone {
     const INDEX_TAG_WORD: usize;
     /// Words of the root that are counters. The first one counts entries.
     const COUNTER_WORDS: &'static [usize];
+    /// Does a READ of the root outside of an operation's first batch restart the interval, even if it cannot report this
+    /// worker's counts?
+    const READ_RESTARTS_INTERVAL: bool;
     /// First word of the intent with which a client clears the name of a crashed resizer.
     const RECOVER_INTENT: u64;
     /// What of the index's settings is needed to understand a root.
@@ -114,6 +117,9 @@ pub trait RootCopy: Clone {
     fn slots(&self) -> u64;
     /// Returns the number of the counter that tells how many of these slots are in use.
     fn load_counter(&self) -> usize;
+    /// Returns how many slots have come into use since the last READ, from the old and the new value of the root's load
+    /// counter, and what this worker will add to it.
+    fn slots_taken(before: u64, now: u64, added: i64) -> u64;
     /// Returns how often the table has grown.
     fn resizes(&self) -> u64;
     /// Returns the table's segments with their sizes in bytes, in a pool with chunks of `chunk_size` bytes.
@@ -337,13 +343,18 @@ impl<R: RootCopy> RootSync<R> {
     /// was read. Only then may other operations of the same epoch rely on it.
     pub(crate) fn finish_sync(&self, sync: &Synchronization, done: &mut Done) -> Result<bool, IndexError> {
         let left = self.budget.get();
-        let sound = self.learn(done.buf(sync.root).words())?;
-        if sound {
-            self.checked.set(self.checked.get().max(sync.epoch));
-        }
+        let sound = self.adopt(sync, done)?;
         if !sync.reports {
             // This worker's counts are still due at the same time.
             self.budget.set(self.budget.get().min(left));
+        }
+        Ok(sound)
+    }
+
+    fn adopt(&self, sync: &Synchronization, done: &mut Done) -> Result<bool, IndexError> {
+        let sound = self.learn(done.buf(sync.root).words())?;
+        if sound {
+            self.checked.set(self.checked.get().max(sync.epoch));
         }
         Ok(sound)
     }
@@ -353,7 +364,7 @@ impl<R: RootCopy> RootSync<R> {
         let mut batch = span.batch();
         let sync = self.add_sync(&mut batch, epoch);
         let mut done = batch.post().await?;
-        self.finish_sync(&sync, &mut done)
+        if R::READ_RESTARTS_INTERVAL { self.adopt(&sync, &mut done) } else { self.finish_sync(&sync, &mut done) }
     }
 
     /// READs the root now, until the READ is not torn.
@@ -394,9 +405,9 @@ impl<R: RootCopy> RootSync<R> {
         let mut counts = [0; COUNTERS];
         counts.iter_mut().zip(R::COUNTER_WORDS).for_each(|(count, word)| *count = counter(word));
         let (i, slots) = (copy.load_counter(), copy.slots() as f64);
-        let grown = counts[i].saturating_sub(self.counts.replace(counts)[i]);
+        let taken = R::slots_taken(self.counts.replace(counts)[i], counts[i], added[i]);
         let frequency = self.pacing.alpha * slots * (self.pacing.threshold - self.counter(i) as f64 / slots);
-        let interval = self.interval.get().next(grown, frequency);
+        let interval = self.interval.get().next(taken, frequency);
         self.interval.set(interval);
         self.budget.set(interval.allowed);
         Ok(true)

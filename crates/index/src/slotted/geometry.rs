@@ -188,6 +188,7 @@ impl RootCopy for Geometry {
     const LEN: usize = ROOT_LEN;
     const INDEX_TAG_WORD: usize = ROOT_INDEX_TAG;
     const COUNTER_WORDS: &'static [usize] = &[1, 2, 3];
+    const READ_RESTARTS_INTERVAL: bool = true;
     const RECOVER_INTENT: u64 = intents::RECOVER;
     /// Bytes of a slot.
     type Shape = usize;
@@ -219,6 +220,9 @@ impl RootCopy for Geometry {
     }
     fn load_counter(&self) -> usize {
         Self::used_counter(self.current.generation)
+    }
+    fn slots_taken(before: u64, now: u64, added: i64) -> u64 {
+        now.saturating_add_signed(added).saturating_sub(before.saturating_add_signed(added))
     }
     fn resizes(&self) -> u64 {
         self.current.generation

@@ -13,6 +13,12 @@
 use super::slot::{META, Pattern, Slot};
 use crate::faults::{Fault, planted};
 use farindex_fabric::{Buf, RemotePtr};
+use farindex_pool::Lock;
+
+/// Returns the lock of the bucket at this address.
+pub(super) fn lock_of(at: RemotePtr) -> Lock {
+    Lock { at, mask: META }
+}
 
 /// The two levels that are made of buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

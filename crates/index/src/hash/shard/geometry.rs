@@ -193,6 +193,7 @@ impl RootCopy for Rc<Geometry> {
     const LEN: usize = ROOT_LEN;
     const INDEX_TAG_WORD: usize = ROOT_INDEX_TAG;
     const COUNTER_WORDS: &'static [usize] = &[1];
+    const READ_RESTARTS_INTERVAL: bool = false;
     const RECOVER_INTENT: u64 = intents::RECOVER;
     type Shape = ();
 
@@ -221,6 +222,9 @@ impl RootCopy for Rc<Geometry> {
     }
     fn load_counter(&self) -> usize {
         0
+    }
+    fn slots_taken(before: u64, now: u64, _: i64) -> u64 {
+        now.saturating_sub(before)
     }
     fn resizes(&self) -> u64 {
         self.version

@@ -8,12 +8,11 @@
 //! *No fresh slot*: take the bucket's lock. Then either recycle the dead slots of the bucket, or put the entry into level
 //! 2 or 3. While the bucket has no fresh slot, a key of this level-1 bucket is added to any level only under its lock.
 
-use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
+use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, lock_of, overflow_slot};
 use super::geometry::Geometry;
 use super::intents;
 use super::level3::Chain3;
 use super::lookup::{Absence, Op, Verified};
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Pattern, Slot, Stamp};
 use crate::IndexError;
 use crate::block::UNIT;

@@ -418,8 +418,35 @@ impl<'a> Op<'a> {
         self.wait_for(candidate.slot).await?;
         Ok(Verified::Again)
     }
+
+    /// Notes a state at `at` that blocks this operation and that no lock explains; `trace` changes when the state does. Two leases of
+    /// the same state are an error.
+    pub(super) fn unresolved(
+        &mut self,
+        at: RemotePtr,
+        trace: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), IndexError> {
+        match self.stall.lasts(self.pin.session(), trace ^ at.to_bits()) {
+            true => Err(PoolError::Corrupt { at, what: what() }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Like [`unresolved`](Self::unresolved) for a bucket with words that a settled bucket of this version does not have; then
+    /// waits.
+    pub(super) async fn wait_for_words(
+        &mut self,
+        seen: &Snapshot,
+        version: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), IndexError> {
+        self.unresolved(seen.at, seen.trace(version), what)?;
+        self.wait_for(seen.at).await
+    }
 }
 
+/// What became of candidates whose blocks were read.
 pub(super) enum Verified {
     Hit(Hit),
     None,

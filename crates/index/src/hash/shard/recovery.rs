@@ -14,7 +14,7 @@
 //! * Dead slots that an interrupted recycling has not reached get its stamp, because the next recycling must have a later one.
 
 use super::Shard;
-use super::bucket::{LOCK_SLOT, Level, Snapshot, version_slot};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::intents;
 use super::level3::{Chain3, NODE_LEN};
@@ -28,17 +28,12 @@ use crate::backoff::release_after_failed_recovery;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Pin, Taken};
+use farindex_pool::{Claim, Intent, IntentCell, LockTimeout, Pin, Taken};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Headers of the blocks that frozen slots point to.
 type Headers = BTreeMap<RemotePtr, Header>;
-
-/// The lock of a bucket.
-pub(super) fn lock_of(at: RemotePtr) -> Lock {
-    Lock { at, mask: META }
-}
 
 /// A client that recovers locks of a table, under a pin.
 pub(super) struct Recovery<'a> {

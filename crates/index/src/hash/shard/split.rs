@@ -14,12 +14,11 @@
 //! If another client took the lock first, the slots that were frozen and barred stay so. They say only that this split is
 //! due, which is true. The next holder of the lock finds them (here, or in `unfreeze`).
 
-use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, version_bit, version_slot};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, lock_of, overflow_slot, version_bit, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::intents;
 use super::level3::Chain3;
 use super::lookup::Op;
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use super::stall::{Stall, led_from};
 use crate::IndexError;

@@ -4,8 +4,6 @@
 //! should have been written, an entry that stays frozen. Invariant: the wait restarts whenever the state changes, so a table in
 //! which other clients make progress is never taken for a damaged one.
 
-use super::bucket::Snapshot;
-use super::lookup::Op;
 use crate::IndexError;
 use farindex_fabric::{FabricError, RemotePtr};
 use farindex_pool::{PoolError, Session};
@@ -33,34 +31,6 @@ impl Stall {
         }
         self.looked = now;
         now.saturating_sub(self.since) > lease * 2
-    }
-}
-
-impl Op<'_> {
-    /// Notes a state at `at` that blocks this operation and that no lock explains; `trace` changes when the state does. Two leases of
-    /// the same state are an error.
-    pub(super) fn unresolved(
-        &mut self,
-        at: RemotePtr,
-        trace: u64,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), IndexError> {
-        match self.stall.lasts(self.pin.session(), trace ^ at.to_bits()) {
-            true => Err(PoolError::Corrupt { at, what: what() }.into()),
-            false => Ok(()),
-        }
-    }
-
-    /// Like [`unresolved`](Self::unresolved) for a bucket with words that a settled bucket of this version does not have; then
-    /// waits.
-    pub(super) async fn wait_for_words(
-        &mut self,
-        seen: &Snapshot,
-        version: u64,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), IndexError> {
-        self.unresolved(seen.at, seen.trace(version), what)?;
-        self.wait_for(seen.at).await
     }
 }
 

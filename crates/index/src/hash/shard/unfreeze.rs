@@ -4,11 +4,10 @@
 //! barriers. Invariants: they are undone only under the lock, by plain WRITEs to words on which no CAS can succeed (N6). An entry
 //! that cannot be placed, because its block is invalid, stays frozen.
 
-use super::bucket::{LOCK_SLOT, Level, Snapshot};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of};
 use super::geometry::{Geometry, Places};
 use super::intents;
 use super::lookup::Op;
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot};
 use super::split::{Known, write_changes};
 use crate::IndexError;
