@@ -85,8 +85,8 @@ macro_rules! kinds {
                     $($(#[$cfg])* IndexConfig::$Kind(_) => <$Index as PoolIndex>::NAME,)+
                 }
             }
-            /// Refuses settings that name a published protocol which is known to lose data: such an index is for checkers,
-            /// simulations and the papers' figures only.
+            /// Refuses settings that name a published protocol which is known to lose data: such an index is for
+            /// checkers, simulations and the papers' figures only.
             pub fn check_lossless(&self) -> Result<(), IndexError> {
                 let loses_data = match self {
                     $($(#[$cfg])* IndexConfig::$Kind(config) => kind::Settings::loses_data(config),)+
@@ -218,14 +218,14 @@ pub trait Lifecycle: PoolIndex {
     /// Opens the index of this name.
     fn open(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<Self, IndexError>>;
 
-    /// Drops the index of this name. No client can open it any more; a client that has it open gets an error from its next
-    /// operation. Its memory is freed when all operations that may still use it have ended.
+    /// Drops the index of this name. No client can open it any more; a client that has it open gets an error from its
+    /// next operation. Its memory is freed when all operations that may still use it have ended.
     fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>>;
 
-    /// Finishes drops of this kind whose clients have crashed: no client finds such an index any more, and its entry in the
-    /// catalog becomes free. It is unknown which of its memory was freed already; the rest is left to
-    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing. Returns the
-    /// number of drops.
+    /// Finishes drops of this kind whose clients have crashed: no client finds such an index any more, and its entry in
+    /// the catalog becomes free. It is unknown which of its memory was freed already; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing.
+    /// Returns the number of drops.
     fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>>;
 }
 

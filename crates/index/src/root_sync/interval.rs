@@ -4,10 +4,10 @@
 
 /// The operations between two READs of the root by one worker, and what they are computed from.
 ///
-/// The paper's `F = alpha T (R - L)` bounds what one thread adds before it READs the root again. A hundred threads would add
-/// a hundred times as much, and overfill the table before any of them READs the root. So `F` is divided by the number of
-/// entries that all workers have added for each operation of this worker, as far as it knows. A new worker knows nothing,
-/// so it begins with short intervals.
+/// The paper's `F = alpha T (R - L)` bounds what one thread adds before it READs the root again. A hundred threads
+/// would add a hundred times as much, and overfill the table before any of them READs the root. So `F` is divided by
+/// the number of entries that all workers have added for each operation of this worker, as far as it knows. A new
+/// worker knows nothing, so it begins with short intervals.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SyncInterval {
     /// Operations since the root was read.
@@ -26,8 +26,8 @@ impl SyncInterval {
         SyncInterval { operations: self.operations + 1, ..self }
     }
 
-    /// Returns the next interval, when the root shows that `added` entries have come since it was read last, and the paper's
-    /// formula allows `frequency` operations.
+    /// Returns the next interval, when the root shows that `added` entries have come since it was read last, and the
+    /// paper's formula allows `frequency` operations.
     pub(super) fn next(self, added: u64, frequency: f64) -> SyncInterval {
         let growth = match self.operations {
             0 => self.growth,

@@ -1,10 +1,11 @@
 //! Where the slots of one table are: its root, and a worker's copy of the root.
 //!
-//! A key's *place* is its hash with the bits reversed, a fraction of 1; its home in a table of `n` slots is that fraction of
-//! `n`. So a larger table has the keys in the same order, and a region of the old table is moved to a region of the new one.
+//! A key's *place* is its hash with the bits reversed, a fraction of 1; its home in a table of `n` slots is that
+//! fraction of `n`. So a larger table has the keys in the same order, and a region of the old table is moved to a
+//! region of the new one.
 //!
 //! Invariants: a table's segment is named before the state that makes it the current or the next one; generations only
-//! grow; what a READ of the root shows is believed only if the segments bear the generation that the state names.
+//! grow; what a READ of the root shows is believed only if the segments have the generation that the state names.
 //!
 //! ```text
 //! root  word 0   | 63-32 generation | 31 dropped | 30 growing | 24-8 resizer: client slot + 1, or zero | 0 |
@@ -14,8 +15,8 @@
 //!       word 8,9   | generation 16 | segment 48 |, | generation 16 | regions 48 | of the segment of an even generation
 //!       word 10,11 the same of an odd one
 //! segment  regions x 64 slots | one word for each region: 0 not moved, 1 being moved (locked), 2 moved | room
-//!       room: keys that may still be put directly into it while the table before is moved here, counted down by FAA; used by
-//!       linear probing alone
+//!       room: keys that may still be put directly into it while the table before is moved here, counted down by FAA;
+//!       used by linear probing alone
 //! ```
 
 use super::intents;
@@ -106,7 +107,8 @@ impl Segment {
     pub const fn lock(&self, region: u64) -> Lock {
         Lock { at: self.start.add(self.slots() * self.width as u64 + region * 8), mask: LOCKED }
     }
-    /// Address of the number of keys that may still be put directly into it, while the table before is being moved here.
+    /// Address of the number of keys that may still be put directly into it, while the table before is being moved
+    /// here.
     pub const fn room(&self) -> RemotePtr {
         self.start.add(self.slots() * self.width as u64 + self.regions * 8)
     }
@@ -118,7 +120,8 @@ impl Segment {
     pub(crate) fn home_of(&self, place: u64) -> u64 {
         ((u128::from(place) * u128::from(self.slots())) >> 64) as u64
     }
-    /// The smallest place whose home is this slot, or a later one if no place has this home; 2^64 for the end of the table.
+    /// The smallest place whose home is this slot, or a later one if no place has this home; 2^64 for the end of the
+    /// table.
     pub(crate) fn first_place(&self, slot: u64) -> u128 {
         (u128::from(slot) << 64).div_ceil(u128::from(self.slots()))
     }

@@ -1,8 +1,8 @@
 //! What indexes of such tables have in common: the course of a write, and growth between operations.
 //!
-//! Invariants: each attempt to write has one pin. Between attempts nothing is pinned or locked, so that a table without a slot
-//! for a key can be moved, and memory can be freed, while writers wait. A record's block is written by at most one attempt, is linked
-//! by at most one attempt, and is freed if no attempt links it.
+//! Invariants: each attempt to write has one pin. Between attempts nothing is pinned or locked, so that a table without
+//! a slot for a key can be moved, and memory can be freed, while writers wait. A record's block is written by at most
+//! one attempt, is linked by at most one attempt, and is freed if no attempt links it.
 
 use super::mover::RegionMigrator;
 use super::record::{PiggybackedWrite, Record};
@@ -51,8 +51,8 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
         along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError>;
 
-    /// Makes room, or waits for the client that makes room, after an attempt to write this key has found the table full, or
-    /// without room for now.
+    /// Makes room, or waits for the client that makes room, after an attempt to write this key has found the table
+    /// full, or without room for now.
     async fn make_room(
         &self,
         table: &Table<Self::Own>,
@@ -61,8 +61,8 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
         backoff: &mut Backoff,
     ) -> Result<(), IndexError>;
 
-    /// The next step of a walk, under a pin in whose epoch the root was read; `None` at the end. No two steps of a walk return the
-    /// same key, and what one returns a key's value was at a moment of the step.
+    /// The next step of a walk, under a pin in whose epoch the root was read; `None` at the end. No two steps of a walk
+    /// return the same key, and what one returns a key's value was at a moment of the step.
     async fn step(
         &self,
         table: &Table<Self::Own>,
@@ -75,8 +75,8 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
         table.advance_by(&self.mover(table, pin)).await
     }
 
-    /// Grows the table and frees memory between operations. An insert moves two regions of a table that is being moved, and
-    /// another change moves one. So the whole table has been moved before the next one is full.
+    /// Grows the table and frees memory between operations. An insert moves two regions of a table that is being moved,
+    /// and another change moves one. So the whole table has been moved before the next one is full.
     async fn after(&self, table: &Table<Self::Own>, inserted: bool) -> Result<(), IndexError> {
         let pin = || self.session.pin(self.session.span(OpKind::Maintenance));
         if inserted && table.crowded() {

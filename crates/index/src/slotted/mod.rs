@@ -1,8 +1,9 @@
 //! Tables of slots that are moved to larger ones region by region: what linear probing and cuckoo hashing share.
 //!
-//! A record is in the head word of a slot, in the words behind the head, or in a block, depending on its size. The root names the
-//! table, and every worker has a copy of the root. While the table is moved, the root names the next table as well, and a slot
-//! shows whether its entry has been moved. docs/protocols/linear.md and docs/protocols/cuckoo.md say what each kind builds on that.
+//! A record is in the head word of a slot, in the words behind the head, or in a block, depending on its size. The root
+//! names the table, and every worker has a copy of the root. While the table is moved, the root names the next table as
+//! well, and a slot shows whether its entry has been moved. docs/protocols/linear.md and docs/protocols/cuckoo.md say
+//! what each kind builds on that.
 //!
 //! | Module | What it holds |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! Moving a region of a table to the next table: the part that all kinds have in common.
 //!
-//! Invariants: only the holder of the region's lock changes frozen slots of the region, and the holder has an intent that names
-//! the lock. Entries are copied from frozen slots. So a client that takes over from a crashed one copies the same entries.
+//! Invariants: only the holder of the region's lock changes frozen slots of the region, and the holder has an intent
+//! that names the lock. Entries are copied from frozen slots. So a client that takes over from a crashed one copies the
+//! same entries.
 //!
 //! 1. *Freeze*, by CAS: free slots are sealed, entries are frozen. READ again, until nothing changes any more.
 //! 2. *Copy*: as the kind does it.
@@ -96,8 +97,8 @@ pub(crate) trait RegionMigrator {
         }
     }
 
-    /// Claims a region's lock if its holder has crashed, and moves the region. If the holder is alive, returns the number that
-    /// identifies it.
+    /// Claims a region's lock if its holder has crashed, and moves the region. If the holder is alive, returns the
+    /// number that identifies it.
     async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
         let what = [intents::RECOVER, region, from.generation, 0];
         let (lock, span) = (from.lock(region), self.pin().span());
@@ -113,8 +114,8 @@ pub(crate) trait RegionMigrator {
         }
     }
 
-    /// Moves a region whose lock is held. An error does not leave the lock held. Only after a failed verb is the state unknown
-    /// (N7).
+    /// Moves a region whose lock is held. An error does not leave the lock held. Only after a failed verb is the state
+    /// unknown (N7).
     async fn move_locked(
         &self,
         from: Segment,
@@ -196,8 +197,8 @@ pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: B
     }
 }
 
-/// Returns the frozen entries of a region, and the form in which each is copied. A record that fits behind a head goes there.
-/// `seed` is the seed of the index's key hash.
+/// Returns the frozen entries of a region, and the form in which each is copied. A record that fits behind a head goes
+/// there. `seed` is the seed of the index's key hash.
 pub(crate) async fn entries(
     pin: &Pin<'_>,
     seed: u64,

@@ -1,9 +1,9 @@
 //! Writing a record into a slot: one CAS of a head word.
 //!
-//! A record that fits the head word is stored there. Every other record is in a block when its head is CASed in. If the record
-//! fits the words behind the head, and no other client uses them, the writer then moves it there: WRITE of the words, and CAS of
-//! the head from *heap* to *inline*, in one batch. So no client ever waits for the writer of a slot, and a writer that crashes
-//! leaves a complete entry.
+//! A record that fits the head word is stored there. Every other record is in a block when its head is CASed in. If the
+//! record fits the words behind the head, and no other client uses them, the writer then moves it there: WRITE of the
+//! words, and CAS of the head from *heap* to *inline*, in one batch. So no client ever waits for the writer of a slot,
+//! and a writer that crashes leaves a complete entry.
 
 use super::geometry::signature;
 use super::slot::{self, DEAD, Slot, Stamp};
@@ -69,8 +69,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Moves the record from its block to the words behind its head, which are claimed. If another client has changed the slot in
-    /// the meantime, the record stays in its block.
+    /// Moves the record from its block to the words behind its head, which are claimed. If another client has changed
+    /// the slot in the meantime, the record stays in its block.
     pub(crate) async fn settle_inline(
         &self,
         pin: &Pin<'_>,

@@ -1,7 +1,8 @@
 //! Slots: one head word each, and in tables of wide slots further words for a record.
 //!
-//! Invariants: a slot leaves `EMPTY` once and never returns to it within one table. A head word is read as a whole (G2). Each word
-//! behind a head has a tag, and the words are a record only if all of them have the tag that the head names.
+//! Invariants: a slot leaves `EMPTY` once and never returns to it within one table. A head word is read as a whole
+//! (G2). Each word behind a head has a tag, and the words are a record only if all of them have the tag that the head
+//! names.
 //!
 //! ```text
 //!           63 62 61-59 58-56 55-48     47-0
@@ -19,8 +20,8 @@
 //! further words   | tag 8 | 7 bytes of the record |
 //! ```
 //!
-//! `f`: frozen, because the entry is being moved. `stamp`: since when no client writes the words behind, or reads them as a record:
-//! 1 to 7 for an epoch's tag modulo 7, or 0 if a client has claimed them and may still be writing.
+//! `f`: frozen, because the entry is being moved. `stamp`: since when no client writes the words behind, or reads them
+//! as a record: 1 to 7 for an epoch's tag modulo 7, or 0 if a client has claimed them and may still be writing.
 
 use crate::block::UNIT;
 use farindex_fabric::RemotePtr;
@@ -56,16 +57,16 @@ const _: () = assert!(TINY * 8 <= 48 && (MAX_WIDTH / 8 - 1) * PER_WORD < 1 << 7)
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// A client is writing the words behind the head, or has crashed or failed while doing so. Its WRITE may land at any time
-    /// (N5, N7), so no other client writes there in this table.
+    /// A client is writing the words behind the head, or has crashed or failed while doing so. Its WRITE may land at
+    /// any time (N5, N7), so no other client writes there in this table.
     pub const CLAIMED: Stamp = Stamp(0);
 
     /// The stamp of an operation that is pinned at `epoch`.
     pub const fn of_pin(epoch: u64) -> Self {
         Stamp(tag(epoch) % 7 + 1)
     }
-    /// Have all operations ended that ran at the time of the stamp, for an operation that is pinned at `epoch`? Another client's
-    /// epoch may be one ahead, so a tag may be two ahead; modulo 7 that equals 5 or 6 behind.
+    /// Have all operations ended that ran at the time of the stamp, for an operation that is pinned at `epoch`? Another
+    /// client's epoch may be one ahead, so a tag may be two ahead; modulo 7 that equals 5 or 6 behind.
     pub const fn grace_period_elapsed(self, epoch: u64) -> bool {
         self.0 != 0 && matches!((epoch % 7 + 8 - self.0) % 7, 2..=4)
     }
@@ -157,8 +158,8 @@ impl Slot {
         }
     }
 
-    /// May an operation that is pinned at `epoch` and replaces the head write the words behind it? Not while another client may
-    /// still read them as a record, or write them.
+    /// May an operation that is pinned at `epoch` and replaces the head write the words behind it? Not while another
+    /// client may still read them as a record, or write them.
     pub fn yields_its_words(self, epoch: u64) -> bool {
         match self {
             Slot::Empty => true,
@@ -174,8 +175,8 @@ impl Slot {
         matches!(self, Slot::Tiny { .. } | Slot::Inline { .. } | Slot::Heap { .. })
     }
 
-    /// Returns the stamp of a head that replaces this one, for an operation that is pinned at `epoch`. A client that has claimed
-    /// the words, or that is still reading them, may still be at work.
+    /// Returns the stamp of a head that replaces this one, for an operation that is pinned at `epoch`. A client that
+    /// has claimed the words, or that is still reading them, may still be at work.
     pub fn stamp_after(self, epoch: u64) -> Stamp {
         match self {
             Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } | Slot::Vacant { stamp } => stamp,
@@ -252,8 +253,8 @@ pub fn unused_tag(words: &[u64]) -> u8 {
     (1..=u8::MAX).find(|tag| words.iter().all(|word| (word >> 56) as u8 != *tag)).unwrap_or(1)
 }
 
-/// Are the words behind a head the record of `len` bytes that the head names? Otherwise some of them were read before they were
-/// written (N2).
+/// Are the words behind a head the record of `len` bytes that the head names? Otherwise some of them were read before
+/// they were written (N2).
 pub fn whole(tag: u8, len: usize, words: &[u64]) -> bool {
     let count = len.div_ceil(PER_WORD).max(1);
     words.get(..count).is_some_and(|words| words.iter().all(|word| (word >> 56) as u8 == tag))

@@ -1,7 +1,7 @@
 //! Walks over every entry of a table of slots: for dumps, audits and drops. Each step of a walk has a pin of its own.
 //!
-//! The kind decides which entries a step reads ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
-//! cannot be read is damage, which is reported once.
+//! The kind decides which entries a step reads ([`SlottedIndex::step`]): no two steps of a walk return the same key.
+//! What cannot be read is damage, which is reported once.
 
 use super::geometry::{Geometry, REGION, ROOT_LEN, Segment, signature};
 use super::index::SlottedIndex;
@@ -84,7 +84,8 @@ impl<P: Default> Walk<P> {
     }
 }
 
-/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called `each`.
+/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called
+/// `each`.
 pub(crate) async fn visit<I: SlottedIndex>(
     index: &I,
     mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -130,8 +131,8 @@ pub(crate) async fn audit_walk<I: SlottedIndex>(
     }
 }
 
-/// Begins the audit of the table of a memory node: its root, and the segments that the root names. Returns `None` if the root is
-/// invalid, which is a problem.
+/// Begins the audit of the table of a memory node: its root, and the segments that the root names. Returns `None` if
+/// the root is invalid, which is a problem.
 pub(crate) async fn audit_root<X>(
     session: &Session,
     table: &Table<X>,
@@ -190,8 +191,8 @@ struct OutOfBand {
     units: u64,
 }
 
-/// Returns the entries of slots that were read, from slot `first` on, and the damage in them. A block is READ only if the
-/// signature of its head is `wanted`.
+/// Returns the entries of slots that were read, from slot `first` on, and the damage in them. A block is READ only if
+/// the signature of its head is `wanted`.
 pub(crate) async fn entries_of(
     session: &Session,
     span: &Span,
@@ -296,8 +297,8 @@ impl<X> Table<X> {
     }
 }
 
-/// Reports entries of the same key as problems, and returns the number of surplus entries. The two words of an entry are equal
-/// only if the keys are.
+/// Reports entries of the same key as problems, and returns the number of surplus entries. The two words of an entry
+/// are equal only if the keys are.
 pub(crate) fn find_same_keys(mut keys: Vec<((u64, u64), RemotePtr)>, problems: &mut Problems) -> u64 {
     keys.sort_unstable();
     let mut same = 0;

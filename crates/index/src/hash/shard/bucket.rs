@@ -7,8 +7,8 @@
 //! | 2-7 | the bucket's version, in Gray code, so that one more version is one bit flipped |
 //! | 8-63 | overflow classes 1 to 56 (level 1) |
 //!
-//! A snapshot is the result of one READ: words of different moments (N2). [`Snapshot::health`] decides whether the absence of
-//! a key follows from it; docs/protocols/shard.md has the proof.
+//! A snapshot is the result of one READ: words of different moments (N2). [`Snapshot::health`] decides whether the
+//! absence of a key follows from it; docs/protocols/shard.md has the proof.
 
 use super::slot::{META, Pattern, Slot};
 use crate::faults::{Fault, planted};
@@ -182,8 +182,8 @@ impl Snapshot {
         self.slots().find(|(_, slot)| matches!(slot, Slot::Fresh(..)))
     }
 
-    /// Hashes the words that a settled bucket of this version does not have. Inserts, updates and removals do not change the
-    /// result; splits do.
+    /// Hashes the words that a settled bucket of this version does not have. Inserts, updates and removals do not
+    /// change the result; splits do.
     pub fn trace(&self, version: u64) -> u64 {
         let mine = self.version();
         let settled = |slot| match slot {
@@ -198,8 +198,8 @@ impl Snapshot {
         })
     }
 
-    /// Is the bucket free of words that an unfinished split leaves, or that a READ shows which overlapped a split? Words that
-    /// no client writes do not count.
+    /// Is the bucket free of words that an unfinished split leaves, or that a READ shows which overlapped a split?
+    /// Words that no client writes do not count.
     pub fn is_settled(&self, version: u64, side: Option<(u64, u64)>) -> bool {
         self.slots().all(|(_, slot)| match slot {
             Slot::Live(entry) => side.is_none_or(|(bit, value)| entry.sid >> bit & 1 == value),
@@ -212,8 +212,8 @@ impl Snapshot {
 
     /// What can be concluded about keys with this fingerprint, by a client that expects this version?
     ///
-    /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket: a
-    /// slot with another value was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
+    /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket:
+    /// a slot with another value was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
     pub fn health(&self, version: u64, fp: u64, side: Option<(u64, u64)>) -> Health {
         let one_bit = planted(Fault::OneBitVersion);
         let mine = match self.version() {
@@ -231,8 +231,8 @@ impl Snapshot {
                 Slot::Unwritten => return Health::Unwritten,
                 Slot::Unknown | Slot::Link(_) => return Health::Corrupt(i),
                 Slot::Barrier(..) => verdict = Health::Newer,
-                // Where a split may free a slot at once (`side`), a frozen slot of another key shows that this READ overlapped
-                // the split, or came before it. By now the slot may be fresh, and an insert must go there.
+                // Where a split may free a slot at once (`side`), a frozen slot of another key shows that this READ
+                // overlapped the split, or came before it. By now the slot may be fresh, and an insert must go there.
                 Slot::Frozen(frozen, _) if frozen == fp || side.is_some() && !planted(Fault::FrozenOfOthers) => {
                     verdict = Health::Newer;
                 }

@@ -1,11 +1,12 @@
 //! A walk that visits every key once: it goes through classes of hashes, one after the other.
 //!
-//! A *class* is the set of keys that belong to one level-1 bucket under one version. Classes of one version do not overlap, and a
-//! resize cuts each in two. Invariants: a key is returned only in the step of its class, so at most once. A class is read by the
-//! rules of a lookup, in the order in which entries move (level 3 before level 1, a bucket before those that are split off from
-//! it), so a key that is present all the time is visited. No key is returned before its class has been read completely.
-//! docs/protocols/shard.md ("Walks") has the proof. A key of level 2 may be in any bucket. So the keys of level 2 that belong to a
-//! group of classes are collected before the group is read, and each is looked up by itself in the step of its class.
+//! A *class* is the set of keys that belong to one level-1 bucket under one version. Classes of one version do not
+//! overlap, and a resize cuts each in two. Invariants: a key is returned only in the step of its class, so at most
+//! once. A class is read by the rules of a lookup, in the order in which entries move (level 3 before level 1, a bucket
+//! before those that are split off from it), so a key that is present all the time is visited. No key is returned
+//! before its class has been read completely. docs/protocols/shard.md ("Walks") has the proof. A key of level 2 may be
+//! in any bucket. So the keys of level 2 that belong to a group of classes are collected before the group is read, and
+//! each is looked up by itself in the step of its class.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};
@@ -289,8 +290,9 @@ impl Walk<'_, '_> {
         Ok(stall.lasts(session, trace ^ at.to_bits()).then_some(Damage { at, what }))
     }
 
-    /// READs the blocks that slots lead to. What cannot be read is damage. Returns `None` if a slot has changed in the meantime,
-    /// so that its class has to be read again; but not of an abandoned class, whose frozen entries count as they are.
+    /// READs the blocks that slots lead to. What cannot be read is damage. Returns `None` if a slot has changed in the
+    /// meantime, so that its class has to be read again; but not of an abandoned class, whose frozen entries count as
+    /// they are.
     async fn read_leads(
         &mut self,
         pin: &Pin<'_>,
@@ -401,8 +403,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Looks up the keys of a class that were visited in level 2, and not in another level since. In an abandoned class no lookup
-    /// ends, so the entry that was visited is returned.
+    /// Looks up the keys of a class that were visited in level 2, and not in another level since. In an abandoned class
+    /// no lookup ends, so the entry that was visited is returned.
     #[allow(clippy::too_many_arguments)]
     async fn look_up_seconds(
         &mut self,
@@ -513,8 +515,8 @@ fn lead_of(
     }
 }
 
-/// Evaluates what was read of a class. `of` is the bucket that its entries should be in, `child` is its own bucket if that is
-/// not written, `again` is a later READ of the version.
+/// Evaluates what was read of a class. `of` is the bucket that its entries should be in, `child` is its own bucket if
+/// that is not written, `again` is a later READ of the version.
 fn judge(
     geometry: &Geometry,
     class: u64,

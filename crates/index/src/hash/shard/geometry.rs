@@ -1,15 +1,15 @@
 //! Where the buckets of one table lie: the directory, and a client's copy of it.
 //!
 //! A table has one segment for each resize: segment 0 with `2^b` buckets, and segment `k` with as many as all before it
-//! together. A segment holds its share of all three levels behind each other. Under version `V` (the number of resizes) a
-//! key belongs to bucket `h mod 2^(b + V)` of level 1; the number's highest bit determines the segment.
+//! together. A segment holds its share of all three levels behind each other. Under version `V` (the number of resizes)
+//! a key belongs to bucket `h mod 2^(b + V)` of level 1; the number's highest bit determines the segment.
 //!
-//! Invariants: a segment's pointer is written before the version that needs it, and never changes; versions only grow. So
-//! a client with an old copy computes the right place *for that version*, and the bucket that it finds there shows whether the
-//! copy is behind. A client's copy has one pointer for each segment: O(log buckets).
+//! Invariants: a segment's pointer is written before the version that needs it, and never changes; versions only grow.
+//! So a client with an old copy computes the right place *for that version*, and the bucket that it finds there shows
+//! whether the copy is behind. A client's copy has one pointer for each segment: O(log buckets).
 //!
 //! ```text
-//! root    word 0  | 63-32 stamp of the latest resize | 31 dropped | 24-8 resizer: client slot + 1, or zero | 7-0 version |
+//! root    word 0  | 63-32 stamp of the latest resize | 31 dropped | 24-8 resizer: client slot + 1, or 0 | 7-0 version |
 //!         word 1  entries, counted by FAA (two's complement)
 //!         word 2  b
 //!         word 3  index tag: a hash of the pool's and the index's identity
@@ -53,7 +53,8 @@ impl RootState {
     pub const fn version(self) -> u64 {
         self.0 & 0xFF
     }
-    /// Returns the state with another version, which an operation that is pinned at `epoch` publishes, without a resizer.
+    /// Returns the state with another version, which an operation that is pinned at `epoch` publishes, without a
+    /// resizer.
     #[must_use]
     pub const fn with_version(self, version: u64, epoch: u64) -> Self {
         let stamp = farindex_pool::epoch::tag(epoch) << 32;
@@ -93,7 +94,8 @@ impl Geometry {
             && segments.iter().all(|segment| !segment.is_null());
         sound.then_some(Geometry { version, state, initial_bits, segments })
     }
-    /// Returns the number of level-1 buckets under a version. A damaged bucket may show a version far beyond any table's.
+    /// Returns the number of level-1 buckets under a version. A damaged bucket may show a version far beyond any
+    /// table's.
     pub fn buckets(&self, version: u64) -> u64 {
         1 << (self.initial_bits + version).min(63)
     }

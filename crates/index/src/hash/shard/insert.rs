@@ -1,12 +1,13 @@
 //! Inserting: Algorithm 1, with the rules that keep a key from being in two slots.
 //!
-//! *The usual case*: CAS the first fresh slot of the level-1 bucket. Fresh slots are used front to back and a used slot is
-//! not fresh again until the whole bucket is [recycled](Op::recycle), so two inserts of one key CAS the same slot, and one
-//! of them fails. This takes no verb more than the published protocol, and no READ behind the CAS either; the argument is
-//! in docs/protocols/shard.md.
+//! *The usual case*: CAS the first fresh slot of the level-1 bucket. Fresh slots are used front to back and a used slot
+//! is not fresh again until the whole bucket is [recycled](Op::recycle), so two inserts of one key CAS the same slot,
+//! and one of them fails. This takes no verb more than the published protocol, and no READ behind the CAS either; the
+//! argument is in docs/protocols/shard.md.
 //!
-//! *No fresh slot*: take the bucket's lock. Then either recycle the dead slots of the bucket, or put the entry into level
-//! 2 or 3. While the bucket has no fresh slot, a key of this level-1 bucket is added to any level only under its lock.
+//! *No fresh slot*: take the bucket's lock. Then either recycle the dead slots of the bucket, or put the entry into
+//! level 2 or 3. While the bucket has no fresh slot, a key of this level-1 bucket is added to any level only under its
+//! lock.
 
 use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, lock_of, overflow_slot};
 use super::geometry::Geometry;
@@ -79,8 +80,8 @@ impl Op<'_> {
         Ok(if old == word { Put::Done } else { Put::Again })
     }
 
-    /// Should an insert wait for the epoch? Yes if the bucket has no fresh slot, but dead ones whose grace period has not
-    /// elapsed. Otherwise the entry goes to level 2 or 3, and stays there.
+    /// Should an insert wait for the epoch? Yes if the bucket has no fresh slot, but dead ones whose grace period has
+    /// not elapsed. Otherwise the entry goes to level 2 or 3, and stays there.
     pub(super) fn should_await_epoch(&self, first: &Snapshot) -> bool {
         let epoch = self.pin.epoch();
         let mut dead = first.slots().filter_map(|(_, slot)| match slot {
@@ -240,7 +241,7 @@ impl Op<'_> {
         if chain.is_moving(fp, version) {
             return Ok(Step::Moving);
         }
-        // Usually the lookup has already rejected them. It has not READ levels 2 and 3 if no overflow bit told it to.
+        // Usually the lookup has already rejected them. It has not READ levels 2 and 3 if the overflow bit is not set.
         if !unknown.is_empty() {
             match self.verify(unknown).await? {
                 Verified::None => {}
@@ -257,7 +258,8 @@ impl Op<'_> {
     }
 
     /// Recycles the bucket's dead slots: the first one takes the entry, the others become fresh, with the stamp of this
-    /// recycling. One WRITE for each, front to back (G4): if a client sees one of them fresh, all slots before it are settled.
+    /// recycling. One WRITE for each, front to back (G4): if a client sees one of them fresh, all slots before it are
+    /// settled.
     async fn recycle(
         &mut self,
         geometry: &Geometry,
@@ -344,8 +346,8 @@ enum Step {
     Released(Put),
     /// The lock is still held; look again.
     Again,
-    /// The lock is still held. Another client has begun to split the bucket, and has not got the lock. It may never come back
-    /// for that split, whether the split is due or was a mistake.
+    /// The lock is still held. Another client has begun to split the bucket, and has not got the lock. It may never
+    /// come back for that split, whether the split is due or was a mistake.
     Frozen,
     /// The lock is still held; entries of level 3 are frozen, or are of a newer version.
     Moving,

@@ -1,9 +1,9 @@
 //! Level 3: one slot for each level-1 bucket, and then nodes of 8 slots.
 //!
-//! Invariants: a client that adds an entry holds the lock of the level-1 bucket, so no two additions run at the same time;
-//! updates and removals are CASes as everywhere. When an occupied slot has to become a link, its entry is first copied into
-//! the new node; then one CAS replaces it by the link. So at every moment a reader finds the entry in exactly one place. A
-//! node is never removed while its index exists.
+//! Invariants: a client that adds an entry holds the lock of the level-1 bucket, so no two additions run at the same
+//! time; updates and removals are CASes as everywhere. When an occupied slot has to become a link, its entry is first
+//! copied into the new node; then one CAS replaces it by the link. So at every moment a reader finds the entry in
+//! exactly one place. A node is never removed while its index exists.
 //!
 //! ```text
 //! slot   live | dead | unwritten | link -> node | slot | slot | ... | slot 7: live or link -> ...
@@ -82,8 +82,9 @@ impl Chain3 {
     pub(super) fn matches(&self, pattern: Pattern) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
         self.slots.iter().copied().filter(move |(_, word)| pattern.matches(*word))
     }
-    /// Is an entry with this fingerprint being moved, or may it have been moved, for a client that expects this version? The
-    /// chain has no version of its own: an entry that a split takes out of it leaves a dead slot of the next version.
+    /// Is an entry with this fingerprint being moved, or may it have been moved, for a client that expects this
+    /// version? The chain has no version of its own: an entry that a split takes out of it leaves a dead slot of the
+    /// next version.
     pub(super) fn is_moving(&self, fp: u64, version: u64) -> bool {
         self.slots().any(|(_, slot)| match slot {
             Slot::Frozen(frozen, _) => frozen == fp,
@@ -120,8 +121,8 @@ impl Chain3 {
         &self.slots
     }
 
-    /// Adds an entry; the caller holds the lock. Returns `false` if an update by another client came in between: the caller
-    /// reads the chain again.
+    /// Adds an entry; the caller holds the lock. Returns `false` if an update by another client came in between: the
+    /// caller reads the chain again.
     pub(super) async fn add(&self, pin: &Pin<'_>, entry: u64) -> Result<bool, IndexError> {
         let span = pin.span();
         for &(at, word) in &self.slots {

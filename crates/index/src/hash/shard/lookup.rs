@@ -1,10 +1,10 @@
 //! Lookup of a key: Algorithm 2, made linearizable.
 //!
-//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class is
-//! marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was there
-//! when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was in good
-//! [health](super::bucket::Health). Otherwise the lookup recovers the bucket, or waits for the client that is changing it, and
-//! begins again.
+//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class
+//! is marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was
+//! there when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was
+//! in good [health](super::bucket::Health). Otherwise the lookup recovers the bucket, or waits for the client that is
+//! changing it, and begins again.
 
 use super::Shard;
 use super::bucket::{Health, Level, Snapshot};
@@ -117,8 +117,8 @@ impl<'a> Op<'a> {
         Ok(())
     }
 
-    /// Waits for another client, longer each time. After several milliseconds it checks whether the lock's holder has crashed,
-    /// and takes the lock over in that case.
+    /// Waits for another client, longer each time. After several milliseconds it checks whether the lock's holder has
+    /// crashed, and takes the lock over in that case.
     pub(super) async fn wait_for(&mut self, lock: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
             true => self.try_recover_lock(lock).await,
@@ -135,8 +135,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Looks up the key once; returns `None` if the lookup has to begin again. The rare paths are boxed, because their futures
-    /// are large and would be moved with each lookup.
+    /// Looks up the key once; returns `None` if the lookup has to begin again. The rare paths are boxed, because their
+    /// futures are large and would be moved with each lookup.
     async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<LookupResult>, IndexError> {
         let geometry = self.table.geometry();
         let bucket = geometry.home(self.places.hash.bits(), geometry.version);
@@ -298,7 +298,8 @@ impl<'a> Op<'a> {
                 {
                     return Ok(());
                 }
-                // No newer version is published: the client that froze these slots is still at work, or has abandoned the split.
+                // No newer version is published: the client that froze these slots is still at work, or has abandoned
+                // the split.
                 if self.backoff.is_long() && !seen.locked() {
                     self.repair(level, seen.at).await?;
                 }
@@ -344,8 +345,8 @@ impl<'a> Op<'a> {
         unknown.map(|(slot, word)| Candidate { slot, word }).collect()
     }
 
-    /// Returns slots of a bucket in good health that may hold the key although they do not match its pattern: a READ that was
-    /// torn by a renewal of the sids shows a version and a slot of different rounds.
+    /// Returns slots of a bucket in good health that may hold the key although they do not match its pattern: a READ
+    /// that was torn by a renewal of the sids shows a version and a slot of different rounds.
     pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Candidates {
         let patterns = self.places.torn_patterns(geometry, hash);
         patterns.flat_map(|pattern| self.candidates(snapshot, pattern)).collect()
@@ -407,8 +408,8 @@ impl<'a> Op<'a> {
         Ok(Verified::None)
     }
 
-    /// Handles a block that does not decode. Under the pin its memory cannot have been reused. So if the slot still points to
-    /// it, the block is damaged.
+    /// Handles a block that does not decode. Under the pin its memory cannot have been reused. So if the slot still
+    /// points to it, the block is damaged.
     async fn unsound(&mut self, candidate: &Candidate, ptr: RemotePtr) -> Result<Verified, IndexError> {
         let now = self.span().read(candidate.slot, 8).await?;
         if now.words().first().is_some_and(|word| (word ^ candidate.word) & !META == 0) {
@@ -419,8 +420,8 @@ impl<'a> Op<'a> {
         Ok(Verified::Again)
     }
 
-    /// Notes a state at `at` that blocks this operation and that no lock explains; `trace` changes when the state does. Two leases of
-    /// the same state are an error.
+    /// Notes a state at `at` that blocks this operation and that no lock explains; `trace` changes when the state does.
+    /// Two leases of the same state are an error.
     pub(super) fn unresolved(
         &mut self,
         at: RemotePtr,
@@ -433,8 +434,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Like [`unresolved`](Self::unresolved) for a bucket with words that a settled bucket of this version does not have; then
-    /// waits.
+    /// Like [`unresolved`](Self::unresolved) for a bucket with words that a settled bucket of this version does not
+    /// have; then waits.
     pub(super) async fn wait_for_words(
         &mut self,
         seen: &Snapshot,

@@ -1,8 +1,8 @@
 //! Many lookups at once: level-1 buckets in one batch, then the blocks that may be the keys' in another.
 //!
-//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
-//! looked up independently of each other. A lookup that goes on alone begins with the bucket that was read for it, under its own
-//! pin.
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the
+//! call; keys are looked up independently of each other. A lookup that goes on alone begins with the bucket that was
+//! read for it, under its own pin.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};

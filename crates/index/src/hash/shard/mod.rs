@@ -1,8 +1,8 @@
 //! SHARD: a resize-optimized hash index on disaggregated memory.
 //!
 //! After H. Zha et al., PVLDB 19(4), 2025. Iceberg hashing in three levels, ordered CAS, lazy resizing bucket by bucket
-//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its linearization
-//! points, and the numbered deviations from the paper; this is the map:
+//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its
+//! linearization points, and the numbered deviations from the paper; this is the map:
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
@@ -92,8 +92,9 @@ pub enum Variant {
     /// Repaired: linearizable.
     #[default]
     Repaired,
-    /// Inserts and removals as published: a removal frees its slot at once. So a slow insert can leave a second entry of a
-    /// key, which becomes visible when the first one is removed. It exists to test the checkers, and is not for stored data.
+    /// Inserts and removals as published: a removal frees its slot at once. So a slow insert can leave a second entry
+    /// of a key, which becomes visible when the first one is removed. It exists to test the checkers, and is not for
+    /// stored data.
     #[cfg(feature = "published")]
     Published,
 }
@@ -183,8 +184,8 @@ impl Shard {
         wrote
     }
 
-    /// Makes one attempt. `buf` is what has yet to be written to the block. Returns `None` if the caller should wait for the
-    /// epoch, which is not possible under the pin.
+    /// Makes one attempt. `buf` is what has yet to be written to the block. Returns `None` if the caller should wait
+    /// for the epoch, which is not possible under the pin.
     #[allow(clippy::too_many_arguments)]
     async fn write_block(
         &self,

@@ -1,10 +1,10 @@
 //! Removal as published. It is known to lose data, and exists so that the checkers can detect that.
 //!
-//! A removal clears all slots of its key from the last to the first, and each slot is free at once. The paper argues that
-//! the first entry is the newest. But consider an insert that has seen the first slots taken. It can put the key into a later
-//! slot while the key is being removed from an earlier one, and return. Its entry becomes visible when the earlier slot has
-//! been cleared, although other clients may already have seen a later state. Also, because a slot is free again at once, two
-//! inserts of one key can take two slots.
+//! A removal clears all slots of its key from the last to the first, and each slot is free at once. The paper argues
+//! that the first entry is the newest. But consider an insert that has seen the first slots taken. It can put the key
+//! into a later slot while the key is being removed from an earlier one, and return. Its entry becomes visible when the
+//! earlier slot has been cleared, although other clients may already have seen a later state. Also, because a slot is
+//! free again at once, two inserts of one key can take two slots.
 //!
 //! Inserts need no other form: the stamp of these free slots never makes an insert look again.
 

@@ -1,17 +1,18 @@
 //! Recovery: finishes or undoes what a crashed client has left under a lock.
 //!
-//! A client that has waited too long for a bucket claims the bucket's lock ([`farindex_pool::takeover`]), and then finishes or
-//! undoes the interrupted split. The buckets alone show what was interrupted; the intent of the crashed client is not needed. The
-//! recovering client may crash at each step. Then the next client begins again from the state that it finds
-//! (docs/protocols/shard.md, crash recovery).
+//! A client that has waited too long for a bucket claims the bucket's lock ([`farindex_pool::takeover`]), and then
+//! finishes or undoes the interrupted split. The buckets alone show what was interrupted; the intent of the crashed
+//! client is not needed. The recovering client may crash at each step. Then the next client begins again from the state
+//! that it finds (docs/protocols/shard.md, crash recovery).
 //!
-//! * A split writes the new bucket under the lock of the parent, and releases the new bucket before the parent. So a client that
-//!   needs a locked bucket checks the parent first, and a client that claims a bucket also claims the buckets that the latest
-//!   split of it has not released.
-//! * If all words of the new bucket are written, a reader may have found the bucket complete, and clients may have changed
-//!   entries in it. So the split is finished. If a word is not written, no word of the old bucket has been overwritten and no
-//!   client relies on the new bucket. So the split is undone.
-//! * Dead slots that an interrupted recycling has not reached get its stamp, because the next recycling must have a later one.
+//! * A split writes the new bucket under the lock of the parent, and releases the new bucket before the parent. So a
+//!   client that needs a locked bucket checks the parent first, and a client that claims a bucket also claims the
+//!   buckets that the latest split of it has not released.
+//! * If all words of the new bucket are written, a reader may have found the bucket complete, and clients may have
+//!   changed entries in it. So the split is finished. If a word is not written, no word of the old bucket has been
+//!   overwritten and no client relies on the new bucket. So the split is undone.
+//! * Dead slots that an interrupted recycling has not reached get its stamp, because the next recycling must have a
+//!   later one.
 
 use super::Shard;
 use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_slot};
@@ -43,7 +44,8 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Op<'_> {
-    /// Recovers the lock that blocks this address, which may be that of a lock or of any slot, if the lock's holder has crashed.
+    /// Recovers the lock that blocks this address, which may be that of a lock or of any slot, if the lock's holder has
+    /// crashed.
     pub(super) async fn try_recover_lock(&mut self, at: RemotePtr) -> Result<(), IndexError> {
         let recovery = Recovery { index: self.shard.uid(), table: self.table, pin: &self.pin };
         match recovery.try_recover_lock(at).await? {
@@ -60,8 +62,8 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock that blocks this address, if the lock's holder has crashed, and recovers the bucket. If the holder is
-    /// alive, returns the lock's address and the number that identifies the holder.
+    /// Claims the lock that blocks this address, if the lock's holder has crashed, and recovers the bucket. If the
+    /// holder is alive, returns the lock's address and the number that identifies the holder.
     pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<(RemotePtr, u64)>, IndexError> {
         // The crashed client may have known a newer directory.
         self.table.learn_version(self.span(), self.pin.epoch()).await?;
@@ -208,8 +210,8 @@ impl Recovery<'_> {
         Ok(read.collect())
     }
 
-    /// Finishes a split whose new bucket is completely written: frees the slots of entries that have moved, and makes the
-    /// others live again.
+    /// Finishes a split whose new bucket is completely written: frees the slots of entries that have moved, and makes
+    /// the others live again.
     #[allow(clippy::too_many_arguments)]
     async fn finish(
         &self,
@@ -229,8 +231,9 @@ impl Recovery<'_> {
         for (i, slot) in now.slots() {
             match slot {
                 Slot::Frozen(fp, ptr) => {
-                    // No client can change a frozen entry that stays, so its block's header places it. An entry that has moved may
-                    // have been replaced in the new bucket since, and its block may hold another key by now, or none.
+                    // No client can change a frozen entry that stays, so its block's header places it. An entry that
+                    // has moved may have been replaced in the new bucket since, and its block may hold another key by
+                    // now, or none.
                     let stays = headers.get(&ptr).filter(|header| header.hash.fingerprint() == fp).and_then(|header| {
                         let hash = Op::placing_hash(geometry, level, bucket, version, header);
                         let here =

@@ -9,8 +9,8 @@
 //! unwritten: all zeros
 //! ```
 //!
-//! The bit `m` belongs to the bucket, not to the slot (see [`bucket`](super::bucket)). Every change of a slot keeps this bit.
-//! The transitions of a slot:
+//! The bit `m` belongs to the bucket, not to the slot (see [`bucket`](super::bucket)). Every change of a slot keeps
+//! this bit. The transitions of a slot:
 //!
 //! | from | to | by |
 //! |---|---|---|
@@ -62,8 +62,8 @@ impl Stamp {
     /// The stamp of a slot that was never recycled.
     pub const NEVER: Stamp = Stamp(0);
 
-    /// The stamp of something done by an operation that was pinned at `epoch`: the pool's epoch is at most this while the
-    /// operation runs (E1).
+    /// The stamp of something done by an operation that was pinned at `epoch`: the pool's epoch is at most this while
+    /// the operation runs (E1).
     pub fn of_pin(epoch: u64) -> Self {
         // Zero means NEVER. Where the 38 bits wrap to zero, one epoch later is safe as well.
         Stamp(((epoch + 1) & STAMP_MASK).max(1))

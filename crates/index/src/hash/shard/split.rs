@@ -1,18 +1,18 @@
 //! Splitting one bucket: Algorithm 3 with combined writes (Figure 10b), repaired.
 //!
-//! The published move locks one slot, and writes back the whole bucket while CASes on the other slots go on. Here the client
-//! that splits a bucket first makes every CAS fail that must not succeed any more:
+//! The published move locks one slot, and writes back the whole bucket while CASes on the other slots go on. Here the
+//! client that splits a bucket first makes every CAS fail that must not succeed any more:
 //!
 //! 1. *one batch*: write the intent; CAS the lock; CAS the first fresh slot to a barrier (inserts go to the first fresh
 //!    slot, so the barrier stops all of them); CAS each entry that moves to its frozen form; READ the bucket again.
-//! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and dead
-//!    slots; then by FAA advance the version, release the new lock, release the old one; clear the intent.
+//! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and
+//!    dead slots; then by FAA advance the version, release the new lock, release the old one; clear the intent.
 //!
 //! So a move costs two extra round trips, as in the paper. Entries that stay can be updated and removed all the time.
 //! Every fourth split renews the sids: then all entries are frozen, and their blocks' headers are read within batch 1.
 //!
-//! If another client took the lock first, the slots that were frozen and barred stay so. They say only that this split is
-//! due, which is true. The next holder of the lock finds them (here, or in `unfreeze`).
+//! If another client took the lock first, the slots that were frozen and barred stay so. They say only that this split
+//! is due, which is true. The next holder of the lock finds them (here, or in `unfreeze`).
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, lock_of, overflow_slot, version_bit, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
@@ -52,7 +52,8 @@ pub(super) struct FreezeCas {
 }
 
 impl Known {
-    /// Learns from the CASes that succeeded; returns whether there were any. What a failed CAS expected may be out of date.
+    /// Learns from the CASes that succeeded; returns whether there were any. What a failed CAS expected may be out of
+    /// date.
     fn learn(&mut self, done: &mut Done, held: &[FreezeCas]) -> bool {
         let mut any = false;
         for held in held.iter().filter(|held| done.old(held.ticket) == held.word) {
@@ -94,8 +95,8 @@ pub(super) fn freeze_slots(batch: &mut Batch<'_>, seen: &Snapshot, level: Level,
 }
 
 impl Op<'_> {
-    /// Splits `bucket`, whose unlocked snapshot is `seen`, into itself and its child of the next version. Returns `None` if
-    /// another client has the lock, or the snapshot was not what it seemed.
+    /// Splits `bucket`, whose unlocked snapshot is `seen`, into itself and its child of the next version. Returns
+    /// `None` if another client has the lock, or the snapshot was not what it seemed.
     async fn split(
         &mut self,
         geometry: &Geometry,
@@ -204,8 +205,8 @@ impl Op<'_> {
         self.finish_split(geometry, level, bucket, &now, cell, known, chain).await
     }
 
-    /// READs the headers of the entries that cannot be placed without them. If they are not `needed`, invalid ones are left
-    /// out.
+    /// READs the headers of the entries that cannot be placed without them. If they are not `needed`, invalid ones are
+    /// left out.
     pub(super) async fn learn_headers(
         &self,
         now: &Snapshot,
@@ -227,7 +228,7 @@ impl Op<'_> {
         }
         let mut done = batch.post().await.map_err(|error| led_from(now.at, error))?;
         for (ptr, ticket) in asked {
-            let what = "a block's header makes no sense";
+            let what = "a block's header is invalid";
             let corrupt = || IndexError::from(PoolError::Corrupt { at: ptr, what: what.to_owned() });
             match Header::decode(done.buf(ticket).words()) {
                 Some(header) => drop(known.headers.insert(ptr, header)),
@@ -295,8 +296,8 @@ impl Op<'_> {
         }
         new[LOCK_SLOT] |= META;
         let mut old = now.words().to_vec();
-        // An entry that moves leaves a fresh slot, if every operation in flight knows the new version and can recognize a READ
-        // that overlapped this split; otherwise it leaves a dead slot.
+        // An entry that moves leaves a fresh slot, if every operation in flight knows the new version and can recognize
+        // a READ that overlapped this split; otherwise it leaves a dead slot.
         let at_once = geometry.state.known_by_all(self.pin.epoch()) && geometry.side(bucket, next).is_some();
         let recycled = now.slots().find_map(|(_, slot)| match slot {
             Slot::Fresh(_, stamp) | Slot::Barrier(_, stamp) => Some(stamp),
@@ -393,8 +394,8 @@ impl Op<'_> {
         Ok(Halves { old, new: Snapshot::new(new_at, endpoint.buf_from_words(&new)) })
     }
 
-    /// Freezes the level-3 entries that move, and puts them into the new bucket while it has room. Returns the slots that they
-    /// came from with their last words, and the entries that found no room.
+    /// Freezes the level-3 entries that move, and puts them into the new bucket while it has room. Returns the slots
+    /// that they came from with their last words, and the entries that found no room.
     async fn move_third(
         &self,
         geometry: &Geometry,
@@ -447,11 +448,11 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// Splits every bucket that has to be split before `bucket` has the directory's version. `seen` is what was read of the
-    /// bucket itself; `parent` is what was read of its parent in the same batch, if it was.
+    /// Splits every bucket that has to be split before `bucket` has the directory's version. `seen` is what was read of
+    /// the bucket itself; `parent` is what was read of its parent in the same batch, if it was.
     ///
-    /// One batch that READs the first word of all ancestors finds the nearest one that exists (Figure 11). Then each split
-    /// brings the bucket one version closer.
+    /// One batch that READs the first word of all ancestors finds the nearest one that exists (Figure 11). Then each
+    /// split brings the bucket one version closer.
     pub(super) async fn split_towards(
         &mut self,
         geometry: &Geometry,

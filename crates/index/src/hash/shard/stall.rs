@@ -1,8 +1,9 @@
-//! Bounds on waiting: a state that neither a live client nor recovery resolves within two leases is an error that names the place.
+//! Bounds on waiting: a state that neither a live client nor recovery resolves within two leases is an error that names
+//! the place.
 //!
-//! [`Backoff`](crate::backoff::Backoff) handles locks that a client holds. This module handles states without a lock: a bucket that
-//! should have been written, an entry that stays frozen. Invariant: the wait restarts whenever the state changes, so a table in
-//! which other clients make progress is never taken for a damaged one.
+//! [`Backoff`](crate::backoff::Backoff) handles locks that a client holds. This module handles states without a lock: a
+//! bucket that should have been written, an entry that stays frozen. Invariant: the wait restarts whenever the state
+//! changes, so a table in which other clients make progress is never taken for a damaged one.
 
 use crate::IndexError;
 use farindex_fabric::{FabricError, RemotePtr};
@@ -34,7 +35,8 @@ impl Stall {
     }
 }
 
-/// Converts the error of a verb whose address was read from the word at `place`: an invalid address is damage at `place`.
+/// Converts the error of a verb whose address was read from the word at `place`: an invalid address is damage at
+/// `place`.
 pub(super) fn led_from(place: RemotePtr, error: FabricError) -> IndexError {
     match error {
         FabricError::NoSuchNode(_) | FabricError::OutOfBounds { .. } | FabricError::Misaligned { .. } => {

@@ -43,9 +43,9 @@ fn live(fp: u64, sid: u64) -> u64 {
     Slot::Live(super::slot::Entry { fp, sid, len: 1, ptr }).encode()
 }
 
-/// A READ that overlapped a split shows an entry of another key still frozen, and all other words as the split left them. If
-/// the split has freed the slot at once, an insert must go there, so nothing can be concluded. If it has left a dead slot,
-/// the frozen slot says nothing about this key.
+/// A READ that overlapped a split shows an entry of another key still frozen, and all other words as the split left
+/// them. If the split has freed the slot at once, an insert must go there, so nothing can be concluded. If it has left
+/// a dead slot, the frozen slot says nothing about this key.
 #[test]
 fn bucket_with_a_frozen_slot_of_another_key_is_not_good_where_splits_free_at_once() {
     let (mine, other) = (7, 3);
@@ -77,8 +77,8 @@ fn frozen_slots(words: &[u64]) -> Vec<Slot> {
     })
 }
 
-/// A client whose READ was torn by a recycling has barred slot 11, and lost the lock. An insert may have seen slot 10 fresh,
-/// and the split would overwrite the entry that the insert puts there.
+/// A client whose READ was torn by a recycling has barred slot 11, and lost the lock. An insert may have seen slot 10
+/// fresh, and the split would overwrite the entry that the insert puts there.
 #[test]
 fn split_bars_the_first_fresh_slot_even_if_a_later_slot_is_barred() {
     let mut words = fresh(0);
@@ -129,9 +129,9 @@ fn health_of_a_bucket_follows_from_each_word() {
             Health::Newer,
         ),
         ("the key's own frozen slot", with(9, freeze(live(MINE, 2))), None, Health::Newer),
-        ("a slot that died here", with(9, Slot::Dead(EXPECTED, stamp).encode()), side, Health::Good),
-        ("a slot that died before", with(9, Slot::Dead(EXPECTED - 1, stamp).encode()), side, Health::Good),
-        ("a slot that died in a newer version", with(9, Slot::Dead(EXPECTED + 1, stamp).encode()), side, Health::Newer),
+        ("a slot removed here", with(9, Slot::Dead(EXPECTED, stamp).encode()), side, Health::Good),
+        ("a slot removed in an older version", with(9, Slot::Dead(EXPECTED - 1, stamp).encode()), side, Health::Good),
+        ("a slot removed in a newer version", with(9, Slot::Dead(EXPECTED + 1, stamp).encode()), side, Health::Newer),
         ("a fresh slot of a newer version", with(9, Slot::Fresh(EXPECTED + 1, stamp).encode()), side, Health::Newer),
         ("a fresh slot of an older version", with(9, Slot::Fresh(EXPECTED - 1, stamp).encode()), side, Health::Mixed),
         (

@@ -1,8 +1,8 @@
 //! Unfreezing: makes slots live again that are frozen although no client splits their bucket.
 //!
-//! The CASes of a split that lost the lock, or that began from a snapshot which mixed two versions, freeze entries and set
-//! barriers. Invariants: they are undone only under the lock, by plain WRITEs to words on which no CAS can succeed (N6). An entry
-//! that cannot be placed, because its block is invalid, stays frozen.
+//! The CASes of a split that lost the lock, or that began from a snapshot which mixed two versions, freeze entries and
+//! set barriers. Invariants: they are undone only under the lock, by plain WRITEs to words on which no CAS can succeed
+//! (N6). An entry that cannot be placed, because its block is invalid, stays frozen.
 
 use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of};
 use super::geometry::{Geometry, Places};
@@ -17,9 +17,10 @@ use farindex_fabric::RemotePtr;
 use farindex_pool::{Intent, IntentCell};
 
 impl Op<'_> {
-    /// Unfreezes the slots that this operation froze for a split that another client has made first. If the split was still
-    /// due, the slots may stay frozen. But if the bucket had been split before, the CASes succeeded on words that look as they
-    /// did before (a renewed sid can equal the old one). Then these slots would wait for a split that may never come.
+    /// Unfreezes the slots that this operation froze for a split that another client has made first. If the split was
+    /// still due, the slots may stay frozen. But if the bucket had been split before, the CASes succeeded on words that
+    /// look as they did before (a renewed sid can equal the old one). Then these slots would wait for a split that may
+    /// never come.
     pub(super) async fn unfreeze(&mut self, level: Level, at: RemotePtr, version: u64) -> Result<(), IndexError> {
         loop {
             let mut batch = self.pin.span().batch();

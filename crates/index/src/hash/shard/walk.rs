@@ -1,9 +1,10 @@
 //! Every slot of an index: for audits, recovery and drops.
 //!
-//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a later
-//! segment, so a walk visits every key that is present all the time at least once. A key that is moved, or removed and inserted
-//! again, may be visited twice; an audit that runs concurrently with other clients counts it once. Each step has a pin of its
-//! own, so that a long walk does not delay reclamation. A dump visits each key once, by [classes](super::dump).
+//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a
+//! later segment, so a walk visits every key that is present all the time at least once. A key that is moved, or
+//! removed and inserted again, may be visited twice; an audit that runs concurrently with other clients counts it once.
+//! Each step has a pin of its own, so that a long walk does not delay reclamation. A dump visits each key once, by
+//! [classes](super::dump).
 
 use super::Shard;
 use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
@@ -24,8 +25,8 @@ use std::rc::Rc;
 /// Buckets that one step reads.
 const STEP: u64 = 16;
 
-/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use, buckets
-/// that have yet to be split off from their parents, slots that are neither free nor in use.
+/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use,
+/// buckets that have yet to be split off from their parents, slots that are neither free nor in use.
 const FIGURES: [&str; 7] =
     [LEVELS[0], LEVELS[1], LEVELS[2], "level1_slots", "buckets", "buckets_to_split", "dead_slots"];
 const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
@@ -139,8 +140,9 @@ async fn read_step(
 }
 
 impl Shard {
-    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and is
-    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished structure is a problem.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
+    /// is where a lookup finds it. `alone` states that no other client is at work: then an unfinished structure is a
+    /// problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut report = IndexAudit::default();
         FIGURES.iter().for_each(|name| report.count(name, 0));
@@ -219,11 +221,11 @@ impl Shard {
             match Slot::decode(visited.word) {
                 Slot::Live(entry) => live.push((visited, entry)),
                 Slot::Dead(..) => report.count("dead_slots", 1),
-                // Those of a split that is due are in order: who comes next begins there.
+                // Those of a split that is due are no problem: the next client continues the split.
                 Slot::Frozen(..) | Slot::Barrier(..)
                     if alone && (visited.level == 3 || visited.version >= geometry.version) =>
                 {
-                    problems.add(format!("the slot at {} belongs to a split that nobody finishes", visited.slot));
+                    problems.add(format!("the slot at {} belongs to an unfinished split", visited.slot));
                     if let Slot::Frozen(fp, ptr) = Slot::decode(visited.word) {
                         live.push((visited, Entry { fp, sid: 0, len: 0, ptr }));
                     }
@@ -274,8 +276,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Corrects the counts of an audit that runs concurrently with other clients: a key that was visited in two places counts
-    /// once.
+    /// Corrects the counts of an audit that runs concurrently with other clients: a key that was visited in two places
+    /// counts once.
     async fn count_once(&self, mut entries: Vec<AuditedEntry>, report: &mut IndexAudit) -> Result<(), IndexError> {
         entries.sort_by_key(|entry| entry.hash);
         for same in entries.chunk_by(|one, two| one.hash == two.hash).filter(|same| same.len() > 1) {
@@ -301,8 +303,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of repairs.
-    /// Working clients also recover what blocks them. A live client that holds a lock for two leases is an error.
+    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of
+    /// repairs. Working clients also recover what blocks them. A live client that holds a lock for two leases is an
+    /// error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
