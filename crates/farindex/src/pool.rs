@@ -215,6 +215,7 @@ impl Session {
     /// Creates an index.
     pub fn create_index(&self, name: &str, config: &IndexConfig) -> Result<Index, Error> {
         salvage::check_name(name)?;
+        config.check_lossless()?;
         let index = self.block_on(AnyIndex::create(&self.inner.raw, name, config))?;
         Ok(Index::new(self.clone(), name, index))
     }
@@ -224,7 +225,12 @@ impl Session {
     }
     /// The same with options.
     pub fn open_index_with(&self, name: &str, options: &OpenOptions) -> Result<Index, Error> {
-        let mut index = self.block_on(AnyIndex::open(&self.inner.raw, name))?;
+        let raw = &self.inner.raw;
+        let mut index = self.block_on(async {
+            let info = catalog::find(raw.pool(), &raw.span(OpKind::Other), name).await?;
+            IndexConfig::of_info(&info).map_or(Ok(()), |config| config.check_lossless())?;
+            AnyIndex::open_info(raw, &info).await
+        })?;
         if options.coalesce {
             index = index.coalesced(self.inner.pool.inner.coalescer.get_or_init(Arc::default));
         }

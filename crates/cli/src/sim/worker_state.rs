@@ -5,7 +5,6 @@
 
 use super::blind::Blind;
 use crate::exit::{self, Failure};
-use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
 use farindex_bench::history::{Recorded, Recording};
 use farindex_bench::{Control, Outcome, Plan, Simulated, Worker, simulate};
@@ -137,7 +136,7 @@ impl Simulated for Subject {
 /// How often this handle has looked whether the index has grown, where its kind counts that.
 fn synchronizations(index: &AnyIndex) -> u64 {
     match index {
-        AnyIndex::Shard(index) => index.inner().tables().iter().map(Table::synchronizations).sum(),
+        AnyIndex::Shard(index) => index.inner().tables().iter().map(|table| table.synchronizations()).sum(),
         _ => 0,
     }
 }

@@ -111,7 +111,10 @@ fn a_walk_of_race_goes_on_behind_what_is_damaged() {
         let words = table.shape().bytes() / 8;
 
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, segment, &[0; HEAD_LEN / 8]).await;
-        assert!(missing == 0 && said.contains("suffix 0b101 has the state or the index tag of another"), "{missing}: {said}");
+        assert!(
+            missing == 0 && said.contains("suffix 0b101 has the state or the index tag of another"),
+            "{missing}: {said}"
+        );
         assert_eq!(said.lines().count(), 1);
         let header = segment.add((HEAD_LEN + 4 * BUCKET_LEN) as u64);
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, header, &[0]).await;
@@ -128,7 +131,10 @@ fn a_walk_of_race_goes_on_behind_what_is_damaged() {
         assert!(missing == lost && said.contains("memory node 9, which does not exist"), "{missing}: {said}");
         let other = directory.mirror().get(0b11).to_bits();
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, word, &[other]).await;
-        assert!(missing == lost && said.contains("suffix 0b101 has the state or the index tag of another"), "{missing}: {said}");
+        assert!(
+            missing == lost && said.contains("suffix 0b101 has the state or the index tag of another"),
+            "{missing}: {said}"
+        );
         let chunk = directory.root().add(8 * 8);
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, chunk, &[NOWHERE.to_bits()]).await;
         assert!(missing > lost && missing < KEYS, "{missing}");

@@ -1,8 +1,8 @@
 //! Many lookups at once: level-1 buckets in one batch, then the blocks that may be the keys' in another.
 //!
-//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
-//! looked up independently of each other. A lookup that goes on alone begins with the bucket that was read for it, under its own
-//! pin.
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the
+//! call; keys are looked up independently of each other. A lookup that goes on alone begins with the bucket that was
+//! read for it, under its own pin.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};
@@ -28,7 +28,7 @@ impl Shard {
             op.look_at_root().await?;
             ops.push(op);
         }
-        // What they share is on the first one's account.
+        // The meter counts the shared batches for the first key.
         let Some(first) = ops.first() else { return Ok(()) };
         let mut batch = first.span().batch();
         let asked: Vec<_> = ops
@@ -45,7 +45,7 @@ impl Shard {
         for (key, (op, (geometry, bucket, at, ticket))) in ops.iter().zip(asked).enumerate() {
             let snapshot = Snapshot::new(at, done.buf(ticket));
             let candidates = op.candidates(&snapshot, op.places.first_pattern(&geometry));
-            // With more than one, it is looked up alone if this block is another key's.
+            // If there are more candidates, and this block belongs to another key, the key is looked up alone.
             if let Some(Slot::Live(entry)) = candidates.first().map(|candidate| Slot::decode(candidate.word)) {
                 wanted.push(Wanted { key, ptr: entry.ptr, len: entry.len as usize * UNIT });
             }
