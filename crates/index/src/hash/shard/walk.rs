@@ -7,10 +7,9 @@
 //! [classes](super::dump).
 
 use super::Shard;
-use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
 use crate::IndexError;
