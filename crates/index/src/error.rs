@@ -10,7 +10,7 @@ pub enum IndexError {
     /// A verb failed. The operation may have taken effect or not (N7).
     #[error(transparent)]
     Fabric(FabricError),
-    /// The pool refused: full, lease lost, corrupted memory.
+    /// The pool reported an error: full, lease lost, corrupted memory.
     #[error(transparent)]
     Pool(PoolError),
     /// The key is longer than the index takes.
@@ -32,8 +32,7 @@ pub enum IndexError {
     /// The index was dropped while it was open.
     #[error("the index was dropped by another client")]
     Dropped,
-    /// A write that carried this one out as well was cancelled in the midst of it: it may have taken effect or not
-    /// (N7).
+    /// The write that this one was combined with was cancelled while it ran. This one may have taken effect or not (N7).
     #[error("the operation that this one was combined with was cancelled; it may have taken effect or not")]
     Interrupted,
     /// The configuration makes no index.
@@ -58,7 +57,7 @@ pub enum IndexError {
         at: RemotePtr,
         /// How long the lock has had the same holder, as observed by this operation.
         waited_ms: u64,
-        /// The holder, as far as the pool shows it.
+        /// The holder, as far as the pool knows it.
         holder: String,
     },
 }

@@ -1,7 +1,7 @@
 //! What a pool's catalog, its checks and its tests need of a kind of index, and how the catalog stores settings.
 //!
-//! Invariants: a kind's number and name never change, and no other kind ever has them. Settings are stored with the index.
-//! Stored settings that are out of bounds are refused, not corrected.
+//! Invariants: a kind's number and name never change, and no other kind ever has them. Settings are stored with the
+//! index. Stored settings that are out of bounds are refused, not corrected.
 
 use crate::audit::OnDamage;
 use crate::{IndexAudit, IndexError, PointIndex, Value};
@@ -16,11 +16,16 @@ use std::rc::Rc;
 
 /// Settings of a kind of index: what its creator chooses, and the catalog keeps.
 ///
-/// The catalog holds them in the [postcard](https://docs.rs/postcard) format, in the order of the struct's fields. A change
-/// of the fields is a change of the kind's [format](PoolIndex::FORMAT).
+/// The catalog holds them in the [postcard](https://docs.rs/postcard) format, in the order of the struct's fields. A
+/// change of the fields is a change of the kind's [format](PoolIndex::FORMAT).
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
     /// Checks that they are within bounds.
     fn check(&self) -> Result<(), IndexError>;
+
+    /// Do the settings name a published protocol that is known to lose data?
+    fn loses_data(&self) -> bool {
+        false
+    }
 }
 
 /// Encodes settings for the catalog.
@@ -46,8 +51,8 @@ pub(crate) fn decode<S: Settings>(bytes: &[u8]) -> Result<S, IndexError> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// How often the index has grown, as far as this handle knows: resizes of a table, splits of the deepest segment or of
-    /// a tree's root.
+    /// How often the index has grown, as far as this handle knows: resizes of a table, splits of the deepest segment or
+    /// of a tree's root.
     pub resizes: u64,
 }
 
@@ -80,8 +85,8 @@ pub trait PoolIndex: PointIndex + Sized + 'static {
     /// Second half of a drop: waits until no client can still use the index, and frees its memory.
     fn finish_drop(&self, span: &Span, info: &IndexInfo) -> impl Future<Output = Result<(), IndexError>>;
 
-    /// Marks an index that was found in the catalog as dropped, whose memory may be freed in part already: every client that
-    /// has the index open gets an error from its next operation.
+    /// Marks an index that was found in the catalog as dropped, whose memory may be freed in part already: every client
+    /// that has the index open gets an error from its next operation.
     fn mark_dropped(session: &Session, info: &IndexInfo) -> impl Future<Output = Result<(), IndexError>>;
 
     /// Returns the index's number in the catalog, which no other index of the pool ever has.
@@ -90,17 +95,18 @@ pub trait PoolIndex: PointIndex + Sized + 'static {
     /// Returns figures that cost no verb.
     fn statistics(&self) -> Statistics;
 
-    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of repairs.
+    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of
+    /// repairs.
     fn recover(&self) -> impl Future<Output = Result<u64, IndexError>>;
 
-    /// Walks the whole index, records every object in `audit`, and checks every entry. `alone` states that no other client
-    /// is at work: then an unfinished structure is a problem.
+    /// Walks the whole index, records every object in `audit`, and checks every entry. `alone` states that no other
+    /// client is at work: then an unfinished structure is a problem.
     fn audit(&self, audit: &mut Audit, alone: bool) -> impl Future<Output = Result<IndexAudit, IndexError>>;
 
-    /// Calls `each` with keys and values; returns the number of calls. Each key is visited at most once, with a value that
-    /// it had during the walk; a key that is present during the whole walk is visited. Nothing is pinned while `each` runs.
-    /// An ordered index visits keys in ascending order. What cannot be read is reported to `damaged`, which decides whether
-    /// the walk goes on.
+    /// Calls `each` with keys and values; returns the number of calls. Each key is visited at most once, with a value
+    /// that it had during the walk; a key that is present during the whole walk is visited. Nothing is pinned while
+    /// `each` runs. An ordered index visits keys in ascending order. What cannot be read is reported to `damaged`,
+    /// which decides whether the walk goes on.
     fn visit(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,

@@ -44,7 +44,6 @@ mod recovery;
 pub mod registry;
 pub mod root_sync;
 pub mod slotted;
-mod sync_interval;
 mod table_per_node;
 pub mod traits;
 pub mod value;

@@ -1,8 +1,8 @@
-//! Kinds of index with one table on each memory node. Such a kind implements [`TablePerNode`], and [`PoolIndex`] follows from
-//! it.
+//! Kinds of index with one table on each memory node. Such a kind implements [`TablePerNode`], and [`PoolIndex`]
+//! follows from it.
 //!
-//! Invariants: the catalog's entry of an index leads to a list of roots, one for each memory node in their order. An index is in
-//! the catalog only after all of that has been written.
+//! Invariants: the catalog's entry of an index leads to a list of roots, one for each memory node in their order. An
+//! index is in the catalog only after all of that has been written.
 
 use crate::audit::OnDamage;
 use crate::handle::Handle;
@@ -17,7 +17,8 @@ use farindex_pool::{IndexInfo, Pin, PoolError, Session, catalog};
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// A kind of index with one table on each memory node: what is the kind's own when an index is created, opened and dropped.
+/// A kind of index with one table on each memory node: what is the kind's own when an index is created, opened and
+/// dropped.
 #[allow(async_fn_in_trait, reason = "no other crate can name it: it is public because a blanket impl needs that")]
 pub trait TablePerNode: PointIndex + Deref<Target = Handle<Self::Settings, Self::Table>> + Sized + 'static {
     /// Its settings.
@@ -226,8 +227,8 @@ fn settings_of<I: PoolIndex>(info: &IndexInfo) -> Result<I::Config, IndexError> 
     decode(&info.config)
 }
 
-/// Checks that an index of this name may be created; returns the largest uid in the catalog. Another client may take the name
-/// in the meantime: `catalog::add` decides.
+/// Checks that an index of this name may be created; returns the largest uid in the catalog. Another client may take
+/// the name in the meantime: `catalog::add` decides.
 async fn expect_new(session: &Session, name: &str) -> Result<u64, IndexError> {
     catalog::check_name(name)?;
     let span = session.span(OpKind::Other);

@@ -7,8 +7,8 @@ use crate::audit::Damage;
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::Session;
 
-/// Creates a directory and its first segments, of `segment_bytes` bytes each, on a memory node; returns the directory's root.
-/// `contents` returns the words of the segment of a suffix. After an error nothing is left.
+/// Creates a directory and its first segments, of `segment_bytes` bytes each, on a memory node; returns the directory's
+/// root. `contents` returns the words of the segment of a suffix. After an error nothing is left.
 pub(crate) async fn create_with_segments(
     session: &Session,
     span: &Span,

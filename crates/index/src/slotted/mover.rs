@@ -1,9 +1,10 @@
-//! Moving a region of a table to the next table: what every kind does alike.
+//! Moving a region of a table to the next table: the part that all kinds have in common.
 //!
-//! Invariants: a region's slots that are frozen are changed by the holder of the region's lock alone; who holds it has an intent
-//! that names it. What is copied is read from slots that stand still, so whoever takes over from a dead mover copies the same.
+//! Invariants: only the holder of the region's lock changes frozen slots of the region, and the holder has an intent
+//! that names the lock. Entries are copied from frozen slots. So a client that takes over from a crashed one copies the
+//! same entries.
 //!
-//! 1. *Freeze*, by CAS: free slots are sealed, entries frozen. READ again, until nothing changes any more.
+//! 1. *Freeze*, by CAS: free slots are sealed, entries are frozen. READ again, until nothing changes any more.
 //! 2. *Copy*: as the kind does it.
 //! 3. *Release*: frozen entries are marked as moved; the region is marked as done.
 
@@ -20,30 +21,30 @@ use farindex_fabric::{Batch, Buf, RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Pin, PoolError};
 use std::future::Future;
 
-/// How a region is doing after an attempt to move it.
+/// The state of a region after an attempt to move it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Region {
     /// It has been moved.
     Done,
-    /// Somebody else is moving it.
+    /// Another client is moving it.
     Busy,
 }
 
-/// An entry on its way.
+/// An entry that is being moved.
 pub(crate) struct Entry {
     /// Its slot.
     pub(crate) source: u64,
     pub(crate) hash: KeyHash,
     pub(crate) form: Form,
-    /// The block that it leaves behind.
+    /// The block that is retired when the entry has been moved.
     pub(crate) leaves: Option<(RemotePtr, u64)>,
 }
 
-/// What of an entry is copied.
+/// What is copied of an entry.
 pub(crate) enum Form {
     /// The same key and value in the head, or the same block.
     Head(u64),
-    /// Behind the head.
+    /// A record behind the head.
     Inline { key: Vec<u8>, value: Vec<u8> },
 }
 
@@ -51,13 +52,13 @@ pub(crate) fn corrupt(at: RemotePtr, what: &str) -> IndexError {
     PoolError::Corrupt { at, what: what.to_owned() }.into()
 }
 
-/// Somebody who moves regions, under a pin.
+/// Moves regions of a table, under a pin.
 pub(crate) trait RegionMigrator {
-    /// The pin.
+    /// Returns the pin.
     fn pin(&self) -> &Pin<'_>;
-    /// The uid of the index, which goes into intents.
+    /// Returns the uid of the index, which goes into intents.
     fn index(&self) -> u64;
-    /// Moves a region, of which `seen` has been read, under its lock.
+    /// Moves a region whose lock is held. `seen` is what was read of it.
     fn move_under_lock(
         &self,
         from: Segment,
@@ -67,13 +68,13 @@ pub(crate) trait RegionMigrator {
         seen: Buf,
     ) -> impl Future<Output = Result<(), IndexError>>;
 
-    /// Does somebody hold this region's lock?
+    /// Is this region's lock held?
     async fn is_held(&self, segment: Segment, region: u64) -> Result<bool, IndexError> {
         let word = self.pin().span().read(segment.lock(region).at, 8).await?;
         Ok(word.words().first() == Some(&LOCKED))
     }
 
-    /// Moves a region, unless that was done or somebody is at it.
+    /// Moves a region, unless it has been moved or another client is moving it.
     async fn move_region(&self, from: Segment, to: Segment, region: u64) -> Result<Region, IndexError> {
         let (lock, span) = (from.lock(region), self.pin().span());
         let cell = self.pin().session().intent_cell(lock.at.node()).await?;
@@ -95,7 +96,7 @@ pub(crate) trait RegionMigrator {
     async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         let what = [intents::RECOVER, region, from.generation, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
-            mark!("table rescue: region claimed");
+            mark!("table recovery: region claimed");
             let slots = from.slot(region * REGION);
             let seen = self.pin().span().read(slots, REGION as usize * from.width).await?;
             self.move_locked(from, to, region, cell, seen).await
@@ -103,7 +104,8 @@ pub(crate) trait RegionMigrator {
         claim_and_recover(self.pin(), self.index(), from.lock(region), None, what, recover).await
     }
 
-    /// Under the lock. It is not left held because something was wrong; only a failed verb leaves it open what holds (N7).
+    /// Moves a region whose lock is held. An error does not leave the lock held. Only after a failed verb is the state
+    /// unknown (N7).
     async fn move_locked(
         &self,
         from: Segment,
@@ -117,7 +119,7 @@ pub(crate) trait RegionMigrator {
     }
 }
 
-/// Lets go of a region that is not done.
+/// Releases the lock of a region that has not been moved.
 pub(crate) async fn release(
     span: &Span,
     segment: &Segment,
@@ -131,7 +133,7 @@ pub(crate) async fn release(
     Ok(())
 }
 
-/// Marks entries as moved, and their region as done; the blocks that they leave behind are retired.
+/// Marks entries as moved, and their region as done; retires the blocks that they no longer use.
 pub(crate) async fn finish(
     pin: &Pin<'_>,
     from: &Segment,
@@ -152,7 +154,7 @@ pub(crate) async fn finish(
     Ok(())
 }
 
-/// Makes every slot of the region stand still; returns what they hold then.
+/// Freezes every slot of the region; returns the words of the frozen slots.
 pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: Buf) -> Result<Buf, IndexError> {
     let first = region * REGION;
     loop {
@@ -179,7 +181,8 @@ pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: B
     }
 }
 
-/// The frozen entries of an index with this seed, and what becomes of them. A record that fits behind a head goes there.
+/// Returns the frozen entries of a region, and the form in which each is copied. A record that fits behind a head goes
+/// there. `seed` is the seed of the index's key hash.
 pub(crate) async fn entries(
     pin: &Pin<'_>,
     seed: u64,
@@ -204,7 +207,7 @@ pub(crate) async fn entries(
             Slot::Inline { tag, key, value, .. } => {
                 let words = still.words_mut().get_mut(first + 1..first + step).unwrap_or_default();
                 if !slot::whole(tag, key + value, words) {
-                    return Err(corrupt(from.slot(source), "a record's words do not belong together"));
+                    return Err(corrupt(from.slot(source), "the words of a record are of different records"));
                 }
                 let bytes = still.bytes_mut().get_mut((first + 1) * 8..(first + step) * 8).unwrap_or_default();
                 gather(bytes, key + value);
@@ -215,7 +218,7 @@ pub(crate) async fn entries(
             }
             Slot::Heap { ptr, units, .. } => {
                 let len = units as usize * UNIT;
-                // Only a block that may be short enough is worth more than its header.
+                // The whole block is READ only if its record may fit behind a head.
                 let whole = len < block::block_len(fits, 0) + UNIT && fits > 0;
                 blocks.push((source, head, ptr, batch.read(ptr, if whole { len } else { HEADER_LEN })));
             }
@@ -226,7 +229,7 @@ pub(crate) async fn entries(
     for (source, head, ptr, ticket) in blocks {
         let buf = done.buf(ticket);
         let header = Header::decode(buf.words());
-        let header = header.ok_or_else(|| corrupt(ptr, "a block's header makes no sense"))?;
+        let header = header.ok_or_else(|| corrupt(ptr, "a block's header is invalid"))?;
         let entry = match block::decode(&buf) {
             Decoded::Sound(_, key, value) if header.key_len + header.value_len <= fits => {
                 let part = |range: std::ops::Range<usize>| buf.bytes().get(range).unwrap_or_default().to_vec();

@@ -1,7 +1,7 @@
 //! One table: its root, and how it is moved to a larger one.
 //!
-//! A crowded table is moved, region by region, to a next table, by every client that changes something. When all regions
-//! have been moved, the next table becomes the current one. [`RootSync`] keeps this worker's copy of the root.
+//! A crowded table is moved, region by region, to a next table, by every client that changes something. When all
+//! regions have been moved, the next table becomes the current one. [`RootSync`] keeps this worker's copy of the root.
 
 use super::geometry::{DONE, Geometry, MAX_REGIONS, ROOT_USED, Segment};
 use super::intents;
@@ -30,7 +30,8 @@ pub struct Table<X> {
     width: usize,
     /// The regions before this one have been moved, in the table of this generation.
     moved_to: Cell<(u64, u64)>,
-    /// The lock of a region that another client moves, and when this worker last checked whether that client has crashed.
+    /// The lock of a region that another client moves, and when this worker last checked whether that client has
+    /// crashed.
     waiting: Cell<Option<(RemotePtr, Duration)>>,
     pub(crate) own: X,
 }
@@ -94,9 +95,9 @@ impl<X> Table<X> {
         self.root.add(change);
     }
 
-    /// Makes the next table, as `plan` says, unless another client is doing that. `full` says that an insert has found no
-    /// free slot at all. A pool without room for the next table is no error, unless `full`. `index` is the uid that goes into
-    /// the intent.
+    /// Makes the next table, as `plan` says, unless another client is doing that. `full` says that an insert has found
+    /// no free slot at all. A pool without room for the next table is no error, unless `full`. `index` is the uid that
+    /// goes into the intent.
     pub(crate) async fn grow_as(
         &self,
         pin: &Pin<'_>,
@@ -145,8 +146,8 @@ impl<X> Table<X> {
         Ok(span.faa(next.room(), 1u64.wrapping_neg()).await? as i64 > 0)
     }
 
-    /// Makes the next table the current one, after all regions have been moved. The client whose CAS does that retires the
-    /// old table.
+    /// Makes the next table the current one, after all regions have been moved. The client whose CAS does that retires
+    /// the old table.
     pub(crate) async fn settle(&self, pin: &Pin<'_>, of: Geometry) -> Result<(), IndexError> {
         let old = of.current;
         if pin.span().cas(self.root.root(), of.state.0, of.state.settled().0).await? == of.state.0 {

@@ -1,7 +1,7 @@
-//! Every entry of a table of slots: for dumps, audits and drops. Each step of a walk is pinned on its own.
+//! Walks over every entry of a table of slots: for dumps, audits and drops. Each step of a walk has a pin of its own.
 //!
-//! Which entries a step reads is the kind's matter ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
-//! cannot be read is damage, which is told once.
+//! The kind decides which entries a step reads ([`SlottedIndex::step`]): no two steps of a walk return the same key.
+//! What cannot be read is damage, which is reported once.
 
 use super::geometry::{DONE, Geometry, REGION, ROOT_LEN, Segment, signature};
 use super::index::SlottedIndex;
@@ -18,7 +18,7 @@ use farindex_pool::{Pin, PoolError, Session};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// An entry as a walk meets it.
+/// An entry that a walk visits.
 pub(crate) struct VisitedEntry {
     pub(crate) segment: Segment,
     pub(crate) at: RemotePtr,
@@ -34,7 +34,7 @@ pub(crate) struct VisitedEntry {
 pub(crate) struct Step {
     /// Entries of keys that no earlier step has returned.
     pub(crate) visited: Vec<VisitedEntry>,
-    /// What could not be read; an earlier step may have said the same.
+    /// What could not be read; an earlier step may have reported the same.
     pub(crate) wrong: Vec<Damage>,
 }
 
@@ -43,16 +43,16 @@ struct Walk<P> {
     progress: P,
     begun: bool,
     ended: bool,
-    /// Damage that has been told.
-    told: BTreeSet<RemotePtr>,
+    /// Damage that has been reported.
+    reported: BTreeSet<RemotePtr>,
 }
 
 impl<P: Default> Walk<P> {
     fn new() -> Self {
-        Walk { progress: P::default(), begun: false, ended: false, told: BTreeSet::new() }
+        Walk { progress: P::default(), begun: false, ended: false, reported: BTreeSet::new() }
     }
 
-    /// The next step, under this pin; `None` at the end. A root that makes no sense ends the walk through its table.
+    /// Takes the next step, under this pin; returns `None` at the end. An invalid root ends the walk through its table.
     async fn step<I: SlottedIndex<Progress = P>>(
         &mut self,
         index: &I,
@@ -63,7 +63,7 @@ impl<P: Default> Walk<P> {
             return Ok(None);
         }
         let step = async {
-            // A walk that begins is told if the index has been dropped.
+            // The first step reports whether the index has been dropped.
             if !std::mem::replace(&mut self.begun, true) || !table.is_checked(pin.epoch()) {
                 table.look(pin).await?;
             }
@@ -71,7 +71,7 @@ impl<P: Default> Walk<P> {
         };
         match step.await {
             Ok(Some(mut step)) => {
-                step.wrong.retain(|damage| self.told.insert(damage.at));
+                step.wrong.retain(|damage| self.reported.insert(damage.at));
                 Ok(Some(step))
             }
             Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
@@ -83,7 +83,8 @@ impl<P: Default> Walk<P> {
     }
 }
 
-/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called `each`.
+/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called
+/// `each`.
 pub(crate) async fn visit<I: SlottedIndex>(
     index: &I,
     mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -106,7 +107,7 @@ pub(crate) async fn visit<I: SlottedIndex>(
     Ok(seen)
 }
 
-/// Audits the entries of a table while other clients work: each key once. `also` notes what else the kind counts.
+/// Audits the entries of a table, each key once, while other clients are at work. `also` counts the kind's own figures.
 pub(crate) async fn audit_walk<I: SlottedIndex>(
     index: &I,
     table: &Table<I::Own>,
@@ -126,8 +127,8 @@ pub(crate) async fn audit_walk<I: SlottedIndex>(
     }
 }
 
-/// Begins the audit of the table of a memory node: its root, and the segments that the root names. `None` if the root makes no
-/// sense, which is a problem.
+/// Begins the audit of the table of a memory node: its root, and the segments that the root names. Returns `None` if
+/// the root is invalid, which is a problem.
 pub(crate) async fn audit_root<X>(
     table: &Table<X>,
     node: NodeId,
@@ -202,7 +203,7 @@ pub(crate) async fn read_region(span: &Span, segment: &Segment, region: u64) -> 
     read_slots(span, segment, region * REGION, REGION).await
 }
 
-/// A slot in words.
+/// Returns the name of a slot, for messages.
 pub(crate) fn name(segment: &Segment, index: u64) -> String {
     let (node, generation) = (segment.start.node(), segment.generation);
     let (region, slot) = (index / REGION, index % REGION);
@@ -217,8 +218,8 @@ struct OutOfBand {
     units: u64,
 }
 
-/// The entries of slots that were read, from slot `first` on, and what is wrong with them. Blocks are read of those heads only
-/// whose signature is `wanted`.
+/// Returns the entries of slots that were read, from slot `first` on, and the damage in them. A block is READ only if
+/// the signature of its head is `wanted`.
 pub(crate) async fn entries_of(
     session: &Session,
     span: &Span,
@@ -233,7 +234,7 @@ pub(crate) async fn entries_of(
         let (index, word) = (first + i as u64, i * step);
         let at = segment.slot(index);
         let head = slots.words().get(word).copied().unwrap_or_default();
-        let mut tell = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
+        let mut report = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
         let (start, key, value) = match Slot::decode(head) {
             Slot::Tiny { key, value, .. } => (word * 8, key, value),
             Slot::Inline { tag, key, value, .. } => {
@@ -242,11 +243,11 @@ pub(crate) async fn entries_of(
                     if words.is_empty() || slot::whole(tag, key + value, &words) {
                         break;
                     }
-                    // Its head was read before the rest was written, so now the rest is there.
+                    // The head was read before the rest was written. By now the rest is written.
                     words = span.read(at.add(8), segment.width - 8).await?.words().to_vec();
                 }
                 if !slot::whole(tag, key + value, &words) {
-                    tell("holds a record that is not whole");
+                    report("holds a record that is not whole");
                     continue;
                 }
                 slots.words_mut()[word + 1..word + step].copy_from_slice(&words);
@@ -257,13 +258,13 @@ pub(crate) async fn entries_of(
                 let units = units.max(1);
                 match astray(session.pool(), ptr, units * UNIT as u64) {
                     _ if !wanted(signature) => {}
-                    Some(what) => tell(&format!("points to {what}")),
+                    Some(what) => report(&format!("points to {what}")),
                     None => blocks.push(OutOfBand { index, head, ptr, units }),
                 }
                 continue;
             }
             Slot::Unknown => {
-                tell(&format!("holds {head:#018x}"));
+                report(&format!("holds {head:#018x}"));
                 continue;
             }
             _ => continue,
@@ -308,7 +309,7 @@ impl<X> Table<X> {
         Ok((self.geometry().current.generation <= segment.generation).then_some(pin))
     }
 
-    /// Reads the root now, for an operation under this pin. Segments that lie outside of the pool's memory are damage.
+    /// READs the root now, for an operation under this pin. Segments outside of the pool's memory are damage.
     pub(crate) async fn look(&self, pin: &Pin<'_>) -> Result<Geometry, IndexError> {
         let geometry = self.sync(pin.span(), pin.epoch()).await?;
         let chunk = pin.session().pool().geometry(self.root().node()).chunk_size;
@@ -359,7 +360,7 @@ pub(crate) async fn audit_entry(
     Ok(())
 }
 
-/// What a repair has retired is freed before it is called done, unless somebody keeps the epoch from moving on.
+/// Frees what a repair has retired before the repair ends, unless another client keeps the epoch from advancing.
 pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;

@@ -108,8 +108,8 @@ fn the_audit_tells_what_is_wrong() {
             assert!(said.iter().all(|said| says(said, "holds 0x")), "{what}: {said:?}");
             // What others may be at.
             for (how, damage, problem) in [
-                ("a frozen slot", freeze(old), "a split that no client finishes"),
-                ("a barrier", Slot::Barrier(0, free).over(old), "a split that no client finishes"),
+                ("a frozen slot", freeze(old), "an unfinished split"),
+                ("a barrier", Slot::Barrier(0, free).over(old), "an unfinished split"),
             ] {
                 let said = with(&index, at, damage).await;
                 assert!(said[0].is_empty() && said[1].len() == 1 && says(&said[1], problem), "{what}, {how}: {said:?}");

@@ -6,7 +6,7 @@
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments and the root, shared with linear probing | 4.1 |
+//! | [`slotted`](crate::slotted) | slots, segments and the root, shared with linear probing | 4.1 |
 //! | [`places`] | the places of a key | 2.2 |
 //! | `table` | buckets | 2.2 |
 //! | `lookup` | lookup of a key | Algorithm 3 |

@@ -5,7 +5,7 @@
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments and the root, shared with cuckoo hashing | 4.1 |
+//! | [`slotted`](crate::slotted) | slots, segments and the root, shared with cuckoo hashing | 4.1 |
 //! | `table` | growth | |
 //! | `lookup` | lookup of a key | Algorithms 1 and 2 |
 //! | `many` | many lookups at once | Algorithm 1 |

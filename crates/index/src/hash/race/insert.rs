@@ -22,6 +22,7 @@ pub(super) enum Put {
     /// The key has been inserted.
     Done,
     /// The key is present (as published; a repaired insert looks up the key again).
+    #[cfg(feature = "published")]
     Exists,
     /// The lookup must be repeated.
     Again,
@@ -48,6 +49,7 @@ impl Op<'_> {
         };
         let entry = Entry { state: slot::State::Tentative, fp: self.fp(), len: slot::units(block_len), ptr };
         self.seen = true;
+        #[cfg(feature = "published")]
         if self.race.published() {
             return Box::pin(self.put_published(segment_ref, slot, entry)).await;
         }

@@ -20,6 +20,7 @@
 mod insert;
 mod lookup;
 mod many;
+#[cfg(feature = "published")]
 mod published;
 mod recovery;
 pub mod segment;
@@ -80,6 +81,7 @@ pub enum Variant {
     Repaired,
     /// Inserts and splits as published: an insert is visible before it has looked for duplicates, and a split moves
     /// entries one by one while inserts continue. It loses keys; the checks must detect that.
+    #[cfg(feature = "published")]
     Published,
 }
 
@@ -103,6 +105,10 @@ impl Settings for Config {
         }
         Ok(())
     }
+
+    fn loses_data(&self) -> bool {
+        self.variant != Variant::Repaired
+    }
 }
 
 /// A RACE index, as one worker thread uses it.
@@ -119,7 +125,7 @@ impl Race {
         deepest.saturating_sub(self.config.initial_depth)
     }
     fn published(&self) -> bool {
-        self.config.variant == Variant::Published
+        self.config.variant != Variant::Repaired
     }
 
     /// Writes a block, looks up the key, and carries out the write of this mode.
@@ -279,6 +285,7 @@ impl Op<'_> {
                 LookupResult::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
                 LookupResult::Absent(absence) => match self.put(absence, ptr, block_len).await? {
                     Put::Done => return Ok(Wrote::Inserted),
+                    #[cfg(feature = "published")]
                     Put::Exists => return Ok(Wrote::Exists),
                     Put::Again => {}
                     Put::Crowded(segment_ref, depth) => Box::pin(self.split(segment_ref, depth)).await?,

@@ -87,6 +87,7 @@ impl Op<'_> {
         let words = done.buf(read).words().to_vec();
         drop(done);
         let mut held = Held { segment_ref, state, words };
+        #[cfg(feature = "published")]
         if self.race.published() {
             return self.split_published(held, made, word_at, cell).await;
         }

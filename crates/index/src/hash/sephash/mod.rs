@@ -421,7 +421,12 @@ impl TablePerNode for SepHash {
         let control = Control::new(0, config.initial_depth, false);
         let contents = |_| empty_segment(session, geometry, control, RemotePtr::NULL, 0);
         let shape = Shape { initial_depth: config.initial_depth };
-        create_with_segments(session, span, node, index_tag, shape, geometry.bytes() as u64, contents).await
+        let root =
+            create_with_segments(session, span, node, index_tag, shape, geometry.bytes() as u64, contents).await?;
+        // Reads the root back: this keeps the verbs of a seed comparable with those of earlier versions.
+        let pin = session.pin(session.span(OpKind::Other))?;
+        Directory::open(&pin, root, index_tag, 0).await?;
+        Ok(root)
     }
 
     async fn free_new_table(

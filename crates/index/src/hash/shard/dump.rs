@@ -1,11 +1,12 @@
-//! Every key once: a walk goes through classes of hashes, and looks one class up after the other.
+//! A walk that visits every key once: it goes through classes of hashes, one after the other.
 //!
-//! A *class* is what belongs to one level-1 bucket under one version. Classes of one version do not overlap, and a resize cuts
-//! each in two. Invariants: a key is handed out only in the step of its class, so at most once; a class is read by the rules of a
-//! lookup, in the order in which entries move (level 3 before level 1, a bucket before those that are split off from it), so a
-//! key that is there all the time is met; nothing is handed out before its class has been read whole. docs/protocols/shard.md
-//! ("Walks") argues why. The keys of level 2 lie anywhere, so those of a group of classes are collected ahead of it, and each is
-//! looked up by itself in the step of its class.
+//! A *class* is the set of keys that belong to one level-1 bucket under one version. Classes of one version do not
+//! overlap, and a resize cuts each in two. Invariants: a key is returned only in the step of its class, so at most
+//! once. A class is read by the rules of a lookup, in the order in which entries move (level 3 before level 1, a bucket
+//! before those that are split off from it), so a key that is present all the time is visited. No key is returned
+//! before its class has been read completely. docs/protocols/shard.md ("Walks") has the proof. A key of level 2 may be
+//! in any bucket. So the keys of level 2 that belong to a group of classes are collected before the group is read, and
+//! each is looked up by itself in the step of its class.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};
@@ -35,7 +36,7 @@ const GROUP: u64 = 1 << 16;
 /// Level-2 buckets that one step reads.
 const SECONDS: u64 = 128;
 
-/// What is in the way of some classes is waited for so long at first, and twice as long each time.
+/// The first pause while some classes are blocked. Each next pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_micros(10);
 
 /// Classes `first..end` of a version.
@@ -62,7 +63,7 @@ struct Found {
     block: Block,
 }
 
-/// A key that was met in level 2.
+/// A key that was visited in level 2.
 struct Second {
     hash: KeyHash,
     key: Vec<u8>,
@@ -70,24 +71,24 @@ struct Second {
     ptr: RemotePtr,
 }
 
-/// A class as it was read: what leads to its entries, in the order of moves.
+/// A class as it was read: the slots that lead to its entries, in the order in which entries move.
 struct ClassRead {
     leads: Vec<Lead>,
-    /// Why a lookup would not conclude anything yet.
+    /// What keeps a lookup from concluding anything.
     blocked: Option<Blocked>,
     /// Words that no client writes, and links that lead nowhere.
     damage: Vec<Damage>,
 }
 
-/// What is in the way of a class.
+/// What blocks a class.
 struct Blocked {
     at: RemotePtr,
     /// Changes when others make progress.
     trace: u64,
     what: String,
-    /// The bucket that stands in the way, if it is not just one that is not written.
+    /// The bucket that blocks it, unless the class only has a bucket that is not written.
     bucket: Option<u64>,
-    /// Is it its level 3? No split begins before that stands as it should.
+    /// Does level 3 of that bucket block the class? No split begins before level 3 is settled.
     third: bool,
     /// What was read of the class's own bucket.
     own: Snapshot,
@@ -98,9 +99,9 @@ struct Walk<'a, 'd> {
     shard: &'a Shard,
     table: &'a Table,
     damaged: OnDamage<'d>,
-    /// Keys met in level 2, by the bucket of their class under the version of the group.
+    /// Keys visited in level 2, by the bucket of their class under the version of the group.
     seconds: BTreeMap<u64, Vec<Second>>,
-    /// Classes in whose way something is, and since when.
+    /// Blocked classes, and since when they are blocked.
     stalls: BTreeMap<(u64, u64), Stall>,
 }
 
@@ -136,7 +137,7 @@ impl Shard {
                         self.reclaim().await?;
                     }
                     if !late.is_empty() {
-                        // All that is in somebody's way is waited for together.
+                        // One pause for all blocked classes.
                         self.session.endpoint().sleep(pause).await;
                         pause = (pause * 2).min(self.session.pool().lease() / 64);
                     }
@@ -149,7 +150,7 @@ impl Shard {
 }
 
 impl Walk<'_, '_> {
-    /// Reads the first of these classes, puts the others back into `open`, and those in whose way something is into `late`.
+    /// READs the first of these classes. The others go back into `open`, and blocked ones into `late`.
     async fn step(
         &mut self,
         classes: Classes,
@@ -181,7 +182,7 @@ impl Walk<'_, '_> {
             if !read.damage.is_empty() {
                 damaged.push(*class);
             }
-            let given_up = match read.blocked {
+            let abandoned = match read.blocked {
                 None => None,
                 Some(blocked) => match self.unblock(&pin, &geometry, *class, blocked).await? {
                     None => {
@@ -195,11 +196,11 @@ impl Walk<'_, '_> {
                     }
                 },
             };
-            let Some((found, damage)) = self.read_leads(&pin, read.leads, given_up.is_some()).await? else {
+            let Some((found, damage)) = self.read_leads(&pin, read.leads, abandoned.is_some()).await? else {
                 late.push(Classes { first: *class, end: class + 1, version });
                 continue;
             };
-            read.damage.into_iter().chain(given_up).chain(damage).try_for_each(&mut *self.damaged)?;
+            read.damage.into_iter().chain(abandoned).chain(damage).try_for_each(&mut *self.damaged)?;
             for Found { block, .. } in found.into_iter().filter(|found| home(&found.block.header)) {
                 pairs.insert(block.key().to_vec(), block.into_value());
             }
@@ -211,7 +212,7 @@ impl Walk<'_, '_> {
         Ok(pairs)
     }
 
-    /// Reads classes, and what they are yet to be split off from.
+    /// READs classes, and the buckets that they have yet to be split off from.
     async fn read_classes(
         &mut self,
         pin: &Pin<'_>,
@@ -223,7 +224,7 @@ impl Walk<'_, '_> {
             let mut of = *class;
             let (mut chain, mut bucket) = own;
             let mut above = None;
-            // One that is not written whole has yet to be split off.
+            // A bucket that is not completely written has yet to be split off.
             while !bucket.is_written() {
                 let Some(parent) = geometry.parent(of) else { break };
                 of = parent;
@@ -244,7 +245,7 @@ impl Walk<'_, '_> {
         Ok(all)
     }
 
-    /// Does what a lookup does about what is in its way. After two leases of the same it is damage.
+    /// Recovers a blocked class as a lookup does. A class that is blocked by the same state for two leases is damage.
     async fn unblock(
         &mut self,
         pin: &Pin<'_>,
@@ -271,7 +272,7 @@ impl Walk<'_, '_> {
             } else if third || own.version() == geometry.version && own.is_written() {
                 recovery.repair(Level::One, bucket).await
             } else {
-                // The split that is due, and that somebody has begun.
+                // The split is due, and another client has begun it.
                 let pin = session.pin(session.span(OpKind::Scan))?;
                 let mut op = Op::new(self.shard, self.table, pin, KeyHash::from_bits(class), &[]);
                 op.split_towards(geometry, Level::One, class, own, None).await
@@ -286,13 +287,14 @@ impl Walk<'_, '_> {
         Ok(stall.lasts(session, trace ^ at.to_bits()).then_some(Damage { at, what }))
     }
 
-    /// Reads the blocks that slots lead to. What cannot be read is damage; `None` if a slot has changed meanwhile, so that its
-    /// class is to be read again. Where a class was given up, its frozen entries count for what they are.
+    /// READs the blocks that slots lead to. What cannot be read is damage. Returns `None` if a slot has changed in the
+    /// meantime, so that its class has to be read again; but not of an abandoned class, whose frozen entries count as
+    /// they are.
     async fn read_leads(
         &mut self,
         pin: &Pin<'_>,
         leads: Vec<Lead>,
-        given_up: bool,
+        abandoned: bool,
     ) -> Result<Option<(Vec<Found>, Vec<Damage>)>, IndexError> {
         let pool = self.shard.session.pool();
         let (mut found, mut damage) = (Vec::new(), Vec::new());
@@ -312,7 +314,7 @@ impl Walk<'_, '_> {
                     Ok(block) => found.push(Found { ptr: lead.ptr, block }),
                     Err(what) => {
                         let now = read_word(pin.span(), lead.slot).await?;
-                        if Slot::decode(now) != Slot::decode(lead.word) && !given_up {
+                        if Slot::decode(now) != Slot::decode(lead.word) && !abandoned {
                             return Ok(None);
                         }
                         damage.push(Damage { at: lead.ptr, what: format!("{} points to {what}", lead.name) });
@@ -328,7 +330,7 @@ impl Walk<'_, '_> {
         self.seconds.clear();
         let (mut from, mut geometry) = (0, self.table.current(&self.shard.session).await?);
         loop {
-            // What is split off while this goes on lies further back.
+            // Buckets that are split off in the meantime are behind these.
             let buckets = geometry.buckets(geometry.version);
             while from < buckets {
                 let end = buckets.min(from + SECONDS);
@@ -378,15 +380,15 @@ impl Walk<'_, '_> {
             damage.extend(more);
         }
         drop(pin);
-        // Other groups come by here as well.
+        // Other groups read these buckets as well: damage is reported once.
         if group.first == 0 {
             damage.into_iter().try_for_each(&mut *self.damaged)?;
         }
         Ok(())
     }
 
-    /// Looks up those of a class's keys that were met in level 2, and not in another level meanwhile. In a class that was given up
-    /// no lookup comes to an end: what was met has to do.
+    /// Looks up the keys of a class that were visited in level 2, and not in another level since. In an abandoned class
+    /// no lookup ends, so the entry that was visited is returned.
     #[allow(clippy::too_many_arguments)]
     async fn look_up_seconds(
         &mut self,
@@ -437,7 +439,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Level 3 and then level 1 of these buckets, each in one batch; an entry moves that way.
+/// READs level 3 and then level 1 of these buckets, each in one batch: entries move in this order.
 async fn read_buckets(
     span: &Span,
     geometry: &Geometry,
@@ -465,7 +467,7 @@ async fn read_buckets(
     Ok(chains.into_iter().zip(firsts).collect())
 }
 
-/// Adds what the slots of a bucket lead to, and words that no client writes.
+/// Adds the blocks that the slots of a bucket lead to, and as damage the words that no client writes.
 fn leads_of(bucket: &Snapshot, name: &str, frozen: bool, leads: &mut Vec<Lead>, damage: &mut Vec<Damage>) {
     for (i, slot) in bucket.slots() {
         let (at, word) = (bucket.slot(i), bucket.word(i));
@@ -495,8 +497,8 @@ fn lead_of(
     }
 }
 
-/// What was read of a class: `of` is the bucket that its entries should lie in, `child` its own one where that is not written,
-/// `again` a later READ of the version.
+/// Evaluates what was read of a class. `of` is the bucket that its entries should be in, `child` is its own bucket if
+/// that is not written, `again` is a later READ of the version.
 fn judge(
     geometry: &Geometry,
     class: u64,
@@ -518,31 +520,31 @@ fn judge(
         || !bucket.is_settled(version, geometry.side(of, version))
         || !chain.is_settled(version)
     {
-        Some((Some(of), format!("slots of level-1 bucket {of} stand still, or are of different versions")))
+        Some((Some(of), format!("slots of level-1 bucket {of} stay frozen, or are of different versions")))
     } else {
         None
     };
     let trace = bucket.trace(geometry.version) ^ chain.trace(geometry.version);
     let trace = child.as_ref().map_or(trace, |child| trace.rotate_left(1) ^ child.trace(geometry.version));
-    let given_up = what.is_some();
+    let abandoned = what.is_some();
     let (mut leads, mut damage) = (Vec::new(), Vec::new());
     for (i, (at, word)) in chain.words().iter().enumerate() {
         let name = || format!("slot {i} of level 3 of bucket {of}");
-        lead_of(*at, *word, Slot::decode(*word), name, given_up, &mut leads, &mut damage);
+        lead_of(*at, *word, Slot::decode(*word), name, abandoned, &mut leads, &mut damage);
     }
     if let Some((at, what)) = &chain.broken {
         damage.push(Damage { at: *at, what: format!("level 3 of bucket {of}: {what}") });
     }
-    leads_of(&bucket, &format!("level-1 bucket {of}"), given_up, &mut leads, &mut damage);
+    leads_of(&bucket, &format!("level-1 bucket {of}"), abandoned, &mut leads, &mut damage);
     if let Some(child) = &child {
-        leads_of(child, &format!("level-1 bucket {class}"), given_up, &mut leads, &mut damage);
+        leads_of(child, &format!("level-1 bucket {class}"), abandoned, &mut leads, &mut damage);
     }
     let own_at = geometry.bucket(Level::One, class);
-    let blocked = what.map(|(stands, what)| Blocked {
-        at: if stands.is_some() { bucket.at } else { own_at },
+    let blocked = what.map(|(blocking, what)| Blocked {
+        at: if blocking.is_some() { bucket.at } else { own_at },
         trace,
         what,
-        bucket: stands,
+        bucket: blocking,
         third: !chain.is_settled(version),
         own: child.unwrap_or(bucket),
     });

@@ -1,10 +1,10 @@
-//! Finding a key: Algorithm 2, with what makes its answer linearizable.
+//! Lookup of a key: Algorithm 2, made linearizable.
 //!
-//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class is
-//! marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was there
-//! when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was in good
-//! [health](super::bucket::Health); otherwise the lookup puts right what is wrong (or waits for who is at it) and begins
-//! again.
+//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class
+//! is marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was
+//! there when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was
+//! in good [health](super::bucket::Health). Otherwise the lookup recovers the bucket, or waits for the client that is
+//! changing it, and begins again.
 
 use super::Shard;
 use super::bucket::{Health, Level, Snapshot};
@@ -71,11 +71,11 @@ pub(super) struct Op<'a> {
     pub(super) pin: Pin<'a>,
     pub(super) key: &'a [u8],
     pub(super) places: Places,
-    /// Words that point to other keys' blocks. Under the pin they stay what they are.
+    /// Words that point to blocks of other keys. Under the pin they keep pointing to other keys.
     pub(super) rejected: SmallVec<[u64; 4]>,
     pub(super) backoff: Backoff,
     pub(super) stall: Stall,
-    /// The bucket as the split that this operation made has left it.
+    /// The bucket as this operation's own split has left it.
     pub(super) ready: Option<(u64, u64, Snapshot)>,
     /// Level-1 slots of this recycling have been seen; a READ since then saw all of it.
     pub(super) trusted: Option<(RemotePtr, super::slot::Stamp)>,
@@ -103,7 +103,7 @@ impl<'a> Op<'a> {
         self.pin.span()
     }
 
-    /// Looks at the root by itself, if that is due, rather than in its first batch.
+    /// READs the root in a batch of its own if that is due, so that the first batch does not have to.
     pub(super) async fn look_at_root(&mut self) -> Result<(), IndexError> {
         self.counted = true;
         if !self.table.is_checked(self.pin.epoch()) {
@@ -112,7 +112,8 @@ impl<'a> Op<'a> {
         Ok(())
     }
 
-    /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
+    /// Waits for another client, longer each time. After several milliseconds it checks whether the lock's holder has
+    /// crashed, and takes the lock over in that case.
     pub(super) async fn wait_for(&mut self, lock: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
             true => self.try_recover_lock(lock).await,
@@ -120,7 +121,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    /// Looks up the key. `along` is a block that the lookup's first batch writes as well.
     pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<LookupResult, IndexError> {
         loop {
             if let Some(looked) = self.look_once(along).await? {
@@ -129,7 +130,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The rare paths are boxed: their futures are large, and would be moved about with each lookup.
+    /// Looks up the key once; returns `None` if the lookup has to begin again. The rare paths are boxed, because their
+    /// futures are large and would be moved with each lookup.
     async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<LookupResult>, IndexError> {
         let geometry = self.table.geometry();
         let bucket = geometry.home(self.places.hash.bits(), geometry.version);
@@ -214,7 +216,7 @@ impl<'a> Op<'a> {
         Ok((first, parent))
     }
 
-    /// The overflow levels.
+    /// Looks up the key in the overflow levels.
     async fn look_further(
         &mut self,
         geometry: Rc<Geometry>,
@@ -271,7 +273,7 @@ impl<'a> Op<'a> {
         self.places.choices.map(|hash| geometry.home(hash, geometry.version))
     }
 
-    /// A bucket that cannot be concluded from, and does not just have to be split.
+    /// Recovers, or waits for, a bucket that is not in good health for another reason than that it has to be split.
     pub(super) async fn recover(
         &mut self,
         geometry: &Geometry,
@@ -291,11 +293,12 @@ impl<'a> Op<'a> {
                 {
                     return Ok(());
                 }
-                // Nobody has published a newer version: whoever froze these slots is still at it, or gave up.
+                // No newer version is published: the client that froze these slots is still at work, or has abandoned
+                // the split.
                 if self.backoff.is_long() && !seen.locked() {
                     self.repair(level, seen.at).await?;
                 }
-                let what = || format!("{level}: slots stand still, or are of a version above {}", geometry.version);
+                let what = || format!("{level}: slots stay frozen, or are of a version above {}", geometry.version);
                 self.wait_for_words(seen, geometry.version, what).await
             }
             Health::Mixed => {
@@ -310,7 +313,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// A chain of level 3 in which entries stand still, or that is of a newer version.
+    /// Recovers, or waits for, a chain of level 3 with frozen entries or of a newer version.
     pub(super) async fn recover_third(
         &mut self,
         geometry: &Geometry,
@@ -326,7 +329,7 @@ impl<'a> Op<'a> {
         if self.backoff.is_long() {
             self.shard.recovery(self.table, &self.pin).repair(Level::One, bucket).await?;
         }
-        let what = || format!("level 3 of bucket {bucket}: slots stand still, or are of a newer version");
+        let what = || format!("level 3 of bucket {bucket}: slots stay frozen, or are of a newer version");
         self.unresolved(geometry.third(bucket), chain.trace(geometry.version), what)?;
         self.wait_for(at).await
     }
@@ -337,8 +340,8 @@ impl<'a> Op<'a> {
         unknown.map(|(slot, word)| Candidate { slot, word }).collect()
     }
 
-    /// Slots of a bucket in good health that may hold the key all the same: a READ that a renewal of the sids has torn
-    /// shows a version and a slot of different rounds.
+    /// Returns slots of a bucket in good health that may hold the key although they do not match its pattern: a READ
+    /// that was torn by a renewal of the sids shows a version and a slot of different rounds.
     pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Candidates {
         let patterns = self.places.torn_patterns(geometry, hash);
         patterns.flat_map(|pattern| self.candidates(snapshot, pattern)).collect()
@@ -384,8 +387,35 @@ impl<'a> Op<'a> {
         }
         Ok(Verified::None)
     }
+
+    /// Notes a state at `at` that blocks this operation and that no lock explains; `trace` changes when the state does.
+    /// Two leases of the same state are an error.
+    pub(super) fn unresolved(
+        &mut self,
+        at: RemotePtr,
+        trace: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), IndexError> {
+        match self.stall.lasts(self.pin.session(), trace ^ at.to_bits()) {
+            true => Err(PoolError::Corrupt { at, what: what() }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Like [`unresolved`](Self::unresolved) for a bucket with words that a settled bucket of this version does not
+    /// have; then waits.
+    pub(super) async fn wait_for_words(
+        &mut self,
+        seen: &Snapshot,
+        version: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), IndexError> {
+        self.unresolved(seen.at, seen.trace(version), what)?;
+        self.wait_for(seen.at).await
+    }
 }
 
+/// What became of candidates whose blocks were read.
 pub(super) enum Verified {
     Hit(Hit),
     None,

@@ -1,8 +1,8 @@
 //! SHARD: a resize-optimized hash index on disaggregated memory.
 //!
 //! After H. Zha et al., PVLDB 19(4), 2025. Iceberg hashing in three levels, ordered CAS, lazy resizing bucket by bucket
-//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its linearization
-//! points, and the numbered deviations from the paper; this is the map:
+//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its
+//! linearization points, and the numbered deviations from the paper; this is the map:
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
@@ -14,11 +14,12 @@
 //! | `many` | many lookups at once | |
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
-//! | `rescue` | what the dead leave under a lock | |
+//! | `recovery` | recovery of what a crashed client left under a lock | |
 //! | `stall` | bounds on waiting | |
-//! | `thaw` | splits that were begun by mistake | |
+//! | `unfreeze` | undoing splits that were begun by mistake | |
+//! | `intents` | what an intent says | |
 //! | `level3` | single slots and chained nodes | 3.2.1 |
-//! | `published` | removal as published, for checkers to convict | 3.2 |
+//! | `published` | removal as published, with the feature `published` alone | 3.2 |
 //! | `dump` | every key once | |
 //! | `walk` | every slot, for audits, recovery and drops | |
 
@@ -30,6 +31,7 @@ mod intents;
 mod level3;
 mod lookup;
 mod many;
+#[cfg(feature = "published")]
 mod published;
 mod recovery;
 pub mod slot;
@@ -90,8 +92,10 @@ pub enum Variant {
     /// Repaired: linearizable.
     #[default]
     Repaired,
-    /// Inserts and removals as published: a removal frees its slot at once, so a slow insert can leave a second entry of
-    /// a key behind, which shows again when the first is removed. For checkers to convict.
+    /// Inserts and removals as published: a removal frees its slot at once. So a slow insert can leave a second entry
+    /// of a key, which becomes visible when the first one is removed. It exists to test the checkers, and is not for
+    /// stored data.
+    #[cfg(feature = "published")]
     Published,
 }
 
@@ -119,6 +123,10 @@ impl Settings for Config {
         }
         Ok(())
     }
+
+    fn loses_data(&self) -> bool {
+        self.variant != Variant::Repaired
+    }
 }
 
 /// A SHARD index, as one worker thread uses it.
@@ -129,7 +137,7 @@ pub struct Shard {
 has_handle!(Shard, Handle<Config, Table>);
 
 impl Shard {
-    /// Between operations: growth and reclamation, which no operation should pay for under its pin.
+    /// Grows the table and frees memory between operations, because no operation should do that under its pin.
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
@@ -138,7 +146,7 @@ impl Shard {
         self.reclaim().await
     }
 
-    /// Writes a block, looks for the key, and does what `mode` says.
+    /// Writes a block, looks up the key, and inserts or replaces its entry as `mode` says.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
@@ -149,7 +157,7 @@ impl Shard {
         let buf = block::encode(self.session.endpoint(), hash, key, value);
         let (mut buf, mut span) = (Some(buf), Some(span));
         let wrote = loop {
-            // One that has waited for the epoch begins again, under another pin.
+            // After a wait for the epoch the write begins again, under another pin.
             let span = span.take().unwrap_or_else(|| self.session.span(mode.kind()));
             let began = span.endpoint().now();
             match self.write_block(table, span, mode, hash, key, (ptr, block_len), buf.take()).await {
@@ -176,8 +184,8 @@ impl Shard {
         wrote
     }
 
-    /// `buf` is what has yet to be written to the block. `None` if it is worth waiting for the epoch, which must not be done
-    /// under the pin.
+    /// Makes one attempt. `buf` is what has yet to be written to the block. Returns `None` if the caller should wait
+    /// for the epoch, which is not possible under the pin.
     #[allow(clippy::too_many_arguments)]
     async fn write_block(
         &self,
@@ -213,7 +221,7 @@ impl Shard {
                     }
                 }
                 LookupResult::Absent(_) if mode == Mode::Update => return Ok(Some(Wrote::Absent)),
-                // The fault's block is not written yet, and would be forgotten.
+                // A planted fault may not have written the block yet.
                 LookupResult::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => {
                     return Ok(None);
                 }
@@ -309,11 +317,11 @@ impl TablePerNode for Shard {
 }
 
 impl Op<'_> {
-    /// CASes the slot of a key that was found; on success the old block is retired.
+    /// CASes the slot of a key that was found. After success the old block is retired.
     async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
         if let Some(first) = hit.first.as_ref().filter(|first| !first.is_written()) {
             mark!("replace: bucket not settled");
-            // The bucket is still being written by who splits its parent, and may be written once more.
+            // The client that splits the parent is still writing this bucket, and may write it again.
             let version = self.table.geometry().version;
             self.wait_for_words(first, version, || "a bucket of level 1 is written in part".to_owned()).await?;
             return Ok(false);
@@ -330,7 +338,7 @@ impl Op<'_> {
         Ok(done)
     }
 
-    /// For [`Fault::EarlyPointer`]: the block that a slot points to already.
+    /// Writes the block that a slot already points to: for [`Fault::EarlyPointer`].
     async fn write_late(&self, block: Option<(RemotePtr, Buf)>) -> Result<(), IndexError> {
         if let Some((ptr, buf)) = block {
             self.span().write(ptr, buf).await?;
@@ -378,6 +386,7 @@ impl PointIndex for Shard {
         let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
         let mut op = Op::new(self, table, pin, hash, key);
         let removed = loop {
+            #[cfg(feature = "published")]
             if self.config.variant == Variant::Published {
                 break op.remove_published().await?;
             }

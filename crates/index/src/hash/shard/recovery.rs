@@ -1,18 +1,21 @@
-//! Putting right what a dead client has left under a lock.
+//! Recovery: finishes or undoes what a crashed client has left under a lock.
 //!
-//! Who has waited too long for a bucket claims its lock ([`farindex_pool::takeover`]), and then finishes or undoes what was
-//! begun. What that is, the buckets say; the dead one's intent is not needed. Every step may be the last one of whoever takes
-//! it, and the next one begins again from what it finds (docs/protocols/shard.md, "Crash recovery").
+//! A client that has waited too long for a bucket claims the bucket's lock ([`farindex_pool::takeover`]), and then
+//! finishes or undoes the interrupted split. The buckets alone show what was interrupted; the intent of the crashed
+//! client is not needed. The recovering client may crash at each step. Then the next client begins again from the state
+//! that it finds (docs/protocols/shard.md, crash recovery).
 //!
-//! * A bucket that a split makes is written under the lock of its parent, and released before it. So who wants a locked
-//!   bucket looks at the parent first; and who claims a bucket claims those that its latest split has not released.
-//! * All words of the new bucket are written: some reader may have found it so, and have changed entries in it. So the split
-//!   is finished. One of them is not: no word of the old bucket has been overwritten, nobody relies on the new one, and the
-//!   split is undone.
-//! * Dead slots that a recycling had no time for get its stamp: the next recycling must have a later one.
+//! * A split writes the new bucket under the lock of the parent, and releases the new bucket before the parent. So a
+//!   client that needs a locked bucket checks the parent first, and a client that claims a bucket also claims the
+//!   buckets that the latest split of it has not released.
+//! * If all words of the new bucket are written, a reader may have found the bucket complete, and clients may have
+//!   changed entries in it. So the split is finished. If a word is not written, no word of the old bucket has been
+//!   overwritten and no client relies on the new bucket. So the split is undone.
+//! * Dead slots that an interrupted recycling has not reached get its stamp, because the next recycling must have a
+//!   later one.
 
 use super::Shard;
-use super::bucket::{LOCK_SLOT, Level, Snapshot, version_slot};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::intents;
 use super::level3::{Chain3, NODE_LEN};
@@ -27,18 +30,13 @@ use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Intent, IntentCell, Lock, Pin};
+use farindex_pool::{Intent, IntentCell, Pin};
 use std::collections::BTreeMap;
 
-/// Headers of the blocks behind frozen slots.
+/// Headers of the blocks that frozen slots point to.
 type Headers = BTreeMap<RemotePtr, Header>;
 
-/// The lock of a bucket.
-pub(super) fn lock_of(at: RemotePtr) -> Lock {
-    Lock { at, mask: META }
-}
-
-/// Somebody who looks after others, under a pin.
+/// A client that recovers locks of a table, under a pin.
 pub(super) struct Recovery<'a> {
     pub(super) index: u64,
     pub(super) table: &'a Table,
@@ -46,7 +44,7 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Op<'_> {
-    /// Recovers the bucket at this address, which may be that of a lock or of any slot, if the client that holds its lock has
+    /// Recovers the lock that blocks this address, which may be that of a lock or of any slot, if the lock's holder has
     /// crashed.
     pub(super) async fn try_recover_lock(&mut self, at: RemotePtr) -> Result<(), IndexError> {
         let recovery = Recovery { index: self.shard.uid(), table: self.table, pin: &self.pin };
@@ -60,10 +58,10 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock that blocks this address if its holder has crashed, and recovers what the lock protects. Returns the lock
-    /// if its holder may be alive.
+    /// Claims the lock that blocks this address, if the lock's holder has crashed, and recovers the bucket. Returns the
+    /// lock if its holder may be alive.
     pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
-        // The dead one may have known a newer directory.
+        // The crashed client may have known a newer directory.
         self.table.learn_version(self.span(), self.pin.epoch()).await?;
         let geometry = self.table.geometry();
         let Some((level, mut bucket)) = geometry.locate(at) else { return Ok(None) };
@@ -75,7 +73,7 @@ impl Recovery<'_> {
             } else if version < geometry.made_at(bucket) {
                 return Ok(None);
             } else {
-                // The split that made the bucket has released it; but who claims the parent may claim it too.
+                // The split that made the bucket has released it; but a client that claims the parent may claim it too.
                 under = Some(lock_of(geometry.bucket(level, parent)));
                 break;
             }
@@ -83,13 +81,13 @@ impl Recovery<'_> {
         let lock = lock_of(geometry.bucket(level, bucket));
         let what = [intents::RECOVER, bucket, geometry.version, level as u64 + 1];
         let recover = async |_, cell: &IntentCell<'_>| {
-            mark!("rescue: lock claimed");
+            mark!("recovery: lock claimed");
             self.recover_locked(&geometry, level, bucket, Some(cell)).await
         };
         claim_and_recover(self.pin, self.index, lock, under, what, recover).await
     }
 
-    /// Version of a bucket, and whether it is locked afterwards; `None` while the version changes.
+    /// Returns the version of a bucket, and whether the bucket is locked afterwards; `None` while the version changes.
     async fn state_of(&self, at: RemotePtr) -> Result<Option<(u64, bool)>, IndexError> {
         let mut batch = self.span().batch();
         let before = batch.read(at, Level::Two.bytes());
@@ -101,7 +99,7 @@ impl Recovery<'_> {
         Ok((before == after).then_some((before, locked)))
     }
 
-    /// Takes the lock of a bucket in which slots stand still although nobody splits it, and puts that right.
+    /// Locks a bucket in which slots are frozen although no client splits it, and recovers it.
     pub(super) async fn repair(&self, level: Level, bucket: u64) -> Result<(), IndexError> {
         let geometry = self.table.geometry();
         let at = geometry.bucket(level, bucket);
@@ -119,7 +117,7 @@ impl Recovery<'_> {
         release_on_error(done, async || Ok(cell.abandon_lock(self.span()).await?)).await
     }
 
-    /// Under the lock: finishes or undoes what was begun, and releases it.
+    /// Finishes or undoes the interrupted split of a bucket whose lock is held, and releases the lock.
     async fn recover_locked(
         &self,
         geometry: &Geometry,
@@ -153,23 +151,23 @@ impl Recovery<'_> {
         };
         match child {
             Some((_, made)) if made.is_written() => {
-                mark!("rescue: split finished");
+                mark!("recovery: split finished");
                 self.finish(geometry, level, bucket, &now, chain.as_ref(), &headers, &made, cell).await
             }
             child => self.undo(geometry, level, bucket, &now, chain.as_ref(), &headers, child, cell).await,
         }
     }
 
-    /// The bucket that the latest split has made may be locked still, by that split or by somebody who came later.
+    /// Releases the bucket that the latest split has made. It may still be locked by that split, or by a later client.
     async fn release_child(&self, geometry: &Geometry, level: Level, child: u64) -> Result<(), IndexError> {
         if claim_covered(self.pin, lock_of(geometry.bucket(level, child))).await? {
-            mark!("rescue: new bucket released");
+            mark!("recovery: new bucket released");
             Box::pin(self.recover_locked(geometry, level, child, None)).await?;
         }
         Ok(())
     }
 
-    /// Headers of all frozen entries. One that makes no sense is left out, and its slot as it is.
+    /// READs the headers of all frozen entries. An invalid one is left out, and its slot stays as it is.
     async fn headers(&self, now: &Snapshot, chain: Option<&Chain3>) -> Result<Headers, IndexError> {
         let slots = now.slots().map(|(_, slot)| slot);
         let thirds = chain.into_iter().flat_map(|chain| chain.slots().map(|(_, slot)| slot));
@@ -182,7 +180,8 @@ impl Recovery<'_> {
         Ok(blocks.into_iter().zip(headers).filter_map(|(ptr, header)| Some((ptr, header?))).collect())
     }
 
-    /// The new bucket is all there: what has moved goes, what stays comes back to life.
+    /// Finishes a split whose new bucket is completely written: frees the slots of entries that have moved, and makes
+    /// the others live again.
     #[allow(clippy::too_many_arguments)]
     async fn finish(
         &self,
@@ -202,8 +201,9 @@ impl Recovery<'_> {
         for (i, slot) in now.slots() {
             match slot {
                 Slot::Frozen(fp, ptr) => {
-                    // Nobody can change an entry that stays, so its block says where it belongs. One that has moved may have been
-                    // replaced in the new bucket since, and its block may hold another key by now, or none.
+                    // No client can change a frozen entry that stays, so its block's header places it. An entry that
+                    // has moved may have been replaced in the new bucket since, and its block may hold another key by
+                    // now, or none.
                     let stays = headers.get(&ptr).filter(|header| header.hash.fingerprint() == fp).and_then(|header| {
                         let hash = Op::placing_hash(geometry, level, bucket, version, header);
                         let here =
@@ -212,7 +212,7 @@ impl Recovery<'_> {
                         here.then(|| live(fp, ptr, geometry.sid(hash, of), header))
                     });
                     if stays.is_none() {
-                        mark!("rescue: moved away");
+                        mark!("recovery: moved away");
                     }
                     old[i] = stays.unwrap_or(Slot::Dead(next, stamp)).over(old[i]);
                 }
@@ -241,7 +241,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Nobody relies on the new bucket, if there is one at all: everything becomes as it was before.
+    /// Undoes a split whose new bucket is not completely written: restores the old state.
     #[allow(clippy::too_many_arguments)]
     async fn undo(
         &self,
@@ -260,7 +260,7 @@ impl Recovery<'_> {
         let mut nodes = Vec::new();
         if let Some((child, made)) = child {
             if made.words().iter().any(|word| *word != 0) {
-                mark!("rescue: new bucket taken back");
+                mark!("recovery: new bucket taken back");
                 batch.write_words(made.at, &vec![0; level.slots()]);
             }
             if level == Level::One {
@@ -281,14 +281,14 @@ impl Recovery<'_> {
             match slot {
                 Slot::Frozen(fp, ptr) => {
                     let Some(header) = headers.get(&ptr) else { continue };
-                    mark!("rescue: entry thawed");
+                    mark!("recovery: entry unfrozen");
                     let hash = Op::placing_hash(geometry, level, bucket, version, header);
                     words[i] = live(fp, ptr, geometry.sid(hash, version), header).over(words[i]);
                 }
                 Slot::Barrier(of, stamp) => words[i] = Slot::Fresh(of, stamp).over(words[i]),
                 Slot::Dead(of, dead) if level == Level::One => {
                     if let Some(stamp) = recycled.filter(|stamp| *stamp != Stamp::NEVER && stamp.recycles(dead)) {
-                        mark!("rescue: recycling cut short");
+                        mark!("recovery: recycling cut short");
                         words[i] = Slot::Dead(of, stamp).over(words[i]);
                     }
                 }
@@ -311,13 +311,13 @@ impl Recovery<'_> {
         for node in nodes {
             self.pin.session().discard(node, NODE_LEN as u64);
         }
-        mark!("rescue: undone");
+        mark!("recovery: undone");
         Ok(())
     }
 }
 
 impl Shard {
-    /// One look after a lock of one of this index's tables, for walks.
+    /// Prepares the recovery of locks of a table, for walks.
     pub(super) fn recovery<'a>(&self, table: &'a Table, pin: &'a Pin<'a>) -> Recovery<'a> {
         Recovery { index: self.uid(), table, pin }
     }

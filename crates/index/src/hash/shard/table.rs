@@ -17,8 +17,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// An insert waits for the epoch for this long, or for this many times as long as it has taken so far. The epoch advances
-/// when the operations in flight have ended, and those take as long as this one.
+/// An insert waits for the epoch for this long, or for this many times as long as it has taken so far. The epoch
+/// advances when the operations in flight have ended, and those take as long as this one.
 const EPOCH_WAIT: Duration = Duration::from_millis(4);
 const EPOCH_WAIT_TIMES: u32 = 8;
 /// The insert checks the epoch at least this often: among many coroutines one check takes as long as all of them.
@@ -98,8 +98,8 @@ impl Table {
     pub fn note(&self, change: i64) {
         self.root.add([change, 0, 0]);
     }
-    /// Should a lookup of a young bucket read its parent as well? After a resize that saves a round trip for every bucket
-    /// that has yet to be split.
+    /// Should a lookup of a young bucket read its parent as well? After a resize that saves a round trip for every
+    /// bucket that has yet to be split.
     pub(super) fn speculates(&self) -> bool {
         let (version, left) = self.speculation.get();
         left > 0 || version != self.geometry().version
@@ -144,17 +144,19 @@ impl Table {
         Ok(())
     }
 
-    /// Does every operation in flight know the latest resize that has renewed the sids? The next renewal waits for that, so
-    /// no operation meets two renewals that it does not know of. To be called after a synchronization, whose READ may show
-    /// the new version and an older stamp (N2). This READ cannot, because the stamp is written ahead of the version (G4).
+    /// Does every operation in flight know the latest resize that has renewed the sids? The next renewal waits for
+    /// that, so no operation meets two renewals that it does not know of. To be called after a synchronization, whose
+    /// READ may show the new version and an older stamp (N2). This READ cannot, because the stamp is written ahead of
+    /// the version (G4).
     async fn renewal_is_known(&self, span: &Span, epoch: u64) -> Result<bool, IndexError> {
         let stamp =
             span.read(self.root.root().add(ROOT_RENEWED), 8).await?.words().first().copied().unwrap_or_default();
         Ok(stamp == 0 || epoch >= stamp.saturating_add(2))
     }
 
-    /// Adds a segment as large as all others together, unless another client is doing that. A pool without room for it is no
-    /// error: the table goes on with its overflow levels, and tries again later. `index` is the uid that goes into the intent.
+    /// Adds a segment as large as all others together, unless another client is doing that. A pool without room for it
+    /// is no error: the table goes on with its overflow levels, and tries again later. `index` is the uid that goes
+    /// into the intent.
     pub async fn grow(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
         let (session, span, epoch) = (pin.session(), pin.span(), pin.epoch());
         self.root.read_root(span, epoch).await?;

@@ -1,15 +1,15 @@
 //! Every slot of an index: for audits, recovery and drops.
 //!
-//! They go through the segments in order, and within a segment through its levels. An entry only ever moves to a later
-//! segment, so they meet every key that was there all the time at least once; a key that is moved, or removed and inserted
-//! again, they may meet twice, and an audit beside other clients counts it once. Each step is pinned on its own, so that a
-//! long one holds up nobody's memory. Who wants each key once goes by [classes](super::dump).
+//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a
+//! later segment, so a walk visits every key that is present all the time at least once. A key that is moved, or
+//! removed and inserted again, may be visited twice; an audit that runs concurrently with other clients counts it once.
+//! Each step has a pin of its own, so that a long walk does not delay reclamation. A dump visits each key once, by
+//! [classes](super::dump).
 
 use super::Shard;
-use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
 use crate::IndexError;
@@ -27,8 +27,8 @@ use std::rc::Rc;
 /// Buckets that one step reads.
 const STEP: u64 = 16;
 
-/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use, buckets
-/// that have yet to be split off from their parents, slots that are neither free nor in use.
+/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use,
+/// buckets that have yet to be split off from their parents, slots that are neither free nor in use.
 const FIGURES: [&str; 7] =
     [LEVELS[0], LEVELS[1], LEVELS[2], "level1_slots", "buckets", "buckets_to_split", "dead_slots"];
 const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
@@ -58,13 +58,13 @@ struct Step {
     visited: Vec<VisitedEntry>,
     /// Nodes of level 3.
     nodes: Vec<RemotePtr>,
-    /// Where chains of level 3 cannot be followed.
+    /// Where damage ends chains of level 3.
     broken: Vec<(RemotePtr, String)>,
     /// Locked buckets.
     locked: Vec<RemotePtr>,
     /// Buckets that break S5: they hold dead slots that their latest recycling would have used.
     half_recycled: Vec<RemotePtr>,
-    /// Level-1 buckets that are there, and that are not yet.
+    /// Level-1 buckets that are written, and that have yet to be split off.
     written: u64,
     unwritten: u64,
 }
@@ -191,8 +191,9 @@ impl Shard {
         Ok(findings.finish())
     }
 
-    /// Walks the whole index, recovers every bucket that a crashed client left unfinished, and returns the number of repairs.
-    /// Operations do the same where they need such a bucket. A client that is alive and holds a lock for two leases is an error.
+    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of
+    /// repairs. Working clients also recover what blocks them. A live client that holds a lock for two leases is an
+    /// error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -208,13 +209,13 @@ impl Shard {
                     let attempt = async |pin: &Pin<'_>| self.recovery(table, pin).try_recover_lock(at).await;
                     recovered += recover_lock(session, lock_of(at), pin, attempt).await?;
                 }
-                let stands = |visited: &&VisitedEntry| {
+                let is_frozen = |visited: &&VisitedEntry| {
                     let due = visited.level < 3 && visited.version < geometry.version;
                     !due && matches!(Slot::decode(visited.word), Slot::Frozen(..) | Slot::Barrier(..))
                 };
-                let still: std::collections::BTreeSet<_> =
-                    step.visited.iter().filter(stands).map(|visited| (visited.level == 2, visited.bucket)).collect();
-                for (second, bucket) in still {
+                let frozen: std::collections::BTreeSet<_> =
+                    step.visited.iter().filter(is_frozen).map(|visited| (visited.level == 2, visited.bucket)).collect();
+                for (second, bucket) in frozen {
                     let pin = session.pin(session.span(OpKind::Maintenance))?;
                     self.recovery(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
                     recovered += 1;
@@ -266,7 +267,7 @@ async fn audit_entries(
             Slot::Frozen(..) | Slot::Barrier(..)
                 if alone && (visited.level == 3 || visited.version >= geometry.version) =>
             {
-                findings.problem(format!("the slot at {} belongs to a split that no client finishes", visited.slot));
+                findings.problem(format!("the slot at {} belongs to an unfinished split", visited.slot));
                 if let Slot::Frozen(fp, ptr) = Slot::decode(visited.word) {
                     live.push((visited, Entry { fp, sid: 0, len: 0, ptr }));
                 }

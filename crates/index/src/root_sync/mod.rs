@@ -1,34 +1,37 @@
-//! Root synchronization: a worker's copy of a table's root, when the worker reads the root again, and how the table grows.
+//! Root synchronization: a worker's copy of a table's root, when the worker reads the root again, and how the table
+//! grows.
 //!
 //! A table has one root in far memory. The root says where the table's segments lie, counts its entries, and names the
 //! client that is resizing the table. Each worker has a copy. The copy is never newer than the root. An old copy costs
 //! round trips, never correctness: the buckets or regions themselves show that they belong to a newer table.
 //!
-//! *Adaptive frequency synchronization* (SHARD, section 3.4, Algorithm 4): a worker adds to the root what it has inserted,
-//! and READs the root again, after `F = alpha * T * (R - L)` operations. `T` is the number of slots, `R` the load at which the
-//! table grows, and `L` its load. This READ and the FAAs travel in the first batch of an operation, so they cost no round
-//! trip, and no worker waits for another one. The counts are hints that steer growth.
+//! *Adaptive frequency synchronization* (SHARD, section 3.4, Algorithm 4): a worker adds to the root what it has
+//! inserted, and READs the root again, after `F = alpha * T * (R - L)` operations. `T` is the number of slots, `R` the
+//! load at which the table grows, and `L` its load. This READ and the FAAs travel in the first batch of an operation,
+//! so they cost no round trip, and no worker waits for another one. The counts are hints that steer growth.
 //!
-//! Invariant: an operation that is pinned at an epoch uses a copy that was read in that epoch or later, or READs the root in
-//! its own first batch and discards the rest of that batch if the table has changed. So no operation takes the memory of a
-//! freed table for a table.
+//! Invariant: an operation that is pinned at an epoch uses a copy that was read in that epoch or later, or READs the
+//! root in its own first batch and discards the rest of that batch if the table has changed. So no operation takes the
+//! memory of a freed table for a table.
 //!
-//! To grow, a worker declares an intent, writes its client slot into the root (the *resizer*), allocates the new segment,
-//! and publishes it by a CAS of the root's state. If the resizer crashes, another client that wants to grow the table clears
-//! the resizer's name.
+//! To grow, a worker declares an intent, writes its client slot into the root (the *resizer*), allocates the new
+//! segment, and publishes it by a CAS of the root's state. If the resizer crashes, another client that wants to grow
+//! the table clears the resizer's name.
+
+mod interval;
 
 use crate::IndexError;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover, clear_intent, wait_for_lock_holder};
-use crate::sync_interval::SyncInterval;
 use farindex_fabric::{Batch, Done, NodeId, OpKind, RemotePtr, Span, Ticket};
 use farindex_pool::{Intent, IntentCell, Lock, LockTimeout, Pin, PoolError, Session};
+use interval::SyncInterval;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-/// A READ of the root that is torn between two versions (N2) is repeated. No more READs in a row can be torn than are in
-/// flight together: a READ that is posted after one that showed the newer state shows the segment as well. So this many
-/// torn READs in a row mean that the root is damaged.
+/// A READ of the root that is torn between two versions (N2) is repeated. No more READs in a row can be torn than are
+/// in flight together: a READ that is posted after one that showed the newer state shows the segment as well. So this
+/// many torn READs in a row mean that the root is damaged.
 const MAX_TORN: u32 = 4096;
 /// READs with which opening a table tries to get a root that is not torn.
 const OPEN_ATTEMPTS: u32 = 100;
@@ -94,6 +97,9 @@ pub trait RootCopy: Clone {
     const INDEX_TAG_WORD: usize;
     /// Words of the root that are counters. The first one counts entries.
     const COUNTER_WORDS: &'static [usize];
+    /// Does a READ of the root outside of an operation's first batch restart the interval, even if it cannot report
+    /// this worker's counts?
+    const READ_RESTARTS_INTERVAL: bool;
     /// First word of the intent with which a client clears the name of a crashed resizer.
     const RECOVER_INTENT: u64;
     /// What of the index's settings is needed to understand a root.
@@ -101,8 +107,8 @@ pub trait RootCopy: Clone {
 
     /// Decodes a root that lies at `at`; `None` if it is torn between two versions (N2) or damaged.
     fn parse(words: &[u64], at: RemotePtr, shape: Self::Shape) -> Option<Self>;
-    /// Brings the copy up to date with the words of a READ. Clears of `added`, which this worker has not yet added to the
-    /// root's counters, what counts for a table that is gone.
+    /// Brings the copy up to date with the words of a READ. Clears of `added`, which this worker has not yet added to
+    /// the root's counters, what counts for a table that is gone.
     fn refresh(&mut self, words: &[u64], at: RemotePtr, shape: Self::Shape, added: &mut [i64; COUNTERS]) -> Refresh;
     /// Returns the first word of the root.
     fn state(&self) -> RootState;
@@ -112,6 +118,9 @@ pub trait RootCopy: Clone {
     fn slots(&self) -> u64;
     /// Returns the number of the counter that tells how many of these slots are in use.
     fn load_counter(&self) -> usize;
+    /// Returns how many slots have come into use since the last READ, from the old and the new value of the root's load
+    /// counter, and what this worker will add to it.
+    fn slots_taken(before: u64, now: u64, added: i64) -> u64;
     /// Returns how often the table has grown.
     fn resizes(&self) -> u64;
     /// Returns the table's segments with their sizes in bytes, in a pool with chunks of `chunk_size` bytes.
@@ -174,8 +183,8 @@ pub(crate) struct Synchronization {
     reports: bool,
 }
 
-/// Creates a root, and the first segment of its table, on a memory node; returns the root's address. `init` initializes the
-/// zeroed segment and sets the words of the root that the kind defines.
+/// Creates a root, and the first segment of its table, on a memory node; returns the root's address. `init` initializes
+/// the zeroed segment and sets the words of the root that the kind defines.
 pub(crate) async fn create_root<R: RootCopy>(
     session: &Session,
     span: &Span,
@@ -304,8 +313,8 @@ impl<R: RootCopy> RootSync<R> {
         self.pacing.threshold
     }
 
-    /// Counts an operation that is pinned at `epoch`, and adds a synchronization to its first batch if one is due. One is
-    /// also due when the epoch has advanced: an operation that begins two epochs after a drop must not miss it.
+    /// Counts an operation that is pinned at `epoch`, and adds a synchronization to its first batch if one is due. One
+    /// is also due when the epoch has advanced: an operation that begins two epochs after a drop must not miss it.
     pub(crate) fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Synchronization> {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
@@ -313,8 +322,8 @@ impl<R: RootCopy> RootSync<R> {
         (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
-    /// Has a READ of the root completed in this epoch? (A READ in flight is not enough.) If so, the root's memory still is
-    /// the root, and the copy knows every change that was published before the epoch began.
+    /// Has a READ of the root completed in this epoch? (A READ in flight is not enough.) If so, the root's memory still
+    /// is the root, and the copy knows every change that was published before the epoch began.
     pub(crate) fn is_checked(&self, epoch: u64) -> bool {
         self.checked.get() >= epoch
     }
@@ -331,17 +340,22 @@ impl<R: RootCopy> RootSync<R> {
         Synchronization { root: batch.read(self.at, R::LEN), epoch, reports }
     }
 
-    /// Evaluates the synchronization of a completed batch. From here on the copy is as new as the moment at which the root
-    /// was read. Only then may other operations of the same epoch rely on it.
+    /// Evaluates the synchronization of a completed batch. From here on the copy is as new as the moment at which the
+    /// root was read. Only then may other operations of the same epoch rely on it.
     pub(crate) fn finish_sync(&self, sync: &Synchronization, done: &mut Done) -> Result<bool, IndexError> {
         let left = self.budget.get();
-        let sound = self.learn(done.buf(sync.root).words())?;
-        if sound {
-            self.checked.set(self.checked.get().max(sync.epoch));
-        }
+        let sound = self.adopt(sync, done)?;
         if !sync.reports {
             // This worker's counts are still due at the same time.
             self.budget.set(self.budget.get().min(left));
+        }
+        Ok(sound)
+    }
+
+    fn adopt(&self, sync: &Synchronization, done: &mut Done) -> Result<bool, IndexError> {
+        let sound = self.learn(done.buf(sync.root).words())?;
+        if sound {
+            self.checked.set(self.checked.get().max(sync.epoch));
         }
         Ok(sound)
     }
@@ -351,7 +365,7 @@ impl<R: RootCopy> RootSync<R> {
         let mut batch = span.batch();
         let sync = self.add_sync(&mut batch, epoch);
         let mut done = batch.post().await?;
-        self.finish_sync(&sync, &mut done)
+        if R::READ_RESTARTS_INTERVAL { self.adopt(&sync, &mut done) } else { self.finish_sync(&sync, &mut done) }
     }
 
     /// READs the root now, until the READ is not torn.
@@ -392,9 +406,9 @@ impl<R: RootCopy> RootSync<R> {
         let mut counts = [0; COUNTERS];
         counts.iter_mut().zip(R::COUNTER_WORDS).for_each(|(count, word)| *count = counter(word));
         let (i, slots) = (copy.load_counter(), copy.slots() as f64);
-        let grown = counts[i].saturating_sub(self.counts.replace(counts)[i]);
+        let taken = R::slots_taken(self.counts.replace(counts)[i], counts[i], added[i]);
         let frequency = self.pacing.alpha * slots * (self.pacing.threshold - self.counter(i) as f64 / slots);
-        let interval = self.interval.get().next(grown, frequency);
+        let interval = self.interval.get().next(taken, frequency);
         self.interval.set(interval);
         self.budget.set(interval.allowed);
         Ok(true)
@@ -416,9 +430,9 @@ impl<R: RootCopy> RootSync<R> {
         self.grow_at.set(self.used_slots() + self.copy.borrow().slots() / part + 1);
     }
 
-    /// Allocates a segment and publishes it in the root, unless another client is doing that. `publish` adds to the batch the
-    /// WRITEs that go ahead of the CAS, and returns the root's new state. `index` is the uid that goes into the intent.
-    /// Returns whether the segment was published; the caller synchronizes then.
+    /// Allocates a segment and publishes it in the root, unless another client is doing that. `publish` adds to the
+    /// batch the WRITEs that go ahead of the CAS, and returns the root's new state. `index` is the uid that goes into
+    /// the intent. Returns whether the segment was published; the caller synchronizes then.
     pub(crate) async fn grow_root(
         &self,
         pin: &Pin<'_>,
@@ -472,8 +486,8 @@ impl<R: RootCopy> RootSync<R> {
         }
     }
 
-    /// Another client is resizing the table. This call does not wait; but if the resize takes long, it checks from time to
-    /// time whether the resizer's lease has expired.
+    /// Another client is resizing the table. This call does not wait; but if the resize takes long, it checks from time
+    /// to time whether the resizer's lease has expired.
     pub(crate) async fn check_resizer(&self, pin: &Pin<'_>, index: u64, state: RootState) -> Result<(), IndexError> {
         let now = pin.session().endpoint().now();
         match self.resizing.get() {
@@ -488,8 +502,8 @@ impl<R: RootCopy> RootSync<R> {
         Ok(())
     }
 
-    /// Clears the resizer's name if that client has crashed, so that another client can resize. A segment that the crashed
-    /// client had allocated is left to `Audit::reclaim`.
+    /// Clears the resizer's name if that client has crashed, so that another client can resize. A segment that the
+    /// crashed client had allocated is left to `Audit::reclaim`.
     async fn recover_resize(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
         let what = [R::RECOVER_INTENT, 0, 0, 0];
         let abandon = async |word, cell: &IntentCell<'_>| {
@@ -500,7 +514,8 @@ impl<R: RootCopy> RootSync<R> {
         claim_and_recover(pin, index, resize_lock(self.at), None, what, abandon).await.map(drop)
     }
 
-    /// Clears the names of crashed resizers; returns how many there were. A live resizer that takes two leases is an error.
+    /// Clears the names of crashed resizers; returns how many there were. A live resizer that takes two leases is an
+    /// error.
     pub(crate) async fn recover_growth(&self, session: &Session, index: u64) -> Result<u64, IndexError> {
         let (mut lock_timeout, mut recovered) = (LockTimeout::default(), 0);
         while let Some(resizer) = self.current(session).await?.state().resizer() {
