@@ -157,7 +157,7 @@ impl Table {
     /// Adds a segment as large as all others together, unless another client is doing that. A pool without room for it
     /// is no error: the table goes on with its overflow levels, and tries again later. `index` is the uid that goes
     /// into the intent.
-    pub(super) async fn grow(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
+    pub async fn grow(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
         let (session, span, epoch) = (pin.session(), pin.span(), pin.epoch());
         self.root.read_root(span, epoch).await?;
         if !self.crowded() {
