@@ -17,6 +17,22 @@ use farindex_pool::{IndexInfo, Pin, PoolError, Session, catalog};
 use std::ops::Deref;
 use std::rc::Rc;
 
+/// An index that is being created.
+pub struct Creation<'a, C> {
+    pub(crate) session: &'a Rc<Session>,
+    pub(crate) span: &'a Span,
+    pub(crate) index_tag: u64,
+    pub(crate) config: &'a C,
+}
+
+/// An index that is being opened.
+pub struct Opening<'a, C, S> {
+    pub(crate) pin: &'a Pin<'a>,
+    pub(crate) index_tag: u64,
+    pub(crate) config: &'a C,
+    pub(crate) shared: &'a S,
+}
+
 /// A kind of index with one table on each memory node: what is the kind's own when an index is created, opened and
 /// dropped.
 #[allow(async_fn_in_trait, reason = "no other crate can name it: it is public because a blanket impl needs that")]
@@ -37,33 +53,18 @@ pub trait TablePerNode: PointIndex + Deref<Target = Handle<Self::Settings, Self:
     const ROOT_LEN: usize;
 
     /// Creates a table on a memory node; returns its root. After an error nothing is left of the table.
-    async fn create_table(
-        session: &Rc<Session>,
-        span: &Span,
-        node: NodeId,
-        index_tag: u64,
-        config: &Self::Settings,
-    ) -> Result<RemotePtr, IndexError>;
+    async fn create_table(new: &Creation<'_, Self::Settings>, node: NodeId) -> Result<RemotePtr, IndexError>;
 
     /// Frees a table that no client has seen.
-    async fn free_new_table(
-        session: &Rc<Session>,
-        span: &Span,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Self::Settings,
-    ) -> Result<(), IndexError>;
+    async fn free_new_table(new: &Creation<'_, Self::Settings>, root: RemotePtr) -> Result<(), IndexError>;
 
     /// Prepares the opening of tables.
     async fn prepare(span: &Span, config: &Self::Settings) -> Result<Self::Shared, IndexError>;
 
     /// Opens the table with this root.
     async fn open_table(
-        pin: &Pin<'_>,
+        of: &Opening<'_, Self::Settings, Self::Shared>,
         root: RemotePtr,
-        index_tag: u64,
-        config: &Self::Settings,
-        shared: &Self::Shared,
     ) -> Result<Self::Table, IndexError>;
 
     /// Makes an index of its handle.
@@ -106,14 +107,14 @@ impl<I: TablePerNode> PoolIndex for I {
         let largest = expect_new(session, name).await?;
         let span = session.span(OpKind::Other);
         let uid = catalog::new_uid(&span, largest).await?;
-        let index_tag = index_tag(session, uid);
+        let new = Creation { session, span: &span, index_tag: index_tag(session, uid), config };
         let nodes = session.pool().nodes();
         let list_len = nodes.len() as u64 * 8;
         let list = session.alloc(&span, HOME, list_len).await?;
         let mut roots = Vec::new();
         let creation = async {
             for node in nodes {
-                roots.push(I::create_table(session, &span, node, index_tag, config).await?);
+                roots.push(I::create_table(&new, node).await?);
             }
             let words: Vec<_> = roots.iter().map(|root| root.to_bits()).collect();
             span.write(list, session.endpoint().buf_from_words(&words)).await?;
@@ -125,7 +126,7 @@ impl<I: TablePerNode> PoolIndex for I {
             Err(error) => {
                 // No client has seen the tables: all of them are freed.
                 for root in roots {
-                    I::free_new_table(session, &span, root, index_tag, config).await?;
+                    I::free_new_table(&new, root).await?;
                 }
                 session.free(&span, list, list_len).await?;
                 Err(error)
@@ -137,9 +138,10 @@ impl<I: TablePerNode> PoolIndex for I {
         let config = settings_of::<I>(info)?;
         let pin = session.pin(session.span(OpKind::Other))?;
         let shared = I::prepare(pin.span(), &config).await?;
+        let of = Opening { pin: &pin, index_tag: index_tag(session, info.uid), config: &config, shared: &shared };
         let mut tables = Vec::new();
         for root in roots(session, pin.span(), info).await? {
-            tables.push(I::open_table(&pin, root, index_tag(session, info.uid), &config, &shared).await?);
+            tables.push(I::open_table(&of, root).await?);
         }
         drop(pin);
         Ok(I::from_handle(Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables }))

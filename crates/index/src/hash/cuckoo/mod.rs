@@ -41,19 +41,18 @@ use crate::slotted::mover::{Region, RegionMigrator};
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot;
 use crate::slotted::walk::{Step, free_table};
-use crate::table_per_node::TablePerNode;
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
 use crate::{IndexAudit, IndexError, Value};
 use displace::{Displacer, Room};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, Session};
 use lookup::Op;
 use migrate::Mover;
 use places::MAX_ASSOCIATIVITY;
 use serde::{Deserialize, Serialize};
-use std::rc::Rc;
 
 /// This kind's number in the catalog.
 pub const KIND: u32 = 5;
@@ -162,23 +161,13 @@ impl TablePerNode for Cuckoo {
     const FORMAT: u32 = FORMAT;
     const ROOT_LEN: usize = geometry::ROOT_LEN;
 
-    async fn create_table(
-        session: &Rc<Session>,
-        span: &Span,
-        node: NodeId,
-        index_tag: u64,
-        config: &Config,
-    ) -> Result<RemotePtr, IndexError> {
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
         Table::create(session, span, node, index_tag, (config.regions(), config.width)).await
     }
 
-    async fn free_new_table(
-        session: &Rc<Session>,
-        span: &Span,
-        root: RemotePtr,
-        _: u64,
-        config: &Config,
-    ) -> Result<(), IndexError> {
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, config, .. } = *new;
         free_root::<Geometry>(session, span, root, config.width).await
     }
 
@@ -186,13 +175,8 @@ impl TablePerNode for Cuckoo {
         Ok(())
     }
 
-    async fn open_table(
-        pin: &Pin<'_>,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Config,
-        _: &(),
-    ) -> Result<Table, IndexError> {
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
         Table::open(pin, root, index_tag, config.width, config.pacing(), config.buckets()).await
     }
 

@@ -39,18 +39,16 @@ use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
 use crate::marks::mark;
-use crate::table_per_node::TablePerNode;
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, Session};
 use insert::Put;
 use lookup::{Hit, LookupPurpose, LookupResult, Op};
 use serde::{Deserialize, Serialize};
 use slot::{EMPTY, Entry};
-use std::rc::Rc;
 use table::Table;
 
 /// This kind's number in the catalog.
@@ -193,23 +191,13 @@ impl TablePerNode for Race {
     const FORMAT: u32 = FORMAT;
     const ROOT_LEN: usize = layout::ROOT_LEN;
 
-    async fn create_table(
-        session: &Rc<Session>,
-        span: &Span,
-        node: NodeId,
-        index_tag: u64,
-        config: &Config,
-    ) -> Result<RemotePtr, IndexError> {
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
         Table::create(session, span, node, index_tag, config).await
     }
 
-    async fn free_new_table(
-        session: &Rc<Session>,
-        span: &Span,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Config,
-    ) -> Result<(), IndexError> {
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
         let bytes = segment::Shape { groups: config.groups }.bytes() as u64;
         free_new_directory(session, span, root, index_tag, bytes).await
     }
@@ -218,13 +206,8 @@ impl TablePerNode for Race {
         Ok(())
     }
 
-    async fn open_table(
-        pin: &Pin<'_>,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Config,
-        _: &(),
-    ) -> Result<Table, IndexError> {
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
         Table::open(pin, root, index_tag, config).await
     }
 

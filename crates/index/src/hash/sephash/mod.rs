@@ -38,18 +38,17 @@ use crate::growth::Growth;
 use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
-use crate::table_per_node::TablePerNode;
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::{IndexAudit, IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::Session;
 use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, Session};
 use layout::{Control, Geometry, META_LEN, Meta};
 use probe::{Op, Step, Stuck};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use views::Views;
@@ -410,13 +409,8 @@ impl TablePerNode for SepHash {
     const FORMAT: u32 = FORMAT;
     const ROOT_LEN: usize = crate::extendible::layout::ROOT_LEN;
 
-    async fn create_table(
-        session: &Rc<Session>,
-        span: &Span,
-        node: NodeId,
-        index_tag: u64,
-        config: &Config,
-    ) -> Result<RemotePtr, IndexError> {
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
         let geometry = Geometry::of(config.cur_bytes);
         let control = Control::new(0, config.initial_depth, false);
         let contents = |_| empty_segment(session, geometry, control, RemotePtr::NULL, 0);
@@ -429,13 +423,8 @@ impl TablePerNode for SepHash {
         Ok(root)
     }
 
-    async fn free_new_table(
-        session: &Rc<Session>,
-        span: &Span,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Config,
-    ) -> Result<(), IndexError> {
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
         let bytes = Geometry::of(config.cur_bytes).bytes() as u64;
         free_new_directory(session, span, root, index_tag, bytes).await
     }
@@ -444,13 +433,8 @@ impl TablePerNode for SepHash {
         Ok(())
     }
 
-    async fn open_table(
-        pin: &Pin<'_>,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Config,
-        _: &(),
-    ) -> Result<Table, IndexError> {
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
         // A quarter for the directory: its words are 8 bytes for each segment, FPTables about 80.
         let bound = config.cache_mib << 20;
         let slots = Geometry::of(config.cur_bytes).slots;

@@ -51,13 +51,12 @@ use crate::keyhash::KeyHash;
 use crate::kind::Settings;
 use crate::marks::mark;
 use crate::root_sync::{free_root, mark_root_dropped};
-use crate::table_per_node::TablePerNode;
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, Session};
 use geometry::Geometry;
 use insert::Put;
 use lookup::{Hit, LookupResult, Op};
@@ -245,23 +244,13 @@ impl TablePerNode for Shard {
     const FORMAT: u32 = FORMAT;
     const ROOT_LEN: usize = geometry::ROOT_LEN;
 
-    async fn create_table(
-        session: &Rc<Session>,
-        span: &Span,
-        node: NodeId,
-        index_tag: u64,
-        config: &Config,
-    ) -> Result<RemotePtr, IndexError> {
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
         Table::create(session, span, node, index_tag, config).await
     }
 
-    async fn free_new_table(
-        session: &Rc<Session>,
-        span: &Span,
-        root: RemotePtr,
-        _: u64,
-        _: &Config,
-    ) -> Result<(), IndexError> {
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, .. } = *new;
         free_root::<Rc<Geometry>>(session, span, root, ()).await
     }
 
@@ -269,13 +258,8 @@ impl TablePerNode for Shard {
         Ok(())
     }
 
-    async fn open_table(
-        pin: &Pin<'_>,
-        root: RemotePtr,
-        index_tag: u64,
-        config: &Config,
-        _: &(),
-    ) -> Result<Table, IndexError> {
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
         Table::open(pin, root, index_tag, config).await
     }
 
