@@ -82,6 +82,7 @@ fn arguments() {
         (vec!["index", "create", pool, "x", "--set", "threshold=high"], 2, "neither a number"),
         (vec!["index", "create", pool, "x", "--set", "initial_bits=1.5"], 2, "expected u64"),
         (vec!["index", "create", pool, "x", "--set", "variant=old"], 2, "expected `repaired` or `published`"),
+        (vec!["index", "create", pool, "x", "--set", "variant=published"], 2, "known to lose data"),
         (vec!["bench", "--index", "dashmap", "--set", "threshold=1"], 2, "no settings"),
         (vec!["index", "create", pool, "x", "--set", "initial_bits=21"], 2, "at most 2^20"),
         (vec!["index", "create", pool, "x", "--set", "threshold=1.5"], 2, "0.05 to 1"),

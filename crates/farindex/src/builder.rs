@@ -5,9 +5,9 @@ use crate::session::Session;
 use crate::url::PoolUrl;
 use crate::{Error, Index};
 use farindex_fabric::shm::ShmFabric;
-use farindex_fabric::{Fabric, MemoryFabric};
+use farindex_fabric::{Fabric, MemoryFabric, OpKind};
 use farindex_index::{AnyIndex, IndexConfig};
-use farindex_pool::{PoolError, PoolOptions};
+use farindex_pool::{PoolError, PoolOptions, catalog};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,13 +174,19 @@ impl IndexBuilder<'_> {
     pub fn create(self) -> Result<Index, Error> {
         crate::salvage::check_name(&self.name)?;
         let config = self.config.unwrap_or_default();
+        config.check_lossless()?;
         let index = self.session.block_on(AnyIndex::create(&self.session.inner.raw, &self.name, &config))?;
         Ok(self.wrap(index))
     }
 
     /// Opens the index, which must exist.
     pub fn open(self) -> Result<Index, Error> {
-        let index = self.session.block_on(AnyIndex::open(&self.session.inner.raw, &self.name))?;
+        let raw = &self.session.inner.raw;
+        let index = self.session.block_on(async {
+            let info = catalog::find(raw.pool(), &raw.span(OpKind::Other), &self.name).await?;
+            IndexConfig::of_info(&info).map_or(Ok(()), |config| config.check_lossless())?;
+            AnyIndex::open_info(raw, &info).await
+        })?;
         match self.config {
             Some(config) if config.kind() != index.kind() => Err(PoolError::WrongKind {
                 name: self.name,

@@ -1,32 +1,34 @@
-//! What a check of one index reports.
+//! Audits of one index, and damage that walks report.
 
 use crate::IndexError;
-use farindex_fabric::{FabricError, RemotePtr};
-use farindex_pool::PoolError;
+use crate::keyhash::KeyHash;
+use farindex_fabric::{FabricError, NodeId, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{PoolError, Session};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// One index, checked.
+/// Result of the audit of one index.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct IndexAudit {
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// How often it has grown.
+    /// Number of resizes.
     pub resizes: u64,
     /// Bytes of everything but key-value blocks.
     pub index_bytes: u64,
     /// Bytes of key-value blocks.
     pub block_bytes: u64,
-    /// What else its kind counts, by name; each kind says what it means.
+    /// Figures of the index's kind, by name; each kind documents its own.
     #[serde(flatten)]
     pub figures: BTreeMap<&'static str, u64>,
-    /// What is wrong, in words. Empty for a sound index.
+    /// Problems in words. Empty for a sound index.
     pub problems: Vec<String>,
 }
 
 impl IndexAudit {
-    /// One of the kind's own figures; 0 if it has none of that name.
+    /// Returns one of the kind's own figures; 0 if there is none of that name.
     pub fn figure(&self, name: &str) -> u64 {
         self.figures.get(name).copied().unwrap_or_default()
     }
@@ -35,20 +37,20 @@ impl IndexAudit {
     }
 }
 
-/// Part of an index that a walk cannot read: a block, a bucket, a segment.
+/// A part of an index that a walk cannot read: a block, a bucket or a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Damage {
-    /// Where it lies.
+    /// Its address.
     pub at: RemotePtr,
-    /// What is wrong, with the place in the index that leads there.
+    /// What is wrong, with the place in the index whose pointer leads there.
     pub what: String,
 }
 
-/// Decides what a walk does about damage: an error ends the walk, `Ok` goes on behind it.
+/// Decides what a walk does about damage: an error ends the walk; after `Ok` the walk continues behind the damage.
 pub type OnDamage<'a> = &'a mut dyn FnMut(Damage) -> Result<(), IndexError>;
 
 impl Damage {
-    /// The damage that made an operation fail which came by `at`. Every other error comes back.
+    /// Converts the error of an operation that read `at` to the damage that caused it. Returns every other error.
     pub fn of(error: IndexError, at: RemotePtr) -> Result<Self, IndexError> {
         match error {
             IndexError::Pool(PoolError::Corrupt { at, what }) => Ok(Damage { at, what }),
@@ -59,19 +61,19 @@ impl Damage {
             other => Err(other),
         }
     }
-    /// The same damage, with the place in front.
+    /// Prefixes the description with the place.
     #[must_use]
     pub fn within(self, place: impl Display) -> Self {
         Damage { at: self.at, what: format!("{place}: {}", self.what) }
     }
-    /// Ends the walk: an [`OnDamage`] for those who want all entries or an error.
+    /// Ends the walk: an [`OnDamage`] for callers that need all entries or an error.
     pub fn fail(self) -> Result<(), IndexError> {
         Err(PoolError::Corrupt { at: self.at, what: self.what }.into())
     }
 }
 
-/// Where a verb was to go that the fabric has refused before it posted anything, in words that follow "points to"; `None` if it
-/// failed for another reason.
+/// If the fabric has refused a verb because of its address, before it posted anything: that address, in words that
+/// follow "points to". `None` if the verb failed for another reason.
 pub(crate) fn leads_nowhere(error: &FabricError) -> Option<String> {
     match error {
         FabricError::NoSuchNode(node) => Some(format!("memory node {node}, which does not exist")),
@@ -84,28 +86,109 @@ pub(crate) fn leads_nowhere(error: &FabricError) -> Option<String> {
     }
 }
 
-/// Collects problems: the first ones in words, the others as a number.
-#[derive(Debug, Default)]
-pub(crate) struct Problems {
-    spelled_out: Vec<String>,
-    more: u64,
+/// State of an audit of one index: what the walk has found so far.
+pub(crate) struct Findings<'a> {
+    pub(crate) session: &'a Session,
+    /// Is no other client at work? Then an unfinished structure is a problem.
+    pub(crate) alone: bool,
+    pub(crate) audit: &'a mut Audit,
+    pub(crate) report: IndexAudit,
+    problems: Vec<String>,
+    /// Problems beyond those in words.
+    more_problems: u64,
+    /// Keys and the slots of their entries.
+    keys: Vec<(KeyId, RemotePtr)>,
 }
 
-impl Problems {
-    const SPELLED_OUT: usize = 50;
+/// Identifies a key: two hashes, of 54 and 64 bits.
+pub(crate) type KeyId = (u64, u64);
 
-    pub(crate) fn add(&mut self, what: String) {
-        if self.spelled_out.len() < Self::SPELLED_OUT {
-            self.spelled_out.push(what);
+/// Returns what identifies a key with this hash.
+pub(crate) fn key_id(hash: KeyHash, key: &[u8]) -> KeyId {
+    (hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(key, 1))
+}
+
+impl<'a> Findings<'a> {
+    /// Problems that are reported in words; of further ones only their number is.
+    const PROBLEMS: usize = 50;
+
+    /// Begins an audit. The report has each of `figures`, at zero.
+    pub(crate) fn new(session: &'a Session, audit: &'a mut Audit, alone: bool, figures: &[&'static str]) -> Self {
+        let mut report = IndexAudit::default();
+        figures.iter().for_each(|name| report.count(name, 0));
+        Findings { session, alone, audit, report, problems: Vec::new(), more_problems: 0, keys: Vec::new() }
+    }
+
+    pub(crate) fn problem(&mut self, what: String) {
+        if self.problems.len() < Self::PROBLEMS {
+            self.problems.push(what);
         } else {
-            self.more += 1;
+            self.more_problems += 1;
         }
     }
 
-    pub(crate) fn into_vec(mut self) -> Vec<String> {
-        if self.more > 0 {
-            self.spelled_out.push(format!("and {} more", self.more));
+    /// Adds damage as a problem: an [`OnDamage`] that continues the walk.
+    pub(crate) fn damage(&mut self, damage: Damage) -> Result<(), IndexError> {
+        self.problem(format!("{}, at {}", damage.what, damage.at));
+        Ok(())
+    }
+
+    /// Adds to one of the kind's own figures.
+    pub(crate) fn count(&mut self, name: &'static str, by: u64) {
+        self.report.count(name, by);
+    }
+
+    /// Checks that the table of a memory node has its root there.
+    pub(crate) fn check_root(&mut self, root: RemotePtr, node: NodeId) {
+        if root.node() != node {
+            self.problem(format!("the table of memory node {node} has its root at {root}"));
         }
-        self.spelled_out
+    }
+
+    /// Records an object of the index itself.
+    pub(crate) fn reach(&mut self, at: RemotePtr, bytes: u64, what: &str) {
+        self.report.index_bytes += bytes;
+        self.audit.reach(at, bytes, what);
+    }
+
+    /// Records the key-value block of the entry that `entry` names, and checks that the block is allocated.
+    pub(crate) async fn reach_block(
+        &mut self,
+        span: &Span,
+        entry: impl Display,
+        ptr: RemotePtr,
+        bytes: u64,
+    ) -> Result<(), IndexError> {
+        if let Some(what) = Audit::dangling(self.session, span, ptr, bytes).await? {
+            self.problem(format!("{entry} points to {ptr}, but {what}"));
+        }
+        self.report.block_bytes += bytes;
+        self.audit.reach(ptr, bytes, "a block");
+        Ok(())
+    }
+
+    /// Notes a key and the slot of its entry. If no other client is at work, a second entry of the key is a problem.
+    pub(crate) fn key(&mut self, hash: KeyHash, key: &[u8], slot: RemotePtr) {
+        if self.alone {
+            self.keys.push((key_id(hash, key), slot));
+        }
+    }
+
+    /// Ends the audit: looks for keys that have two entries, and returns the report.
+    pub(crate) fn finish(mut self) -> IndexAudit {
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.sort_unstable();
+        for pair in keys.windows(2) {
+            let [(one, first), (two, second)] = pair else { continue };
+            if one == two {
+                self.problem(format!("the slots at {first} and {second} have the same key"));
+                self.report.entries -= 1;
+            }
+        }
+        if self.more_problems > 0 {
+            self.problems.push(format!("and {} more", self.more_problems));
+        }
+        self.report.problems = self.problems;
+        self.report
     }
 }

@@ -1,7 +1,8 @@
-//! Key-value blocks: where the bytes of keys and values live.
+//! Key-value blocks, which hold the bytes of keys and values, and how a lookup reads and verifies them.
 //!
-//! Invariants: a block is written whole before anything points to it, and never changes after; its lengths and its
-//! checksum tell a torn, foreign or reused block from a sound one; blocks are multiples of 64 bytes and 64-byte aligned.
+//! Invariants: a block is written whole before anything points to it, and never changes afterwards. Its lengths and its
+//! checksum distinguish a sound block from a torn, foreign or reused one. A block is a multiple of 64 bytes long and
+//! 64-byte aligned.
 //!
 //! ```text
 //! word 0   63      42 41         17 16        0
@@ -15,17 +16,19 @@
 
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
-use farindex_fabric::{Buf, Endpoint, FabricError, RemotePtr, Span};
+use crate::{IndexError, Value};
+use farindex_fabric::{Buf, Done, Endpoint, FabricError, RemotePtr, Span, Ticket};
+use smallvec::SmallVec;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a block's header.
 pub const HEADER_LEN: usize = 16;
-/// Bytes of a unit: blocks are whole units.
+/// Bytes of a unit: a block's length is a multiple of it.
 pub const UNIT: usize = 64;
-/// Longest key.
+/// Longest key in bytes.
 pub const MAX_KEY: usize = 64 << 10;
-/// Longest value.
+/// Longest value in bytes.
 pub const MAX_VALUE: usize = 16 << 20;
 
 const KEY_BITS: u32 = 17;
@@ -48,7 +51,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// From the first two words of a block; `None` if no block begins so.
+    /// Decodes the first two words of a block; `None` if no block begins like this.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[word0, word1, ..] = words else { return None };
         let key_len = (word0 & ((1 << KEY_BITS) - 1)) as usize;
@@ -63,14 +66,14 @@ impl Header {
     fn word1(&self) -> u64 {
         self.hash.bits() & 0xFFFF_FFFF | u64::from(self.checksum) << 32
     }
-    /// Bytes of the whole block.
+    /// Returns the bytes of the whole block.
     pub fn block_len(&self) -> usize {
         block_len(self.key_len, self.value_len)
     }
     fn expected_checksum(&self, data: &[u8]) -> u32 {
         let word0 = self.word0();
         if data.len() <= 128 {
-            // One short call: the usual case is worth it.
+            // The usual case: one call is faster than the streaming interface.
             return xxhash_rust::xxh3::xxh3_64_with_seed(data, word0 ^ self.hash.bits().rotate_left(17)) as u32;
         }
         let mut hasher = Xxh3::with_seed(word0 ^ self.hash.bits().rotate_left(17));
@@ -79,12 +82,12 @@ impl Header {
     }
 }
 
-/// Bytes of a block with a key and a value of these lengths.
+/// Returns the bytes of a block with a key and a value of these lengths.
 pub const fn block_len(key_len: usize, value_len: usize) -> usize {
     (HEADER_LEN + key_len + value_len).next_multiple_of(UNIT)
 }
 
-/// A new block, ready to be written.
+/// Encodes a new block, ready to be written.
 pub fn encode(endpoint: &Endpoint, hash: KeyHash, key: &[u8], value: &[u8]) -> Buf {
     let mut buf = endpoint.buf(block_len(key.len(), value.len()));
     let bytes = buf.bytes_mut();
@@ -99,18 +102,18 @@ pub fn encode(endpoint: &Endpoint, hash: KeyHash, key: &[u8], value: &[u8]) -> B
     buf
 }
 
-/// What a buffer that was read from a block's address holds.
-pub enum Decoded {
-    /// A sound block: its header, and where key and value lie in the buffer.
+/// Content of a buffer that was read from a block's address.
+pub(crate) enum Decoded {
+    /// A sound block: its header, and the positions of key and value in the buffer.
     Sound(Header, Range<usize>, Range<usize>),
-    /// The block is longer than the buffer: read this many bytes.
+    /// The block is longer than the buffer: it has this many bytes.
     Longer(usize),
     /// No sound block: torn, foreign or overwritten.
     Unsound,
 }
 
 /// Decodes a buffer that was read from a block's address.
-pub fn decode(buf: &Buf) -> Decoded {
+pub(crate) fn decode(buf: &Buf) -> Decoded {
     let Some(header) = Header::decode(buf.words()) else { return Decoded::Unsound };
     let key = HEADER_LEN..HEADER_LEN + header.key_len;
     let value = key.end..key.end + header.value_len;
@@ -121,7 +124,7 @@ pub fn decode(buf: &Buf) -> Decoded {
     Decoded::Sound(header, key, value)
 }
 
-/// The whole block whose beginning has been read.
+/// READs the rest of a block of `len` bytes, and returns the whole block. `head` is what has been read.
 pub(crate) async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usize) -> Result<Buf, FabricError> {
     let have = head.len();
     let mut batch = span.block_batch();
@@ -131,4 +134,114 @@ pub(crate) async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usiz
     whole.words_mut()[..have / 8].copy_from_slice(head.words());
     whole.words_mut()[have / 8..].copy_from_slice(tail.words());
     Ok(whole)
+}
+
+/// A key-value block that was read whole, and whose checksum is right.
+pub(crate) struct Block {
+    pub(crate) header: Header,
+    buf: Buf,
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Block {
+    /// Decodes a whole block; `None` if it is longer than the buffer, or not sound.
+    pub(crate) fn decode(buf: Buf) -> Option<Self> {
+        match decode(&buf) {
+            Decoded::Sound(header, key, value) => Some(Block { header, buf, key, value }),
+            _ => None,
+        }
+    }
+    pub(crate) fn key(&self) -> &[u8] {
+        self.buf.bytes().get(self.key.clone()).unwrap_or_default()
+    }
+    /// Returns the bytes of the whole block, with its padding.
+    pub(crate) fn len(&self) -> u64 {
+        self.header.block_len() as u64
+    }
+    pub(crate) fn into_value(self) -> Value {
+        Value::fetched(self.buf, self.value)
+    }
+}
+
+/// Result of comparing a block with the key that a lookup wants.
+pub(crate) enum KeyMatch {
+    /// The block is the key's.
+    Own(Block),
+    /// The block is another key's.
+    Other,
+    /// No sound block: it is damaged, unless its slot has changed ([`check_slot_changed`]).
+    Unsound,
+}
+
+/// Verifies a block and compares its key. `buf` is what was READ at `ptr`. A slot's length field cannot express the
+/// length of a long block, so the rest of it takes a second READ; this is done only if the block has the key's hash.
+pub(crate) async fn match_key(
+    span: &Span,
+    ptr: RemotePtr,
+    mut buf: Buf,
+    hash: KeyHash,
+    key: &[u8],
+) -> Result<KeyMatch, FabricError> {
+    let mut decoded = decode(&buf);
+    if let Decoded::Longer(len) = decoded {
+        if Header::decode(buf.words()).is_none_or(|header| header.hash != hash) {
+            return Ok(KeyMatch::Other);
+        }
+        // Rare, and its future is large.
+        buf = Box::pin(read_tail(span, ptr, &buf, len)).await?;
+        decoded = decode(&buf);
+    }
+    let Decoded::Sound(header, at, value) = decoded else { return Ok(KeyMatch::Unsound) };
+    let own = buf.bytes().get(at.clone()) == Some(key);
+    Ok(if own { KeyMatch::Own(Block { header, buf, key: at, value }) } else { KeyMatch::Other })
+}
+
+/// The blocks of slots that may be a key's: one batch READs them, and they are compared one by one.
+pub(crate) struct CandidateBlocks<'a, T> {
+    span: &'a Span,
+    done: Done,
+    asked: smallvec::IntoIter<[(T, RemotePtr, Ticket); 2]>,
+}
+
+impl<'a, T> CandidateBlocks<'a, T> {
+    /// READs blocks: what names the candidate, and the address and the bytes of its block.
+    pub(crate) async fn read(
+        span: &'a Span,
+        candidates: impl IntoIterator<Item = (T, RemotePtr, usize)>,
+    ) -> Result<Self, FabricError> {
+        let mut batch = span.block_batch();
+        let asked: SmallVec<_> =
+            candidates.into_iter().map(|(candidate, ptr, len)| (candidate, ptr, batch.read(ptr, len))).collect();
+        let done = batch.post().await?;
+        Ok(CandidateBlocks { span, done, asked: asked.into_iter() })
+    }
+
+    /// Compares the next block with the key; `None` if there are no more.
+    pub(crate) async fn next(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<(T, RemotePtr, KeyMatch)>, FabricError> {
+        let Some((candidate, ptr, ticket)) = self.asked.next() else { return Ok(None) };
+        let found = match_key(self.span, ptr, self.done.buf(ticket), hash, key).await?;
+        Ok(Some((candidate, ptr, found)))
+    }
+}
+
+/// Decides about an unsound block at `ptr` by another READ of its slot. Under the pin the block cannot have been
+/// reused. So it is damaged, which is an error, if the slot's word `still` points to it.
+pub(crate) async fn check_slot_changed(
+    span: &Span,
+    slot: RemotePtr,
+    ptr: RemotePtr,
+    still: impl FnOnce(u64) -> bool,
+) -> Result<(), IndexError> {
+    let now = span.read(slot, 8).await?.words().first().copied().unwrap_or_default();
+    if still(now) { Err(bad_checksum(ptr)) } else { Ok(()) }
+}
+
+/// The error for a damaged block.
+pub(crate) fn bad_checksum(ptr: RemotePtr) -> IndexError {
+    IndexError::corrupt(ptr, "the key-value block has a wrong checksum")
 }

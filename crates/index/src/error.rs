@@ -10,7 +10,7 @@ pub enum IndexError {
     /// A verb failed. The operation may have taken effect or not (N7).
     #[error(transparent)]
     Fabric(FabricError),
-    /// The pool refused: full, lease lost, corrupted memory.
+    /// The pool reported an error: full, lease lost, corrupted memory.
     #[error(transparent)]
     Pool(PoolError),
     /// The key is longer than the index takes.
@@ -32,7 +32,7 @@ pub enum IndexError {
     /// The index was dropped while it was open.
     #[error("the index was dropped by another client")]
     Dropped,
-    /// A write that carried this one out as well was cancelled in the midst of it: it may have taken effect or not (N7).
+    /// The write that this one was combined with was cancelled while it ran. This one may have taken effect or not (N7).
     #[error("the operation that this one was combined with was cancelled; it may have taken effect or not")]
     Interrupted,
     /// The configuration makes no index.
@@ -50,16 +50,23 @@ pub enum IndexError {
         /// Local depth of the segment.
         depth: u32,
     },
-    /// Somebody holds a lock and does not let go.
+    /// Another client holds a lock for longer than two leases.
     #[error("the bucket at {at} has been locked for longer than {waited_ms} ms by {holder}")]
     Locked {
         /// The bucket.
         at: RemotePtr,
-        /// How long this operation has waited.
+        /// How long the lock has had the same holder, as observed by this operation.
         waited_ms: u64,
-        /// Who holds it, as far as the pool tells.
+        /// The holder, as far as the pool knows it.
         holder: String,
     },
+}
+
+impl IndexError {
+    /// The error for memory at `at` whose content no client writes: `what` says what is wrong with it.
+    pub(crate) fn corrupt(at: RemotePtr, what: impl Into<String>) -> Self {
+        IndexError::Pool(PoolError::Corrupt { at, what: what.into() })
+    }
 }
 
 impl From<FabricError> for IndexError {

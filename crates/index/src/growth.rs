@@ -1,16 +1,16 @@
-//! What growing has cost a worker: how often it has merged or split a segment, and how long that took.
+//! Cost of growth for a worker: how often it has merged or split a segment, and how long that took.
 //!
-//! Counted for whoever compares kinds of indexes; nothing is decided by it.
+//! The figures are for comparisons of index kinds; no decision depends on them.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Steps of one kind.
+/// Count and duration of steps of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// How many.
+    /// Number of steps.
     pub count: u64,
-    /// How long all of them took, from the lock to its release.
+    /// Total time, each from the request for the lock to its release.
     pub took: Duration,
 }
 
@@ -21,7 +21,7 @@ impl std::ops::AddAssign for Steps {
     }
 }
 
-/// What one worker has done to make a table larger.
+/// Merges and splits of one worker.
 #[derive(Debug, Default)]
 pub struct Growth {
     merges: Cell<Steps>,
@@ -35,11 +35,11 @@ impl Growth {
     pub(crate) fn split(&self, took: Duration) {
         add(&self.splits, took);
     }
-    /// What was put together without being split.
+    /// Merges without a split.
     pub fn merges(&self) -> Steps {
         self.merges.get()
     }
-    /// What was split.
+    /// Splits.
     pub fn splits(&self) -> Steps {
         self.splits.get()
     }

@@ -1,10 +1,11 @@
-//! Futures of one operation that make progress together.
+//! Runs several futures of one operation concurrently.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Polls all futures in turns until all have completed, or one has failed; the results come in the order of the futures.
+/// Polls all futures in turn until all have completed, or one has failed. Returns the results in the order of the
+/// futures.
 pub async fn try_join_all<T, E, F: Future<Output = Result<T, E>>>(
     futures: impl Iterator<Item = F>,
 ) -> Result<Vec<T>, E> {

@@ -1,8 +1,8 @@
 //! Indexes for far memory.
 //!
 //! An index lives in a [pool](farindex_pool), and is operated over any [fabric](farindex_fabric) by the same code. The
-//! traits say what every index promises; the folders `hash` and `tree` hold the systems; the other modules are what they
-//! share.
+//! traits say what every index promises; the folders `hash` and `tree` hold the systems; the other modules are what
+//! they share.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -12,16 +12,17 @@
 //! | [`kind`] | [`PoolIndex`]: how an index is created in a pool, opened, checked, recovered and dropped |
 //! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
+//! | [`root_sync`] | a worker's copy of a table's root, and when to read it again |
 //! | [`join`] | futures of one operation that make progress together |
 //! | [`block`] | key-value blocks |
 //! | [`value`] | a value as a lookup returns it |
-//! | [`extendible`] | an extendible directory, and the copy of it that a compute node shares |
+//! | [`extendible`] | an extendible directory, and its cached copy |
 //! | [`slotted`] | tables of slots that are moved to larger ones region by region |
 //! | [`coalesce`] | the local lock table: delegated reads, combined writes |
 //! | [`marks`] | counts of rare paths, for tests |
-//! | [`faults`] | rules broken on purpose, for tests |
-//! | [`audit`] | what a check of an index reports |
-//! | [`growth`] | what growing has cost a worker |
+//! | [`faults`] | planted faults, which the tests must detect |
+//! | [`audit`] | audits, and damage that walks report |
+//! | [`growth`] | the cost of growth for a worker |
 
 pub mod audit;
 mod backoff;
@@ -39,9 +40,11 @@ pub mod kind;
 mod maintenance;
 mod many;
 pub mod marks;
+mod recovery;
 pub mod registry;
+pub mod root_sync;
 pub mod slotted;
-mod sync_interval;
+mod table_per_node;
 pub mod traits;
 pub mod value;
 mod write;
@@ -54,7 +57,7 @@ pub use hash::linear::{self, Linear};
 pub use hash::race::{self, Race};
 pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
-pub use kind::{Lifecycle, PoolIndex, Statistics};
-pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, kind_name};
+pub use kind::{PoolIndex, Statistics};
+pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, Lifecycle, kind_name};
 pub use traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 pub use value::Value;

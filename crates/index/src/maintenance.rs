@@ -1,67 +1,38 @@
-//! What looking after an index takes, whatever its kind: reading many blocks, keys that are there twice, patience with those who
-//! hold locks, the grace of a drop.
+//! What walks over an index share, whatever its kind: reading many blocks, checking addresses, freeing, and the grace
+//! period of a drop.
 
 use crate::IndexError;
 use crate::Value;
-use crate::audit::{Problems, leads_nowhere};
-use crate::block::{self, Decoded, Header, UNIT};
+use crate::audit::leads_nowhere;
+use crate::block::{self, Block, Decoded, HEADER_LEN, Header, UNIT};
 use farindex_fabric::ptr::BLOCK_ALIGN;
-use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
-use farindex_pool::{LockTimeout, Pool, PoolError, Session, intent};
-use std::ops::Range;
+use farindex_fabric::{Buf, FabricError, RemotePtr, Span};
+use farindex_pool::{Pool, PoolError, Session};
 use std::time::Duration;
 
-/// A key-value block that was read whole, and whose checksum is right.
-pub(crate) struct Block {
-    pub(crate) header: Header,
-    buf: Buf,
-    key: Range<usize>,
-    value: Range<usize>,
-}
-
-impl Block {
-    fn of(buf: Buf) -> Option<Self> {
-        match block::decode(&buf) {
-            Decoded::Sound(header, key, value) => Some(Block { header, buf, key, value }),
-            _ => None,
-        }
-    }
-    pub(crate) fn key(&self) -> &[u8] {
-        self.buf.bytes().get(self.key.clone()).unwrap_or_default()
-    }
-    pub(crate) fn into_value(self) -> Value {
-        Value::fetched(self.buf, self.value)
-    }
-}
-
-/// Reads whole blocks, all in one batch but for those that are longer than so many units. A pointer that leads to no sound block is
-/// an error of its own entry alone, in words that follow "points to".
+/// READs whole blocks, given their addresses and lengths in units. One batch READs all of them; a block that is longer
+/// than its number of units takes another READ. A pointer that leads to no sound block is an error of its own entry
+/// alone, in words that follow "points to".
 pub(crate) async fn fetch_blocks(
     span: &Span,
     entries: &[(RemotePtr, u64)],
 ) -> Result<Vec<Result<Block, String>>, IndexError> {
     let bufs = read_each(span, entries).await?.into_iter().zip(entries);
     let blocks = bufs.map(|(buf, (ptr, _))| {
-        Block::of(buf?).ok_or_else(|| format!("{ptr}, where the key-value block has a wrong checksum"))
+        Block::decode(buf?).ok_or_else(|| format!("{ptr}, where the key-value block has a wrong checksum"))
     });
     Ok(blocks.collect())
-}
-
-/// The same for those who decode blocks themselves: what cannot be read is an empty buffer, which is no sound block.
-pub(crate) async fn read_blocks(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Buf>, IndexError> {
-    let bufs = read_each(span, entries).await?;
-    Ok(bufs.into_iter().map(|buf| buf.unwrap_or_else(|_| span.endpoint().buf(0))).collect())
 }
 
 async fn read_each(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Result<Buf, String>>, IndexError> {
     let mut bufs = Vec::with_capacity(entries.len());
     match read_batch(span, entries).await {
         Ok(all) => bufs.extend(all.into_iter().map(Ok)),
-        // A pointer that leads nowhere makes the fabric refuse the whole batch. It says so before anything is posted.
+        // The fabric refuses the whole batch because of one bad pointer, before it posts anything.
         Err(error) if leads_nowhere(&error).is_some() => {
             for entry in entries {
                 let one = read_batch(span, std::slice::from_ref(entry)).await;
-                bufs.push(of_its_own(one.map(|mut one| one.pop().unwrap_or_else(|| span.endpoint().buf(0))))?);
+                bufs.push(per_entry(one.map(|mut one| one.pop().unwrap_or_else(|| span.endpoint().buf(0))))?);
             }
         }
         Err(error) => return Err(error.into()),
@@ -70,7 +41,7 @@ async fn read_each(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Resu
         if let Ok(head) = buf
             && let Decoded::Longer(len) = block::decode(head)
         {
-            *buf = of_its_own(block::read_tail(span, *ptr, head, len).await)?;
+            *buf = per_entry(block::read_tail(span, *ptr, head, len).await)?;
         }
     }
     Ok(bufs)
@@ -83,16 +54,16 @@ async fn read_batch(span: &Span, entries: &[(RemotePtr, u64)]) -> Result<Vec<Buf
     Ok(tickets.into_iter().map(|ticket| done.buf(ticket)).collect())
 }
 
-/// Tells a pointer that leads nowhere from a READ that has failed.
-fn of_its_own(read: Result<Buf, FabricError>) -> Result<Result<Buf, String>, IndexError> {
+/// Distinguishes a pointer that leads nowhere, an error of one entry, from a READ that has failed.
+fn per_entry(read: Result<Buf, FabricError>) -> Result<Result<Buf, String>, IndexError> {
     match read {
         Ok(buf) => Ok(Ok(buf)),
         Err(error) => leads_nowhere(&error).map(Err).ok_or_else(|| error.into()),
     }
 }
 
-/// Why no object of `bytes` bytes can lie at `ptr`, in words that follow "points to". Ask before a READ whose length comes from far
-/// memory as well.
+/// Returns why no object of `bytes` bytes can lie at `ptr`, in words that follow "points to". Call it before a READ
+/// whose length comes from far memory.
 pub(crate) fn astray(pool: &Pool, ptr: RemotePtr, bytes: u64) -> Option<String> {
     let node = ptr.node();
     if node.index() >= pool.nodes().len() {
@@ -105,56 +76,53 @@ pub(crate) fn astray(pool: &Pool, ptr: RemotePtr, bytes: u64) -> Option<String> 
     (!fits || !aligned).then(|| format!("{bytes} bytes at {ptr}, where no object can lie"))
 }
 
-/// Keys that have two entries, among blocks that are told with their hashes.
-pub(crate) async fn find_duplicate_keys(
-    session: &Session,
-    mut hashes: Vec<(u64, RemotePtr)>,
-    problems: &mut Problems,
-) -> Result<(), IndexError> {
-    hashes.sort_unstable();
-    for pair in hashes.windows(2) {
-        let &[(one, first), (two, second)] = pair else { continue };
-        if one != two {
-            continue;
-        }
-        let pin = session.pin(session.span(OpKind::Scan))?;
-        let blocks = fetch_blocks(pin.span(), &[(first, 1), (second, 1)]).await?;
-        if let [Ok(one), Ok(two)] = blocks.as_slice()
-            && one.key() == two.key()
-        {
-            problems.add(format!("the blocks at {first} and {second} have the same key"));
+/// Blocks that are read in one batch.
+pub(crate) const BLOCKS_PER_BATCH: usize = 64;
+
+/// READs the headers of blocks, in one batch; `None` where no block begins.
+pub(crate) async fn read_headers(span: &Span, blocks: &[RemotePtr]) -> Result<Vec<Option<Header>>, FabricError> {
+    let mut batch = span.block_batch();
+    let tickets: Vec<_> = blocks.iter().map(|ptr| batch.read(*ptr, HEADER_LEN)).collect();
+    let mut done = batch.post().await?;
+    Ok(tickets.into_iter().map(|ticket| Header::decode(done.buf(ticket).words())).collect())
+}
+
+/// Frees blocks of a dropped index. Skips an address where no block begins.
+pub(crate) async fn free_blocks(session: &Session, span: &Span, blocks: &[RemotePtr]) -> Result<(), IndexError> {
+    for part in blocks.chunks(BLOCKS_PER_BATCH) {
+        for (ptr, header) in part.iter().zip(read_headers(span, part).await?) {
+            if let Some(header) = header {
+                session.free(span, *ptr, header.block_len() as u64).await?;
+            }
         }
     }
     Ok(())
 }
 
-/// Waits a little for somebody who may be alive and holds the lock at `at`; `names` changes when others do. After two leases of the
-/// same it is an error.
-pub(crate) async fn wait_for_lock_holder(
-    session: &Session,
-    lock_timeout: &mut LockTimeout,
-    at: RemotePtr,
-    names: u64,
-) -> Result<(), IndexError> {
-    let waited = lock_timeout.held_for(names, session.endpoint().now());
-    if waited > session.pool().lease() * 2 {
-        let holder = intent::holders(session, &session.span(OpKind::Maintenance), at).await?;
-        return Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder });
+/// Calls `each` with the keys and values of blocks; returns the number of calls.
+pub(crate) async fn hand_out(
+    blocks: Vec<Block>,
+    each: &mut impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+) -> Result<u64, IndexError> {
+    let count = blocks.len() as u64;
+    for block in blocks {
+        let key = block.key().to_vec();
+        each(&key, block.into_value()).await?;
     }
-    session.endpoint().sleep(session.pool().lease() / 16).await;
-    Ok(())
+    Ok(count)
 }
 
-/// Waits until every operation has ended that began before the index was marked as dropped.
+/// Waits until every operation has ended that began before the index was marked as dropped. A client that does not
+/// quiesce for two leases is an error.
 pub(crate) async fn wait_for_grace_period(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;
     let lease = session.pool().lease();
-    let (mut since, mut looked) = (endpoint.now(), endpoint.now());
+    let (mut since, mut last_look) = (endpoint.now(), endpoint.now());
     while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) {
         let now = endpoint.now();
-        // Who was stopped itself has waited for nobody meanwhile.
-        if now.saturating_sub(std::mem::replace(&mut looked, now)) > lease {
+        // If this client was stopped itself, the others had no time to quiesce meanwhile.
+        if now.saturating_sub(std::mem::replace(&mut last_look, now)) > lease {
             since = now;
         }
         if now.saturating_sub(since) > lease * 2 {
@@ -166,4 +134,14 @@ pub(crate) async fn wait_for_grace_period(session: &Session, span: &Span, name: 
         endpoint.sleep(Duration::from_micros(20)).await;
     }
     Ok(())
+}
+
+/// READs one word.
+pub(crate) async fn read_word(span: &Span, at: RemotePtr) -> Result<u64, IndexError> {
+    Ok(first_word(&span.read(at, 8).await?))
+}
+
+/// Returns the first word of a buffer; 0 if it is empty.
+pub(crate) fn first_word(buf: &Buf) -> u64 {
+    buf.words().first().copied().unwrap_or_default()
 }

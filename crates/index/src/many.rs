@@ -1,87 +1,114 @@
-//! What looking up many keys at once takes, whatever the kind of index (linear probing's Algorithm 1): one batch for the first
-//! READs of all of them, so that one doorbell posts them and one completion tells of all; one batch for the blocks that may be
-//! theirs; and those that need more go on beside each other.
+//! Lookups of many keys at once, for every kind of index (Algorithm 1 of the linear-probing paper).
+//!
+//! One batch carries the first READs of all lookups. A second batch READs the blocks that may be the keys'. The lookups
+//! that are still undecided then continue concurrently, each under its own pin.
+//!
+//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would return at some moment of the
+//! call. The lookups do not depend on each other.
 
-use crate::block::{self, Decoded};
+use crate::block::Block;
+use crate::extendible::directory::Guards;
 use crate::join::try_join_all;
 use crate::{IndexError, Value};
-use farindex_fabric::{RemotePtr, Span};
-use std::future::Future;
+use farindex_fabric::{Batch, Done, RemotePtr, Span};
 
-/// Lookups that share a batch, at most.
-const TOGETHER: usize = 128;
+/// Maximum number of lookups that share a batch.
+const MAX_SHARED: usize = 128;
 
-/// What is known of one key.
-pub(crate) enum Known<O> {
-    /// Its value, or that it is absent.
-    Is(Option<Value>),
-    /// Nothing yet: the lookup goes on alone.
-    Open(O),
+/// What the first READs say about a key.
+pub(crate) enum Judged {
+    /// The key's value, or that the key is absent.
+    Answer(Option<Value>),
+    /// The block at this address, of this many bytes, may be the key's. If it is another key's, the lookup continues.
+    Block(RemotePtr, usize),
+    /// Nothing: the lookup continues.
+    Open,
 }
 
-/// A block that may be that of the `key`-th key.
-pub(crate) struct Wanted {
-    /// Number of the key.
-    pub(crate) key: usize,
-    /// The block.
-    pub(crate) ptr: RemotePtr,
-    /// Bytes to READ of it.
-    pub(crate) len: usize,
+/// One lookup of many. Each kind of index states what its lookup READs first and what that says.
+pub(crate) trait BatchedLookup<'a>: Sized {
+    /// The kind of index.
+    type Index: 'a;
+    /// The posted first READs.
+    type Reads;
+
+    /// Begins the lookup: hash, table, pin, and a READ of the root where that is due.
+    async fn begin(index: &'a Self::Index, key: &'a [u8]) -> Result<Self, IndexError>;
+    /// Prepares the lookup after all of them have begun.
+    async fn prepare(&mut self) -> Result<(), IndexError> {
+        Ok(())
+    }
+    /// Returns the span of the lookup's pin.
+    fn span(&self) -> &Span;
+    /// Adds the first READs to the shared batch, behind the look at a directory's root that they need.
+    fn ask(&self, batch: &mut Batch<'_>, guards: &mut Guards<'a>) -> Self::Reads;
+    /// Evaluates the first READs.
+    fn judge(&mut self, reads: Self::Reads, done: &mut Done) -> Result<Judged, IndexError>;
+    /// Continues the lookup by itself, from what has been read for it.
+    async fn finish(self) -> Result<Option<Value>, IndexError>;
 }
 
-/// Looks up so many keys at once as may share a batch; the answers come in the order of the keys.
-pub(crate) async fn in_order(
-    keys: &[&[u8]],
-    mut look_up: impl AsyncFnMut(&[&[u8]], &mut Vec<Option<Value>>) -> Result<(), IndexError>,
+/// Returns the values of keys, in the order of the keys.
+pub(crate) async fn get_many<'a, L: BatchedLookup<'a>>(
+    index: &'a L::Index,
+    keys: &[&'a [u8]],
 ) -> Result<Vec<Option<Value>>, IndexError> {
     let mut values = Vec::with_capacity(keys.len());
-    for keys in keys.chunks(TOGETHER) {
-        look_up(keys, &mut values).await?;
+    for keys in keys.chunks(MAX_SHARED) {
+        get_together::<L>(index, keys, &mut values).await?;
     }
     Ok(values)
 }
 
-/// READs blocks, and returns the values of those that hold their key.
-pub(crate) async fn read_wanted(
-    span: &Span,
-    wanted: Vec<Wanted>,
-    keys: &[&[u8]],
-) -> Result<Vec<(usize, Value)>, IndexError> {
-    let mut batch = span.block_batch();
-    let asked: Vec<_> = wanted.into_iter().map(|want| (want.key, batch.read(want.ptr, want.len))).collect();
-    let mut done = batch.post().await?;
-    let mut found = Vec::with_capacity(asked.len());
-    for (i, ticket) in asked {
-        let buf = done.buf(ticket);
-        if let Decoded::Sound(_, key, value) = block::decode(&buf)
-            && buf.bytes().get(key) == keys.get(i).copied()
-        {
-            found.push((i, Value::fetched(buf, value)));
-        }
-    }
-    Ok(found)
-}
-
-/// Answers in the order of the keys; what is still open goes on, all at the same time.
-pub(crate) async fn finish<O, F: Future<Output = Result<Option<Value>, IndexError>>>(
-    known: Vec<Known<O>>,
-    go_on: impl Fn(O) -> F,
+/// Looks up keys that share a batch, and appends their values.
+async fn get_together<'a, L: BatchedLookup<'a>>(
+    index: &'a L::Index,
+    keys: &[&'a [u8]],
     values: &mut Vec<Option<Value>>,
 ) -> Result<(), IndexError> {
-    let first = values.len();
-    let mut open = Vec::new();
-    for (i, known) in known.into_iter().enumerate() {
-        let value = match known {
-            Known::Is(value) => value,
-            Known::Open(lookup) => {
-                open.push((first + i, lookup));
+    let mut lookups = Vec::with_capacity(keys.len());
+    for key in keys {
+        lookups.push(L::begin(index, key).await?);
+    }
+    for lookup in &mut lookups {
+        lookup.prepare().await?;
+    }
+    // The meter counts shared batches for the first lookup.
+    let Some(first) = lookups.first() else { return Ok(()) };
+    let (mut batch, mut guards) = (first.span().batch(), Guards::default());
+    let reads: Vec<_> = lookups.iter().map(|lookup| lookup.ask(&mut batch, &mut guards)).collect();
+    let mut done = batch.post().await?;
+    guards.finish(&mut done)?;
+    let (mut answers, mut blocks) = (Vec::with_capacity(keys.len()), Vec::new());
+    for (i, (lookup, reads)) in lookups.iter_mut().zip(reads).enumerate() {
+        answers.push(match lookup.judge(reads, &mut done)? {
+            Judged::Answer(value) => Some(value),
+            Judged::Block(ptr, len) => {
+                blocks.push((i, ptr, len));
                 None
             }
-        };
-        values.push(value);
+            Judged::Open => None,
+        });
     }
-    let (places, lookups): (Vec<_>, Vec<_>) = open.into_iter().unzip();
-    for (place, value) in places.into_iter().zip(try_join_all(lookups.into_iter().map(go_on)).await?) {
+    drop(done);
+    if let Some(first) = lookups.first() {
+        let mut batch = first.span().block_batch();
+        let tickets: Vec<_> = blocks.into_iter().map(|(i, ptr, len)| (i, batch.read(ptr, len))).collect();
+        let mut done = batch.post().await?;
+        for (i, ticket) in tickets {
+            let block = Block::decode(done.buf(ticket));
+            answers[i] = block.filter(|block| block.key() == keys[i]).map(|block| Some(block.into_value()));
+        }
+    }
+    let (mut places, mut open) = (Vec::new(), Vec::new());
+    for (lookup, answer) in lookups.into_iter().zip(answers) {
+        if answer.is_none() {
+            places.push(values.len());
+            open.push(lookup);
+        }
+        values.push(answer.flatten());
+    }
+    for (place, value) in places.into_iter().zip(try_join_all(open.into_iter().map(L::finish)).await?) {
         values[place] = value;
     }
     Ok(())

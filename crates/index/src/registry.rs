@@ -1,10 +1,10 @@
-//! Every kind of index there is. A new kind is one line of `kinds!`; everything else here follows from it.
+//! The registry of all kinds of index. A new kind is one line of `kinds!`; everything else here follows from that line.
 //!
 //! Invariant: an operation on an [`AnyIndex`] is dispatched once, to the kind behind the lock table that it may have.
 
 use crate::audit::{Damage, OnDamage};
 use crate::coalesce::{Coalesced, Coalescer};
-use crate::kind::{self, Lifecycle, PoolIndex, Statistics};
+use crate::kind::{self, PoolIndex, Statistics};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::OpKind;
@@ -12,6 +12,7 @@ use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -83,6 +84,18 @@ macro_rules! kinds {
                 match self {
                     $($(#[$cfg])* IndexConfig::$Kind(_) => <$Index as PoolIndex>::NAME,)+
                 }
+            }
+            /// Refuses settings that name a published protocol which is known to lose data: such an index is for
+            /// checkers, simulations and the papers' figures only.
+            pub fn check_lossless(&self) -> Result<(), IndexError> {
+                let loses_data = match self {
+                    $($(#[$cfg])* IndexConfig::$Kind(config) => kind::Settings::loses_data(config),)+
+                };
+                if loses_data {
+                    let what = "the published protocol is known to lose data: it is only for check, sim and reproduce";
+                    return Err(IndexError::BadConfig(format!("{}: {what}", self.kind())));
+                }
+                Ok(())
             }
             /// Returns the settings that the catalog keeps of an index; `None` if its kind or format is unknown here.
             pub fn of_info(info: &IndexInfo) -> Option<Self> {
@@ -212,6 +225,56 @@ impl From<&IndexConfig> for IndexConfig {
     }
 }
 
+/// What follows from [`PoolIndex`] for every kind, and what no kind may do otherwise.
+pub trait Lifecycle: PoolIndex {
+    /// Opens the index of this name.
+    fn open(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<Self, IndexError>>;
+
+    /// Drops the index of this name. No client can open it any more; a client that has it open gets an error from its
+    /// next operation. Its memory is freed when all operations that may still use it have ended.
+    fn drop_index(session: &Rc<Session>, name: &str) -> impl Future<Output = Result<(), IndexError>>;
+
+    /// Finishes drops of this kind whose clients have crashed: no client finds such an index any more, and its entry in
+    /// the catalog becomes free. It is unknown which of its memory was freed already; the rest is left to
+    /// [`Audit::reclaim`](farindex_pool::audit::Audit). If a drop is still going on, its client goes on freeing.
+    /// Returns the number of drops.
+    fn finish_drops(session: &Rc<Session>) -> impl Future<Output = Result<u64, IndexError>>;
+}
+
+impl<I: PoolIndex> Lifecycle for I {
+    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
+        let info = find(session, name).await?;
+        if info.kind != Self::KIND {
+            let found = kind_name(info.kind);
+            return Err(PoolError::WrongKind { name: info.name, found, wanted: Self::NAME.to_owned() }.into());
+        }
+        Self::open_info(session, &info).await
+    }
+
+    async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+        let span = session.span(OpKind::Other);
+        let index = Self::open(session, name).await?;
+        let info = catalog::begin_drop(session, &span, name).await?;
+        index.finish_drop(&span, &info).await
+    }
+
+    async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
+        let span = session.span(OpKind::Maintenance);
+        let all = catalog::list(session.pool(), &span).await?;
+        let mut finished = 0;
+        for info in all.iter().filter(|info| info.dropping && info.kind == Self::KIND) {
+            // A copy that has taken the place of another index may have two entries: the index is not dropped with the
+            // first.
+            if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
+                Self::mark_dropped(session, info).await?;
+            }
+            catalog::end_drop(session, &span, info).await?;
+            finished += 1;
+        }
+        Ok(finished)
+    }
+}
+
 impl Default for IndexConfig {
     fn default() -> Self {
         IndexConfig::Shard(Default::default())
@@ -303,6 +366,15 @@ mod tests {
     use super::{IndexConfig, KINDS};
 
     #[test]
+    fn settings_of_a_published_protocol_are_refused() {
+        for kind in ["shard", "race"] {
+            let tag = serde_json::json!({ "kind": kind, "variant": "published" });
+            let config: IndexConfig = serde_json::from_value(tag).expect("settings");
+            assert!(config.check_lossless().is_err());
+        }
+    }
+
+    #[test]
     fn registry_names_each_kind_once() {
         for kind in KINDS {
             let config = IndexConfig::of_kind(kind.name).expect("a kind");
@@ -311,6 +383,7 @@ mod tests {
             let tag = serde_json::to_value(config).expect("JSON");
             assert_eq!(tag["kind"], kind.name);
             assert_eq!(serde_json::from_value::<IndexConfig>(tag).expect("settings"), config);
+            assert_eq!(config.check_lossless(), Ok(()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A value as a lookup returns it: still in the buffer that the READ filled.
+//! A value as a lookup returns it: in the buffer that the READ filled.
 
 use farindex_fabric::{Buf, SharedBuf};
 use std::fmt;
@@ -20,7 +20,7 @@ enum Storage {
 }
 
 impl Value {
-    /// The bytes `range` of a buffer. A range beyond the buffer gives the empty value.
+    /// Returns the value in the bytes `range` of a buffer. A range beyond the buffer gives the empty value.
     pub fn fetched(buf: Buf, range: Range<usize>) -> Self {
         Value { storage: Storage::Fetched(buf), range }
     }

@@ -1,9 +1,10 @@
-//! Inserts, updates and upserts are one operation: a search, and what its [`Mode`] says of what it has found.
+//! Inserts, updates and upserts are one operation: a lookup, and a change that its [`Mode`] decides from the lookup's
+//! result.
 
 use crate::traits::{Insert, Update, Upsert};
 use farindex_fabric::OpKind;
 
-/// What a write does with a key that is present, and with one that is absent.
+/// What a write does if the key is present, and if it is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Insert,
@@ -12,7 +13,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// As the meter counts it.
+    /// Returns the kind of operation that the meter counts.
     pub(crate) fn kind(self) -> OpKind {
         match self {
             Mode::Insert => OpKind::Insert,
@@ -22,14 +23,14 @@ impl Mode {
     }
 }
 
-/// What a write did.
+/// Effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrote {
     Inserted,
     Updated,
-    /// Nothing: the key is present, and was to be absent.
+    /// None: the key is present, and an insert needs an absent key.
     Exists,
-    /// Nothing: the key is absent, and was to be present.
+    /// None: the key is absent, and an update needs a present key.
     Absent,
 }
 

@@ -49,10 +49,10 @@ const COMMON: &[&str] = &[
 
 /// Those that it takes deaths for.
 const COMMON_WITH_DEATHS: &[&str] = &[
-    "rescue: entry thawed",
-    "rescue: lock claimed",
-    "rescue: resize given up",
-    "rescue: undone",
+    "recovery: entry unfrozen",
+    "recovery: lock claimed",
+    "recovery: resize abandoned",
+    "recovery: undone",
     "takeover: client evicted",
     "takeover: held by a live client",
     "takeover: lock released meanwhile",
@@ -82,9 +82,9 @@ fn survives_the_adversary() {
     let totals = run_seeds(seeds_or(0..300), &Setup::default(), &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
-    let mut all = marks_of(&["src/hash/shard"]);
+    let mut all = marks_of(&["src/hash/shard", "src/root_sync"]);
     // It takes somebody's death.
-    all.retain(|mark| !mark.starts_with("rescue: "));
+    all.retain(|mark| !mark.starts_with("recovery: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
@@ -94,7 +94,7 @@ fn survives_deaths() {
     let totals = run_seeds(seeds_or(0..300), &Setup::crashing(), &ShardUnderTest::repaired());
     println!("{totals}");
     totals.assert_sound();
-    marks::assert_passed(&totals, &marks_of(&["src/hash/shard", "../pool/src"]), COMMON_WITH_DEATHS);
+    marks::assert_passed(&totals, &marks_of(&["src/hash/shard", "src/root_sync", "../pool/src"]), COMMON_WITH_DEATHS);
 }
 
 /// Behind the local lock table, which several coroutines of each client share.

@@ -6,7 +6,7 @@ mod common;
 use common::{World, join_all};
 use farindex_fabric::OpKind;
 use farindex_fabric::memory::Delivery;
-use farindex_index::{Insert, PointIndex, Shard, shard};
+use farindex_index::{Insert, PointIndex, PoolIndex, Shard, shard};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
 

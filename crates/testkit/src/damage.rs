@@ -4,7 +4,7 @@ use farindex_fabric::OpKind;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::slot::Slot;
 use farindex_index::shard::{Config, Shard};
-use farindex_index::{IndexError, Lifecycle, PointIndex};
+use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions};
 use farindex_sim::{Config as SimConfig, Sim, SimRng};
 use std::rc::Rc;

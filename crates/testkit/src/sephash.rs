@@ -57,7 +57,7 @@ impl IndexUnderTest for SepHashUnderTest {
             bitmap: rng.pick(&[true, true, true, false]).unwrap_or(true),
             resize_entry: rng.pick(&[true, true, true, false]).unwrap_or(true),
             zero_wait: rng.pick(&[true, true, true, true, false]).unwrap_or(true),
-            told: rng.pick(&[false, false, true]).unwrap_or_default(),
+            report_outcome: rng.pick(&[false, false, true]).unwrap_or_default(),
             ..self.config
         };
         SepHashUnderTest { config, ..*self }

@@ -7,7 +7,6 @@ use super::blind::Blind;
 use super::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use crate::BenchError;
 use crate::history::{Recorded, Recording};
-use farindex::shard::table::Table;
 use farindex::{AnyIndex, Coalescer, IndexConfig, IndexError, PoolOptions};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::growth::{Growth, Steps};
@@ -169,7 +168,7 @@ impl Simulated for ClusterIndex {
 /// How often this handle has looked whether the index has grown, where its kind counts that.
 fn synchronizations(index: &AnyIndex) -> u64 {
     match index {
-        AnyIndex::Shard(index) => index.inner().tables().iter().map(Table::synchronizations).sum(),
+        AnyIndex::Shard(index) => index.inner().tables().iter().map(|table| table.synchronizations()).sum(),
         _ => 0,
     }
 }

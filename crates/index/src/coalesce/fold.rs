@@ -1,9 +1,9 @@
-//! Folding writes of one key into one.
+//! Combines several writes of one key into one.
 //!
-//! Invariants: a [`Plan`] does to a key, present or not, exactly what its members do one after the other; and
-//! [`outcomes`] answers what each of them would have been told.
+//! Invariants: a [`Plan`] has the same effect on a key, present or absent, as its members one after the other.
+//! [`outcomes`] returns the outcome that each member would have had.
 
-/// What a write wants.
+/// Kind of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// See [`PointIndex::insert`](crate::PointIndex::insert).
@@ -16,7 +16,7 @@ pub enum What {
     Remove,
 }
 
-/// What a write is told.
+/// Outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Absent before, present now.
@@ -31,7 +31,7 @@ pub enum Outcome {
     Removed,
 }
 
-/// The remote operation that carries a group out.
+/// The remote operation that a group runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remote {
     /// An insert.
@@ -44,10 +44,10 @@ pub enum Remote {
     Remove,
 }
 
-/// How a group ends, under one hypothesis.
+/// State of the key after a group, under one hypothesis about its state before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// As it began.
+    /// As before.
     Unchanged,
     /// With the value of this member.
     Value(usize),
@@ -56,7 +56,7 @@ enum End {
 }
 
 impl What {
-    /// One write: what it is told, and whether the key is present afterwards.
+    /// Returns the outcome of one write, and whether the key is present afterwards.
     fn apply(self, present: bool) -> (Outcome, bool) {
         match (self, present) {
             (What::Insert | What::Upsert, false) => (Outcome::Inserted, true),
@@ -67,7 +67,7 @@ impl What {
         }
     }
 
-    /// The remote operation for this write alone.
+    /// Returns the remote operation for this write alone.
     pub fn alone(self) -> Remote {
         match self {
             What::Insert => Remote::Insert,
@@ -78,19 +78,19 @@ impl What {
     }
 }
 
-/// One remote operation for several writes.
+/// One remote operation that replaces several writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// How many of the writes it stands for: the first ones.
+    /// Number of writes that it replaces: the first ones.
     pub len: usize,
-    /// What it is.
+    /// The remote operation.
     pub remote: Remote,
-    /// Whose value it bears.
+    /// The member whose value it writes.
     pub member: usize,
 }
 
 impl Plan {
-    /// For the longest beginning of these writes, the first of which is `first`, that one operation can stand for.
+    /// Plans the longest prefix of these writes, of which `first` is the first, that one operation can replace.
     pub fn of(first: What, others: impl Iterator<Item = What>) -> Plan {
         let mut plan = Plan { len: 1, remote: first.alone(), member: 0 };
         let mut ends = [Run::new(true), Run::new(false)];
@@ -111,7 +111,7 @@ impl Plan {
     }
 }
 
-/// A key under one hypothesis.
+/// A key's state during a group, under one hypothesis about its state before.
 #[derive(Clone, Copy)]
 struct Run {
     was: bool,
@@ -139,7 +139,7 @@ impl Run {
     }
 }
 
-/// What each write of a group is told, if the key was `present` before.
+/// Returns the outcome of each write of a group, if the key was `present` before.
 pub(super) fn outcomes(mut present: bool, writes: impl Iterator<Item = What>) -> impl Iterator<Item = Outcome> {
     writes.map(move |what| {
         let outcome;
@@ -154,15 +154,15 @@ mod tests {
 
     const ALL: [What; 4] = [What::Insert, What::Update, What::Upsert, What::Remove];
 
-    /// Every group of up to six writes, on both states of the key.
+    /// Tries every group of up to six writes, on both states of the key.
     #[test]
-    fn a_plan_does_what_its_members_do() {
+    fn plan_has_the_effect_of_its_members() {
         for count in 1..=6u32 {
             for number in 0..4usize.pow(count) {
                 let group: Vec<What> = (0..count).map(|i| ALL[number / 4usize.pow(i) % 4]).collect();
                 let plan = Plan::of(group[0], group[1..].iter().copied());
                 for was in [false, true] {
-                    // The key's value: that of a member, or what was there.
+                    // The key's value: a member's number, or MAX for the value before.
                     let mut value = was.then_some(usize::MAX);
                     for (i, what) in group[..plan.len].iter().enumerate() {
                         value = after(*what, value, i);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_updates_before_inserts_do_not_fold() {
+    fn plan_folds_all_but_updates_before_inserts() {
         let plan = |group: &[What]| Plan::of(group[0], group[1..].iter().copied());
         let (insert, update, upsert, remove) = (What::Insert, What::Update, What::Upsert, What::Remove);
         assert_eq!(plan(&[upsert, upsert, upsert]), Plan { len: 3, remote: Remote::Upsert, member: 2 });
@@ -193,8 +193,8 @@ mod tests {
         assert_eq!(plan(&[update, insert, remove]), Plan { len: 3, remote: Remote::Remove, member: 0 });
         assert_eq!(plan(&[insert, insert]), Plan { len: 2, remote: Remote::Insert, member: 0 });
         assert_eq!(plan(&[remove, insert]), Plan { len: 2, remote: Remote::Upsert, member: 1 });
-        let told: Vec<_> = outcomes(true, [remove, update, insert, upsert, insert].into_iter()).collect();
+        let reported: Vec<_> = outcomes(true, [remove, update, insert, upsert, insert].into_iter()).collect();
         let expected = [Outcome::Removed, Outcome::Absent, Outcome::Inserted, Outcome::Updated, Outcome::Exists];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }

@@ -1,35 +1,36 @@
-//! The local lock table: operations of one compute node on one key are made one remote operation.
+//! The local lock table: combines concurrent operations of one compute node on one key into one remote operation.
 //!
-//! Under a skewed workload many threads and coroutines of a compute node want the same few keys. Alone, each pays for its
-//! own READs, and their CASes make each other fail. A [`Coalescer`] is shared by all of them; a [`Coalesced`] index asks
-//! it before it posts anything. Readers are delegated, and writes combined, as in SMART (section 3.2 of SHARD), but so
-//! that the index stays linearizable.
+//! Under a skewed workload many threads and coroutines of a compute node operate on the same few keys. Without the
+//! table each pays for its own READs, and their CASes make each other fail. All of them share a [`Coalescer`], and a
+//! [`Coalesced`] index consults it before it posts anything. Reads are delegated and writes combined, as in SMART
+//! (section 3.2 of SHARD), but the index stays linearizable.
 //!
 //! # The rules
 //!
-//! Each key of each index has two lanes, one for gets and one for writes. In a lane at most one operation *runs*. What
-//! arrives meanwhile *waits*. When the running one ends, the first that waits is *elected*; when it goes on, it takes
-//! everything that waits by then into its *group*, runs one remote operation, and tells every member its outcome. A key
-//! on which nothing runs has no entry; an operation that finds none runs at once, as if there were no table.
+//! Each key of each index has two lanes, one for gets and one for writes. In a lane at most one operation *runs*.
+//! Operations that arrive meanwhile *wait*. When the running operation ends, the first waiting operation is *elected*.
+//! When the elected operation continues, it takes all operations that wait by then into its *group*, runs one remote
+//! operation, and reports to every member its outcome. A key on which no operation runs has no entry. An operation that
+//! finds no entry runs at once, as if there were no table.
 //!
 //! # Why it is linearizable
 //!
-//! Take the index below to be linearizable: the remote operation of a group takes effect at one moment `t` between its
-//! invocation and its response.
+//! Assume that the index below is linearizable: the remote operation of a group takes effect at one moment `t` between
+//! its invocation and its response.
 //!
-//! *Membership.* Every member joined before the remote operation was invoked, and is answered after it has responded. So
-//! `t` lies within each member's interval. (A get that arrives while a READ is in flight must not be answered by it: the
-//! READ may have taken effect before the get was invoked. [`Fault::LateReaders`] does that.)
+//! *Membership.* Every member joined before the remote operation was invoked, and is answered after it has responded.
+//! So `t` lies within each member's interval. (A READ in flight must not answer a get that arrives meanwhile: the READ
+//! may have taken effect before the get was invoked. [`Fault::LateReaders`] breaks this rule.)
 //!
-//! *Gets.* All gets of a group take effect at `t`, one after the other. A get of many keys joins the lane of each, one after the
-//! other, and leads where nobody runs: for those keys there is one remote get of many keys, which has a moment `t` for each of
-//! them. Where somebody runs it waits, beside that: so no two can wait for each other. All lanes that it leads go on when the slowest
-//! of its keys has been answered.
+//! *Gets.* All gets of a group take effect at `t`, one after the other. A get of many keys joins the lane of each key,
+//! one after the other. For the keys on which no get runs, it leads: one remote get of many keys runs for them, with a
+//! moment `t` for each key. For the other keys it waits, concurrently with that remote get; so two gets of many keys
+//! cannot wait for each other. All lanes that it leads continue when the slowest of its keys has been answered.
 //!
-//! *Writes.* Let all writes of a group take effect at `t` in the order in which they joined. What they do, and what each
-//! answers, depends on one thing only: whether the key is present just before `t`. [`fold`](Plan::of) runs the group
-//! under both hypotheses. Each ends in the key absent, unchanged, or with the value of some member; there is one remote
-//! operation that does the right thing under both and whose outcome tells which one was true:
+//! *Writes.* Let all writes of a group take effect at `t` in the order in which they joined. Their effect and their
+//! outcomes depend on one thing only: whether the key is present just before `t`. [`fold`](Plan::of) runs the group
+//! under both hypotheses. Under each, the key ends absent, unchanged, or with the value of some member. One remote
+//! operation has the right effect under both hypotheses, and its outcome shows which one holds:
 //!
 //! | if present it ends | if absent it ends | remote operation |
 //! |---|---|---|
@@ -38,32 +39,35 @@
 //! | unchanged | with `v` | insert `v` |
 //! | removed | absent | remove |
 //!
-//! Nothing else occurs, except that updates and then inserts can end in different values (`[update x, insert y]`). So the
-//! group is the longest beginning of the queue that folds; the rest waits for the next. A value is dropped only if a
-//! later member of the same group replaces it at the same moment. ([`Fault::DroppedValues`] drops them otherwise.)
+//! Only one other case exists: updates followed by inserts can end in different values (`[update x, insert y]`). So the
+//! group is the longest prefix of the queue that folds, and the rest waits for the next group. A value is dropped only
+//! if a later member of the same group replaces it at the same moment. ([`Fault::DroppedValues`] breaks this rule.)
 //!
-//! *Gets beside writes.* The lanes need not know each other: every remote operation is an operation of the index below,
-//! with an interval within those of its members. A get that begins after a write was answered joins no group whose
-//! remote operation began before, so it sees the write.
+//! *Gets concurrent with writes.* The two lanes are independent: every remote operation is an operation of the index
+//! below, with an interval within those of its members. A get that begins after a write was answered joins no group
+//! whose remote operation began before, so it sees the write.
 //!
 //! # When something fails
 //!
-//! A failed remote operation fails its whole group with the same error; after a fabric's error each member may have taken
-//! effect or not (N7), as if each had been alone. Keys and values that are too long are refused before they join.
+//! A failed remote operation fails its whole group with the same error; after a fabric's error each member may have
+//! taken effect or not (N7), as if it had run alone. Keys and values that are too long are refused before they join.
 //!
-//! A future may be dropped at any time. One that waits is forgotten, unless its group runs already. If one that runs is
-//! dropped, its own operation may have taken effect or not, and the lane goes to the next that waits. Its group's gets
-//! simply wait again. Its group's writes cannot: what was posted for them may have taken effect, or may still, and to
-//! post them again could make them take effect twice, with another client's write in between. They are told so
-//! ([`IndexError::Interrupted`]) and may have taken effect or not (N7). If nothing was posted yet, they wait again.
+//! A future may be dropped at any time:
 //!
-//! Whoever starts an operation must keep polling it or drop it: while it is the one that runs, others wait for it.
+//! * A waiting operation leaves the queue, unless its group already runs.
+//! * If the future of a running operation is dropped, that operation may have taken effect or not, and the lane goes to
+//!   the next waiting operation. The gets of its group wait again. The writes of its group cannot wait again: the verbs
+//!   posted for them may have taken effect or may still take effect, and a second post could make them take effect
+//!   twice, with another client's write in between. They fail with [`IndexError::Interrupted`], and may have taken
+//!   effect or not (N7). If nothing was posted yet, they wait again.
+//!
+//! A caller that starts an operation must poll it or drop it: while the operation runs, others wait for it.
 //!
 //! # What it costs
 //!
-//! A follower's operation costs no verb; the group's one operation is counted as what it is. Where nobody else is at a
-//! key, an operation costs two short holds of one of 256 mutexes, and no allocation for keys of up to 32 bytes. Memory
-//! goes with the operations in flight, never with the keys that were used.
+//! A follower's operation costs no verb; the meter counts the group's one operation. On a key without contention, an
+//! operation costs two short holds of one of 256 mutexes, and no allocation for keys of up to 32 bytes. Memory is in
+//! proportion to the operations in flight, not to the keys that were used.
 
 mod fold;
 mod table;
@@ -79,10 +83,10 @@ use farindex_pool::PoolError;
 use std::sync::Arc;
 use table::{Answer, Arrival, Lane, Lead, Wait, Waited};
 
-/// Published faults, for checkers to convict. Nobody else should ask for one.
+/// Faults of published designs, which the checkers must detect. Only tests should use one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
-    /// Linearizable.
+    /// No fault: linearizable.
     #[default]
     None,
     /// A READ answers every get that has arrived by the time it ends.
@@ -98,26 +102,27 @@ pub struct Coalesced<I> {
     uid: u64,
 }
 
-/// A key of many, and its place among them.
+/// One key of a get of many keys, and its position among them.
 struct Asked<'k> {
     place: usize,
     key: &'k [u8],
 }
 
-/// What goes on by itself in a get of many keys.
+/// A part of a get of many keys that runs concurrently with the other parts.
 enum Part<'k> {
-    /// The keys on which nobody was.
+    /// The keys on which no get was running.
     Lead(Vec<(Asked<'k>, Lead<'k>)>),
-    /// A key on which somebody was.
+    /// A key on which another get was running.
     Wait(Asked<'k>, Wait<'k>),
 }
 
 impl<I: PointIndex> Coalesced<I> {
-    /// `uid` tells the indexes apart that share a table: handles of one index have the same, others another.
+    /// Puts a table in front of an index. `uid` identifies the index among those that share the table: all handles of
+    /// one index have the same.
     pub fn new(index: I, table: Arc<Coalescer>, uid: u64) -> Self {
         Coalesced { index, table: Some(table), uid }
     }
-    /// An index whose operations go straight to it.
+    /// Wraps an index without a table: operations go straight to it.
     pub fn without_table(index: I) -> Self {
         Coalesced { index, table: None, uid: 0 }
     }
@@ -125,7 +130,7 @@ impl<I: PointIndex> Coalesced<I> {
     pub fn into_inner(self) -> I {
         self.index
     }
-    /// The index below.
+    /// Returns the index below.
     pub fn inner(&self) -> &I {
         &self.index
     }
@@ -138,17 +143,17 @@ impl<I: PointIndex> Coalesced<I> {
         self.index.limits().check(key, value)
     }
 
-    /// The remote get of a group.
+    /// Runs the remote get of a group.
     async fn lead_get(&self, lead: Lead<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let got = self.index.get(key).await;
         lead.end_gets(got.as_ref().map(Option::as_ref));
         got
     }
 
-    /// The remote get of many groups: the place of each key among those that were asked for, and its value.
+    /// Runs the remote get of several groups; returns the position of each key and its value.
     async fn lead_many(&self, leads: Vec<(Asked<'_>, Lead<'_>)>) -> Result<Vec<(usize, Option<Value>)>, IndexError> {
         let (asked, mut leads): (Vec<_>, Vec<_>) = leads.into_iter().unzip();
-        // Others may have come while this one went through its keys; it may have met itself.
+        // Others may have joined while this get went through its keys; a key may also be among them twice.
         leads.iter_mut().for_each(Lead::gather_gets);
         let keys: Vec<_> = asked.iter().map(|asked| asked.key).collect();
         let got = self.index.get_many(&keys).await;
@@ -158,7 +163,7 @@ impl<I: PointIndex> Coalesced<I> {
         Ok(asked.iter().map(|asked| asked.place).zip(got?).collect())
     }
 
-    /// Somebody else's get, or this one's turn.
+    /// Waits for another get's answer, or runs the get when it is elected.
     async fn wait_get(&self, wait: Wait<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
         match wait.await {
             Waited::Answered(Answer::Got(got)) => got.map(|value| value.map(Value::from)),
@@ -189,24 +194,24 @@ impl<I: PointIndex> Coalesced<I> {
         if plan.len > 1 {
             mark!("lock table: writes combined");
         }
-        // Another member's value is shared with it: its future may be dropped meanwhile.
+        // Another member's value is shared, because that member's future may be dropped meanwhile.
         let theirs = plan.member.checked_sub(1).and_then(|i| lead.value(i));
         if theirs.is_some() {
             mark!("lock table: another member's value is written");
         }
         lead.posts();
-        let mut wrote = self.carry_out(plan.remote, key, theirs.as_deref().unwrap_or(value)).await;
+        let mut wrote = self.run_remote(plan.remote, key, theirs.as_deref().unwrap_or(value)).await;
         if plan.len > 1 && matches!(wrote, Err(IndexError::Pool(PoolError::Full { .. }))) {
-            // A removal needs no memory, and must not be refused for the value of another.
+            // A removal needs no memory, and must not fail because of another member's value.
             mark!("lock table: taken apart in a full pool");
             lead.disband();
-            wrote = self.carry_out(what.alone(), key, value).await;
+            wrote = self.run_remote(what.alone(), key, value).await;
         }
         lead.end_writes(what, wrote)
     }
 
-    /// Answers whether the key was present.
-    async fn carry_out(&self, remote: Remote, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+    /// Runs a remote write; returns whether the key was present.
+    async fn run_remote(&self, remote: Remote, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
         Ok(match remote {
             Remote::Insert => self.index.insert(key, value).await? == Insert::Exists,
             Remote::Update => self.index.update(key, value).await? == Update::Updated,
@@ -272,7 +277,7 @@ impl<I: PointIndex> PointIndex for Coalesced<I> {
         Ok(if outcome == Outcome::Updated { Upsert::Updated } else { Upsert::Inserted })
     }
 
-    /// With a table, [`upsert`](PointIndex::upsert) reports the outcome anyway: the group needs it.
+    /// With a table, [`upsert`](PointIndex::upsert) always reports the outcome: the group needs it.
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         match &self.table {
             Some(_) => self.upsert(key, value).await,
@@ -291,8 +296,8 @@ impl<I: PointIndex> PointIndex for Coalesced<I> {
     }
 }
 
-/// Scans go straight to the index: each scan takes effect within its own interval, and a combined write is answered only
-/// after it has taken effect.
+/// Scans go straight to the index: each scan takes effect within its own interval, and a combined write is answered
+/// only after it has taken effect.
 impl<I: OrderedIndex> OrderedIndex for Coalesced<I> {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         self.index.scan(bounds, limit).await

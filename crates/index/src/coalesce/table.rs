@@ -1,9 +1,10 @@
-//! Who runs, who waits, and who goes next.
+//! The table: which operation runs on a key, which wait, and which is next.
 //!
-//! Invariants: an entry exists while something runs or waits on its key, and no longer; a lane with somebody waiting has
-//! somebody running or elected; a waiter is in exactly one place: in its lane's queue, elected, in the group of one
-//! [`Lead`], or settled. What is waiting and who is elected change under the shard's mutex only; a waiter's own mutex is
-//! taken inside of it, never the other way round; wakers are called, and dropped, outside of both where it matters.
+//! Invariants: an entry exists exactly while an operation runs or waits on its key. A lane with a waiting operation has
+//! a running or elected one. A waiter is in exactly one state: in its lane's queue, elected, in the group of one
+//! [`Lead`], or settled. The queue and the election change under the shard's mutex only. A waiter's own mutex is locked
+//! inside the shard's mutex, never the other way round. Wakers are called and dropped outside of both mutexes where it
+//! matters.
 
 use super::Fault;
 use super::fold::{Outcome, Plan, What, outcomes};
@@ -19,18 +20,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 const SHARDS: usize = 256;
-/// A shard without entries keeps room for so many.
+/// Number of entries for which an empty shard keeps memory.
 const KEPT: usize = 16;
 
-/// What runs and waits on one compute node, key by key. Shared by its threads; see [the module](super).
+/// The running and waiting operations of one compute node, by key. The node's threads share it; see [the
+/// module](super).
 pub struct Coalescer {
     shards: Box<[Shard]>,
-    /// Random, so that nobody can choose keys that fill one shard.
+    /// Random, so that keys cannot be chosen to fill one shard.
     seed: u64,
     fault: Fault,
 }
 
-/// Shards of different mutexes lie in different cache lines, and pairs of lines.
+/// Aligned so that two mutexes never share a cache line, nor a pair of lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard(Mutex<Vec<Entry>>);
@@ -44,13 +46,13 @@ struct Entry {
 
 #[derive(Default)]
 struct Queue {
-    /// Somebody runs, or is elected.
+    /// An operation runs, or is elected.
     taken: bool,
     waiting: VecDeque<Arc<Waiter>>,
 }
 
 impl Queue {
-    /// Puts a group back, in the order in which they came. Who has gone meanwhile must not be elected.
+    /// Puts a group back in its order of arrival. A waiter whose future was dropped meanwhile must not be elected.
     fn wait_again(&mut self, group: &[Arc<Waiter>]) {
         for waiter in group.iter().rev().filter(|waiter| waiter.waits()) {
             self.waiting.push_front(Arc::clone(waiter));
@@ -58,7 +60,7 @@ impl Queue {
     }
 }
 
-/// Gets and writes of one key have a lane each.
+/// Gets and writes of one key use separate lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     Gets,
@@ -79,7 +81,7 @@ impl Key<'_> {
     }
 }
 
-/// The outcome of a group, for one member. It may go to another thread.
+/// The outcome of a group for one member, which may be on another thread.
 #[derive(Debug, Clone)]
 pub(super) enum Answer {
     Got(Result<Option<Arc<[u8]>>, IndexError>),
@@ -95,7 +97,7 @@ enum State {
     Waiting(Option<Waker>),
     Elected,
     Answered(Answer),
-    /// Its future was dropped, or has had its answer.
+    /// Its future was dropped, or has returned its answer.
     Gone,
 }
 
@@ -106,7 +108,7 @@ impl Waiter {
     fn waits(&self) -> bool {
         matches!(*self.state(), State::Waiting(_))
     }
-    /// Settles a waiter that waits; returns whom to wake.
+    /// Settles a waiting operation; returns its waker.
     fn becomes(&self, next: State) -> Option<Waker> {
         let mut state = self.state();
         match &mut *state {
@@ -126,13 +128,13 @@ impl Waiter {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in here panics half way.
+    // No code panics while it holds a mutex of this module.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An operation that has arrived.
+/// What an arriving operation does.
 pub(super) enum Arrival<'a> {
-    /// Nobody is there: it runs.
+    /// No other operation is on the key: it runs.
     Lead(Lead<'a>),
     /// It waits.
     Wait(Wait<'a>),
@@ -145,12 +147,12 @@ impl Default for Coalescer {
 }
 
 impl Coalescer {
-    /// An empty table.
+    /// Makes an empty table.
     pub fn new(fault: Fault) -> Self {
         let seed = RandomState::new().hash_one(());
         Coalescer { shards: (0..SHARDS).map(|_| Shard::default()).collect(), seed, fault }
     }
-    /// Bytes that it takes: what it has room for, and the values of waiting writes.
+    /// Returns the bytes that it uses: its capacity, and the values of waiting writes.
     pub fn bytes(&self) -> u64 {
         let of_entry = |entry: &Entry| {
             let key = if entry.key.spilled() { entry.key.capacity() } else { 0 };
@@ -165,12 +167,12 @@ impl Coalescer {
         };
         (size_of::<Self>() + self.shards.iter().map(of_shard).sum::<usize>()) as u64
     }
-    /// Keys on which something runs or waits.
+    /// Returns the number of keys on which an operation runs or waits.
     pub fn busy_keys(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
     }
 
-    /// This key of this index.
+    /// Identifies a key of an index.
     pub(super) fn key<'a>(&self, uid: u64, bytes: &'a [u8]) -> Key<'a> {
         Key { uid, hash: KeyHash::of(bytes, self.seed).bits(), bytes }
     }
@@ -210,14 +212,14 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Works on the queue, under the shard's mutex.
+    /// Runs `work` on the queue, under the shard's mutex.
     fn with<T>(&self, work: impl FnOnce(&mut Queue) -> T) -> Option<T> {
         let mut shard = self.table.shard(&self.key);
         let entry = shard.iter_mut().find(|entry| self.key.is(entry))?;
         Some(work(&mut entry.lanes[self.lane as usize]))
     }
 
-    /// The one who ran, or was elected, leaves: `work` has a last look at the queue, then the next is elected.
+    /// Ends the running or elected operation: runs `work` on the queue, then elects the next operation.
     fn leave(&self, work: impl FnOnce(&mut Queue)) {
         let elected = {
             let mut shard = self.table.shard(&self.key);
@@ -241,17 +243,17 @@ impl Place<'_> {
     }
 }
 
-/// Waits to be answered or elected.
+/// Future of a waiting operation: it is answered or elected.
 pub(super) struct Wait<'a> {
     place: Place<'a>,
     waiter: Arc<Waiter>,
 }
 
-/// What waiting came to.
+/// Result of waiting.
 pub(super) enum Waited<'a> {
-    /// Somebody else has done it.
+    /// Another operation has answered it.
     Answered(Answer),
-    /// It is this one's turn.
+    /// It runs next.
     Elected(Lead<'a>),
 }
 
@@ -286,30 +288,30 @@ impl Drop for Wait<'_> {
             }
             before
         });
-        // Elected, and not any more: the next.
+        // It was elected: elect the next operation in its place.
         if let Some(State::Elected) = before {
             self.place.leave(|_| {});
         }
     }
 }
 
-/// The right to run on a lane, with those for whom it runs. Dropped, it goes to the next.
+/// The right to run on a lane, and the group for which it runs. Dropping it elects the next operation.
 pub(super) struct Lead<'a> {
     place: Place<'a>,
     group: Vec<Arc<Waiter>>,
-    /// It has waited itself, so others may have come meanwhile.
+    /// It has waited itself, so others may have joined meanwhile.
     elected: bool,
     /// The remote operation has begun.
     posted: bool,
 }
 
 impl Lead<'_> {
-    /// Takes every get that waits into the group, just before the remote operation.
+    /// Takes every waiting get into the group. Called just before the remote operation.
     pub(super) fn gather_gets(&mut self) {
         self.group.extend(self.place.with(|queue| std::mem::take(&mut queue.waiting)).into_iter().flatten());
     }
 
-    /// Takes the writes that fold with this one into the group, just before the remote operation.
+    /// Takes the writes that fold with this one into the group. Called just before the remote operation.
     pub(super) fn plan_writes(&mut self, mine: What) -> Plan {
         let alone = Plan { len: 1, remote: mine.alone(), member: 0 };
         if !self.elected {
@@ -325,17 +327,17 @@ impl Lead<'_> {
         if self.place.table.fault == Fault::DroppedValues { alone } else { plan }
     }
 
-    /// The value of the group's `i`-th member, counted without the one who leads.
+    /// Returns the value of the group's `i`-th member, not counting the leader.
     pub(super) fn value(&self, i: usize) -> Option<Arc<[u8]>> {
         self.group.get(i)?.write.as_ref().map(|(_, value)| Arc::clone(value))
     }
 
-    /// From here on the remote operation may take effect.
+    /// Records that the remote operation may take effect from now on.
     pub(super) fn posts(&mut self) {
         self.posted = true;
     }
 
-    /// The remote get has ended.
+    /// Answers the group after its remote get has ended.
     pub(super) fn end_gets(mut self, got: Result<Option<&Value>, &IndexError>) {
         let mut group = std::mem::take(&mut self.group);
         let late = self.place.table.fault == Fault::LateReaders;
@@ -359,7 +361,8 @@ impl Lead<'_> {
         }
     }
 
-    /// The group's remote write was refused, and nothing has changed: the others wait again, to do each its own.
+    /// Dissolves the group after its remote write was refused without effect: the others wait again, each for a write
+    /// of its own.
     pub(super) fn disband(&mut self) {
         let group = std::mem::take(&mut self.group);
         if self.place.with(|queue| queue.wait_again(&group)).is_none() {
@@ -367,7 +370,8 @@ impl Lead<'_> {
         }
     }
 
-    /// The remote write has ended; it has told whether the key was present before. Returns this one's outcome.
+    /// Answers the group after its remote write has ended, which reports whether the key was `present` before. Returns
+    /// the leader's outcome.
     pub(super) fn end_writes(mut self, mine: What, present: Result<bool, IndexError>) -> Result<Outcome, IndexError> {
         let group = std::mem::take(&mut self.group);
         let place = self.place;
@@ -381,9 +385,9 @@ impl Lead<'_> {
             }
         };
         let whats = group.iter().filter_map(|waiter| waiter.write.as_ref()).map(|(what, _)| *what);
-        let mut told = outcomes(present, std::iter::once(mine).chain(whats));
-        let own = told.next().ok_or(IndexError::Interrupted);
-        for (waiter, outcome) in group.iter().zip(told) {
+        let mut reported = outcomes(present, std::iter::once(mine).chain(whats));
+        let own = reported.next().ok_or(IndexError::Interrupted);
+        for (waiter, outcome) in group.iter().zip(reported) {
             waiter.answer(Answer::Wrote(Ok(outcome)));
         }
         own
@@ -391,7 +395,7 @@ impl Lead<'_> {
 }
 
 impl Drop for Lead<'_> {
-    /// The future that led was dropped.
+    /// Runs when the leader's future is dropped.
     fn drop(&mut self) {
         let group = std::mem::take(&mut self.group);
         let again = self.place.lane == Lane::Gets || !self.posted;

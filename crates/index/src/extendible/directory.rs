@@ -1,48 +1,48 @@
-//! The directory as one worker uses it.
+//! The directory in far memory, as one worker uses it.
 //!
-//! Invariants: X1 to X4 of the [module](super); an operation that begins in an epoch in which this worker has not read the
-//! root does so in its first batch, so whoever frees a dropped index two epochs later meets nobody who does not know.
+//! Invariants: X1 to X4 of the [module](super). An operation that begins in an epoch in which this worker has not read
+//! the root reads it in its first batch. So when a dropped index is freed two epochs later, no operation uses it.
 
 use super::layout::{
     DROPPED, Entry, MAX_DEPTH, ROOT_CHUNKS, ROOT_INDEX_TAG, ROOT_LEN, ROOT_SHAPE, Shape, suffix, width,
 };
 use super::mirror::Mirror;
 use crate::IndexError;
-use crate::audit::{Damage, OnDamage, Problems};
-use crate::maintenance::astray;
-use farindex_fabric::{Batch, Buf, Done, NodeId, RemotePtr, Span, Ticket};
-use farindex_pool::audit::Audit;
-use farindex_pool::{Pin, Pool, PoolError, Session};
+use crate::audit::{Damage, Findings, OnDamage};
+use crate::maintenance::{astray, first_word};
+use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
+use farindex_pool::{Pin, Pool, Session};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Bytes that one WRITE of zeros covers.
+/// Bytes of one WRITE of zeros.
 const ZEROS: u64 = 32 << 10;
 /// Words that one READ of a walk fetches.
 const STEP: u64 = 4096;
 
-/// A directory, as one worker sees it.
+/// A directory, as one worker uses it.
 pub struct Directory {
     root: RemotePtr,
     index_tag: u64,
     mirror: Arc<Mirror>,
-    /// The latest epoch of an operation that has read the root, and found the index there.
+    /// The latest epoch in which an operation has read the root and found that the index exists.
     checked: Cell<u64>,
 }
 
-/// The look at the root within a batch.
+/// A READ of the root in a batch, which checks that the index exists.
 #[derive(Debug)]
 pub struct Guard {
     root: Ticket,
     epoch: u64,
 }
 
-/// The looks at roots of a batch that several operations share: one for each directory and epoch.
+/// The guards of a batch that several operations share: one for each directory and epoch.
 #[derive(Default)]
 pub(crate) struct Guards<'a>(Vec<(&'a Directory, Guard)>);
 
 impl<'a> Guards<'a> {
-    /// For an operation that is pinned at `epoch`; ahead of what it READs.
+    /// Adds the guard of an operation that is pinned at `epoch`, ahead of the operation's READs.
     pub(crate) fn add(&mut self, directory: &'a Directory, batch: &mut Batch<'_>, epoch: u64) {
         let known = |(of, guard): &(&Directory, Guard)| std::ptr::eq(*of, directory) && guard.epoch >= epoch;
         if !self.0.iter().any(known) {
@@ -50,15 +50,15 @@ impl<'a> Guards<'a> {
         }
     }
 
-    /// Evaluates them, before anything is concluded from the rest of the batch.
+    /// Evaluates the guards. Call it before anything is concluded from the rest of the batch.
     pub(crate) fn finish(self, done: &mut Done) -> Result<(), IndexError> {
         self.0.into_iter().try_for_each(|(directory, guard)| directory.finish_guard(Some(guard), done))
     }
 }
 
 impl Directory {
-    /// Makes a directory whose first segments are `first`, one for each suffix of `shape.initial_depth` bits, all of them
-    /// written and awaited (X1). Returns its root. On an error nothing is left of it.
+    /// Creates a directory whose first segments are `first`, one for each suffix of `shape.initial_depth` bits; their
+    /// WRITEs have completed (X1). Returns its root. After an error nothing of it is left.
     pub async fn create(
         session: &Session,
         span: &Span,
@@ -89,8 +89,8 @@ impl Directory {
         Ok(root)
     }
 
-    /// Opens the directory with this root, for an operation that is pinned. The copy keeps at most `bound` bytes, and is
-    /// shared by all sessions of the client.
+    /// Opens the directory with this root, for an operation that is pinned. The cached copy keeps at most `bound`
+    /// bytes; all sessions of the client share it.
     pub async fn open(pin: &Pin<'_>, root: RemotePtr, index_tag: u64, bound: u64) -> Result<Self, IndexError> {
         let words = pin.span().read(root, ROOT_LEN).await?;
         let word = |i: usize| words.words().get(i).copied().unwrap_or_default();
@@ -98,8 +98,7 @@ impl Directory {
             return Err(IndexError::Dropped);
         }
         let shape = Shape::decode(word(ROOT_SHAPE)).filter(|_| word(ROOT_INDEX_TAG) == index_tag);
-        let shape =
-            shape.ok_or_else(|| PoolError::Corrupt { at: root, what: "no index has such a root".to_owned() })?;
+        let shape = shape.ok_or_else(|| IndexError::corrupt(root, "no index has such a root"))?;
         let mirror = pin.session().client().share(root.to_bits() ^ index_tag, || Mirror::new(shape, bound));
         let directory = Directory { root, index_tag, mirror, checked: Cell::new(pin.epoch()) };
         directory.learn_chunks(words.words());
@@ -110,26 +109,26 @@ impl Directory {
     pub fn root(&self) -> RemotePtr {
         self.root
     }
-    /// How it began.
+    /// Its shape.
     pub fn shape(&self) -> Shape {
         self.mirror.shape()
     }
-    /// The shared copy.
+    /// The cached copy.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }
-    /// Bytes of the shared copy.
+    /// Bytes of the cached copy.
     pub fn cache_bytes(&self) -> u64 {
         self.mirror.bytes()
     }
 
-    /// Adds a look at the root to an operation's first batch, if this worker has not looked in this epoch.
+    /// Adds a READ of the root to an operation's first batch, if this worker has not read it in this epoch.
     pub fn guard(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Guard> {
         (self.checked.get() < epoch).then(|| Guard { root: batch.read(self.root, (ROOT_INDEX_TAG + 1) * 8), epoch })
     }
 
-    /// Evaluates it: [`IndexError::Dropped`] if the index is not there any more. Call it before anything is concluded from
-    /// the rest of the batch.
+    /// Evaluates a guard: [`IndexError::Dropped`] if the index does not exist any more. Call it before anything is
+    /// concluded from the rest of the batch.
     pub fn finish_guard(&self, guard: Option<Guard>, done: &mut Done) -> Result<(), IndexError> {
         let Some(Guard { root, epoch }) = guard else { return Ok(()) };
         let words = done.buf(root);
@@ -138,14 +137,22 @@ impl Directory {
         Ok(())
     }
 
-    /// The memory of a dropped root is used again in the end; then it does not bear this index's seal.
+    /// Reads the root, if this worker has not read it in the pin's epoch: [`IndexError::Dropped`] if the index has been
+    /// dropped.
+    pub(crate) async fn check_open(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+        let mut batch = pin.span().batch();
+        let guard = self.guard(&mut batch, pin.epoch());
+        self.finish_guard(guard, &mut batch.post().await?)
+    }
+
+    /// The memory of a dropped root is reused in the end; then it does not have this index's tag.
     fn check_alive(&self, words: &[u64]) -> Result<(), IndexError> {
         let alive =
             words.first().is_some_and(|word| word & DROPPED == 0) && words.get(ROOT_INDEX_TAG) == Some(&self.index_tag);
         if alive {
             return Ok(());
         }
-        // Every operation from now on is to be told.
+        // Every later operation reads the root, and fails in the same way.
         self.checked.set(0);
         Err(IndexError::Dropped)
     }
@@ -164,21 +171,22 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads the root whatever it says: of an index that is being dropped, for who drops it.
+    /// Reads the root without checking it: for the client that drops the index.
     pub async fn learn_root(&self, span: &Span) -> Result<(), IndexError> {
         let words = span.read(self.root, ROOT_LEN).await?;
         self.learn_chunks(words.words());
         Ok(())
     }
 
-    /// The longest suffix of a hash in the copy, and its word. `None` if the copy knows none: [`look_up`](Self::look_up).
+    /// Returns the longest suffix of a hash in the cached copy, and its word. `None` if there is none: see
+    /// [`look_up`](Self::look_up).
     pub fn find(&self, hash: u64) -> Option<(u64, Entry)> {
         self.mirror.find(hash)
     }
 
-    /// Reads the words of all suffixes of a hash that are longer than `above` bits and at most `depth` long, in one batch,
-    /// and notes them. Returns the longest that has a word; `None` if none has. `above` of zero asks for the first segment
-    /// as well. A `depth` that a segment has shown is one that the directory has words for (X3).
+    /// READs the words of all suffixes of a hash that are longer than `above` bits and at most `depth` long, in one
+    /// batch, and caches them. Returns the longest suffix that has a word; `None` if none has. If `above` is zero, the
+    /// first segment is included. If a segment has shown `depth`, the directory has the words up to it (X3).
     pub async fn look_up(
         &self,
         span: &Span,
@@ -188,13 +196,13 @@ impl Directory {
     ) -> Result<Option<(u64, Entry)>, IndexError> {
         let shape = self.shape();
         let unknown = |suffix: u64| self.mirror.chunk(shape.place(suffix).0).is_none();
-        if shape.births(hash, above, depth).any(unknown) {
+        if shape.candidates(hash, above, depth).any(unknown) {
             // The chunk of a segment that was split off is in the root before the segment is (X3).
             self.read_root(span).await?;
         }
         let mut batch = span.batch();
         let mut asked = Vec::new();
-        for suffix in shape.births(hash, above, depth) {
+        for suffix in shape.candidates(hash, above, depth) {
             if let Some(at) = self.address(suffix) {
                 asked.push((suffix, batch.read(at, 8)));
             }
@@ -211,14 +219,14 @@ impl Directory {
         Ok(longest)
     }
 
-    /// Where the word of a suffix lies, if its chunk is known.
+    /// Returns the address of a suffix's word, if its chunk is known.
     pub fn address(&self, suffix: u64) -> Option<RemotePtr> {
         let (chunk, i) = self.shape().place(suffix);
         self.mirror.chunk(chunk).map(|at| at.add(i * 8))
     }
 
-    /// Where the word of a suffix lies; doubles the directory until there is such a place. `None` beyond
-    /// [`MAX_DEPTH`]. No lock is taken: who loses the race gives its zeros back.
+    /// Returns the address of a suffix's word; doubles the directory until it has such a word. `None` beyond
+    /// [`MAX_DEPTH`]. No lock is taken: a client that loses the race frees its chunk.
     pub async fn ensure(&self, pin: &Pin<'_>, suffix: u64) -> Result<Option<RemotePtr>, IndexError> {
         if width(suffix) > MAX_DEPTH {
             return Ok(None);
@@ -246,15 +254,15 @@ impl Directory {
         Ok(Some(at.add(i * 8)))
     }
 
-    /// Notes that the word of a suffix was published.
+    /// Caches the word of a suffix that was published.
     pub fn published(&self, suffix: u64, entry: Entry) {
         self.mirror.learn(suffix, entry);
     }
 
-    /// Every word, in ascending order of suffixes; fills the copy on the way. The words of longer suffixes are read when `each`
-    /// has returned for all shorter ones, and so for all of their parents. So a child that is split off before `each` reads its
-    /// parent is met behind it, and who walks beside working clients misses nothing, if `each` reads the segment at once.
-    /// A chunk that cannot be read is reported to `damaged`.
+    /// Calls `each` with every word, in ascending order of suffixes, and caches the words. The words of longer suffixes
+    /// are READ after `each` has returned for all shorter ones, so for all of their parents. So a child that is split
+    /// off before `each` reads its parent is visited after the parent: a walk misses no segment while other clients
+    /// work, if `each` reads the segment at once. A chunk that cannot be read is reported to `damaged`.
     pub async fn walk(
         &self,
         pool: &Pool,
@@ -263,13 +271,13 @@ impl Directory {
         damaged: OnDamage<'_>,
     ) -> Result<(), IndexError> {
         let mut lost = None;
-        for born in self.shape().generations() {
-            let (chunk, first) = self.shape().place(born.start);
+        for suffixes in self.shape().generations() {
+            let (chunk, first) = self.shape().place(suffixes.start);
             if self.mirror.chunk(chunk).is_none() {
                 self.learn_root(span).await?;
             }
             let Some(start) = self.mirror.chunk(chunk) else { return Ok(()) };
-            // Its length is a guess if the pointer is wrong: nothing of it is read then.
+            // If the pointer is wrong, nothing of the chunk is read.
             if let Some(what) = astray(pool, start, self.shape().words_of(chunk) * 8) {
                 if lost.replace(chunk) != Some(chunk) {
                     let word = self.root.add((ROOT_CHUNKS + chunk) as u64 * 8);
@@ -278,10 +286,10 @@ impl Directory {
                 continue;
             }
             let at = start.add(first * 8);
-            let len = born.end - born.start;
+            let len = suffixes.end - suffixes.start;
             for start in (0..len).step_by(STEP as usize) {
                 let words = span.read(at.add(start * 8), STEP.min(len - start) as usize * 8).await?;
-                for (suffix, word) in (born.start + start..).zip(words.words()) {
+                for (suffix, word) in (suffixes.start + start..).zip(words.words()) {
                     let entry = Entry::from_bits(*word);
                     if !entry.is_none() {
                         self.mirror.learn(suffix, entry);
@@ -293,49 +301,66 @@ impl Directory {
         Ok(())
     }
 
-    /// Notes everything that the directory itself takes, and what of its words makes no sense; returns its bytes.
-    pub(crate) async fn audit(
+    /// Reads every segment that the directory names, in ascending order of suffixes: see [`walk`](Self::walk). A first
+    /// segment without a word is reported to `damaged`.
+    pub(crate) async fn segments(
         &self,
         pool: &Pool,
         span: &Span,
-        audit: &mut Audit,
-        problems: &mut Problems,
-    ) -> Result<u64, IndexError> {
-        self.read_root(span).await?;
-        audit.reach(self.root, ROOT_LEN as u64, "the root of a directory");
-        let mut bytes = ROOT_LEN as u64;
-        for chunk in 0..self.shape().chunks() {
-            let len = self.shape().words_of(chunk) * 8;
-            if let Some(at) = self.mirror.chunk(chunk).filter(|at| astray(pool, *at, len).is_none()) {
-                audit.reach(at, len, "a chunk of a directory");
-                bytes += len;
-            }
-        }
-        let mut known = std::collections::BTreeSet::new();
-        let mut damages = Vec::new();
-        let each = async |suffix, entry: Entry| {
-            if self.shape().parent(suffix).is_some_and(|parent| !known.contains(&parent)) {
-                problems.add(format!("the segment of suffix {suffix:#b} has no parent"));
-            }
-            if entry.at().node() != self.root.node() {
-                problems.add(format!("the segment of suffix {suffix:#b} lies on another node, at {}", entry.at()));
-            }
-            known.insert(suffix);
+        damaged: OnDamage<'_>,
+    ) -> Result<Vec<(u64, Entry)>, IndexError> {
+        let mut segments = Vec::new();
+        let note = async |suffix, entry| {
+            segments.push((suffix, entry));
             Ok(())
         };
-        let mut note = |damage: Damage| {
-            damages.push(damage.what);
-            Ok(())
-        };
-        self.walk(pool, span, each, &mut note).await?;
-        damages.into_iter().for_each(|what| problems.add(what));
-        for first in (0..1 << self.shape().initial_depth).filter(|first| !known.contains(first)) {
-            problems.add(format!("the first segment of suffix {first:#b} is missing"));
+        self.walk(pool, span, note, damaged).await?;
+        let known: BTreeSet<u64> = segments.iter().map(|(suffix, _)| *suffix).collect();
+        for suffix in (0..1 << self.shape().initial_depth).filter(|suffix| !known.contains(suffix)) {
+            damaged(self.lost_segment(suffix))?;
         }
-        Ok(bytes)
+        Ok(segments)
     }
 
-    /// Tells everybody that the index with this seal has been dropped, if this is its root.
+    /// The damage of a segment that must exist, and that the directory does not name.
+    pub(crate) fn lost_segment(&self, suffix: u64) -> Damage {
+        let at = self.address(suffix).unwrap_or(self.root);
+        Damage { at, what: format!("the directory names no segment of suffix {suffix:#b}, and there was one") }
+    }
+
+    /// Records the memory of the directory itself, and checks its words.
+    pub(crate) async fn audit(&self, span: &Span, findings: &mut Findings<'_>) -> Result<(), IndexError> {
+        let pool = findings.session.pool();
+        self.read_root(span).await?;
+        let mut own = vec![(self.root, ROOT_LEN as u64, "the root of a directory")];
+        for chunk in 0..self.shape().chunks() {
+            let len = self.shape().words_of(chunk) * 8;
+            let chunk = self.mirror.chunk(chunk).filter(|at| astray(pool, *at, len).is_none());
+            own.extend(chunk.map(|at| (at, len, "a chunk of a directory")));
+        }
+        for (at, len, what) in own {
+            findings.count("directory_bytes", len);
+            findings.reach(at, len, what);
+        }
+        let mut note = |damage: Damage| {
+            findings.problem(damage.what);
+            Ok(())
+        };
+        let segments = self.segments(pool, span, &mut note).await?;
+        let mut known = BTreeSet::new();
+        for (suffix, entry) in segments {
+            if self.shape().parent(suffix).is_some_and(|parent| !known.contains(&parent)) {
+                findings.problem(format!("the segment of suffix {suffix:#b} has no parent"));
+            }
+            if entry.at().node() != self.root.node() {
+                findings.problem(format!("the segment of suffix {suffix:#b} lies on another node, at {}", entry.at()));
+            }
+            known.insert(suffix);
+        }
+        Ok(())
+    }
+
+    /// Marks the index with this tag as dropped, if this is its root.
     pub async fn mark_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
         loop {
             let words = span.read(root, (ROOT_INDEX_TAG + 1) * 8).await?;
@@ -349,7 +374,7 @@ impl Directory {
         }
     }
 
-    /// Gives back the memory of a dropped directory, once nobody can see it any more. The segments are gone already.
+    /// Frees the memory of a dropped directory that no operation uses any more. Its segments have been freed before.
     pub async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
         let words = span.read(self.root, ROOT_LEN).await?;
         self.learn_chunks(words.words());
@@ -364,13 +389,9 @@ impl Directory {
     }
 }
 
-/// Does a segment of this suffix and local depth hold a hash?
+/// Does a segment with this suffix and local depth hold a hash?
 pub const fn holds(of: u64, depth: u32, hash: u64) -> bool {
     suffix(hash, depth) == of
-}
-
-fn first_word(buf: &Buf) -> u64 {
-    buf.words().first().copied().unwrap_or_default()
 }
 
 async fn zero(span: &Span, at: RemotePtr, bytes: u64) -> Result<(), IndexError> {

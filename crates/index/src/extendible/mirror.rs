@@ -1,28 +1,28 @@
-//! The copy of a directory that a compute node's threads share.
+//! The cached copy of a directory, which the threads of a compute node share.
 //!
-//! Invariants: a word is zero or was published (X2), so any word found here leads to a segment that exists as long as the
-//! index does; storage is bounded: suffixes beyond the bound are not kept, and lookups of theirs find a shorter one.
+//! Invariants: a word is zero or was published (X2), so any word found here leads to a segment that exists as long as
+//! the index does. Storage is bounded: suffixes beyond the bound are not kept, and their lookups find a shorter suffix.
 
 use super::layout::{Entry, MAX_CHUNKS, Shape, suffix, width};
 use farindex_fabric::RemotePtr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The shared copy.
+/// The cached copy.
 pub struct Mirror {
     shape: Shape,
-    /// Bytes of words at most.
+    /// Largest number of bytes of words.
     bound: u64,
     bytes: AtomicU64,
-    /// Where the chunks lie; zero where that is not known.
+    /// Addresses of the chunks; zero if unknown.
     chunks: [AtomicU64; MAX_CHUNKS],
     words: [OnceLock<Box<[AtomicU64]>>; MAX_CHUNKS],
-    /// Bits of the longest suffix here.
+    /// Bits of the longest suffix in the copy.
     depth: AtomicU32,
 }
 
 impl Mirror {
-    /// An empty copy that keeps at most `bound` bytes of words.
+    /// Creates an empty copy that keeps at most `bound` bytes of words.
     pub fn new(shape: Shape, bound: u64) -> Self {
         Mirror {
             shape,
@@ -34,7 +34,7 @@ impl Mirror {
         }
     }
 
-    /// The longest known suffix of a hash, and its word.
+    /// Returns the longest known suffix of a hash, and its word.
     pub fn find(&self, hash: u64) -> Option<(u64, Entry)> {
         let mut at = suffix(hash, self.depth.load(Ordering::Relaxed).max(self.shape.initial_depth));
         loop {
@@ -46,7 +46,7 @@ impl Mirror {
         }
     }
 
-    /// The word of a suffix, as far as it is known.
+    /// Returns the word of a suffix; the empty word if it is unknown.
     pub fn get(&self, suffix: u64) -> Entry {
         let (chunk, i) = self.shape.place(suffix);
         let words = self.words.get(chunk).and_then(OnceLock::get);
@@ -54,7 +54,7 @@ impl Mirror {
         Entry::from_bits(word)
     }
 
-    /// Notes a word that was read or published.
+    /// Stores a word that was read or published.
     pub fn learn(&self, suffix: u64, entry: Entry) {
         let (chunk, i) = self.shape.place(suffix);
         let Some(cell) = self.words.get(chunk).filter(|_| !entry.is_none()) else { return };
@@ -76,35 +76,35 @@ impl Mirror {
         }
     }
 
-    /// Where a chunk lies, as far as it is known.
+    /// Returns the address of a chunk, if it is known.
     pub fn chunk(&self, chunk: usize) -> Option<RemotePtr> {
         let bits = self.chunks.get(chunk)?.load(Ordering::Acquire);
         (bits != 0).then(|| RemotePtr::from_bits(bits))
     }
 
-    /// Notes where a chunk lies.
+    /// Stores the address of a chunk.
     pub fn learn_chunk(&self, chunk: usize, at: RemotePtr) {
         if let Some(cell) = self.chunks.get(chunk).filter(|_| !at.is_null()) {
             cell.store(at.to_bits(), Ordering::Release);
         }
     }
 
-    /// Forgets every word: for tests, which a cold cache must not surprise.
+    /// Drops every word: for tests with a cold cache.
     pub fn forget(&self) {
         for word in self.words.iter().filter_map(OnceLock::get).flat_map(|words| words.iter()) {
             word.store(0, Ordering::Release);
         }
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that the copy uses.
     pub fn bytes(&self) -> u64 {
         size_of::<Self>() as u64 + self.bytes.load(Ordering::Relaxed)
     }
-    /// Bits of the longest suffix that is known.
+    /// Bits of the longest known suffix.
     pub fn depth(&self) -> u32 {
         self.depth.load(Ordering::Relaxed).max(self.shape.initial_depth)
     }
-    /// How the directory began.
+    /// The shape of the directory.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -120,24 +120,24 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_suffix_wins() {
+    fn find_returns_the_longest_known_suffix() {
         let mirror = Mirror::new(Shape { initial_depth: 1 }, 1 << 20);
         assert_eq!(mirror.find(0b1011), None);
         mirror.learn(1, entry(1));
         assert_eq!(mirror.find(0b1011), Some((1, entry(1))));
         mirror.learn(0b1011, entry(2));
-        assert_eq!(mirror.find(0b1011), Some((0b1011, entry(2))), "the parents in between need not be known");
+        assert_eq!(mirror.find(0b1011), Some((0b1011, entry(2))), "unknown parents in between do not matter");
         assert_eq!(mirror.find(0b0011), Some((1, entry(1))));
         mirror.learn(0b0011, entry(3));
         assert_eq!(mirror.find(0b10_0011), Some((0b0011, entry(3))));
         mirror.learn(0b0011, Entry::NONE);
-        assert_eq!(mirror.find(0b0011), Some((0b0011, entry(3))), "what was published stays");
+        assert_eq!(mirror.find(0b0011), Some((0b0011, entry(3))), "a published word stays");
         mirror.forget();
         assert_eq!(mirror.find(0b0011), None);
     }
 
     #[test]
-    fn a_bound_keeps_long_suffixes_out() {
+    fn suffixes_beyond_the_bound_are_not_kept() {
         let mirror = Mirror::new(Shape { initial_depth: 1 }, 128);
         mirror.learn(1, entry(1));
         mirror.learn(0b1001, entry(2));

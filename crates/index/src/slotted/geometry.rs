@@ -1,35 +1,37 @@
-//! Where the slots of one table lie: its root, and a worker's copy of it.
+//! Where the slots of one table are: its root, and a worker's copy of the root.
 //!
-//! A key's *place* is its hash with the bits reversed, a fraction of 1; its home in a table of `n` slots is that fraction of
-//! `n`. So a larger table has the keys in the same order, and a region of the old one goes to a region of the new one.
+//! A key's *place* is its hash with the bits reversed, a fraction of 1; its home in a table of `n` slots is that
+//! fraction of `n`. So a larger table has the keys in the same order, and a region of the old table is moved to a
+//! region of the new one.
 //!
 //! Invariants: a table's segment is named before the state that makes it the current or the next one; generations only
-//! grow; what a READ of the root shows is believed only if the segments bear the generation that the state names.
+//! grow; what a READ of the root shows is believed only if the segments have the generation that the state names.
 //!
 //! ```text
 //! root  word 0   | 63-32 generation | 31 dropped | 30 growing | 24-8 resizer: client slot + 1, or zero | 0 |
 //!       word 1   entries, counted by FAA
 //!       word 2,3 slots in use, in segments of even and of odd generations, counted by FAA
-//!       word 4   seal: a hash of the pool's and the index's identity
+//!       word 4   index tag: a hash of the pool's and the index's identity
 //!       word 8,9   | generation 16 | segment 48 |, | generation 16 | regions 48 | of the segment of an even generation
 //!       word 10,11 the same of an odd one
 //! segment  regions x 64 slots | one word for each region: 0 not moved, 1 being moved (locked), 2 moved | room
-//!       room: keys that may still be put straight into it while the one before is moved here, counted down by FAA; it is
-//!       linear probing's
+//!       room: keys that may still be put directly into it while the table before is moved here, counted down by FAA;
+//!       used by linear probing alone
 //! ```
 
+use super::intents;
 use crate::keyhash::{HASH_BITS, KeyHash};
+pub use crate::root_sync::RootState;
+use crate::root_sync::{COUNTERS, Refresh, RootCopy};
 use farindex_fabric::RemotePtr;
 use farindex_pool::Lock;
 
-/// Slots of a region, which is what a table is moved by.
+/// Slots of a region. A table is moved region by region.
 pub const REGION: u64 = 64;
 /// Bytes of a root.
 pub const ROOT_LEN: usize = 128;
-/// Word that holds the seal.
+/// Word that holds the index tag.
 pub const ROOT_INDEX_TAG: usize = 4;
-/// Offset of the count of entries.
-pub const ROOT_COUNT: u64 = 8;
 /// Offset of the counts of slots in use.
 pub const ROOT_USED: u64 = 16;
 /// Word with the first segment.
@@ -43,17 +45,11 @@ pub const LOCKED: u64 = 1;
 /// A region's lock word once it has been moved.
 pub const DONE: u64 = 2;
 
-/// Word 0 of a root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RootState(pub u64);
-
+/// The fields of the root's first word that tables of slots have.
 impl RootState {
-    /// The bits that name the resizer.
-    pub const RESIZER: u64 = 0x1_FFFF << 8;
-    const DROPPED: u64 = 1 << 31;
     const GROWING: u64 = 1 << 30;
 
-    /// How many tables there have been before this one.
+    /// Returns how many tables there have been before this one.
     pub const fn generation(self) -> u64 {
         self.0 >> 32
     }
@@ -61,38 +57,15 @@ impl RootState {
     pub const fn growing(self) -> bool {
         self.0 & Self::GROWING != 0
     }
-    /// The client slot that is about to make the next table.
-    pub const fn resizer(self) -> Option<u64> {
-        ((self.0 & Self::RESIZER) >> 8).checked_sub(1)
-    }
-    /// Has the index been dropped?
-    pub const fn dropped(self) -> bool {
-        self.0 & Self::DROPPED != 0
-    }
-    /// The same, with a resizer.
-    #[must_use]
-    pub const fn resized_by(self, slot: u64) -> Self {
-        RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
-    }
-    /// The same without a resizer.
-    #[must_use]
-    pub const fn abandoned(self) -> Self {
-        RootState(self.0 & !Self::RESIZER)
-    }
-    /// The next table is there.
+    /// Returns the state when the next table has been made, without a resizer.
     #[must_use]
     pub const fn grows(self) -> Self {
-        RootState(self.abandoned().0 | Self::GROWING)
+        RootState(self.without_resizer().0 | Self::GROWING)
     }
-    /// The next table is the table.
+    /// Returns the state when the next table has become the current one.
     #[must_use]
     pub const fn settled(self) -> Self {
         RootState((self.0 & !Self::GROWING).wrapping_add(1 << 32))
-    }
-    /// The same, dropped.
-    #[must_use]
-    pub const fn drop(self) -> Self {
-        RootState(self.0 | Self::DROPPED)
     }
 }
 
@@ -134,7 +107,8 @@ impl Segment {
     pub const fn lock(&self, region: u64) -> Lock {
         Lock { at: self.start.add(self.slots() * self.width as u64 + region * 8), mask: LOCKED }
     }
-    /// How many keys may still be put straight into it, while the one before is being moved here.
+    /// Address of the number of keys that may still be put directly into it, while the table before is being moved
+    /// here.
     pub const fn room(&self) -> RemotePtr {
         self.start.add(self.slots() * self.width as u64 + self.regions * 8)
     }
@@ -146,7 +120,8 @@ impl Segment {
     pub(crate) fn home_of(&self, place: u64) -> u64 {
         ((u128::from(place) * u128::from(self.slots())) >> 64) as u64
     }
-    /// The least place whose home is this slot, or behind it if it has none; 2^64 behind the last slot.
+    /// The smallest place whose home is this slot, or a later one if no place has this home; 2^64 for the end of the
+    /// table.
     pub(crate) fn first_place(&self, slot: u64) -> u128 {
         (u128::from(slot) << 64).div_ceil(u128::from(self.slots()))
     }
@@ -192,7 +167,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// From a root; `None` if its words are of different moments (N2), or no table has such a root.
+    /// Decodes a root; `None` if its words are of different moments (N2), or no table has such a root.
     pub fn parse(words: &[u64], width: usize) -> Option<Self> {
         let state = RootState(*words.first()?);
         let current = Segment::parse(words, state.generation(), width)?;
@@ -202,9 +177,62 @@ impl Geometry {
         };
         Some(Geometry { state, current, next })
     }
-    /// The segments that there are.
+    /// Returns the number of the root's counter of slots in use, of segments of this generation.
+    pub(crate) const fn used_counter(generation: u64) -> usize {
+        1 + (generation % 2) as usize
+    }
+    /// Returns the segments that exist.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<> {
         [Some(self.current), self.next].into_iter().flatten()
+    }
+}
+
+impl RootCopy for Geometry {
+    const LEN: usize = ROOT_LEN;
+    const INDEX_TAG_WORD: usize = ROOT_INDEX_TAG;
+    const COUNTER_WORDS: &'static [usize] = &[1, 2, 3];
+    const READ_RESTARTS_INTERVAL: bool = true;
+    const RECOVER_INTENT: u64 = intents::RECOVER;
+    /// Bytes of a slot.
+    type Shape = usize;
+
+    fn parse(words: &[u64], _: RemotePtr, width: usize) -> Option<Self> {
+        Geometry::parse(words, width)
+    }
+    fn refresh(&mut self, words: &[u64], _: RemotePtr, width: usize, added: &mut [i64; COUNTERS]) -> Refresh {
+        let Some(read) = Geometry::parse(words, width) else { return Refresh::Torn };
+        let age = |geometry: &Geometry| (geometry.state.generation(), geometry.state.growing());
+        if age(&read) < age(self) {
+            return Refresh::Older;
+        }
+        if read.current.generation > self.current.generation {
+            // Slots of the table before, which is gone.
+            added[Self::used_counter(self.current.generation)] = 0;
+        }
+        *self = read;
+        Refresh::Current
+    }
+    fn state(&self) -> RootState {
+        self.state
+    }
+    fn growing(&self) -> bool {
+        self.state.growing()
+    }
+    fn slots(&self) -> u64 {
+        self.current.slots()
+    }
+    fn load_counter(&self) -> usize {
+        Self::used_counter(self.current.generation)
+    }
+    fn slots_taken(before: u64, now: u64, added: i64) -> u64 {
+        now.saturating_add_signed(added).saturating_sub(before.saturating_add_signed(added))
+    }
+    fn resizes(&self) -> u64 {
+        self.current.generation
+    }
+    fn spans(&self, chunk_size: u64) -> Vec<(RemotePtr, u64)> {
+        let bytes = |segment: &Segment| Segment::bytes_for(segment.regions, segment.width, chunk_size);
+        self.segments().map(|segment| (segment.start, bytes(&segment))).collect()
     }
 }
 
@@ -214,7 +242,7 @@ mod tests {
     use farindex_fabric::NodeId;
 
     #[test]
-    fn a_larger_table_keeps_the_order() {
+    fn larger_table_keeps_the_order_of_keys() {
         let segment = |regions| Segment { generation: 0, start: RemotePtr::new(NodeId::new(0), 64), regions, width: 8 };
         let (small, large) = (segment(3), segment(7));
         let mut hashes: Vec<_> = (0..500u64).map(|i| KeyHash::unseeded(&i.to_le_bytes())).collect();
@@ -231,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_of_different_moments_is_not_believed() {
+    fn torn_root_is_refused() {
         let segment = |generation, regions| Segment {
             generation,
             start: RemotePtr::new(NodeId::new(1), 4096),

@@ -1,53 +1,48 @@
-//! What an index of such tables does whatever its kind: it comes into a pool, and it is written to.
+//! What indexes of such tables have in common: the course of a write, and growth between operations.
 //!
-//! Invariants: an attempt to write is under one pin, and between attempts nothing is pinned or held, so that a table which has no slot
-//! for a key can be moved, and memory come back, while writers wait. A record's block is written by one attempt at most, is linked
-//! by one at most, and goes back if none links it.
+//! Invariants: each attempt to write has one pin. Between attempts nothing is pinned or locked, so that a table without
+//! a slot for a key can be moved, and memory can be freed, while writers wait. A record's block is written by at most
+//! one attempt, is linked by at most one attempt, and is freed if no attempt links it.
 
-use super::geometry::ROOT_LEN;
 use super::mover::RegionMigrator;
 use super::record::{PiggybackedWrite, Record};
 use super::table::Table;
 use super::walk::Step;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::handle::{self, Handle};
 use crate::keyhash::KeyHash;
-use crate::kind::PoolIndex;
+use crate::recovery::HeldLock;
+use crate::table_per_node::TablePerNode;
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{OpKind, RemotePtr, Span};
-use farindex_pool::{Pin, Session};
-use std::ops::Deref;
-use std::rc::Rc;
+use farindex_fabric::OpKind;
+use farindex_pool::Pin;
 
-/// What an attempt to write did.
+/// The outcome of an attempt to write.
 pub(crate) enum Attempt {
-    /// Into the segment of this generation.
+    /// The key was inserted into the segment of this generation.
     Inserted(u64),
-    /// Anything else that ends the write.
+    /// Another outcome that ends the write.
     Wrote(Wrote),
-    /// Nothing: no slot is free.
+    /// Nothing was written: no slot is free.
     Full,
-    /// Nothing: no slot may be used before more of the table has been moved.
+    /// Nothing was written: no slot may be used before more of the table has been moved.
     NoRoom,
 }
 
-/// An index whose tables are tables of slots, which keep [`Own`](Self::Own) besides.
-pub(crate) trait SlottedIndex:
-    PoolIndex + Deref<Target = Handle<<Self as PoolIndex>::Config, Table<<Self as SlottedIndex>::Own>>>
-{
-    /// What its kind keeps of a table.
+/// An index whose tables are tables of slots.
+pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>::Own>> {
+    /// What its kind keeps of a table in addition.
     type Own;
     /// How far a walk through a table has come.
     type Progress: Default;
 
-    /// Who moves its regions.
+    /// Returns the migrator that moves its regions.
     fn mover<'a>(&'a self, table: &'a Table<Self::Own>, pin: &'a Pin<'a>) -> impl RegionMigrator;
 
-    /// Makes the next table, unless somebody else is at it. `full` says that a key has no slot.
+    /// Makes the next table, unless another client is doing that. `full` says that a key has no slot.
     async fn grow(&self, table: &Table<Self::Own>, pin: &Pin<'_>, full: bool) -> Result<(), IndexError>;
 
-    /// Looks for the key, and does what `mode` says.
+    /// Looks up the key, and inserts or replaces its entry as `mode` says.
     async fn attempt(
         &self,
         table: &Table<Self::Own>,
@@ -57,7 +52,8 @@ pub(crate) trait SlottedIndex:
         along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError>;
 
-    /// An attempt to write this key has found the table full, or without room for now: makes room, or waits for who does.
+    /// Makes room, or waits for the client that makes room, after an attempt to write this key has found the table
+    /// full, or without room for now.
     async fn make_room(
         &self,
         table: &Table<Self::Own>,
@@ -66,8 +62,8 @@ pub(crate) trait SlottedIndex:
         backoff: &mut Backoff,
     ) -> Result<(), IndexError>;
 
-    /// The next step of a walk, under a pin in whose epoch the root was read; `None` at the end. No two steps of a walk return the
-    /// same key, and what one returns a key's value was at a moment of the step.
+    /// The next step of a walk, under a pin in whose epoch the root was read; `None` at the end. No two steps of a walk
+    /// return the same key, and what one returns a key's value was at a moment of the step.
     async fn step(
         &self,
         table: &Table<Self::Own>,
@@ -75,14 +71,13 @@ pub(crate) trait SlottedIndex:
         progress: &mut Self::Progress,
     ) -> Result<Option<Step>, IndexError>;
 
-    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    async fn advance(&self, table: &Table<Self::Own>, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
+    /// Moves one region of a table that is being moved; see [`Table::advance_by`].
+    async fn advance(&self, table: &Table<Self::Own>, pin: &Pin<'_>) -> Result<Option<HeldLock>, IndexError> {
         table.advance_by(&self.mover(table, pin)).await
     }
 
-    /// Between operations: growth and reclamation. Whoever inserts moves two regions of a table that is being moved, whoever
-    /// changes something else one; so a table is moved before it is full.
+    /// Grows the table and frees memory between operations. An insert moves two regions of a table that is being moved,
+    /// and another change moves one. So the whole table has been moved before the next one is full.
     async fn after(&self, table: &Table<Self::Own>, inserted: bool) -> Result<(), IndexError> {
         let pin = || self.session.pin(self.session.span(OpKind::Maintenance));
         if inserted && table.crowded() {
@@ -134,24 +129,4 @@ pub(crate) trait SlottedIndex:
         self.after(table, matches!(wrote, Ok(Wrote::Inserted))).await?;
         wrote
     }
-}
-
-/// Makes an index and opens it: on each memory node a table of so many regions, of slots of so many bytes.
-pub(crate) async fn create<I: SlottedIndex>(
-    session: &Rc<Session>,
-    name: &str,
-    config: &I::Config,
-    (regions, width): (u64, usize),
-) -> Result<I, IndexError> {
-    let make = async |span: &Span, node, index_tag| {
-        Table::<I::Own>::create(session, span, node, index_tag, (regions, width)).await
-    };
-    let undo = async |span: &Span, roots: &[RemotePtr], _| {
-        for root in roots {
-            Table::<I::Own>::free_segments(session, span, *root, width).await?;
-            session.free(span, *root, ROOT_LEN as u64).await?;
-        }
-        Ok(())
-    };
-    handle::create(session, name, config, make, undo).await
 }

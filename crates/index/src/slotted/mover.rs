@@ -1,62 +1,50 @@
-//! Moving a region of a table to the next table: what every kind does alike.
+//! Moving a region of a table to the next table: the part that all kinds have in common.
 //!
-//! Invariants: a region's slots that are frozen are changed by the holder of the region's lock alone; who holds it has an intent
-//! that names it. What is copied is read from slots that stand still, so whoever takes over from a dead mover copies the same.
+//! Invariants: only the holder of the region's lock changes frozen slots of the region, and the holder has an intent
+//! that names the lock. Entries are copied from frozen slots. So a client that takes over from a crashed one copies the
+//! same entries.
 //!
-//! 1. *Freeze*, by CAS: free slots are sealed, entries frozen. READ again, until nothing changes any more.
+//! 1. *Freeze*, by CAS: free slots are sealed, entries are frozen. READ again, until nothing changes any more.
 //! 2. *Copy*: as the kind does it.
 //! 3. *Release*: frozen entries are marked as moved; the region is marked as done.
 
 use super::geometry::{DONE, LOCKED, REGION, Segment};
+use super::intents;
 use super::slot::{self, FROZEN, MOVED, SEALED, Slot, Stamp, frozen, gather};
-use super::table::clear;
 use crate::IndexError;
 use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr, Span};
-use farindex_pool::{Claim, Intent, IntentCell, Pin, PoolError, Taken};
+use crate::recovery::{HeldLock, acquire, claim_and_recover, release_on_error};
+use farindex_fabric::{Batch, Buf, RemotePtr, Span};
+use farindex_pool::{Intent, IntentCell, Pin, PoolError};
 use std::future::Future;
 
-/// What an intent's first word says.
-pub(crate) mod steps {
-    /// Making the next table: then the generation, and the regions it will have.
-    pub(crate) const GROW: u64 = 1;
-    /// Moving a region: then its number and the generation.
-    pub(crate) const MOVE: u64 = 2;
-    /// Finishing what a dead client has left.
-    pub(crate) const RESCUE: u64 = 3;
-    /// Putting a key in: then the region and the generation.
-    pub(crate) const PUT: u64 = 4;
-    /// Displacing an entry: then its slot and the generation, and the address that it goes to.
-    pub(crate) const DISPLACE: u64 = 5;
-}
-
-/// How a region is doing after an attempt to move it.
+/// The state of a region after an attempt to move it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Region {
     /// It has been moved.
     Done,
-    /// Somebody else is moving it.
+    /// Another client is moving it.
     Busy,
 }
 
-/// An entry on its way.
+/// An entry that is being moved.
 pub(crate) struct Entry {
     /// Its slot.
     pub(crate) source: u64,
     pub(crate) hash: KeyHash,
     pub(crate) form: Form,
-    /// The block that it leaves behind.
+    /// The block that is retired when the entry has been moved.
     pub(crate) leaves: Option<(RemotePtr, u64)>,
 }
 
-/// What of an entry is copied.
+/// What is copied of an entry.
 pub(crate) enum Form {
     /// The same key and value in the head, or the same block.
     Head(u64),
-    /// Behind the head.
+    /// A record behind the head.
     Inline { key: Vec<u8>, value: Vec<u8> },
 }
 
@@ -64,13 +52,13 @@ pub(crate) fn corrupt(at: RemotePtr, what: &str) -> IndexError {
     PoolError::Corrupt { at, what: what.to_owned() }.into()
 }
 
-/// Somebody who moves regions, under a pin.
+/// Moves regions of a table, under a pin.
 pub(crate) trait RegionMigrator {
-    /// The pin.
+    /// Returns the pin.
     fn pin(&self) -> &Pin<'_>;
-    /// The uid of the index, which goes into intents.
+    /// Returns the uid of the index, which goes into intents.
     fn index(&self) -> u64;
-    /// Moves a region, of which `seen` has been read, under its lock.
+    /// Moves a region whose lock is held. `seen` is what was read of it.
     fn move_under_lock(
         &self,
         from: Segment,
@@ -80,52 +68,44 @@ pub(crate) trait RegionMigrator {
         seen: Buf,
     ) -> impl Future<Output = Result<(), IndexError>>;
 
-    /// Does somebody hold this region's lock?
+    /// Is this region's lock held?
     async fn is_held(&self, segment: Segment, region: u64) -> Result<bool, IndexError> {
         let word = self.pin().span().read(segment.lock(region).at, 8).await?;
         Ok(word.words().first() == Some(&LOCKED))
     }
 
-    /// Moves a region, unless that was done or somebody is at it.
+    /// Moves a region, unless it has been moved or another client is moving it.
     async fn move_region(&self, from: Segment, to: Segment, region: u64) -> Result<Region, IndexError> {
         let (lock, span) = (from.lock(region), self.pin().span());
         let cell = self.pin().session().intent_cell(lock.at.node()).await?;
-        let mut batch = span.batch();
-        let what = [steps::MOVE, region, from.generation, 0];
-        cell.declare(&mut batch, &Intent { index: self.index(), lock, what });
-        let taken = batch.cas(lock.at, 0, LOCKED);
-        let read = batch.read(from.slot(region * REGION), REGION as usize * from.width);
-        let mut done = batch.post().await?;
-        match done.old(taken) {
-            0 => {
+        let what = [intents::MOVE, region, from.generation, 0];
+        let intent = Intent { index: self.index(), lock, what };
+        let read = |batch: &mut Batch<'_>| batch.read(from.slot(region * REGION), REGION as usize * from.width);
+        match acquire(span, &cell, &intent, (0, LOCKED), read).await? {
+            Ok((mut done, read)) => {
                 let seen = done.buf(read);
                 drop(done);
                 self.move_locked(from, to, region, &cell, seen).await.map(|()| Region::Done)
             }
-            other => {
-                clear(span, &cell).await?;
-                Ok(if other == DONE { Region::Done } else { Region::Busy })
-            }
+            Err(DONE) => Ok(Region::Done),
+            Err(_) => Ok(Region::Busy),
         }
     }
 
-    /// Claims a region's lock if its holder has died, and moves the region. If it is alive, says what to know it by.
-    async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<u64>, IndexError> {
-        let what = [steps::RESCUE, region, from.generation, 0];
-        let (lock, span) = (from.lock(region), self.pin().span());
-        match self.pin().session().claim(span, lock, None, self.index(), what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some(names)),
-            Claim::Taken(Taken { cell: Some(cell), .. }) => {
-                mark!("table rescue: region claimed");
-                let seen = span.read(from.slot(region * REGION), REGION as usize * from.width).await?;
-                self.move_locked(from, to, region, &cell, seen).await.map(|()| None)
-            }
-            Claim::Taken(_) => Ok(None),
-        }
+    /// Claims a region's lock if its holder has crashed, and moves the region. Returns the lock if its holder may be alive.
+    async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
+        let what = [intents::RECOVER, region, from.generation, 0];
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("table recovery: region claimed");
+            let slots = from.slot(region * REGION);
+            let seen = self.pin().span().read(slots, REGION as usize * from.width).await?;
+            self.move_locked(from, to, region, cell, seen).await
+        };
+        claim_and_recover(self.pin(), self.index(), from.lock(region), None, what, recover).await
     }
 
-    /// Under the lock. It is not left held because something was wrong; only a failed verb leaves it open what holds (N7).
+    /// Moves a region whose lock is held. An error does not leave the lock held. Only after a failed verb is the state
+    /// unknown (N7).
     async fn move_locked(
         &self,
         from: Segment,
@@ -134,18 +114,12 @@ pub(crate) trait RegionMigrator {
         cell: &IntentCell<'_>,
         seen: Buf,
     ) -> Result<(), IndexError> {
-        match self.move_under_lock(from, to, region, cell, seen).await {
-            Err(error @ IndexError::Fabric(_)) => Err(error),
-            Err(error) => {
-                release(self.pin().span(), &from, region, cell).await?;
-                Err(error)
-            }
-            Ok(()) => Ok(()),
-        }
+        let done = self.move_under_lock(from, to, region, cell, seen).await;
+        release_on_error(done, async || release(self.pin().span(), &from, region, cell).await).await
     }
 }
 
-/// Lets go of a region that is not done.
+/// Releases the lock of a region that has not been moved.
 pub(crate) async fn release(
     span: &Span,
     segment: &Segment,
@@ -159,7 +133,7 @@ pub(crate) async fn release(
     Ok(())
 }
 
-/// Marks entries as moved, and their region as done; the blocks that they leave behind are retired.
+/// Marks entries as moved, and their region as done; retires the blocks that they no longer use.
 pub(crate) async fn finish(
     pin: &Pin<'_>,
     from: &Segment,
@@ -180,7 +154,7 @@ pub(crate) async fn finish(
     Ok(())
 }
 
-/// Makes every slot of the region stand still; returns what they hold then.
+/// Freezes every slot of the region; returns the words of the frozen slots.
 pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: Buf) -> Result<Buf, IndexError> {
     let first = region * REGION;
     loop {
@@ -207,7 +181,8 @@ pub(crate) async fn freeze(span: &Span, from: &Segment, region: u64, mut seen: B
     }
 }
 
-/// The frozen entries of an index with this seed, and what becomes of them. A record that fits behind a head goes there.
+/// Returns the frozen entries of a region, and the form in which each is copied. A record that fits behind a head goes
+/// there. `seed` is the seed of the index's key hash.
 pub(crate) async fn entries(
     pin: &Pin<'_>,
     seed: u64,
@@ -232,7 +207,7 @@ pub(crate) async fn entries(
             Slot::Inline { tag, key, value, .. } => {
                 let words = still.words_mut().get_mut(first + 1..first + step).unwrap_or_default();
                 if !slot::whole(tag, key + value, words) {
-                    return Err(corrupt(from.slot(source), "a record's words do not belong together"));
+                    return Err(corrupt(from.slot(source), "the words of a record are of different records"));
                 }
                 let bytes = still.bytes_mut().get_mut((first + 1) * 8..(first + step) * 8).unwrap_or_default();
                 gather(bytes, key + value);
@@ -243,7 +218,7 @@ pub(crate) async fn entries(
             }
             Slot::Heap { ptr, units, .. } => {
                 let len = units as usize * UNIT;
-                // Only a block that may be short enough is worth more than its header.
+                // The whole block is READ only if its record may fit behind a head.
                 let whole = len < block::block_len(fits, 0) + UNIT && fits > 0;
                 blocks.push((source, head, ptr, batch.read(ptr, if whole { len } else { HEADER_LEN })));
             }
@@ -254,7 +229,7 @@ pub(crate) async fn entries(
     for (source, head, ptr, ticket) in blocks {
         let buf = done.buf(ticket);
         let header = Header::decode(buf.words());
-        let header = header.ok_or_else(|| corrupt(ptr, "a block's header makes no sense"))?;
+        let header = header.ok_or_else(|| corrupt(ptr, "a block's header is invalid"))?;
         let entry = match block::decode(&buf) {
             Decoded::Sound(_, key, value) if header.key_len + header.value_len <= fits => {
                 let part = |range: std::ops::Range<usize>| buf.bytes().get(range).unwrap_or_default().to_vec();

@@ -1,8 +1,9 @@
-//! Putting a record into a slot: one CAS of a head word.
+//! Writing a record into a slot: one CAS of a head word.
 //!
-//! A record that fits the head word is in it. Every other one is in a block when its head is CASed in; if it fits the words
-//! behind the head, and those are nobody's, whoever put it in moves it there: WRITE of the words, and CAS of the head from
-//! *heap* to *inline*, in one batch. So nobody ever waits for the writer of a slot, and a writer that dies leaves an entry.
+//! A record that fits the head word is stored there. Every other record is in a block when its head is CASed in. If the
+//! record fits the words behind the head, and no other client uses them, the writer then moves it there: WRITE of the
+//! words, and CAS of the head from *heap* to *inline*, in one batch. So no client ever waits for the writer of a slot,
+//! and a writer that crashes leaves a complete entry.
 
 use super::geometry::signature;
 use super::slot::{self, DEAD, Slot, Stamp};
@@ -19,7 +20,7 @@ pub(crate) type InlineWords = SmallVec<[u64; 3]>;
 /// A block that is written in an operation's first batch.
 pub(crate) type PiggybackedWrite = Option<(RemotePtr, Buf)>;
 
-/// What is to be put in.
+/// A record to be written.
 pub(crate) struct Record<'a> {
     pub(crate) hash: KeyHash,
     pub(crate) key: &'a [u8],
@@ -29,7 +30,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// With a block of its own on this node, if it needs one, which is yet to be written.
+    /// Prepares a record. If it needs a block, allocates the block on this node; the block has yet to be written.
     pub(crate) async fn new(
         session: &Session,
         span: &Span,
@@ -45,21 +46,21 @@ impl<'a> Record<'a> {
         Ok((Record { hash, key, value, block: Some((ptr, len)) }, along))
     }
 
-    /// Its block was perhaps written, but nothing points to it.
+    /// Frees the record's block, which may have been written, but which no slot points to.
     pub(crate) fn discard(&self, session: &Session) {
         if let Some((ptr, len)) = self.block {
             session.discard(ptr, len as u64);
         }
     }
 
-    /// Does it go behind the head that replaces `old`, in a slot of `width` bytes?
+    /// May the record go behind the head that replaces `old`, in a slot of `width` bytes?
     pub(crate) fn goes_inline(&self, width: usize, old: Slot, epoch: u64) -> bool {
         self.block.is_some()
             && self.key.len() + self.value.len() <= slot::capacity(width)
             && old.yields_its_words(epoch)
     }
 
-    /// The head for it in place of `old`, by an operation that is pinned at `epoch`.
+    /// Returns the record's head, in place of `old`, for an operation that is pinned at `epoch`.
     pub(crate) fn head(&self, old: Slot, inline: bool, epoch: u64) -> u64 {
         let stamp = if inline { Stamp::CLAIMED } else { old.stamp_after(epoch) };
         match self.block {
@@ -68,8 +69,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Moves it from its block to the words behind its head, which are claimed. If somebody was faster with the next change, it
-    /// stays.
+    /// Moves the record from its block to the words behind its head, which are claimed. If another client has changed
+    /// the slot in the meantime, the record stays in its block.
     pub(crate) async fn settle_inline(
         &self,
         pin: &Pin<'_>,

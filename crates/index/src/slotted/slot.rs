@@ -1,33 +1,33 @@
 //! Slots: one head word each, and in tables of wide slots further words for a record.
 //!
-//! Invariants: a slot leaves `EMPTY` once and never comes back to it within one table; whoever reads one head word knows
-//! all that it says, because words are whole (G2); the words behind a head carry a tag each, and make up a record only if
-//! all of them bear the tag that the head names.
+//! Invariants: a slot leaves `EMPTY` once and never returns to it within one table. A head word is read as a whole
+//! (G2). Each word behind a head has a tag, and the words are a record only if all of them have the tag that the head
+//! names.
 //!
 //! ```text
 //!           63 62 61-59 58-56 55-48     47-0
-//! heap      1  f  stamp units signature block              key and value lie out of band
+//! heap      1  f  stamp units signature block              key and value are in a block
 //!           63 62 61-59 58-56 55-53 52-50 49-48 47-0
-//! tiny      0  f  1     key   value stamp 0     bytes      key and value lie in the head word
+//! tiny      0  f  1     key   value stamp 0     bytes      key and value are in the head word
 //!           63 62 61-59 58-56 55-48     47-40 39-32 31-24 23-0
-//! inline    0  f  2     0     signature tag   key   value 0    key and value lie in the words behind
-//! dead      0  0  3     0                                  was an entry, and is none any more: linear probing
-//! sealed    0  0  4     0                                  was empty; the next table goes on here
-//! moved     0  0  5     0                                  was an entry; it is in the next table
+//! inline    0  f  2     0     signature tag   key   value 0    key and value are in the words behind
+//! dead      0  0  3     0                                  entry was removed, slot is not reused: linear probing
+//! sealed    0  0  4     0                                  was empty; the search continues in the next table
+//! moved     0  0  5     0                                  the entry is in the next table
 //! reserved  0  0  6     0     source slot                  an entry that is being moved here
-//! vacant    0  0  7     0           stamp 0                was an entry; free for another: cuckoo hashing
+//! vacant    0  0  7     0           stamp 0                entry was removed, slot may be reused: cuckoo hashing
 //! empty     0
 //! further words   | tag 8 | 7 bytes of the record |
 //! ```
 //!
-//! `f`: frozen, because it is being moved. `stamp`: since when nobody writes the words behind, nor reads them as a record: 1 to
-//! 7 for an epoch's tag modulo 7, or 0 if somebody has claimed them and may still be writing.
+//! `f`: frozen, because the entry is being moved. `stamp`: since when no client writes the words behind, or reads them
+//! as a record: 1 to 7 for an epoch's tag modulo 7, or 0 if a client has claimed them and may still be writing.
 
 use crate::block::UNIT;
 use farindex_fabric::RemotePtr;
 use farindex_pool::epoch::tag;
 
-/// A slot that nothing has been put into since the table was made.
+/// A slot that has never been used since the table was made.
 pub const EMPTY: u64 = 0;
 /// A slot whose entry was removed.
 pub const DEAD: u64 = 3 << KIND;
@@ -48,34 +48,34 @@ pub const TINY: usize = 6;
 pub const PER_WORD: usize = 7;
 /// Widest slot, in bytes.
 pub const MAX_WIDTH: usize = 128;
-/// Units that a head can tell; a longer block's own header tells the rest.
+/// The largest block length in units that a head can hold; the header of a longer block has its length.
 const MAX_UNITS: u64 = 7;
 const _: () = assert!(TINY * 8 <= 48 && (MAX_WIDTH / 8 - 1) * PER_WORD < 1 << 7);
 
-/// Since when the words behind a head are nobody's.
+/// Since when no client uses the words behind a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// Somebody writes the words behind the head, or has died or failed while doing so: a WRITE of theirs may land at any time
-    /// (N5, N7), so nobody else writes there in this table.
+    /// A client is writing the words behind the head, or has crashed or failed while doing so. Its WRITE may land at
+    /// any time (N5, N7), so no other client writes there in this table.
     pub const CLAIMED: Stamp = Stamp(0);
 
-    /// By an operation that is pinned at `epoch`.
+    /// The stamp of an operation that is pinned at `epoch`.
     pub const fn of_pin(epoch: u64) -> Self {
         Stamp(tag(epoch) % 7 + 1)
     }
-    /// Have all operations ended that were there then, for one that is pinned at `epoch`? The epoch of another may be one
-    /// ahead of its own, so a tag may be two ahead; modulo 7 that looks like 5 or 6 behind.
+    /// Have all operations ended that ran at the time of the stamp, for an operation that is pinned at `epoch`? Another
+    /// client's epoch may be one ahead, so a tag may be two ahead; modulo 7 that equals 5 or 6 behind.
     pub const fn grace_period_elapsed(self, epoch: u64) -> bool {
         self.0 != 0 && matches!((epoch % 7 + 8 - self.0) % 7, 2..=4)
     }
 }
 
-/// What a head word says.
+/// A decoded head word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
-    /// Nothing yet.
+    /// Never used.
     Empty,
     /// Key and value in the low bytes of the word.
     Tiny {
@@ -83,12 +83,12 @@ pub enum Slot {
         key: usize,
         /// Bytes of the value.
         value: usize,
-        /// Since when the words behind are nobody's.
+        /// Since when no client uses the words behind.
         stamp: Stamp,
     },
     /// Key and value in the words behind.
     Inline {
-        /// What each of those words bears.
+        /// The tag of each of those words.
         tag: u8,
         /// Bytes of the key.
         key: usize,
@@ -105,28 +105,28 @@ pub enum Slot {
         units: u64,
         /// Of the key.
         signature: u8,
-        /// Since when the words behind are nobody's.
+        /// Since when no client uses the words behind.
         stamp: Stamp,
     },
-    /// Removed, and not to be used again.
+    /// The entry was removed; the slot is not reused.
     Dead,
-    /// Removed or displaced; another entry may come here.
+    /// The entry was removed or displaced; the slot may be reused.
     Vacant {
-        /// Since when the words behind are nobody's.
+        /// Since when no client uses the words behind.
         stamp: Stamp,
     },
     /// Was empty when its region was moved.
     Sealed,
-    /// In the next table.
+    /// The entry is in the next table.
     Moved,
     /// An entry of this slot of the table before is being moved here.
     Reserved(u64),
-    /// No slot holds this.
+    /// Bits that no client writes.
     Unknown,
 }
 
 impl Slot {
-    /// What a head word says, frozen or not.
+    /// Decodes a head word, frozen or not.
     pub fn decode(head: u64) -> Self {
         if head == EMPTY {
             return Slot::Empty;
@@ -158,8 +158,8 @@ impl Slot {
         }
     }
 
-    /// May the words behind the head be written, by whoever replaces it by an operation pinned at `epoch`? Not while
-    /// somebody may still read them as a record, or write them.
+    /// May an operation that is pinned at `epoch` and replaces the head write the words behind it? Not while another
+    /// client may still read them as a record, or write them.
     pub fn yields_its_words(self, epoch: u64) -> bool {
         match self {
             Slot::Empty => true,
@@ -175,8 +175,8 @@ impl Slot {
         matches!(self, Slot::Tiny { .. } | Slot::Inline { .. } | Slot::Heap { .. })
     }
 
-    /// The stamp of whatever replaces this by an operation that is pinned at `epoch`: whoever has claimed the words, or has not
-    /// read them to the end, may still be there.
+    /// Returns the stamp of a head that replaces this one, for an operation that is pinned at `epoch`. A client that
+    /// has claimed the words, or that is still reading them, may still be at work.
     pub fn stamp_after(self, epoch: u64) -> Stamp {
         match self {
             Slot::Tiny { stamp, .. } | Slot::Heap { stamp, .. } | Slot::Vacant { stamp } => stamp,
@@ -190,7 +190,7 @@ pub const fn frozen(head: u64) -> bool {
     head & FROZEN != 0
 }
 
-/// Head of a key and value that fit a word; `None` if they do not.
+/// Returns the head of a key and value that fit a word; `None` if they do not fit.
 pub fn tiny(key: &[u8], value: &[u8], stamp: Stamp) -> Option<u64> {
     if key.len() + value.len() > TINY {
         return None;
@@ -200,14 +200,14 @@ pub fn tiny(key: &[u8], value: &[u8], stamp: Stamp) -> Option<u64> {
     Some(1 << KIND | (key.len() as u64) << 56 | (value.len() as u64) << 53 | stamp.0 << 50 | data)
 }
 
-/// Head of an entry whose key and value lie in a block.
+/// Returns the head of an entry whose key and value are in a block.
 pub fn heap(ptr: RemotePtr, block_len: usize, signature: u8, stamp: Stamp) -> u64 {
     let units = ((block_len / UNIT) as u64).min(MAX_UNITS);
     let slot = ptr.to_slot().unwrap_or_default();
     HEAP | stamp.0 << 59 | units << 56 | u64::from(signature) << 48 | slot
 }
 
-/// The same entry, written at another time: for an entry that is moved.
+/// Returns the head of the same entry with another stamp: for an entry that is moved.
 pub fn restamped(head: u64, stamp: Stamp) -> u64 {
     let head = head & !FROZEN;
     match Slot::decode(head) {
@@ -217,27 +217,27 @@ pub fn restamped(head: u64, stamp: Stamp) -> u64 {
     }
 }
 
-/// Head of an entry whose key and value lie in the words behind.
+/// Head of an entry whose key and value are in the words behind.
 pub fn inline(tag: u8, key: usize, value: usize, signature: u8) -> u64 {
     2 << KIND | u64::from(signature) << 48 | u64::from(tag) << 40 | (key as u64) << 32 | (value as u64) << 24
 }
 
-/// Head of a slot that is free for another entry.
+/// Returns the head of a slot that is free for another entry.
 pub const fn vacant(stamp: Stamp) -> u64 {
     7 << KIND | stamp.0 << 50
 }
 
-/// Head of a slot that an entry of slot `source` of the table before is being moved to.
+/// Returns the head of a slot that an entry of slot `source` of the previous table is being moved to.
 pub const fn reserved(source: u64) -> u64 {
     6 << KIND | source & POINTER
 }
 
-/// Record bytes that a slot of `width` bytes has room for behind its head.
+/// Returns the number of record bytes that fit behind the head of a slot of `width` bytes.
 pub const fn capacity(width: usize) -> usize {
     (width / 8).saturating_sub(1) * PER_WORD
 }
 
-/// The words behind the head, for this record: as many as it takes, one at least.
+/// Returns the words behind the head for this record; at least one.
 pub fn words(tag: u8, key: &[u8], value: &[u8]) -> Vec<u64> {
     let record: Vec<u8> = [key, value].concat();
     let count = record.len().div_ceil(PER_WORD).max(1);
@@ -248,19 +248,19 @@ pub fn words(tag: u8, key: &[u8], value: &[u8]) -> Vec<u64> {
     (0..count).map(word).collect()
 }
 
-/// A tag that none of the words behind a head bears, and that is not zero.
+/// Returns a tag that none of the words behind a head has, and that is not zero.
 pub fn unused_tag(words: &[u64]) -> u8 {
     (1..=u8::MAX).find(|tag| words.iter().all(|word| (word >> 56) as u8 != *tag)).unwrap_or(1)
 }
 
-/// Do the words behind a head make up the record of `len` bytes that it names? Otherwise some of them were read before they
-/// were written (N2).
+/// Are the words behind a head the record of `len` bytes that the head names? Otherwise some of them were read before
+/// they were written (N2).
 pub fn whole(tag: u8, len: usize, words: &[u64]) -> bool {
     let count = len.div_ceil(PER_WORD).max(1);
     words.get(..count).is_some_and(|words| words.iter().all(|word| (word >> 56) as u8 == tag))
 }
 
-/// The record bytes of the words behind a head, put together at the front of them.
+/// Moves the record bytes of the words behind a head together, to the front of `bytes`.
 pub fn gather(bytes: &mut [u8], len: usize) {
     for to in 0..len.min(bytes.len()) {
         bytes[to] = bytes[to / PER_WORD * 8 + to % PER_WORD];
@@ -273,7 +273,7 @@ mod tests {
     use farindex_fabric::NodeId;
 
     #[test]
-    fn heads_tell_what_was_put_in() {
+    fn heads_decode_to_what_was_encoded() {
         let stamp = Stamp::of_pin(12);
         for (key, value) in [(&b""[..], &b""[..]), (b"abc", b"\0\0"), (b"\0\0\0\0\0\0", b""), (b"", b"123456")] {
             let head = tiny(key, value, stamp).unwrap();
@@ -298,25 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_graced_two_epochs_later() {
+    fn grace_period_of_a_stamp_elapses_two_epochs_later() {
         for epoch in 1..40u64 {
             let stamp = Stamp::of_pin(epoch);
             // One that is pinned an epoch before, at the same, and later.
-            for (later, grace_period_elapsed) in
-                [(-1, false), (0, false), (1, false), (2, false), (3, true), (4, true), (5, true)]
-            {
-                assert_eq!(
-                    stamp.grace_period_elapsed(epoch.wrapping_add_signed(later)),
-                    grace_period_elapsed,
-                    "{epoch} {later}"
-                );
+            for (later, elapsed) in [(-1, false), (0, false), (1, false), (2, false), (3, true), (4, true), (5, true)] {
+                assert_eq!(stamp.grace_period_elapsed(epoch.wrapping_add_signed(later)), elapsed, "{epoch} {later}");
                 assert!(!Stamp::CLAIMED.grace_period_elapsed(epoch.wrapping_add_signed(later)));
             }
         }
     }
 
     #[test]
-    fn a_record_comes_back_only_whole() {
+    fn torn_record_is_refused() {
         let words = words(9, b"hello, far", b"memory");
         assert_eq!(words.len(), 3);
         assert!(whole(9, 16, &words) && !whole(8, 16, &words) && !whole(9, 30, &words));

@@ -1,26 +1,24 @@
-//! Every entry of a table of slots: for dumps, audits and drops. Each step of a walk is pinned on its own.
+//! Walks over every entry of a table of slots: for dumps, audits and drops. Each step of a walk has a pin of its own.
 //!
-//! Which entries a step reads is the kind's matter ([`SlottedIndex::step`]): no two steps of a walk return the same key. What
-//! cannot be read is damage, which is told once.
+//! The kind decides which entries a step reads ([`SlottedIndex::step`]): no two steps of a walk return the same key.
+//! What cannot be read is damage, which is reported once.
 
-use super::geometry::{Geometry, REGION, ROOT_LEN, Segment, signature};
+use super::geometry::{DONE, Geometry, REGION, ROOT_LEN, Segment, signature};
 use super::index::SlottedIndex;
 use super::slot::{self, Slot, gather};
 use super::table::Table;
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::UNIT;
-use crate::handle::Handle;
 use crate::keyhash::KeyHash;
-use crate::kind::index_tag;
-use crate::maintenance::{astray, fetch_blocks, wait_for_grace_period, wait_for_lock_holder};
+use crate::maintenance::{astray, fetch_blocks, first_word};
+use crate::root_sync::free_root;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
-use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin, PoolError, Session};
+use farindex_pool::{Pin, PoolError, Session};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// An entry as a walk meets it.
+/// An entry that a walk visits.
 pub(crate) struct VisitedEntry {
     pub(crate) segment: Segment,
     pub(crate) at: RemotePtr,
@@ -36,7 +34,7 @@ pub(crate) struct VisitedEntry {
 pub(crate) struct Step {
     /// Entries of keys that no earlier step has returned.
     pub(crate) visited: Vec<VisitedEntry>,
-    /// What could not be read; an earlier step may have said the same.
+    /// What could not be read; an earlier step may have reported the same.
     pub(crate) wrong: Vec<Damage>,
 }
 
@@ -45,16 +43,16 @@ struct Walk<P> {
     progress: P,
     begun: bool,
     ended: bool,
-    /// Damage that has been told.
-    told: BTreeSet<RemotePtr>,
+    /// Damage that has been reported.
+    reported: BTreeSet<RemotePtr>,
 }
 
 impl<P: Default> Walk<P> {
     fn new() -> Self {
-        Walk { progress: P::default(), begun: false, ended: false, told: BTreeSet::new() }
+        Walk { progress: P::default(), begun: false, ended: false, reported: BTreeSet::new() }
     }
 
-    /// The next step, under this pin; `None` at the end. A root that makes no sense ends the walk through its table.
+    /// Takes the next step, under this pin; returns `None` at the end. An invalid root ends the walk through its table.
     async fn step<I: SlottedIndex<Progress = P>>(
         &mut self,
         index: &I,
@@ -65,7 +63,7 @@ impl<P: Default> Walk<P> {
             return Ok(None);
         }
         let step = async {
-            // A walk that begins is told if the index has been dropped.
+            // The first step reports whether the index has been dropped.
             if !std::mem::replace(&mut self.begun, true) || !table.is_checked(pin.epoch()) {
                 table.look(pin).await?;
             }
@@ -73,7 +71,7 @@ impl<P: Default> Walk<P> {
         };
         match step.await {
             Ok(Some(mut step)) => {
-                step.wrong.retain(|damage| self.told.insert(damage.at));
+                step.wrong.retain(|damage| self.reported.insert(damage.at));
                 Ok(Some(step))
             }
             Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
@@ -85,7 +83,8 @@ impl<P: Default> Walk<P> {
     }
 }
 
-/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called `each`.
+/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called
+/// `each`.
 pub(crate) async fn visit<I: SlottedIndex>(
     index: &I,
     mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -108,13 +107,11 @@ pub(crate) async fn visit<I: SlottedIndex>(
     Ok(seen)
 }
 
-/// Audits the entries of a table beside clients at work: each key once. `also` notes what else the kind counts.
+/// Audits the entries of a table, each key once, while other clients are at work. `also` counts the kind's own figures.
 pub(crate) async fn audit_walk<I: SlottedIndex>(
     index: &I,
     table: &Table<I::Own>,
-    audit: &mut Audit,
-    report: &mut IndexAudit,
-    problems: &mut Problems,
+    findings: &mut Findings<'_>,
     also: impl Fn(&VisitedEntry, &mut IndexAudit),
 ) -> Result<(), IndexError> {
     let session = index.session();
@@ -122,48 +119,78 @@ pub(crate) async fn audit_walk<I: SlottedIndex>(
     loop {
         let pin = session.pin(session.span(OpKind::Scan))?;
         let Some(Step { visited, wrong }) = walk.step(index, table, &pin).await? else { return Ok(()) };
-        wrong.into_iter().for_each(|damage| problems.add(damage.what));
+        wrong.into_iter().for_each(|damage| findings.problem(damage.what));
         for entry in visited {
-            let hash = index.hash(&entry.key);
-            also(&entry, report);
-            audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+            also(&entry, &mut findings.report);
+            audit_entry(&pin, &entry, index.hash(&entry.key), findings).await?;
         }
     }
 }
 
-/// Begins the audit of a table that should be this node's: its root, and the segments that the root names. `None` if it makes no
-/// sense, which is a problem.
+/// Begins the audit of the table of a memory node: its root, and the segments that the root names. Returns `None` if
+/// the root is invalid, which is a problem.
 pub(crate) async fn audit_root<X>(
-    session: &Session,
     table: &Table<X>,
     node: NodeId,
-    alone: bool,
-    (audit, report, problems): (&mut Audit, &mut IndexAudit, &mut Problems),
+    findings: &mut Findings<'_>,
 ) -> Result<Option<Geometry>, IndexError> {
-    let root = table.root();
-    if root.node() != node {
-        problems.add(format!("the table of memory node {node} has its root at {root}"));
-    }
-    audit.reach(root, ROOT_LEN as u64, "a root");
+    let (root, session) = (table.root(), findings.session);
+    findings.check_root(root, node);
+    findings.audit.reach(root, ROOT_LEN as u64, "a root");
     let geometry = match table.look(&session.pin(session.span(OpKind::Scan))?).await {
         Err(IndexError::Pool(PoolError::Corrupt { at, what })) => {
-            problems.add(format!("the root at {at}: {what}"));
+            findings.problem(format!("the root at {at}: {what}"));
             return Ok(None);
         }
         geometry => geometry?,
     };
-    report.resizes = report.resizes.max(geometry.current.generation);
-    if alone && geometry.state.resizer().is_some() {
-        problems.add(format!("the root at {root} names a resizer, and no client is there"));
+    findings.report.resizes = findings.report.resizes.max(geometry.current.generation);
+    if findings.alone && geometry.state.resizer().is_some() {
+        findings.problem(format!("the root at {root} names a resizer, and no client is there"));
     }
     let chunk = session.pool().geometry(node).chunk_size;
     for segment in geometry.segments() {
-        let bytes = Segment::bytes_for(segment.regions, segment.width, chunk);
-        report.index_bytes += bytes;
-        report.count("slots", segment.slots());
-        audit.reach(segment.start, bytes, "a segment");
+        findings.count("slots", segment.slots());
+        findings.reach(segment.start, Segment::bytes_for(segment.regions, segment.width, chunk), "a segment");
     }
     Ok(Some(geometry))
+}
+
+/// Begins the audit of a region: READs its lock and its slots under a pin, and checks the lock. If no other client is at work, a
+/// slot is a problem whose head is `unfinished`, given whether the region has been moved. `None` if all has been moved out of the
+/// segment. `each` is called with each head.
+pub(crate) async fn audit_region<'s, X>(
+    table: &Table<X>,
+    geometry: &Geometry,
+    segment: &Segment,
+    region: u64,
+    findings: &mut Findings<'s>,
+    unfinished: impl Fn(bool, u64) -> bool,
+    mut each: impl FnMut(&mut IndexAudit, u64),
+) -> Result<Option<(Pin<'s>, Buf)>, IndexError> {
+    let Some(pin) = table.pin_step(findings.session, segment, OpKind::Scan).await? else { return Ok(None) };
+    let mut batch = pin.span().batch();
+    let lock = batch.read(segment.lock(region).at, 8);
+    let slots = batch.read(segment.slot(region * REGION), REGION as usize * segment.width);
+    let mut done = batch.post().await?;
+    let lock = first_word(&done.buf(lock));
+    let slots = done.buf(slots);
+    drop(done);
+    let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
+    findings.count("regions_to_move", u64::from(growing && lock != DONE));
+    if findings.alone && lock != 0 && (lock != DONE || !growing) {
+        let at = segment.lock(region).at;
+        findings.problem(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
+    }
+    for (slot, words) in (region * REGION..).zip(slots.words().chunks_exact(segment.width / 8)) {
+        let head = words.first().copied().unwrap_or_default();
+        each(&mut findings.report, head);
+        if findings.alone && unfinished(lock == DONE, head) {
+            let at = segment.slot(slot);
+            findings.problem(format!("the slot at {at} belongs to a move that no client finishes: {head:#018x}"));
+        }
+    }
+    Ok(Some((pin, slots)))
 }
 
 /// READs slots.
@@ -176,7 +203,7 @@ pub(crate) async fn read_region(span: &Span, segment: &Segment, region: u64) -> 
     read_slots(span, segment, region * REGION, REGION).await
 }
 
-/// A slot in words.
+/// Returns the name of a slot, for messages.
 pub(crate) fn name(segment: &Segment, index: u64) -> String {
     let (node, generation) = (segment.start.node(), segment.generation);
     let (region, slot) = (index / REGION, index % REGION);
@@ -191,8 +218,8 @@ struct OutOfBand {
     units: u64,
 }
 
-/// The entries of slots that were read, from slot `first` on, and what is wrong with them. Blocks are read of those heads only
-/// whose signature is `wanted`.
+/// Returns the entries of slots that were read, from slot `first` on, and the damage in them. A block is READ only if
+/// the signature of its head is `wanted`.
 pub(crate) async fn entries_of(
     session: &Session,
     span: &Span,
@@ -207,7 +234,7 @@ pub(crate) async fn entries_of(
         let (index, word) = (first + i as u64, i * step);
         let at = segment.slot(index);
         let head = slots.words().get(word).copied().unwrap_or_default();
-        let mut tell = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
+        let mut report = |what: &str| wrong.push(Damage { at, what: format!("{} {what}", name(segment, index)) });
         let (start, key, value) = match Slot::decode(head) {
             Slot::Tiny { key, value, .. } => (word * 8, key, value),
             Slot::Inline { tag, key, value, .. } => {
@@ -216,11 +243,11 @@ pub(crate) async fn entries_of(
                     if words.is_empty() || slot::whole(tag, key + value, &words) {
                         break;
                     }
-                    // Its head was read before the rest was written, so now the rest is there.
+                    // The head was read before the rest was written. By now the rest is written.
                     words = span.read(at.add(8), segment.width - 8).await?.words().to_vec();
                 }
                 if !slot::whole(tag, key + value, &words) {
-                    tell("holds a record that is not whole");
+                    report("holds a record that is not whole");
                     continue;
                 }
                 slots.words_mut()[word + 1..word + step].copy_from_slice(&words);
@@ -231,13 +258,13 @@ pub(crate) async fn entries_of(
                 let units = units.max(1);
                 match astray(session.pool(), ptr, units * UNIT as u64) {
                     _ if !wanted(signature) => {}
-                    Some(what) => tell(&format!("points to {what}")),
+                    Some(what) => report(&format!("points to {what}")),
                     None => blocks.push(OutOfBand { index, head, ptr, units }),
                 }
                 continue;
             }
             Slot::Unknown => {
-                tell(&format!("holds {head:#018x}"));
+                report(&format!("holds {head:#018x}"));
                 continue;
             }
             _ => continue,
@@ -268,12 +295,6 @@ pub(crate) async fn entries_of(
 }
 
 impl<X> Table<X> {
-    /// The root as it is now.
-    pub(crate) async fn current(&self, session: &Session) -> Result<Geometry, IndexError> {
-        let pin = session.pin(session.span(OpKind::Scan))?;
-        self.sync(pin.span(), pin.epoch()).await
-    }
-
     /// Pins a step of a walk through a segment; `None` if everything has been moved out of it.
     pub(crate) async fn pin_step<'s>(
         &self,
@@ -288,7 +309,7 @@ impl<X> Table<X> {
         Ok((self.geometry().current.generation <= segment.generation).then_some(pin))
     }
 
-    /// Reads the root now, for an operation under this pin. Segments that lie outside of the pool's memory are damage.
+    /// READs the root now, for an operation under this pin. Segments outside of the pool's memory are damage.
     pub(crate) async fn look(&self, pin: &Pin<'_>) -> Result<Geometry, IndexError> {
         let geometry = self.sync(pin.span(), pin.epoch()).await?;
         let chunk = pin.session().pool().geometry(self.root().node()).chunk_size;
@@ -301,73 +322,45 @@ impl<X> Table<X> {
         }
         Ok(geometry)
     }
-
-    /// Takes the names of dead resizers out of the root; returns how many there were.
-    pub(crate) async fn recover_growth(&self, session: &Session, index: u64) -> Result<u64, IndexError> {
-        let (mut lock_timeout, mut recovered) = (LockTimeout::default(), 0);
-        while let Some(resizer) = self.current(session).await?.state.resizer() {
-            let pin = session.pin(session.span(OpKind::Maintenance))?;
-            self.resume_growth(&pin, index).await?;
-            drop(pin);
-            recovered += 1;
-            wait_for_lock_holder(session, &mut lock_timeout, self.root(), resizer).await?;
-        }
-        Ok(recovered)
-    }
 }
 
-/// Entries of the same key, told by what is equal of equal keys only; returns how many there are too many.
-pub(crate) fn find_same_keys(mut keys: Vec<((u64, u64), RemotePtr)>, problems: &mut Problems) -> u64 {
-    keys.sort_unstable();
-    let mut same = 0;
-    for pair in keys.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-        problems.add(format!("the slots at {} and {} have the same key", pair[0].1, pair[1].1));
-        same += 1;
-    }
-    same
-}
-
+/// Audits one entry of a key with this hash.
 pub(crate) async fn audit_entry(
     pin: &Pin<'_>,
     entry: &VisitedEntry,
     hash: KeyHash,
-    audit: &mut Audit,
-    report: &mut IndexAudit,
-    problems: &mut Problems,
+    findings: &mut Findings<'_>,
 ) -> Result<(), IndexError> {
     let at = entry.at;
-    report.entries += 1;
+    findings.report.entries += 1;
+    findings.key(hash, &entry.key, at);
     let kept = match Slot::decode(entry.head) {
         Slot::Tiny { .. } => {
-            report.count("tiny_entries", 1);
+            findings.count("tiny_entries", 1);
             signature(hash)
         }
         Slot::Inline { signature, .. } => {
-            report.count("inline_entries", 1);
+            findings.count("inline_entries", 1);
             signature
         }
         Slot::Heap { units, signature, ptr, .. } => {
-            report.count("heap_entries", 1);
+            findings.count("heap_entries", 1);
             let Some((_, len)) = entry.block else { return Ok(()) };
             if slot::heap(ptr, len as usize, signature, slot::Stamp::CLAIMED) >> 56 & 7 != units {
-                problems.add(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
+                findings.problem(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
             }
-            if let Some(what) = Audit::dangling(pin.session(), pin.span(), ptr, len).await? {
-                problems.add(format!("the slot at {at} points to {ptr}, but {what}"));
-            }
-            report.block_bytes += len;
-            audit.reach(ptr, len, "a block");
+            findings.reach_block(pin.span(), format_args!("the slot at {at}"), ptr, len).await?;
             signature
         }
         _ => return Ok(()),
     };
     if kept != signature(hash) {
-        problems.add(format!("the slot at {at} has the signature of another key"));
+        findings.problem(format!("the slot at {at} has the signature of another key"));
     }
     Ok(())
 }
 
-/// What a repair has retired is freed before it is called done, unless somebody keeps the epoch from moving on.
+/// Frees what a repair has retired before the repair ends, unless another client keeps the epoch from advancing.
 pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;
@@ -379,37 +372,30 @@ pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexEr
     Ok(session.maintain().await?)
 }
 
-impl<C, X> Handle<C, Table<X>> {
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(crate) async fn drop_tables(&self, span: &Span, info: &IndexInfo, width: usize) -> Result<(), IndexError> {
-        let session = &self.session;
-        for table in &self.tables {
-            Table::<X>::mark_dropped(span, table.root(), index_tag(session, self.uid)).await?;
-        }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            let words = span.read(table.root(), ROOT_LEN).await?;
-            let Some(geometry) = Geometry::parse(words.words(), width) else { continue };
-            // Who died in the midst of something may have left a block in two slots.
-            let mut freed = BTreeSet::new();
-            for segment in geometry.segments() {
-                for region in 0..segment.regions {
-                    let slots = read_region(span, &segment, region).await?;
-                    let (visited, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
-                    for (ptr, len) in visited.into_iter().filter_map(|entry| entry.block) {
-                        if freed.insert(ptr) {
-                            session.free(span, ptr, len).await?;
-                        }
-                    }
-                    if session.maintenance_due() {
-                        session.maintain().await?;
-                    }
+/// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+pub(crate) async fn free_table<X>(
+    session: &Session,
+    span: &Span,
+    table: &Table<X>,
+    width: usize,
+) -> Result<(), IndexError> {
+    let words = span.read(table.root(), ROOT_LEN).await?;
+    let geometry = Geometry::parse(words.words(), width);
+    // A client that has crashed may have left a block in two slots.
+    let mut freed = BTreeSet::new();
+    for segment in geometry.into_iter().flat_map(|geometry| geometry.segments()) {
+        for region in 0..segment.regions {
+            let slots = read_region(span, &segment, region).await?;
+            let (visited, _) = entries_of(session, span, &segment, region * REGION, slots, |_| true).await?;
+            for (ptr, len) in visited.into_iter().filter_map(|entry| entry.block) {
+                if freed.insert(ptr) {
+                    session.free(span, ptr, len).await?;
                 }
             }
-            Table::<X>::free_segments(session, span, table.root(), width).await?;
-            span.write(table.root(), session.endpoint().buf_from_words(&[0; ROOT_LEN / 8])).await?;
-            session.free(span, table.root(), ROOT_LEN as u64).await?;
+            if session.maintenance_due() {
+                session.maintain().await?;
+            }
         }
-        self.forget(span, info).await
     }
+    free_root::<Geometry>(session, span, table.root(), width).await
 }

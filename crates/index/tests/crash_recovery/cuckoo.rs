@@ -123,12 +123,12 @@ impl Mortal for Cuckoo {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Recover(_) => &["table rescue: region claimed"],
+            Kind::Recover(_) => &["table recovery: region claimed"],
             Kind::On(Op::Get, _) => &[],
             Kind::On(Op::Insert | Op::Upsert, Displaces | DisplacesBlocks) => &["cuckoo displace"],
             Kind::On(_, RegionMigrator | MovesBlocks | Half) => &["cuckoo move"],
             Kind::On(_, Again) => &["cuckoo replace: inline again"],
-            Kind::On(_, Resizes) => &["table grow", "cuckoo move", "table grow: settled"],
+            Kind::On(_, Resizes) => &["grow", "cuckoo move", "table grow: settled"],
             _ => &[],
         }
     }

@@ -105,7 +105,7 @@ impl Mortal for Linear {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Recover(_) => &["table rescue: region claimed"],
+            Kind::Recover(_) => &["table recovery: region claimed"],
             Kind::On(Op::Get, Half) => &["linear lookup: on to the next table"],
             Kind::On(Op::Get, _) => &[],
             Kind::On(_, RegionMigrator | MovesBlocks) => &["linear move"],
@@ -113,7 +113,7 @@ impl Mortal for Linear {
             Kind::On(_, Cleans) => &["linear move"],
             Kind::On(_, Half) => &["linear lookup: on to the next table", "linear move"],
             Kind::On(_, Again) => &["linear replace: inline again"],
-            Kind::On(_, Resizes) => &["table grow", "linear move", "table grow: settled"],
+            Kind::On(_, Resizes) => &["grow", "linear move", "table grow: settled"],
             _ => &[],
         }
     }

@@ -85,7 +85,7 @@ impl Mortal for Race {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Recover(_) => &["race: rescue: lock claimed"],
+            Kind::Recover(_) => &["race: recovery: lock claimed"],
             _ if splits(kind) => &["race: split"],
             _ => &[],
         }

@@ -67,7 +67,7 @@ fn dummies(suffix: u64, depth: u32) -> impl Iterator<Item = Vec<u8>> {
 }
 
 fn taken(table: &Table, suffix: u64) -> usize {
-    table.views().get(suffix).map_or(0, |view| view.sight.count)
+    table.views().get(suffix).map_or(0, |view| view.occupancy.count)
 }
 
 impl Mortal for SepHash {
@@ -113,7 +113,7 @@ impl Mortal for SepHash {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Recover(_) => &["rescue: lock claimed"],
+            Kind::Recover(_) => &["sephash recovery: lock claimed"],
             Kind::On(_, Merges) if appends(kind) => &["merge"],
             Kind::On(_, Drops) if appends(kind) => &["merge", "merge: slots emptied"],
             Kind::On(_, Splits) if appends(kind) => &["split"],

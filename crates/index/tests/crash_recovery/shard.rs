@@ -160,7 +160,7 @@ impl Mortal for Shard {
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         let puts = matches!(kind, Kind::On(Op::Insert | Op::Upsert, _));
         match kind {
-            Kind::Recover(_) => &["rescue: lock claimed"],
+            Kind::Recover(_) => &["recovery: lock claimed"],
             Kind::On(_, RegionMigrator) => &["split: level 1"],
             Kind::On(Op::Insert, MovesAll) => &["split: level 1", "level 3: entry moved"],
             Kind::On(_, MovesAll) => &["split: level 1", "split: level 2", "level 3: entry moved"],

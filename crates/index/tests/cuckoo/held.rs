@@ -148,7 +148,7 @@ fn after_a_crash(
 fn a_displacement_takes_the_lock_of_the_dead() {
     let (verbs, marks) = after_a_crash(|table| beset(table).1, |table| beset(table).0);
     println!("{verbs} verbs, {marks:?}");
-    for mark in ["cuckoo put: waits for a region in the way", "table rescue: region claimed", "cuckoo displace"] {
+    for mark in ["cuckoo put: waits for a region in the way", "table recovery: region claimed", "cuckoo displace"] {
         assert!(marks.contains_key(mark), "{mark}: {marks:?}");
     }
 }
@@ -160,7 +160,7 @@ fn who_waits_long_only_reads() {
     let in_it = |table: &Segment| name(|name| places(name, table)[0] / REGION == HELD);
     let (verbs, marks) = after_a_crash(|_| Vec::new(), in_it);
     println!("{verbs} verbs, {marks:?}");
-    assert!(marks.contains_key("table rescue: region claimed"), "{marks:?}");
+    assert!(marks.contains_key("table recovery: region claimed"), "{marks:?}");
     assert!(marks["cuckoo put: lock lost"] <= 14, "{marks:?}");
 }
 
@@ -182,7 +182,7 @@ fn what_was_being_displaced_is_put_right() {
         changed.take().expect("it is alive").expect("it was changed");
         passed.extend(marks::take());
     }
-    for mark in ["cuckoo rescue: thawed", "cuckoo rescue: displaced"] {
+    for mark in ["cuckoo recovery: unfrozen", "cuckoo recovery: displaced"] {
         assert!(passed.contains_key(mark), "{mark}: {passed:?}");
     }
 }

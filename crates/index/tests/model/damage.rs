@@ -111,7 +111,10 @@ fn a_walk_of_race_goes_on_behind_what_is_damaged() {
         let words = table.shape().bytes() / 8;
 
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, segment, &[0; HEAD_LEN / 8]).await;
-        assert!(missing == 0 && said.contains("suffix 0b101 bears another's state or seal"), "{missing}: {said}");
+        assert!(
+            missing == 0 && said.contains("suffix 0b101 has the state or the index tag of another"),
+            "{missing}: {said}"
+        );
         assert_eq!(said.lines().count(), 1);
         let header = segment.add((HEAD_LEN + 4 * BUCKET_LEN) as u64);
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, header, &[0]).await;
@@ -121,14 +124,17 @@ fn a_walk_of_race_goes_on_behind_what_is_damaged() {
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, header.add(8), &[1 << 54]).await;
         assert!(missing <= 1 && said.contains("slot 0 of bucket 4 of the segment of suffix 0b101 holds"), "{said}");
         let (lost, said) = damage::<Race>(&ctx, &pool, &member, segment, &vec![0; words]).await;
-        assert!(lost > 0 && said.contains("seal, and its entries are lost"), "{lost}: {said}");
+        assert!(lost > 0 && said.contains("index tag of another, and its entries are lost"), "{lost}: {said}");
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, word, &[0]).await;
         assert!(missing == lost && said.contains("names no segment of suffix 0b101"), "{missing}: {said}");
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, word, &[NOWHERE.to_slot().unwrap()]).await;
         assert!(missing == lost && said.contains("memory node 9, which does not exist"), "{missing}: {said}");
         let other = directory.mirror().get(0b11).to_bits();
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, word, &[other]).await;
-        assert!(missing == lost && said.contains("suffix 0b101 bears another's"), "{missing}: {said}");
+        assert!(
+            missing == lost && said.contains("suffix 0b101 has the state or the index tag of another"),
+            "{missing}: {said}"
+        );
         let chunk = directory.root().add(8 * 8);
         let (missing, said) = damage::<Race>(&ctx, &pool, &member, chunk, &[NOWHERE.to_bits()]).await;
         assert!(missing > lost && missing < KEYS, "{missing}");

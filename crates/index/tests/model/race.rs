@@ -4,7 +4,7 @@ use crate::common::{World, join_all};
 use crate::suite::{Scale, Smallest, suite};
 use farindex_fabric::memory::Delivery;
 use farindex_index::race::{Config, Variant};
-use farindex_index::{Coalesced, IndexError, Insert, Lifecycle, PointIndex, Race};
+use farindex_index::{Coalesced, IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Race};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
 

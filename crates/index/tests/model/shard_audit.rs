@@ -7,7 +7,7 @@ use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_index::audit::Damage;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::slot::{Entry, META, Slot, Stamp, freeze};
-use farindex_index::{IndexError, PointIndex, Shard, shard};
+use farindex_index::{IndexError, PointIndex, PoolIndex, Shard, shard};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
 
@@ -97,19 +97,19 @@ fn the_audit_tells_what_is_wrong() {
             for (how, damage, problem) in [
                 ("another's fingerprint", Slot::Live(Entry { fp: entry.fp ^ 1, ..entry }), "does not fit the block"),
                 ("another length", Slot::Live(Entry { len: entry.len + 1, ..entry }), "does not fit the block"),
-                ("a free block", Slot::Live(Entry { ptr: far.add(1 << 16), ..entry }), "no sound key-value block"),
+                ("a free block", Slot::Live(Entry { ptr: far.add(1 << 16), ..entry }), "a wrong checksum"),
             ] {
                 let said = with(&index, at, damage.over(old)).await;
                 assert!(said.iter().all(|said| says(said, problem)), "{what}, {how}: {said:?}");
             }
             let said = with(&index, at, Slot::Live(sid).over(old)).await;
-            assert_eq!(says(&said[1], "where no lookup comes by"), what != "level 3", "{what}: {said:?}");
+            assert_eq!(says(&said[1], "where no lookup finds it"), what != "level 3", "{what}: {said:?}");
             let said = with(&index, at, Slot::Dead(0, free).over(old) | 0xF << 52).await;
             assert!(said.iter().all(|said| says(said, "holds 0x")), "{what}: {said:?}");
             // What others may be at.
             for (how, damage, problem) in [
-                ("a frozen slot", freeze(old), "a split that nobody finishes"),
-                ("a barrier", Slot::Barrier(0, free).over(old), "a split that nobody finishes"),
+                ("a frozen slot", freeze(old), "an unfinished split"),
+                ("a barrier", Slot::Barrier(0, free).over(old), "an unfinished split"),
             ] {
                 let said = with(&index, at, damage).await;
                 assert!(said[0].is_empty() && said[1].len() == 1 && says(&said[1], problem), "{what}, {how}: {said:?}");
@@ -124,7 +124,7 @@ fn the_audit_tells_what_is_wrong() {
             }
             // A second slot with the same entry, in the empty bucket: it is there twice, and one of them is misplaced.
             let said = with(&index, empty.add(16), Slot::Live(entry).over(word(&span, empty.add(16)).await)).await;
-            assert!(says(&said[0], "where no lookup comes by") && !says(&said[0], "the same key"), "{what}: {said:?}");
+            assert!(says(&said[0], "where no lookup finds it") && !says(&said[0], "the same key"), "{what}: {said:?}");
             assert!(says(&said[1], "the same key"), "{what}: {said:?}");
         }
         recycled_in_part(&index, &span, empty).await;
@@ -133,7 +133,7 @@ fn the_audit_tells_what_is_wrong() {
         let value = entry.ptr.add(16);
         let old = word(&span, value).await;
         put(&span, value, old ^ 1 << 33).await;
-        assert!(says(&problems(&index, false).await, "no sound key-value block"));
+        assert!(says(&problems(&index, false).await, "a wrong checksum"));
         let walked = index.visit(async |_, _| Ok(()), &mut Damage::fail).await;
         assert!(matches!(walked, Err(IndexError::Pool(_))), "{walked:?}");
         put(&span, value, old).await;

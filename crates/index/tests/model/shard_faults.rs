@@ -6,7 +6,7 @@ use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, OpKind};
 use farindex_index::block::UNIT;
 use farindex_index::keyhash::KeyHash;
-use farindex_index::{Insert, Lifecycle, PointIndex, Remove, Shard, Update, Upsert, shard};
+use farindex_index::{Insert, Lifecycle, PointIndex, PoolIndex, Remove, Shard, Update, Upsert, shard};
 use farindex_pool::{Client, Pool, PoolOptions};
 use std::rc::Rc;
 use std::sync::Arc;

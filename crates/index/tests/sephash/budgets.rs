@@ -4,7 +4,7 @@ use crate::common::{Ctx, Member, World};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Counters, Meter, NodeId, OpKind};
 use farindex_index::sephash::Config;
-use farindex_index::{Insert, PointIndex, Remove, SepHash, Update, Upsert};
+use farindex_index::{Insert, PointIndex, PoolIndex, Remove, SepHash, Update, Upsert};
 use farindex_pool::{PoolOptions, marks};
 
 /// The paper's sizes, and one segment: 113 writes make a generation.

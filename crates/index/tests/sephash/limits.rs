@@ -5,7 +5,7 @@ use farindex_fabric::memory::Delivery;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::sephash::layout::{fp_of, fp2_of};
 use farindex_index::sephash::{Config, TableKind};
-use farindex_index::{IndexAudit, IndexError, Insert, PointIndex, Remove, SepHash};
+use farindex_index::{IndexAudit, IndexError, Insert, PointIndex, PoolIndex, Remove, SepHash};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, PoolOptions};
 

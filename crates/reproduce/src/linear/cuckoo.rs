@@ -8,7 +8,7 @@ use super::probing::{Count, Rates};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::cuckoo::{Config, Lookup};
 use farindex_index::slotted::slot::PER_WORD;
-use farindex_index::{Cuckoo, IndexError, Lifecycle, PointIndex};
+use farindex_index::{Cuckoo, IndexError, Lifecycle, PointIndex, PoolIndex};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
 use farindex_sim::{Config as SimConfig, Preset, Sim, SimRng};
 use serde::Serialize;

@@ -7,8 +7,8 @@
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::linear::clusters::Clusters;
+use farindex_index::linear::read_size::{Network, Probes, best_read, read_near_cluster};
 use farindex_index::slotted::geometry;
-use farindex_readsize::{Network, Probes, best_read, read_beside_cluster};
 use farindex_sim::{Config, Preset, Sim, SimRng};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -258,7 +258,7 @@ impl Prober<'_> {
         let model = self.model.borrow();
         match (self.how, model.clusters.next(0, at as u64), &model.probes) {
             (How::Tracking, Some((distance, len)), Some(probes)) if distance < model.slots => {
-                read_beside_cluster(probes, &Network::CONNECTX5_EDR, self.storage.width(), distance, len).slots
+                read_near_cluster(probes, &Network::CONNECTX5_EDR, self.storage.width(), distance, len).slots
             }
             _ => model.slots,
         }
@@ -402,8 +402,8 @@ pub(crate) fn next_to_cluster(load: f64, len: u64) -> Vec<(i64, u64)> {
     let Some(probes) = Probes::of_misses(load) else { return Vec::new() };
     let network = Network::CONNECTX5_EDR;
     let read = |x: i64| match x {
-        x if x < 0 => read_beside_cluster(&probes, &network, WIDTH, x.unsigned_abs(), len).slots,
-        x if (x as u64) < len => read_beside_cluster(&probes, &network, WIDTH, 0, len - x as u64).slots,
+        x if x < 0 => read_near_cluster(&probes, &network, WIDTH, x.unsigned_abs(), len).slots,
+        x if (x as u64) < len => read_near_cluster(&probes, &network, WIDTH, 0, len - x as u64).slots,
         _ => best_read(&probes, &network, WIDTH).slots,
     };
     (-30..=20).map(|x| (x, read(x))).collect()

@@ -4,7 +4,7 @@
 //! slot. So does what is measured here, on bare tables of 8-byte slots in far memory. What the index itself takes for a
 //! lookup, which may end at its key, is stated apart.
 
-use farindex_readsize::{Network, Probes, Read, best_read, best_read_unconstrained};
+use farindex_index::linear::read_size::{Network, Probes, Read, best_read, best_read_unconstrained};
 use serde::Serialize;
 use std::fmt::Write;
 

@@ -4,7 +4,7 @@ use crate::cluster::tearing;
 use crate::index_under_test::NAME;
 use farindex_fabric::OpKind;
 use farindex_index::race::{Config, Variant};
-use farindex_index::{IndexError, Lifecycle, PointIndex, Race};
+use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex, Race};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolOptions};
 use farindex_sim::{Config as SimConfig, ODDS, Sim, SimRng};

@@ -1,8 +1,8 @@
-//! Making room for a key: entries move to later places of theirs.
+//! Makes room for a key by displacing entries to later places of their keys.
 //!
-//! A search goes out from the key's buckets, level by level: from each bucket to the later places of the keys in it, until one has a
-//! free slot. Then the entries on that path move, the last one first. Each is frozen where it is, put where it goes, and then
-//! taken from where it was, under the lock of the region that it leaves.
+//! A breadth-first search starts at the key's buckets. It goes from each bucket to the later places of the keys in it,
+//! until a bucket has a free slot. Then the entries on that path move, the last one first. Each entry is frozen, copied
+//! to its new slot, and then cleared in its old slot, under the lock of the region that it leaves.
 
 use super::places::{WAYS, first_slots, place_of};
 use super::{Cuckoo, Table};
@@ -11,50 +11,51 @@ use crate::block::{HEADER_LEN, Header};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
+use crate::recovery::clear_intent;
 use crate::slotted::geometry::{LOCKED, REGION, Segment};
-use crate::slotted::mover::{release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::release;
 use crate::slotted::record::{InlineWords, Record};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, vacant, whole};
-use crate::slotted::table::clear;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, Pin};
 use std::collections::BTreeSet;
 
-/// Buckets that a search looks into, at most.
+/// Maximum number of buckets that a search READs.
 const MAX_BUCKETS: usize = 256;
 
-/// What became of an attempt to make room.
+/// Result of an attempt to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     Made,
-    /// Somebody else has changed what is on the way.
+    /// Another client has changed an entry on the path.
     Changed,
-    /// Somebody else holds this region of the table, which an entry on the way would leave.
+    /// Another client holds this region of the table, which an entry on the path would leave.
     Held(Segment, u64),
-    /// Every way is long, or there is none.
+    /// Every path is too long, or there is none.
     None,
 }
 
-/// What became of an attempt to move one entry.
+/// Result of an attempt to move one entry.
 enum Moved {
     /// Its slot is free.
     Freed(At),
-    /// It, or the slot that it was to go to, is not what it was.
+    /// The entry, or its new slot, has changed.
     Changed,
-    /// Somebody else holds the region that it lies in.
+    /// Another client holds the entry's region.
     Held,
 }
 
-/// A bucket that a search has come to.
+/// A bucket that the search has reached.
 struct Node {
     segment: Segment,
     first: u64,
     words: Vec<u64>,
-    /// The bucket that it was reached from, and the slot there whose entry may come here.
+    /// The bucket from which it was reached, and the slot there whose entry may move here.
     from: Option<(usize, u64)>,
 }
 
-/// A slot, with what was read of it.
+/// A slot, and the words that were read of it.
 #[derive(Clone)]
 struct At {
     segment: Segment,
@@ -108,7 +109,7 @@ impl Displacer<'_> {
         Ok(Room::None)
     }
 
-    /// The buckets of a key's places, from this one on.
+    /// Returns the buckets of a key's places, from this place on.
     fn wanted(&self, hash: KeyHash, place: usize, from: Option<(usize, u64)>) -> Vec<Wanted> {
         let geometry = self.table.geometry();
         let associativity = self.table.own.associativity;
@@ -122,7 +123,7 @@ impl Displacer<'_> {
         (place..WAYS).map(want).collect()
     }
 
-    /// READs buckets: of each place that of the next table, if everything was moved there.
+    /// READs buckets. For each place it chooses the bucket of the next table if all entries were moved there.
     async fn look_into(&self, wanted: Vec<Wanted>) -> Result<Vec<Node>, IndexError> {
         let len = self.table.own.bucket_bytes();
         let mut batch = self.span().batch();
@@ -137,8 +138,8 @@ impl Displacer<'_> {
         for (want, tickets) in asked {
             let mut read = tickets.into_iter().map(|ticket| done.buf(ticket).words().to_vec());
             let Some(words) = read.next() else { continue };
-            let is_gone = |head: &u64| matches!(Slot::decode(*head), Slot::Sealed | Slot::Moved);
-            let closed = words.iter().step_by(self.table.own.width / 8).all(is_gone);
+            let is_moved = |head: &u64| matches!(Slot::decode(*head), Slot::Sealed | Slot::Moved);
+            let closed = words.iter().step_by(self.table.own.width / 8).all(is_moved);
             let node = |(segment, first), words| Node { segment, first, words, from: want.from };
             match (want.newer, read.next()) {
                 (Some(newer), Some(words)) if closed => nodes.push(node(newer, words)),
@@ -148,7 +149,7 @@ impl Displacer<'_> {
         Ok(nodes)
     }
 
-    /// The slots of a bucket as they were read.
+    /// Returns the slots of a bucket as they were read.
     fn slots<'n>(&self, node: &'n Node) -> impl Iterator<Item = At> + use<'n> {
         let segment = node.segment;
         let slots = (node.first..).zip(node.words.chunks_exact(segment.width / 8));
@@ -162,7 +163,7 @@ impl Displacer<'_> {
         self.slots(node).find(|at| matches!(Slot::decode(at.head), Slot::Empty | Slot::Vacant { .. }))
     }
 
-    /// Where the entries of the latest buckets may go.
+    /// Returns the buckets to which the entries of the latest buckets may move.
     async fn onward(&self, nodes: &[Node], from: usize) -> Result<Vec<Wanted>, IndexError> {
         let mut wanted = Vec::new();
         let mut batch = self.span().block_batch();
@@ -215,13 +216,13 @@ impl Displacer<'_> {
         let region = from.index / REGION;
         let lock = from.segment.lock(region);
         let old = Slot::decode(from.head);
-        // A record behind its head goes by way of a block, as every record that is put in.
+        // A record behind its head is first written to a block, like every record that is inserted.
         let inline = in_slot(old, from).filter(|_| matches!(old, Slot::Inline { .. }));
-        let (record, mut along) = match &inline {
+        let (record, mut piggyback) = match &inline {
             Some((key, value)) => {
                 let parts = (self.cuckoo.hash(key), key.as_slice(), value.as_slice());
-                let (record, along) = Record::new(session, self.span(), lock.at.node(), parts).await?;
-                (Some(record), along)
+                let (record, piggyback) = Record::new(session, self.span(), lock.at.node(), parts).await?;
+                (Some(record), piggyback)
             }
             None => (None, None),
         };
@@ -234,15 +235,15 @@ impl Displacer<'_> {
         };
         let cell = session.intent_cell(lock.at.node()).await?;
         let mut batch = self.span().batch();
-        if let Some((ptr, buf)) = along.take() {
+        if let Some((ptr, buf)) = piggyback.take() {
             batch.write(ptr, buf);
         }
-        let what = [steps::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
+        let what = [intents::DISPLACE, from.index, from.segment.generation, to.ptr().to_bits()];
         cell.declare(&mut batch, &Intent { index: self.cuckoo.uid, lock, what });
         let taken = batch.cas(lock.at, 0, LOCKED);
         let held = batch.post().await?.old(taken);
         if held != 0 {
-            clear(self.span(), &cell).await?;
+            clear_intent(self.span(), &cell).await?;
             discard();
             return Ok(if held == LOCKED { Moved::Held } else { Moved::Changed });
         }
@@ -278,7 +279,7 @@ impl Displacer<'_> {
     }
 }
 
-/// Key and value of an entry that lies in its slot; none if it does not, or was read before it was written.
+/// Returns key and value of an entry that is stored in its slot; `None` if it is not, or if the record is torn.
 fn in_slot(slot: Slot, at: &At) -> Option<(Vec<u8>, Vec<u8>)> {
     let (bytes, key, value) = match slot {
         Slot::Tiny { key, value, .. } => (at.head.to_le_bytes().to_vec(), key, value),

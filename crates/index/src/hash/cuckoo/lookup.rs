@@ -1,16 +1,16 @@
-//! Finding a key: three buckets, in an order that its entry cannot evade.
+//! Lookup of a key: READs its three buckets in the order in which its entry moves.
 //!
-//! An entry moves forward only, in the order of [`spots`], and is put where it goes before it is taken from where it was. So who
-//! READs a key's spots in this order and does not find it has seen a moment at which it was absent. Who is going to change it
-//! READs them in the opposite order: what is found once then, and not frozen, is the key's only entry
-//! (docs/protocols/cuckoo.md).
+//! An entry moves forward only, in the order of [`spots`], and its copy is written before the old entry is cleared. So
+//! a lookup that READs the spots in this order and finds no entry has passed a moment at which the key was absent. A
+//! lookup that precedes a change READs them in the opposite order: if it finds one entry, and that is not frozen, it is
+//! the key's only entry (docs/protocols/cuckoo.md).
 
 use super::places::{Spot, Spots, WAYS, spots};
 use super::{Cuckoo, Lookup, Table};
 use crate::IndexError;
 use crate::Value;
 use crate::backoff::Backoff;
-use crate::block::{self, Decoded, Header, UNIT};
+use crate::block::{CandidateBlocks, KeyMatch, UNIT, check_slot_changed};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
@@ -21,21 +21,22 @@ use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 
-/// How often in a row a record may come torn, or a sealed slot be met without a next table, before memory is called damaged.
-const PATIENCE: u32 = 1000;
+/// Number of attempts with a torn record, or with a sealed slot but no next table, after which the memory counts as
+/// damaged.
+const MAX_ATTEMPTS: u32 = 1000;
 
-/// A key that was found.
+/// An entry of the key.
 pub(super) struct Hit {
     pub(super) spot: Spot,
     pub(super) index: u64,
     pub(super) head: u64,
     pub(super) behind: InlineWords,
-    /// Its block and the block's length, if it lies out of band.
+    /// Address and bytes of its block, if the entry is out of band.
     pub(super) block: Option<(RemotePtr, u64)>,
     pub(super) value: Value,
 }
 
-/// A slot that another entry may go into.
+/// A free slot.
 pub(super) struct Free {
     pub(super) spot: Spot,
     pub(super) index: u64,
@@ -43,7 +44,7 @@ pub(super) struct Free {
     pub(super) behind: InlineWords,
 }
 
-/// A head that may be the key's.
+/// A slot whose block may be the key's.
 pub(super) struct Candidate {
     spot: Spot,
     index: u64,
@@ -54,34 +55,34 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Bytes to READ of its block.
+    /// Returns the bytes to READ of its block.
     pub(super) fn len(&self) -> usize {
         self.units as usize * UNIT
     }
 }
 
-/// What buckets that were READ hold, as far as the key goes.
+/// What buckets that were READ hold of the key.
 #[derive(Default)]
 pub(super) struct Seen {
     /// Entries of the key, in the order of the READs.
     pub(super) hits: SmallVec<[Hit; 1]>,
     pub(super) candidates: SmallVec<[Candidate; 2]>,
-    /// Some of it was read before it was written, or is another's by now.
+    /// A record was torn, or its slot has been reused meanwhile.
     pub(super) torn: bool,
-    /// A slot says that there is a newer table than this worker knows.
+    /// A slot shows that a table exists that is newer than this worker knows.
     pub(super) stale: bool,
-    /// Slots for another entry, where nobody but a mover has to wait.
+    /// Free slots that are not reserved for a mover.
     pub(super) free: Vec<Free>,
 }
 
-/// What to look for in buckets.
+/// What to collect from buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The key, once.
+    /// One entry of the key.
     First,
     /// Every entry of the key.
     All,
-    /// The same, and slots that are free.
+    /// Every entry of the key, and free slots.
     Room,
 }
 
@@ -92,17 +93,17 @@ pub(super) struct Op<'a> {
     pub(super) pin: &'a Pin<'a>,
     pub(super) key: &'a [u8],
     pub(super) hash: KeyHash,
-    /// Blocks of other keys. Under the pin they stay what they are.
+    /// Blocks of other keys. They cannot be reused under the pin.
     rejected: SmallVec<[RemotePtr; 4]>,
     pub(super) backoff: Backoff,
     pub(super) counted: bool,
-    tries: u32,
+    attempts: u32,
 }
 
 impl<'a> Op<'a> {
     pub(super) fn new(cuckoo: &'a Cuckoo, table: &'a Table, pin: &'a Pin<'a>, hash: KeyHash, key: &'a [u8]) -> Self {
         let (rejected, backoff) = (SmallVec::new(), Backoff::default());
-        Op { cuckoo, table, pin, key, hash, rejected, backoff, counted: false, tries: 0 }
+        Op { cuckoo, table, pin, key, hash, rejected, backoff, counted: false, attempts: 0 }
     }
 
     pub(super) fn span(&self) -> &'a Span {
@@ -113,17 +114,17 @@ impl<'a> Op<'a> {
         spots(self.table, self.hash)
     }
 
-    /// Once more.
-    pub(super) fn again(&mut self) -> Result<(), IndexError> {
-        self.tries += 1;
-        if self.tries > PATIENCE {
-            let what = "a key's places do not come to make sense".to_owned();
+    /// Counts another attempt; too many of them are an error.
+    pub(super) fn count_attempt(&mut self) -> Result<(), IndexError> {
+        self.attempts += 1;
+        if self.attempts > MAX_ATTEMPTS {
+            let what = "a key's places stay inconsistent".to_owned();
             return Err(PoolError::Corrupt { at: self.table.root(), what }.into());
         }
         Ok(())
     }
 
-    /// Spots that one batch READs, and then the next one.
+    /// Returns the number of spots that one batch READs.
     pub(super) fn step(&self, spots: &Spots) -> usize {
         match self.cuckoo.config.lookup {
             Lookup::Parallel => spots.len(),
@@ -131,7 +132,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Finds the key, or a moment at which it was absent.
+    /// Looks up the key. `None` proves a moment at which it was absent.
     pub(super) async fn find(&mut self) -> Result<Option<Hit>, IndexError> {
         loop {
             let spots = self.spots();
@@ -142,31 +143,31 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The same of spots that lie in their order; `None` if other spots have to be looked at.
+    /// Like [`find`](Self::find) in spots that are in their order; `None` if the spots have changed.
     pub(super) async fn find_in(&mut self, spots: &[Spot], step: usize) -> Result<Option<Option<Hit>>, IndexError> {
         for spots in spots.chunks(step) {
             let Some(mut bufs) = self.read(spots, &mut None).await? else { return Ok(None) };
-            let mut seen = self.sift(spots, &mut bufs, Scope::First)?;
+            let mut seen = self.scan_buckets(spots, &mut bufs, Scope::First)?;
             self.verify(&mut seen, Scope::First).await?;
             if let Some(hit) = seen.hits.pop() {
                 return Ok(Some(Some(hit)));
             }
-            if !self.makes_sense(&seen).await? {
+            if !self.is_consistent(&seen).await? {
                 return Ok(None);
             }
         }
         Ok(Some(None))
     }
 
-    /// Finds the one entry of the key that may be changed. None is no proof that it is absent.
-    pub(super) async fn find_to_change(&mut self, along: &mut PiggybackedWrite) -> Result<Option<Hit>, IndexError> {
+    /// Looks up the one entry of the key that may be changed. `None` does not prove that the key is absent.
+    pub(super) async fn find_to_change(&mut self, piggyback: &mut PiggybackedWrite) -> Result<Option<Hit>, IndexError> {
         loop {
             let mut spots = self.spots();
             spots.reverse();
-            let Some(mut bufs) = self.read(&spots, along).await? else { continue };
-            let mut seen = self.sift(&spots, &mut bufs, Scope::All)?;
+            let Some(mut bufs) = self.read(&spots, piggyback).await? else { continue };
+            let mut seen = self.scan_buckets(&spots, &mut bufs, Scope::All)?;
             self.verify(&mut seen, Scope::All).await?;
-            if !self.makes_sense(&seen).await? {
+            if !self.is_consistent(&seen).await? {
                 continue;
             }
             match seen.hits.as_slice() {
@@ -178,31 +179,32 @@ impl<'a> Op<'a> {
                 hits => {
                     let first = hits.iter().min_by_key(|hit| (hit.spot.place, hit.spot.segment.generation));
                     if let Some((spot, head)) = first.map(|hit| (hit.spot, hit.head)) {
-                        self.let_move(spot, frozen(head)).await?;
+                        self.wait_for_move(spot, frozen(head)).await?;
                     }
                 }
             }
         }
     }
 
-    /// Does what was seen need no second look? Learns of the newer table if there is one.
-    pub(super) async fn makes_sense(&mut self, seen: &Seen) -> Result<bool, IndexError> {
+    /// Returns whether the buckets were consistent. Otherwise the lookup must READ again; reads the root if a newer
+    /// table exists.
+    pub(super) async fn is_consistent(&mut self, seen: &Seen) -> Result<bool, IndexError> {
         if seen.stale && !planted(Fault::CuckooUnseen) {
             mark!("cuckoo lookup: a newer table");
-            self.again()?;
+            self.count_attempt()?;
             Box::pin(self.table.sync(self.span(), self.pin.epoch())).await?;
             return Ok(false);
         }
         if seen.torn {
             mark!("cuckoo lookup: torn record");
-            self.again()?;
+            self.count_attempt()?;
             return Ok(false);
         }
         Ok(true)
     }
 
-    /// The key's entry is on its way: waits.
-    async fn let_move(&mut self, spot: Spot, frozen: bool) -> Result<(), IndexError> {
+    /// Waits while the key's entry is being moved.
+    async fn wait_for_move(&mut self, spot: Spot, frozen: bool) -> Result<(), IndexError> {
         mark!("cuckoo change: waits for a move");
         if !frozen {
             self.backoff.wait(self.pin.session()).await;
@@ -212,18 +214,18 @@ impl<'a> Op<'a> {
         mover.await_region(&mut self.backoff, spot.segment, spot.region()).await
     }
 
-    /// READs buckets, in this order; `None` if the table has moved on, and they may be anything.
+    /// READs buckets, in this order; `None` if the table has been replaced, so that the buckets may hold anything.
     pub(super) async fn read(
         &mut self,
         spots: &[Spot],
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Option<Vec<Buf>>, IndexError> {
         let mut batch = self.pin.span().batch();
         let sync = match std::mem::replace(&mut self.counted, true) {
             false => self.table.count_operation(&mut batch, self.pin.epoch()),
             true => None,
         };
-        if let Some((ptr, buf)) = along.take() {
+        if let Some((ptr, buf)) = piggyback.take() {
             batch.write(ptr, buf);
         }
         let len = self.table.own.bucket_bytes();
@@ -242,32 +244,32 @@ impl<'a> Op<'a> {
         Ok(Some(tickets.into_iter().map(|ticket| done.buf(ticket)).collect()))
     }
 
-    /// What the buckets hold; blocks have yet to be read.
-    pub(super) fn sift(&self, spots: &[Spot], bufs: &mut [Buf], scope: Scope) -> Result<Seen, IndexError> {
+    /// Evaluates buckets that were READ. The candidates' blocks have not been READ yet.
+    pub(super) fn scan_buckets(&self, spots: &[Spot], bufs: &mut [Buf], scope: Scope) -> Result<Seen, IndexError> {
         let mut seen = Seen::default();
         let step = self.table.own.width / 8;
-        // By place: has everything been moved out of the older table's bucket?
+        // For each place, whether all entries of the older table's bucket have been moved.
         let mut closed = [true; WAYS];
         for (spot, buf) in spots.iter().zip(bufs) {
             let left = buf.words().iter().step_by(step).map(|head| Slot::decode(*head));
-            let gone = left.filter(|slot| matches!(slot, Slot::Sealed | Slot::Moved)).count();
+            let moved = left.filter(|slot| matches!(slot, Slot::Sealed | Slot::Moved)).count();
             match spot.older {
-                true => closed[spot.place] = gone == self.table.own.associativity as usize,
-                false => seen.stale |= gone > 0,
+                true => closed[spot.place] = moved == self.table.own.associativity as usize,
+                false => seen.stale |= moved > 0,
             }
-            // A bucket of the next table is its mover's until everything has been moved there.
+            // A bucket of the next table is reserved for its mover until all entries have been moved there.
             if scope == Scope::Room && (spot.older || closed[spot.place]) {
                 seen.free.extend(free_in(spot, buf, step));
             }
             if scope != Scope::First || seen.hits.is_empty() {
-                self.sift_bucket(spot, buf, step, &mut seen)?;
+                self.scan_bucket(spot, buf, step, &mut seen)?;
             }
         }
         Ok(seen)
     }
 
-    /// The key's entry in a bucket, and those that may be the key's.
-    fn sift_bucket(&self, spot: &Spot, buf: &mut Buf, step: usize, seen: &mut Seen) -> Result<(), IndexError> {
+    /// Collects the key's entry in a bucket, and the candidates.
+    fn scan_bucket(&self, spot: &Spot, buf: &mut Buf, step: usize, seen: &mut Seen) -> Result<(), IndexError> {
         let mine = signature(self.hash);
         for i in 0..self.table.own.associativity {
             let first = i as usize * step;
@@ -332,70 +334,43 @@ impl<'a> Op<'a> {
         seen.hits.push(Hit { spot: *spot, index, head, behind, block: None, value });
     }
 
-    /// Reads the candidates' blocks, all in one batch, and compares the keys.
+    /// READs the candidates' blocks in one batch, and compares the keys.
     pub(super) async fn verify(&mut self, seen: &mut Seen, scope: Scope) -> Result<(), IndexError> {
         let candidates = std::mem::take(&mut seen.candidates);
         if candidates.is_empty() || scope == Scope::First && !seen.hits.is_empty() {
             return Ok(());
         }
-        let span = self.pin.span();
-        let mut batch = span.block_batch();
-        let asked: SmallVec<[_; 2]> = candidates
-            .into_iter()
-            .map(|candidate| {
-                let ticket = batch.read(candidate.ptr, candidate.len());
-                (candidate, ticket)
-            })
-            .collect();
-        let mut done = batch.post().await?;
-        for (Candidate { spot, index, head, ptr, behind, .. }, ticket) in asked {
-            let buf = done.buf(ticket);
-            let (buf, decoded) = match block::decode(&buf) {
-                Decoded::Longer(len) => {
-                    if Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
-                        self.rejected.push(ptr);
-                        continue;
-                    }
-                    let whole = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
-                    let decoded = block::decode(&whole);
-                    (whole, decoded)
+        let asked = candidates.into_iter().map(|candidate| {
+            let (ptr, len) = (candidate.ptr, candidate.len());
+            (candidate, ptr, len)
+        });
+        let mut blocks = CandidateBlocks::read(self.pin.span(), asked).await?;
+        while let Some((Candidate { spot, index, head, behind, .. }, ptr, found)) =
+            blocks.next(self.hash, self.key).await?
+        {
+            match found {
+                KeyMatch::Other => self.rejected.push(ptr),
+                KeyMatch::Own(own) => {
+                    let block = Some((ptr, own.len()));
+                    seen.hits.push(Hit { spot, index, head, behind, block, value: own.into_value() });
                 }
-                decoded => (buf, decoded),
-            };
-            let Decoded::Sound(header, key, value) = decoded else {
-                Box::pin(self.unsound(spot.segment.slot(index), ptr)).await?;
-                seen.torn = true;
-                continue;
-            };
-            if buf.bytes().get(key) != Some(self.key) {
-                self.rejected.push(ptr);
-                continue;
+                KeyMatch::Unsound => {
+                    let still = |now| matches!(Slot::decode(now), Slot::Heap { ptr: of, .. } if of == ptr);
+                    Box::pin(check_slot_changed(self.span(), spot.segment.slot(index), ptr, still)).await?;
+                    seen.torn = true;
+                }
             }
-            let block = Some((ptr, header.block_len() as u64));
-            seen.hits.push(Hit { spot, index, head, behind, block, value: Value::fetched(buf, value) });
-        }
-        Ok(())
-    }
-
-    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
-    /// damaged.
-    async fn unsound(&mut self, at: RemotePtr, ptr: RemotePtr) -> Result<(), IndexError> {
-        let now = self.span().read(at, 8).await?;
-        let now = now.words().first().copied().unwrap_or_default();
-        if matches!(Slot::decode(now), Slot::Heap { ptr: still, .. } if still == ptr) {
-            let what = "the key-value block has a wrong checksum".to_owned();
-            return Err(PoolError::Corrupt { at: ptr, what }.into());
         }
         Ok(())
     }
 }
 
-/// The words behind the head of the slot that begins at this word.
+/// Returns the words behind the head of the slot that begins at word `first`.
 fn behind(buf: &Buf, first: usize, step: usize) -> InlineWords {
     buf.words().get(first + 1..first + step).unwrap_or_default().iter().copied().collect()
 }
 
-/// The free slots of a bucket.
+/// Returns the free slots of a bucket.
 fn free_in(spot: &Spot, buf: &Buf, step: usize) -> Vec<Free> {
     let slots = (spot.first..).zip(buf.words().chunks_exact(step));
     let free = slots.filter_map(|(index, words)| {

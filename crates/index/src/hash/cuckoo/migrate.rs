@@ -1,10 +1,11 @@
-//! Moving a region of a table to the next table, and putting right what the dead have left of a region.
+//! Moves a region of a table to the next table, and recovers a region that a crashed client left locked.
 //!
-//! An entry keeps its place and its number within the bucket, and a bucket of the next table is nobody else's until everything of
-//! the bucket before has been marked as moved: so what is moved always finds its slot, and is just written there.
+//! An entry keeps its place and its number within the bucket. No other client uses a bucket of the next table until all
+//! entries of the old bucket have been marked as moved. So the slot of a moved entry is always free, and the entry is
+//! written there.
 //!
-//! Whoever has claimed a region finds in it entries that are frozen, because they were being moved, or displaced. Which, the
-//! key's later places tell: what is there as well was displaced, and only has to be taken from here.
+//! A region that was claimed from a crashed client may hold frozen entries, which were being moved or displaced. If
+//! such an entry is also at a later place of its key, it was displaced, and recovery clears it here.
 
 use super::lookup::Op;
 use super::places::{Spots, first_slots, place_of};
@@ -13,14 +14,16 @@ use crate::IndexError;
 use crate::audit::Damage;
 use crate::backoff::Backoff;
 use crate::marks::mark;
+use crate::recovery::{HeldLock, claim_and_recover, release_on_error};
 use crate::slotted::geometry::{REGION, Segment, signature};
-use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{VisitedEntry, entries_of, read_region};
 use farindex_fabric::{Buf, Span};
-use farindex_pool::{Claim, IntentCell, Pin, Taken};
+use farindex_pool::{IntentCell, Pin};
 
-/// Somebody who moves regions, under a pin.
+/// Moves regions, under a pin.
 pub(super) struct Mover<'a> {
     pub(super) cuckoo: &'a Cuckoo,
     pub(super) table: &'a Table,
@@ -52,7 +55,7 @@ impl RegionMigrator for Mover<'_> {
         Ok(())
     }
 
-    async fn try_recover_lock(&self, from: Segment, _: Segment, region: u64) -> Result<Option<u64>, IndexError> {
+    async fn try_recover_lock(&self, from: Segment, _: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         self.recover_locked(from, region).await
     }
 }
@@ -62,7 +65,7 @@ impl Mover<'_> {
         self.pin.span()
     }
 
-    /// Writes frozen entries to where they go in the next table.
+    /// Copies frozen entries to their slots in the next table.
     async fn copy(&self, from: &Segment, to: &Segment, entries: &[Entry]) -> Result<(), IndexError> {
         let associativity = self.table.own.associativity;
         let mut batch = self.span().batch();
@@ -74,7 +77,8 @@ impl Mover<'_> {
             match form {
                 Form::Head(head) => drop(batch.write_words(at, &[*head])),
                 Form::Inline { key, value } => {
-                    // Nobody has written there in this table but who moved this very entry, and that was the same.
+                    // In this table, only a mover of this very entry can have written these words, and it wrote the
+                    // same.
                     let tag = 1;
                     let mut words = vec![slot::inline(tag, key.len(), value.len(), signature(*hash))];
                     words.extend(slot::words(tag, key, value));
@@ -86,30 +90,19 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Claims a region's lock if its holder has died, and finishes or undoes what it was at. If it is alive, says what to know it
-    /// by.
-    pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<u64>, IndexError> {
-        let what = [steps::RESCUE, region, segment.generation, 0];
-        let lock = segment.lock(region);
-        match self.pin.session().claim(self.span(), lock, None, self.cuckoo.uid, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some(names)),
-            Claim::Taken(Taken { cell: Some(cell), .. }) => {
-                mark!("table rescue: region claimed");
-                match self.finish_or_undo(segment, region, &cell).await {
-                    Err(error @ IndexError::Fabric(_)) => Err(error),
-                    Err(error) => {
-                        release(self.span(), &segment, region, &cell).await?;
-                        Err(error)
-                    }
-                    Ok(()) => Ok(None),
-                }
-            }
-            Claim::Taken(_) => Ok(None),
-        }
+    /// Claims a region's lock if its holder has crashed, and finishes or undoes its change. Returns the lock if its
+    /// holder may be alive.
+    pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
+        let what = [intents::RECOVER, region, segment.generation, 0];
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("table recovery: region claimed");
+            let done = self.finish_or_undo(segment, region, cell).await;
+            release_on_error(done, async || release(self.span(), &segment, region, cell).await).await
+        };
+        claim_and_recover(self.pin, self.cuckoo.uid, segment.lock(region), None, what, recover).await
     }
 
-    /// Somebody holds a region of a table: waits, and looks after who it is.
+    /// Waits for a region that another client holds. From time to time, claims the lock if its holder has crashed.
     pub(super) async fn await_region(
         &self,
         backoff: &mut Backoff,
@@ -119,16 +112,12 @@ impl Mover<'_> {
         if !backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        match Box::pin(self.recover_locked(segment, region)).await? {
-            Some(names) => {
-                backoff.wait_for_lock_holder(self.pin.session(), self.span(), segment.lock(region).at, names).await
-            }
-            None => Ok(()),
-        }
+        let held = Box::pin(self.recover_locked(segment, region)).await?;
+        backoff.check_holder(self.pin, held).await
     }
 
-    /// The same for who wants the lock: after a while that one tries again only when the lock is free. An intent of somebody alive
-    /// that names it keeps everyone from telling that its holder has died.
+    /// Like [`await_region`](Self::await_region), for a client that wants the lock. After a while it returns only when
+    /// the lock is free: intents of live clients that name the lock would hide that its holder has crashed.
     pub(super) async fn await_lock(
         &self,
         backoff: &mut Backoff,
@@ -144,7 +133,8 @@ impl Mover<'_> {
     }
 
     async fn finish_or_undo(&self, segment: Segment, region: u64, cell: &IntentCell<'_>) -> Result<(), IndexError> {
-        // Under the lock: whoever has begun to move the region knew of the next table, and the root still names it.
+        // Under the lock: a client that began to move the region knew the next table, and the root still names that
+        // table.
         let geometry = self.table.sync(self.span(), self.pin.epoch()).await?;
         let next = geometry.next.filter(|_| geometry.current.generation == segment.generation);
         let slots = read_region(self.span(), &segment, region).await?;
@@ -156,12 +146,12 @@ impl Mover<'_> {
         for entry in visited.into_iter().filter(|entry| frozen(entry.head)) {
             let head = match self.was_displaced(&segment, &entry).await? {
                 true => {
-                    mark!("cuckoo rescue: displaced");
+                    mark!("cuckoo recovery: displaced");
                     vacant(Slot::decode(entry.head).stamp_after(self.pin.epoch()))
                 }
                 false if next.is_some() => continue,
                 false => {
-                    mark!("cuckoo rescue: thawed");
+                    mark!("cuckoo recovery: unfrozen");
                     entry.head & !FROZEN
                 }
             };
@@ -176,7 +166,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Is a frozen entry at a later place of its key as well?
+    /// Returns whether a frozen entry is also at a later place of its key.
     async fn was_displaced(&self, segment: &Segment, entry: &VisitedEntry) -> Result<bool, IndexError> {
         let hash = self.cuckoo.hash(&entry.key);
         let slot = segment.index_of(entry.at);

@@ -1,20 +1,20 @@
-//! Cuckoo hashing with three places for each key, in a table that clients change and grow.
+//! Cuckoo hashing with three places for each key, in a table that clients change and that grows.
 //!
-//! What T. Wang et al. (ADMS 2020, sections 2.2 and 4.5) compare linear probing with, after Pilaf, MemC3 and FaRM: their tables
-//! are only looked up. docs/protocols/cuckoo.md has the protocol, its linearization points, and the numbered deviations; this is
-//! the map:
+//! T. Wang et al. (ADMS 2020, sections 2.2 and 4.5) compare linear probing with it, after Pilaf, MemC3 and FaRM; their
+//! tables are read-only. docs/protocols/cuckoo.md has the protocol, its linearization points, and the numbered
+//! deviations.
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments, the root: what linear probing has as well | 4.1 |
-//! | [`places`] | where a key may lie | 2.2 |
+//! | [`slotted`](crate::slotted) | slots, segments and the root, shared with linear probing | 4.1 |
+//! | [`places`] | the places of a key | 2.2 |
 //! | `table` | buckets | 2.2 |
-//! | `lookup` | search | Algorithm 3 |
+//! | `lookup` | lookup of a key | Algorithm 3 |
 //! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
-//! | `displace` | making room | 2.2 |
-//! | `migrate` | moving a region to the next table; what the dead leave | |
-//! | `walk` | every entry, for dumps and checks | |
+//! | `displace` | makes room for a key | 2.2 |
+//! | `migrate` | moves a region to the next table; recovers a region of a crashed client | |
+//! | `walk` | visits every entry, for dumps and audits | |
 
 mod displace;
 mod lookup;
@@ -27,35 +27,39 @@ mod write;
 
 pub use table::{Buckets, Table};
 
+use crate::audit::OnDamage;
 use crate::backoff::Backoff;
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
 use crate::marks::mark;
+use crate::root_sync::{free_root, mark_root_dropped};
+use crate::slotted::geometry::Geometry;
 use crate::slotted::geometry::{self, REGION};
 use crate::slotted::index::{Attempt, SlottedIndex};
 use crate::slotted::mover::{Region, RegionMigrator};
 use crate::slotted::record::{PiggybackedWrite, Record};
-use crate::slotted::walk::Step;
-use crate::slotted::{self, slot};
+use crate::slotted::slot;
+use crate::slotted::walk::{Step, free_table};
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
-use crate::{IndexError, Value};
+use crate::{IndexAudit, IndexError, Value};
 use displace::{Displacer, Room};
-use farindex_fabric::{OpKind, RemotePtr};
-use farindex_pool::{IndexInfo, Pin, Session};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
+use farindex_pool::audit::Audit;
 use lookup::Op;
 use migrate::Mover;
 use places::MAX_ASSOCIATIVITY;
 use serde::{Deserialize, Serialize};
-use std::rc::Rc;
 
 /// This kind's number in the catalog.
 pub const KIND: u32 = 5;
 /// Version of its format.
 pub const FORMAT: u32 = 1;
 
-/// How a lookup READs a key's places.
+/// Order in which a lookup READs a key's places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lookup {
@@ -72,16 +76,16 @@ pub enum Lookup {
 pub struct Config {
     /// Slots of a new table on each memory node; rounded up to whole regions.
     pub slots: u64,
-    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together always fit in the slot; of 8-byte words behind the
-    /// first each takes 7 bytes more. Whatever is longer lies out of band.
+    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together fit in any slot; each 8-byte word behind the
+    /// first takes 7 bytes more. A longer entry is stored out of band.
     pub width: usize,
     /// Slots of a bucket: 1, 2 or 4.
     pub associativity: u64,
-    /// How lookups READ.
+    /// Order in which lookups READ.
     pub lookup: Lookup,
     /// Share of slots in use at which a table is moved to a larger one.
     pub threshold: f64,
-    /// How rarely workers look at the root, as in SHARD's section 3.4.
+    /// How rarely workers READ the root, as in SHARD's section 3.4.
     pub alpha: f64,
 }
 
@@ -122,7 +126,7 @@ impl Settings for Config {
     }
 }
 
-/// A cuckoo index, as one worker thread uses it.
+/// A worker thread's handle to a cuckoo index.
 pub struct Cuckoo {
     handle: Handle<Config, Table>,
 }
@@ -130,41 +134,16 @@ pub struct Cuckoo {
 has_handle!(Cuckoo, Handle<Config, Table>);
 
 impl Cuckoo {
-    /// Makes an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        slotted::index::create(session, name, config, (config.regions(), config.width)).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables
-                .push(Table::open(&pin, root, index_tag(session, info.uid), config.pacing(), config.buckets()).await?);
-        }
-        drop(pin);
-        Ok(Cuckoo { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
-    /// How often the table that has been moved most has been moved, as far as this worker knows.
-    pub fn resizes(&self) -> u64 {
-        self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
-    }
-
-    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
-        SlottedIndex::advance(self, table, pin).await
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
+        SlottedIndex::advance(self, table, pin).await.map(drop)
     }
 
     fn mover<'a>(&'a self, table: &'a Table, pin: &'a Pin<'a>) -> Mover<'a> {
         Mover { cuckoo: self, table, pin }
     }
 
-    /// Displaces entries until there is a free slot at one of the key's places, if there is none; `false` if that takes a larger
-    /// table.
+    /// Displaces entries until one of the key's places has a free slot; `false` if that takes a larger table.
     pub async fn displace(&self, key: &[u8]) -> Result<bool, IndexError> {
         let hash = self.hash(key);
         let (table, pin) = (self.table(hash), self.session.pin(self.session.span(OpKind::Maintenance))?);
@@ -175,7 +154,70 @@ impl Cuckoo {
     }
 }
 
-pool_index!(Cuckoo, Config, KIND, "cuckoo", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
+impl TablePerNode for Cuckoo {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "cuckoo";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = geometry::ROOT_LEN;
+
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
+        Table::create(session, span, node, index_tag, (config.regions(), config.width)).await
+    }
+
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, config, .. } = *new;
+        free_root::<Geometry>(session, span, root, config.width).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
+        Table::open(pin, root, index_tag, config.width, config.pacing(), config.buckets()).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Cuckoo { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        mark_root_dropped::<Geometry>(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        free_table(&self.session, span, table, self.config.width).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.handle.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl SlottedIndex for Cuckoo {
     type Own = Buckets;
@@ -195,9 +237,9 @@ impl SlottedIndex for Cuckoo {
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
-        Op::new(self, table, &pin, record.hash, record.key).write(mode, record, along).await
+        Op::new(self, table, &pin, record.hash, record.key).write(mode, record, piggyback).await
     }
 
     async fn step(
@@ -209,8 +251,8 @@ impl SlottedIndex for Cuckoo {
         self.step_on(table, pin, progress).await
     }
 
-    /// Moves the regions that the key's places lie in, if the table is being moved, or else entries to later places of theirs; if
-    /// that leads nowhere, to a larger table.
+    /// Moves the regions of the key's places if the table is being moved. Otherwise displaces entries to later places
+    /// of their keys, or begins to move to a larger table if that makes no room.
     async fn make_room(&self, table: &Table, hash: KeyHash, _: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         if !table.is_checked(pin.epoch()) {
@@ -240,9 +282,8 @@ impl SlottedIndex for Cuckoo {
             Room::None if !table.geometry().state.growing() => table.grow(&pin, self.uid, true).await?,
             Room::None | Room::Changed => {}
         }
-        if let Some((lock, names)) = self.advance(table, &pin).await? {
-            backoff.wait_for_lock_holder(&self.session, pin.span(), lock, names).await?;
-        }
+        let held = SlottedIndex::advance(self, table, &pin).await?;
+        backoff.check_holder(&pin, held).await?;
         drop(pin);
         backoff.wait(&self.session).await;
         Ok(())
@@ -260,7 +301,7 @@ impl PointIndex for Cuckoo {
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<many::Lookup<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
@@ -301,7 +342,7 @@ mod tests {
     use crate::kind::{decode, encode};
 
     #[test]
-    fn settings_come_back() {
+    fn config_survives_encoding_and_refuses_bad_settings() {
         let config =
             Config { slots: 77, width: 128, associativity: 1, lookup: Lookup::Sequential, ..Config::default() };
         assert_eq!(decode(&encode(&config).unwrap()), Ok(config));

@@ -1,9 +1,10 @@
-//! Where a key may lie: three buckets of a table, and their order.
+//! The places of a key: three buckets of a table, and their order.
 //!
-//! Each place is a fraction of 1 that the key's hash gives; its bucket in a table of `n` buckets is that fraction of `n`. So a
-//! bucket of a table goes to two buckets of one that is twice as large, and whatever moves keeps its place.
+//! Each place is a fraction of 1, computed from the key's hash; its bucket in a table of `n` buckets is that fraction
+//! of `n`. So the entries of a bucket move to two buckets of a table that is twice as large, and an entry that moves
+//! keeps its place.
 //!
-//! Invariants: a key's places lie in three different buckets of any table; an entry only ever moves forward in the order of
+//! Invariants: a key's places are in three different buckets of any table. An entry moves forward only, in the order of
 //! [`spots`].
 
 use super::Table;
@@ -12,16 +13,16 @@ use crate::slotted::geometry::{REGION, Segment, place};
 use farindex_fabric::RemotePtr;
 use smallvec::SmallVec;
 
-/// Places of a key.
+/// Number of places of a key.
 pub const WAYS: usize = 3;
-/// Slots of a bucket, at most.
+/// Maximum number of slots of a bucket.
 pub const MAX_ASSOCIATIVITY: usize = 4;
 
 const SIXTEENTH: u64 = 1 << 60;
-// Places that are a sixteenth of the table apart are in different buckets, if it has sixteen.
+// Places that are a sixteenth of the table apart are in different buckets, if the table has at least sixteen buckets.
 const _: () = assert!(REGION as usize / MAX_ASSOCIATIVITY >= 16);
 
-/// A key's places as fractions of 2^64: the second is 2/16 to 8/16 behind the first, the third 9/16 to 15/16.
+/// Returns a key's places as fractions of 2^64: the second is 2/16 to 8/16 behind the first, the third 9/16 to 15/16.
 fn fractions(hash: KeyHash) -> [u64; WAYS] {
     let part = |seed: u64, of: u64| ((u128::from(hash.rehash(seed)) * u128::from(of)) >> 64) as u64;
     let first = place(hash);
@@ -30,13 +31,13 @@ fn fractions(hash: KeyHash) -> [u64; WAYS] {
     [first, first.wrapping_add(second), first.wrapping_add(third)]
 }
 
-/// The first slots of the key's buckets, by place.
+/// Returns the first slots of the key's buckets, by place.
 pub fn first_slots(hash: KeyHash, segment: &Segment, associativity: u64) -> [u64; WAYS] {
     let buckets = u128::from(segment.slots() / associativity);
     fractions(hash).map(|fraction| ((u128::from(fraction) * buckets) >> 64) as u64 * associativity)
 }
 
-/// Which of its places this slot belongs to.
+/// Returns the key's place to which this slot belongs.
 pub fn place_of(hash: KeyHash, segment: &Segment, associativity: u64, slot: u64) -> Option<usize> {
     let bucket = slot - slot % associativity;
     first_slots(hash, segment, associativity).iter().position(|first| *first == bucket)
@@ -47,29 +48,30 @@ pub fn place_of(hash: KeyHash, segment: &Segment, associativity: u64, slot: u64)
 pub struct Spot {
     /// The table.
     pub segment: Segment,
-    /// Which of the key's places it is.
+    /// Number of the key's place.
     pub place: usize,
     /// The bucket's first slot.
     pub first: u64,
-    /// Is there a newer table, as far as this worker knows?
+    /// Whether this worker knows of a newer table.
     pub older: bool,
 }
 
 impl Spot {
-    /// Its address.
+    /// Returns its address.
     pub fn at(&self) -> RemotePtr {
         self.segment.slot(self.first)
     }
-    /// The region that it lies in.
+    /// Returns its region.
     pub fn region(&self) -> u64 {
         self.first / REGION
     }
 }
 
-/// All spots of a key, in the order in which its entry moves: by place, and of one place first the table and then the next one.
+/// All spots of a key, in the order in which its entry moves: by place, and for each place first the table, then the
+/// next table.
 pub type Spots = SmallVec<[Spot; 2 * WAYS]>;
 
-/// See [`Spots`].
+/// Returns the [`Spots`] of a key.
 pub fn spots(table: &Table, hash: KeyHash) -> Spots {
     let geometry = table.geometry();
     let by_segment: SmallVec<[_; 2]> =
@@ -90,7 +92,7 @@ mod tests {
     use farindex_fabric::NodeId;
 
     #[test]
-    fn places_are_distinct_and_stay_what_they_are() {
+    fn places_are_distinct_and_kept_when_the_table_grows() {
         for associativity in [1, 4] {
             for regions in [1, 2, 5] {
                 let of = |regions, generation| Segment {

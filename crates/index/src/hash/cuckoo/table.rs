@@ -2,12 +2,13 @@
 
 use super::Config;
 use crate::IndexError;
+use crate::root_sync::Pacing;
 use crate::slotted::geometry::Segment;
-use crate::slotted::table::{self, Pacing, Plan};
+use crate::slotted::table::{self, Plan};
 use farindex_fabric::Span;
 use farindex_pool::Pin;
 
-/// How the slots of a table make buckets.
+/// The shape of a table's buckets.
 #[derive(Debug, Clone, Copy)]
 pub struct Buckets {
     /// Slots of a bucket.
@@ -17,18 +18,18 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Bytes of a bucket.
+    /// Returns the bytes of a bucket.
     pub const fn bucket_bytes(&self) -> usize {
         self.associativity as usize * self.width
     }
 }
 
-/// One table, as one worker sees it.
+/// A worker's handle to one table.
 pub type Table = table::Table<Buckets>;
 
 impl Config {
     pub(super) fn pacing(&self) -> Pacing {
-        Pacing { width: self.width, alpha: self.alpha, threshold: self.threshold }
+        Pacing { alpha: self.alpha, threshold: self.threshold }
     }
     pub(super) fn buckets(&self) -> Buckets {
         Buckets { associativity: self.associativity, width: self.width }
@@ -36,8 +37,8 @@ impl Config {
 }
 
 impl Table {
-    /// Makes the next table, twice as large, unless somebody else is at it. `full` says that no displacement makes room for a key. A
-    /// pool without room for it is no error, unless `full`.
+    /// Creates the next table, twice as large, unless another client does. `full` states that no displacement makes
+    /// room for a key. A pool without room for the table is an error only if `full`.
     pub async fn grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<(), IndexError> {
         let twice = async |_: &Span, now: &Segment| Ok(Plan { regions: now.regions * 2, room: 0 });
         self.grow_as(pin, index, full, twice).await

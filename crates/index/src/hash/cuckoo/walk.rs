@@ -1,68 +1,58 @@
-//! Every entry of an index: for dumps, audits, repairs and drops.
+//! Visits every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk makes passes, each for the keys of a range of hashes (docs/protocols/cuckoo.md, "Walks"). A pass goes through the table three
-//! times, and through the next ones behind it each time: first for the entries that lie at their keys' first places, then for
-//! those at the second, then for those at the third. Entries move forward only, so it meets every key that is there all the time;
-//! and it remembers which keys it has met, so it meets none twice. Each step is a region, and pinned on its own.
+//! A walk makes passes, each for the keys of a range of hashes (docs/protocols/cuckoo.md, "Walks"). A pass goes through
+//! the table and the next tables three times: first for the entries at their keys' first places, then for those at the
+//! second, then for those at the third. Entries move forward only, so a pass visits every key that is present during
+//! all of it. It remembers the visited keys, so it visits none twice. Each step reads one region and has its own pin.
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::keyhash::{HASH_BITS, KeyHash};
-use crate::maintenance::wait_for_lock_holder;
 use crate::marks::mark;
-use crate::slotted::geometry::{DONE, Geometry, LOCKED, REGION, Segment};
+use crate::recovery::{HeldLock, wait_for_lock_holder};
+use crate::slotted::geometry::{Geometry, LOCKED, REGION, Segment};
 use crate::slotted::slot::{Slot, frozen};
 use crate::slotted::walk::{
-    self, Step, VisitedEntry, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved,
+    self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_region,
 };
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
+use farindex_pool::{LockTimeout, Pin};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
-/// Figures of an audit: entries in head words, behind them, and out of band; at their keys' first, second and third places; slots;
-/// regions that have yet to be moved.
+/// Figures of an audit: entries in head words, behind head words, and out of band; slots; regions not moved yet;
+/// entries at their keys' first, second and third places.
 const FIGURES: [&str; 5] = ["tiny_entries", "inline_entries", "heap_entries", "slots", "regions_to_move"];
 const BY_PLACE: [&str; WAYS] = ["first_place", "second_place", "third_place"];
 
-/// Region locks that are READ at once.
+/// Number of region locks that one READ fetches.
 const LOCKS: u64 = 64;
 
-/// What an audit has come to.
-struct Findings<'a> {
-    alone: bool,
-    audit: &'a mut Audit,
-    report: IndexAudit,
-    problems: Problems,
-    /// What is equal of equal keys only, and where.
-    keys: Vec<((u64, u64), RemotePtr)>,
-}
-
-/// Slots of the tables for each pass.
+/// Number of slots for each pass: larger tables take more passes.
 const PASS_SLOTS: u64 = 2 << 20;
-/// Hashes that there are.
+/// Number of hashes.
 const HASHES: u64 = 1 << HASH_BITS;
 
-/// Where a walk is.
+/// Position of a walk.
 #[derive(Default)]
 pub(crate) struct Progress {
     /// The hashes of this pass.
     hashes: Range<u64>,
-    /// The place of their keys that it is at, and the region that is next. None: the next pass is about to begin.
+    /// The place that the pass visits, and the next region. None in front of the next pass.
     at: Option<(usize, Segment, u64)>,
-    /// Keys that it has met.
+    /// Keys that this pass has visited.
     visited: HashSet<u128>,
-    /// Makes 128 bits of a key: two keyed hashes, with keys of this walk's own.
+    /// Two keyed hashes, with random keys of this walk, that make a 128-bit identity of a key.
     identity: [RandomState; 2],
 }
 
 impl Progress {
-    /// Begins the next pass, with as many passes in all as the table's size asks for; `false` if there is none.
+    /// Begins the next pass; `false` if the last one has ended. The size of the table determines the number of passes.
     fn begin_pass(&mut self, geometry: &Geometry) -> bool {
         let slots: u64 = geometry.segments().map(|segment| segment.slots()).sum();
         let from = self.hashes.end;
@@ -72,7 +62,7 @@ impl Progress {
         self.at.is_some()
     }
 
-    /// Goes on behind a segment: with a newer one, or with the next place in the table.
+    /// Continues behind a segment: with a newer segment, or with the next place in the table.
     fn end_segment(&mut self, place: usize, segment: &Segment, geometry: &Geometry) {
         let newer = geometry.segments().find(|of| of.generation > segment.generation);
         self.at = match newer {
@@ -82,13 +72,13 @@ impl Progress {
         };
     }
 
-    /// Has the pass keys with this signature?
+    /// Returns whether the pass has keys with this signature.
     fn may_have(&self, signature: u8) -> bool {
         let first = u64::from(signature) << (HASH_BITS - 8);
         first < self.hashes.end && self.hashes.start < first + (1 << (HASH_BITS - 8))
     }
 
-    /// Is this a key of the pass that it has not met yet? It has now.
+    /// Marks a key as visited; returns whether it is a key of the pass that was not visited before.
     fn is_new(&mut self, hash: KeyHash, key: &[u8]) -> bool {
         let [high, low] = [0, 1].map(|i: usize| u128::from(self.identity[i].hash_one(key)));
         self.hashes.contains(&hash.bits()) && self.visited.insert(high << 64 | low)
@@ -96,7 +86,8 @@ impl Progress {
 }
 
 impl Cuckoo {
-    /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
+    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// the index.
     pub async fn visit(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -105,7 +96,7 @@ impl Cuckoo {
         walk::visit(self, each, damaged).await
     }
 
-    /// The next step of a walk.
+    /// Runs the next step of a walk.
     pub(super) async fn step_on(
         &self,
         table: &Table,
@@ -121,7 +112,7 @@ impl Cuckoo {
                 continue;
             };
             if region == segment.regions || table.geometry().current.generation > segment.generation {
-                // What has left the segment is in one that the root names by now.
+                // Entries that have left the segment are in a segment that the root names by now.
                 progress.end_segment(place, &segment, &table.look(pin).await?);
                 continue;
             }
@@ -147,44 +138,36 @@ impl Cuckoo {
         }
     }
 
-    /// At which of its key's places an entry lies.
+    /// Returns the place of its key at which an entry is.
     fn place_at(&self, table: &Table, entry: &VisitedEntry) -> Option<usize> {
         let slot = entry.segment.index_of(entry.at);
         place_of(self.hash(&entry.key), &entry.segment, table.own.associativity, slot)
     }
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound, and it lies where a
-    /// lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished. Otherwise each key is counted
-    /// once, as a walk meets it.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound, and it lies
+    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished move is a problem.
+    /// Otherwise each key is counted once, as a walk visits it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        let (report, problems) = (IndexAudit::default(), Problems::default());
-        let mut findings = Findings { alone, audit, report, problems, keys: Vec::new() };
-        FIGURES.iter().chain(&BY_PLACE).for_each(|name| findings.report.count(name, 0));
+        let mut findings = Findings::new(&self.session, audit, alone, &[&FIGURES[..], &BY_PLACE].concat());
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            let Findings { audit, report, problems, .. } = &mut findings;
-            let found = (&mut **audit, report, problems);
-            let Some(geometry) = audit_root(&self.session, table, node, alone, found).await? else { continue };
+            let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
             for segment in geometry.segments() {
                 for region in 0..segment.regions {
-                    self.audit_region(table, &geometry, &segment, region, &mut findings).await?;
+                    self.audit_entries(table, &geometry, &segment, region, &mut findings).await?;
                 }
             }
             if !alone {
-                let Findings { audit, report, problems, .. } = &mut findings;
                 let place = |entry: &VisitedEntry| self.place_at(table, entry).and_then(|place| BY_PLACE.get(place));
                 let also = |entry: &VisitedEntry, report: &mut IndexAudit| {
                     place(entry).into_iter().for_each(|of| report.count(of, 1))
                 };
-                audit_walk(self, table, audit, report, problems, also).await?;
+                audit_walk(self, table, &mut findings, also).await?;
             }
         }
-        let Findings { mut report, mut problems, keys, .. } = findings;
-        report.entries -= find_same_keys(keys, &mut problems);
-        report.problems = problems.into_vec();
-        Ok(report)
+        Ok(findings.finish())
     }
 
-    async fn audit_region(
+    async fn audit_entries(
         &self,
         table: &Table,
         geometry: &Geometry,
@@ -192,49 +175,26 @@ impl Cuckoo {
         region: u64,
         findings: &mut Findings<'_>,
     ) -> Result<(), IndexError> {
-        let Findings { alone, audit, report, problems, keys } = findings;
-        let Some(pin) = table.pin_step(&self.session, segment, OpKind::Scan).await? else { return Ok(()) };
-        let mut batch = pin.span().batch();
-        let lock = batch.read(segment.lock(region).at, 8);
-        let slots = batch.read(segment.slot(region * REGION), REGION as usize * segment.width);
-        let mut done = batch.post().await?;
-        let lock = done.buf(lock).words().first().copied().unwrap_or_default();
-        let slots = done.buf(slots);
-        drop(done);
-        let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
-        report.count("regions_to_move", u64::from(growing && lock != DONE));
-        if *alone && lock != 0 && (lock != DONE || !growing) {
-            let at = segment.lock(region).at;
-            problems.add(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
-        }
-        for (i, words) in slots.words().chunks_exact(segment.width / 8).enumerate() {
-            let head = words.first().copied().unwrap_or_default();
-            let gone = matches!(Slot::decode(head), Slot::Sealed | Slot::Moved);
-            if *alone && (frozen(head) || gone != (lock == DONE)) {
-                let at = segment.slot(region * REGION + i as u64);
-                problems.add(format!("the slot at {at} belongs to a move that nobody finishes: {head:#018x}"));
-            }
-        }
-        if !*alone {
-            return Ok(());
-        }
+        let unfinished =
+            |moved: bool, head: u64| frozen(head) || matches!(Slot::decode(head), Slot::Sealed | Slot::Moved) != moved;
+        let read = audit_region(table, geometry, segment, region, findings, unfinished, |_, _| {}).await?;
+        let Some((pin, slots)) = read.filter(|_| findings.alone) else { return Ok(()) };
         let first = region * REGION;
         let (visited, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
-        wrong.into_iter().for_each(|damage| problems.add(damage.what));
+        wrong.into_iter().for_each(|damage| findings.problem(damage.what));
         for entry in visited {
-            let hash = self.hash(&entry.key);
             match self.place_at(table, &entry) {
-                Some(place) => report.count(BY_PLACE[place], 1),
-                None => problems.add(format!("the entry at {} lies where no lookup comes by", entry.at)),
+                Some(place) => findings.count(BY_PLACE[place], 1),
+                None => findings.problem(format!("the entry at {} lies where no lookup finds it", entry.at)),
             }
-            keys.push(((hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(&entry.key, 1)), entry.at));
-            audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+            audit_entry(&pin, &entry, self.hash(&entry.key), findings).await?;
         }
         Ok(())
     }
 
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of
+    /// repairs. Operations do the same where they need such a region. A client that is alive and holds a lock for two
+    /// leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -254,26 +214,19 @@ impl Cuckoo {
 
     async fn recover_regions(&self, table: &Table, segment: &Segment, first: u64) -> Result<u64, IndexError> {
         let session = &self.session;
-        let (mut lock_timeout, mut recovered, mut last) = (LockTimeout::default(), 0, None);
+        let (mut timeout, mut recovered) = (LockTimeout::default(), 0);
         while let Some(pin) = table.pin_step(session, segment, OpKind::Maintenance).await? {
             let count = LOCKS.min(segment.regions - first);
             let locks = pin.span().read(segment.lock(first).at, count as usize * 8).await?;
             let Some(region) = (first..).zip(locks.words()).find(|(_, word)| **word == LOCKED).map(|(i, _)| i) else {
                 break;
             };
-            if last.replace(region) != Some(region) {
-                lock_timeout = LockTimeout::default();
-            }
-            let busy = self.mover(table, &pin).recover_locked(*segment, region).await?;
+            let held = self.mover(table, &pin).recover_locked(*segment, region).await?;
             drop(pin);
-            recovered += u64::from(busy.is_none());
-            wait_for_lock_holder(session, &mut lock_timeout, segment.lock(region).at, busy.unwrap_or(0)).await?;
+            recovered += u64::from(held.is_none());
+            let held = held.unwrap_or(HeldLock { at: segment.lock(region).at, holders: 0 });
+            wait_for_lock_holder(session, &mut timeout, held).await?;
         }
         Ok(recovered)
-    }
-
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        self.drop_tables(span, info, self.config.width).await
     }
 }

@@ -1,47 +1,48 @@
-//! Inserting, changing, removing.
+//! Insert, update and remove.
 //!
-//! Changing and removing is one CAS of a head word. An insert holds the lock of the region in which the key's first place lies:
-//! so of two inserts of one key the second one READs what the first one has put in. How a record gets into its slot,
-//! [`record`](crate::slotted::record) says.
+//! An update or a removal is one CAS of a head word. An insert holds the lock of the region that contains the key's
+//! first place: so of two inserts of one key, the second READs the entry of the first.
+//! [`record`](crate::slotted::record) describes how a record is written to its slot.
 
 use super::lookup::{Free, Hit, Op, Scope, Seen};
 use super::places::Spots;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
+use crate::recovery::{clear_intent, release_on_error};
 use crate::slotted::geometry::{DONE, LOCKED, Segment};
 use crate::slotted::index::Attempt;
-use crate::slotted::mover::{release, steps};
+use crate::slotted::intents;
+use crate::slotted::mover::release;
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, vacant};
-use crate::slotted::table::clear;
 use crate::traits::Remove;
 use crate::write::{Mode, Wrote};
 use farindex_fabric::Buf;
 use farindex_pool::{Intent, IntentCell};
 
-/// What became of an attempt to insert.
+/// Result of an attempt to insert.
 enum Put {
-    /// Into the segment of this generation.
+    /// Inserted into the segment of this generation.
     Done(u64),
     Exists,
-    /// Look again.
+    /// Something has changed: look up again.
     Again,
-    /// All slots of the key's places are in use.
+    /// No slot of the key's places is free.
     Full,
 }
 
 impl Op<'_> {
-    /// Looks for the key, and does what `mode` says.
+    /// Looks up the key, and changes it as `mode` says.
     pub(super) async fn write(
         &mut self,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
         loop {
             if mode != Mode::Insert {
-                match self.find_to_change(along).await? {
+                match self.find_to_change(piggyback).await? {
                     Some(hit) if self.replace(&hit, record).await? => return Ok(Attempt::Wrote(Wrote::Updated)),
                     None if mode == Mode::Update && self.find().await?.is_none() => {
                         return Ok(Attempt::Wrote(Wrote::Absent));
@@ -50,7 +51,7 @@ impl Op<'_> {
                     _ => continue,
                 }
             }
-            match self.put(record, along).await? {
+            match self.put(record, piggyback).await? {
                 Put::Done(generation) => return Ok(Attempt::Inserted(generation)),
                 Put::Exists if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
                 Put::Full => return Ok(Attempt::Full),
@@ -59,31 +60,31 @@ impl Op<'_> {
         }
     }
 
-    /// The table whose region lock is the key's: the oldest one, behind the one of generation `moved`, in which the region of its
-    /// first place has been moved.
+    /// Returns the segment and the region whose lock protects inserts of the key: those of the key's first place, in
+    /// the oldest table that is newer than generation `moved`, in which that region has been moved already.
     fn lock_of(spots: &Spots, moved: Option<u64>) -> Option<(Segment, u64)> {
         let mut firsts = spots.iter().filter(|spot| spot.place == 0 && Some(spot.segment.generation) > moved);
         firsts.next().map(|spot| (spot.segment, spot.region()))
     }
 
-    /// Puts the key in if it is absent.
-    async fn put(&mut self, record: &Record<'_>, along: &mut PiggybackedWrite) -> Result<Put, IndexError> {
-        self.know_table().await?;
+    /// Inserts the key if it is absent.
+    async fn put(&mut self, record: &Record<'_>, piggyback: &mut PiggybackedWrite) -> Result<Put, IndexError> {
+        self.sync_if_due().await?;
         let mut moved = None;
         loop {
             let spots = self.spots();
             let Some((segment, region)) = Self::lock_of(&spots, moved) else {
-                self.again()?;
+                self.count_attempt()?;
                 self.table.sync(self.span(), self.pin.epoch()).await?;
                 continue;
             };
             let lock = segment.lock(region);
             let cell = self.pin.session().intent_cell(lock.at.node()).await?;
             let mut batch = self.span().batch();
-            if let Some((ptr, buf)) = along.take() {
+            if let Some((ptr, buf)) = piggyback.take() {
                 batch.write(ptr, buf);
             }
-            let what = [steps::PUT, region, segment.generation, 0];
+            let what = [intents::PUT, region, segment.generation, 0];
             cell.declare(&mut batch, &Intent { index: self.cuckoo.uid(), lock, what });
             let taken = match planted(Fault::CuckooUnlocked) {
                 true => None,
@@ -99,33 +100,26 @@ impl Op<'_> {
                 0 => {}
                 DONE => {
                     mark!("cuckoo put: the next table's lock");
-                    clear(self.span(), &cell).await?;
+                    clear_intent(self.span(), &cell).await?;
                     moved = Some(segment.generation);
                     continue;
                 }
                 _ => {
                     mark!("cuckoo put: lock lost");
-                    clear(self.span(), &cell).await?;
+                    clear_intent(self.span(), &cell).await?;
                     drop(cell);
                     let mover = self.cuckoo.mover(self.table, self.pin);
                     mover.await_lock(&mut self.backoff, segment, region).await?;
                     continue;
                 }
             }
-            return match self.put_under_lock(record, &spots, bufs, (&segment, region), &cell).await {
-                // Only a failed verb leaves it open what holds (N7).
-                Err(error @ IndexError::Fabric(_)) => Err(error),
-                Err(error) => {
-                    release(self.span(), &segment, region, &cell).await?;
-                    Err(error)
-                }
-                Ok(put) => Ok(put),
-            };
+            let put = self.put_under_lock(record, &spots, bufs, (&segment, region), &cell).await;
+            return release_on_error(put, async || release(self.span(), &segment, region, &cell).await).await;
         }
     }
 
-    /// Learns of the root if it is time, before anything is changed.
-    async fn know_table(&mut self) -> Result<(), IndexError> {
+    /// READs the root if that is due, before anything is changed.
+    async fn sync_if_due(&mut self) -> Result<(), IndexError> {
         let mut batch = self.pin.span().batch();
         if !std::mem::replace(&mut self.counted, true)
             && let Some(sync) = self.table.count_operation(&mut batch, self.pin.epoch())
@@ -139,7 +133,7 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// Under the lock, which it releases unless it fails.
+    /// Inserts the key under the lock. Releases the lock unless it fails.
     async fn put_under_lock(
         &mut self,
         record: &Record<'_>,
@@ -148,11 +142,11 @@ impl Op<'_> {
         (segment, region): (&Segment, u64),
         cell: &IntentCell<'_>,
     ) -> Result<Put, IndexError> {
-        let mut seen = self.sift(spots, &mut bufs, Scope::Room)?;
+        let mut seen = self.scan_buckets(spots, &mut bufs, Scope::Room)?;
         self.verify(&mut seen, Scope::Room).await?;
         let free = match seen.hits.is_empty() {
             false => Err(Put::Exists),
-            true if !self.makes_sense(&seen).await? => Err(Put::Again),
+            true if !self.is_consistent(&seen).await? => Err(Put::Again),
             true => self.choose(record, seen),
         };
         let free = match free {
@@ -180,7 +174,7 @@ impl Op<'_> {
         Ok(Put::Done(free.spot.segment.generation))
     }
 
-    /// The first free slot that the record may go behind the head of, or else the first one.
+    /// Chooses the first free slot in which the record fits inline, or else the first free slot.
     fn choose(&self, record: &Record<'_>, seen: Seen) -> Result<Free, Put> {
         let epoch = self.pin.epoch();
         let suits = |free: &Free| record.goes_inline(free.spot.segment.width, Slot::decode(free.head), epoch);
@@ -217,7 +211,7 @@ impl Op<'_> {
         Ok(done)
     }
 
-    /// Takes the key out, of the segment of this generation.
+    /// Removes the key; also returns the generation of the segment that held it.
     pub(super) async fn remove(&mut self) -> Result<(Remove, u64), IndexError> {
         loop {
             let Some(hit) = self.find_to_change(&mut None).await? else {

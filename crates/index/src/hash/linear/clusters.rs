@@ -1,8 +1,8 @@
-//! Clusters that a worker has seen: the longest ones (section 4.4).
+//! The longest clusters that a worker has seen (section 4.4).
 //!
-//! Invariants: a run of slots that was seen without an empty one has none ever after, in the same generation; so what is
-//! remembered is true, though clusters may have grown since. Runs do not overlap or touch. A hint changes how much is
-//! read, never what is concluded.
+//! Invariants: a run of slots without an empty slot never gets one in the same generation, so a remembered run stays
+//! valid, though its cluster may have grown. Runs do not overlap or touch. Clusters are a hint: only the size of READs
+//! depends on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ pub struct Clusters {
     generation: u64,
     /// First slot and number of slots.
     runs: BTreeMap<u64, u64>,
-    /// The same by length.
+    /// The same runs by length.
     by_len: BTreeSet<(u64, u64)>,
-    /// Runs at most.
+    /// Maximum number of runs.
     most: usize,
 }
 
-/// Shorter runs are not worth remembering.
+/// Length in slots from which runs are remembered.
 const LEAST: u64 = 4;
 
 impl Clusters {
-    /// Remembers so many clusters; none at all turns tracking off.
+    /// Remembers at most `most` clusters; 0 turns tracking off.
     pub fn new(most: usize) -> Self {
         Clusters { most, ..Clusters::default() }
     }
 
-    /// A lookup went from `start` to the empty slot `end` without meeting another one.
+    /// Records that a lookup went from `start` to `end`, the first empty slot.
     pub fn saw(&mut self, generation: u64, start: u64, end: u64) {
         if self.most == 0 || end < start + LEAST || generation < self.generation {
             return;
@@ -36,7 +36,7 @@ impl Clusters {
             *self = Clusters { generation, ..Clusters::new(self.most) };
         }
         let (mut start, mut end) = (start, end);
-        // Whatever it overlaps or touches is the same cluster.
+        // Runs that overlap or touch are one cluster.
         while let Some((&of, &len)) = self.runs.range(..=end).next_back().filter(|(of, len)| **of + **len >= start) {
             self.forget(of, len);
             start = start.min(of);
@@ -55,8 +55,8 @@ impl Clusters {
         self.by_len.remove(&(len, start));
     }
 
-    /// The cluster that a lookup from `start` is in or comes to next: how far away it begins, and how many slots of it are
-    /// left.
+    /// Returns the cluster that contains `start`, or else the next one: its distance from `start`, and the number of
+    /// its slots from there on.
     pub fn next(&self, generation: u64, start: u64) -> Option<(u64, u64)> {
         if generation != self.generation {
             return None;
@@ -67,7 +67,7 @@ impl Clusters {
         self.runs.range(start..).next().map(|(of, len)| (of - start, *len))
     }
 
-    /// Bytes that it takes, about.
+    /// Returns the approximate bytes of local memory that it uses.
     pub fn bytes(&self) -> u64 {
         (self.runs.len() * 2 * 2 * size_of::<(u64, u64)>()) as u64
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_runs_are_kept() {
+    fn clusters_keep_the_longest_runs() {
         let mut clusters = Clusters::new(2);
         clusters.saw(0, 100, 110);
         clusters.saw(0, 200, 205);

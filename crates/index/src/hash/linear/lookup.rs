@@ -1,12 +1,13 @@
-//! Finding a key: Algorithm 2, in a table that others change and move.
+//! Lookup of a key: Algorithm 2, in a table that other clients change and move.
 //!
-//! A lookup walks from the key's home to the first slot that is empty, and READs several slots at once. A key that is found
-//! was there when its head word was read. One that is not found was absent at some moment of the lookup, unless the walk met
-//! slots that were sealed or moved: then it goes on in the next table (docs/protocols/linear.md has the argument).
+//! A lookup goes from the key's home slot to the first empty slot, and READs several slots at once. A key that it finds
+//! was present when its head word was read. A key that it does not find was absent at some moment of the lookup, unless
+//! the lookup visited sealed or moved slots: then it continues in the next table (docs/protocols/linear.md has the
+//! proof).
 
 use super::{Linear, Table};
 use crate::backoff::Backoff;
-use crate::block::{self, Decoded, Header, UNIT};
+use crate::block::{CandidateBlocks, KeyMatch, UNIT, check_slot_changed};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
@@ -18,72 +19,76 @@ use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 
-/// How often in a row a record may come torn, or a sealed slot be met without a next table, before memory is called damaged.
-const PATIENCE: u32 = 1000;
+/// Number of attempts with a torn record, or with a sealed slot but no next table, after which the memory counts as
+/// damaged.
+const MAX_ATTEMPTS: u32 = 1000;
 
-/// A key that was found.
+/// An entry of the key.
 pub(super) struct Hit {
     pub(super) segment: Segment,
     pub(super) index: u64,
     pub(super) head: u64,
     pub(super) behind: InlineWords,
-    /// Its block and the block's length, if it lies out of band.
+    /// Address and bytes of its block, if the entry is out of band.
     pub(super) block: Option<(RemotePtr, u64)>,
     pub(super) value: Value,
 }
 
-/// The empty slot where an absent key would go.
+/// The empty slot in which an absent key can be inserted.
 pub(super) struct Gap {
     pub(super) segment: Segment,
     pub(super) index: u64,
     pub(super) behind: InlineWords,
 }
 
-/// What a lookup is for.
+/// Purpose of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Its answer.
+    /// Its result.
     Read,
-    /// A change of what it finds: then what it finds in the next table is not in this one as well, nor can come into it.
+    /// A change of the entry. An entry that such a lookup finds in the next table is not in this one, and cannot be
+    /// inserted here.
     Change,
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 pub(super) enum LookupResult {
     Hit(Hit),
     Absent(Gap),
-    /// The key is absent, and no slot is empty.
+    /// The key is absent, and the table has no empty slot.
     Full,
 }
 
-/// What a walk through one segment found.
+/// Result of a lookup in one segment.
 enum Walk {
     Hit(Hit),
-    /// It came to the first slot that is or was empty, if there is any.
+    /// It reached the first slot that is or was empty, if there is one.
     End {
         gap: Option<Gap>,
         sealed: bool,
         moved: bool,
     },
-    /// The root came with the first batch, and shows another table.
+    /// The first batch brought the root, which names another table.
     Restart,
 }
 
-/// How far the slots of one READ led.
+/// Result of the slots of one READ.
 pub(super) enum Scan {
     Hit(Hit),
     End {
         at: u64,
         sealed: bool,
     },
-    /// So many slots are done with; the next one was torn.
+    /// The slot behind this many slots was torn.
     Torn(u64),
-    /// A block was not what it should be; its slot has changed.
+    /// A block was not sound, because its slot has changed.
     Again,
+    /// The lookup continues behind these slots.
     On,
 }
 
-/// A head that may be the key's.
+/// A slot whose block may be the key's.
+#[derive(Clone, Copy)]
 pub(super) struct Candidate {
     pub(super) index: u64,
     head: u64,
@@ -91,7 +96,7 @@ pub(super) struct Candidate {
     pub(super) units: u64,
 }
 
-/// Usually one, and no reason to allocate.
+/// Usually one, so no allocation.
 pub(super) type Candidates = SmallVec<[Candidate; 2]>;
 
 /// One operation on one key.
@@ -101,7 +106,7 @@ pub(super) struct Op<'a> {
     pub(super) pin: Pin<'a>,
     pub(super) key: &'a [u8],
     pub(super) hash: KeyHash,
-    /// Blocks of other keys. Under the pin they stay what they are.
+    /// Blocks of other keys. They cannot be reused under the pin.
     rejected: SmallVec<[RemotePtr; 4]>,
     pub(super) backoff: Backoff,
     pub(super) counted: bool,
@@ -119,17 +124,17 @@ impl<'a> Op<'a> {
         self.pin.span()
     }
 
-    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    /// Looks up the key. The lookup's first batch carries the block `piggyback`, if there is one.
     pub(super) async fn look(
         &mut self,
         purpose: Purpose,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<LookupResult, IndexError> {
-        let mut astray = 0;
+        let mut attempts = 0;
         'table: loop {
             let mut segment = self.table.geometry().current;
             loop {
-                let (gap, sealed, moved) = match self.walk(&segment, along).await? {
+                let (gap, sealed, moved) = match self.walk(&segment, piggyback).await? {
                     Walk::Restart => continue 'table,
                     Walk::Hit(hit) => return Ok(LookupResult::Hit(hit)),
                     Walk::End { gap, sealed, moved } => (gap, sealed, moved),
@@ -137,7 +142,7 @@ impl<'a> Op<'a> {
                 let mut next = self.table.next_of(&segment);
                 match gap {
                     Some(gap) if !sealed && !moved => return Ok(LookupResult::Absent(gap)),
-                    // The key may have been moved, but could still be put in here.
+                    // The key may have been moved, but could still be inserted here.
                     Some(gap) if !sealed && purpose == Purpose::Change => {
                         mark!("linear lookup: sealed an end");
                         let old = self.span().cas(segment.slot(gap.index), EMPTY, SEALED).await?;
@@ -145,14 +150,15 @@ impl<'a> Op<'a> {
                             continue;
                         }
                     }
-                    // Nothing of a path without an end tells that keys come into a next table by now: only the root does.
+                    // A path without an empty slot does not show whether keys are inserted into a next table by now:
+                    // only the root does.
                     None if !moved && next.is_none() => {
                         mark!("linear lookup: no end");
                         let geometry = self.table.sync(self.span(), self.pin.epoch()).await?;
                         if geometry.current.generation > segment.generation {
                             continue 'table;
                         }
-                        // None for a table that is itself still being moved into.
+                        // None for a table into which entries are still moved.
                         next = self.table.next_of(&segment);
                         if next.is_none() {
                             return Ok(LookupResult::Full);
@@ -166,9 +172,9 @@ impl<'a> Op<'a> {
                         segment = next;
                     }
                     None => {
-                        mark!("linear lookup: behind");
-                        astray += 1;
-                        if astray > PATIENCE {
+                        mark!("linear lookup: next table unknown");
+                        attempts += 1;
+                        if attempts > MAX_ATTEMPTS {
                             let what = "slots are sealed or moved, but the table is not being moved".to_owned();
                             return Err(PoolError::Corrupt { at: segment.start, what }.into());
                         }
@@ -180,7 +186,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The key's home, and how many slots to READ from there.
+    /// Returns the key's home slot, and the number of slots to READ from there.
     pub(super) fn first_window(&self, segment: &Segment) -> (u64, u64) {
         let home = segment.home(self.hash);
         let cluster = self.table.own.clusters.borrow().next(segment.generation, home);
@@ -188,15 +194,15 @@ impl<'a> Op<'a> {
         (home, read.min(segment.slots() - home))
     }
 
-    /// The first empty slot from the key's home on is this one.
-    pub(super) fn saw_end(&self, segment: &Segment, index: u64) {
+    /// Records that the first empty slot from the key's home on is this one.
+    pub(super) fn note_end(&self, segment: &Segment, index: u64) {
         let home = segment.home(self.hash);
         if index > home {
             self.table.own.clusters.borrow_mut().saw(segment.generation, home, index);
         }
     }
 
-    async fn walk(&mut self, segment: &Segment, along: &mut PiggybackedWrite) -> Result<Walk, IndexError> {
+    async fn walk(&mut self, segment: &Segment, piggyback: &mut PiggybackedWrite) -> Result<Walk, IndexError> {
         let (home, first) = self.first_window(segment);
         let (mut walked, mut moved, mut torn) = (0, false, 0);
         while walked < segment.slots() {
@@ -204,18 +210,20 @@ impl<'a> Op<'a> {
             let left = (segment.slots() - at).min(segment.slots() - walked);
             let next = || self.table.own.sizes.slots(self.table.load(segment), None).min(left);
             let count = if walked == 0 { first } else { next() };
-            let Some(mut slots) = self.read_slots(segment, at, count, along).await? else { return Ok(Walk::Restart) };
+            let Some(mut slots) = self.read_slots(segment, at, count, piggyback).await? else {
+                return Ok(Walk::Restart);
+            };
             match self.scan(segment, at, count, &mut slots, &mut moved).await? {
                 Scan::Hit(hit) => return Ok(Walk::Hit(hit)),
                 Scan::End { at: index, sealed } => {
-                    self.saw_end(segment, index);
+                    self.note_end(segment, index);
                     let behind = behind(segment, &slots, index - at);
                     return Ok(Walk::End { gap: Some(Gap { segment: *segment, index, behind }), sealed, moved });
                 }
                 Scan::Torn(whole) => {
                     mark!("linear lookup: torn record");
                     torn += 1;
-                    if torn > PATIENCE {
+                    if torn > MAX_ATTEMPTS {
                         let what = "a record's words do not belong together".to_owned();
                         return Err(PoolError::Corrupt { at: segment.slot(at + whole), what }.into());
                     }
@@ -228,20 +236,20 @@ impl<'a> Op<'a> {
         Ok(Walk::End { gap: None, sealed: false, moved })
     }
 
-    /// READs slots; `None` if the table has moved on, and they may be anything.
+    /// READs slots; `None` if the table has been replaced, so that the slots may hold anything.
     async fn read_slots(
         &mut self,
         segment: &Segment,
         at: u64,
         count: u64,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Option<Buf>, IndexError> {
         let mut batch = self.pin.span().batch();
         let sync = match std::mem::replace(&mut self.counted, true) {
             false => self.table.count_operation(&mut batch, self.pin.epoch()),
             true => None,
         };
-        if let Some((ptr, buf)) = along.take() {
+        if let Some((ptr, buf)) = piggyback.take() {
             batch.write(ptr, buf);
         }
         let ticket = batch.read(segment.slot(at), count as usize * segment.width);
@@ -266,18 +274,18 @@ impl<'a> Op<'a> {
         slots: &mut Buf,
         moved: &mut bool,
     ) -> Result<Scan, IndexError> {
-        let (led, candidates) = self.sift(segment, at, count, slots, moved)?;
-        if candidates.is_empty() || matches!(led, Scan::Hit(_)) {
-            return Ok(led);
+        let (result, candidates) = self.scan_slots(segment, at, count, slots, moved)?;
+        if candidates.is_empty() || matches!(result, Scan::Hit(_)) {
+            return Ok(result);
         }
         Ok(match self.verify(segment, at, candidates, slots).await? {
-            Scan::On => led,
+            Scan::On => result,
             found => found,
         })
     }
 
-    /// How far slots that were READ lead, and which of those before may be the key's.
-    pub(super) fn sift(
+    /// Evaluates slots that were READ: the result, and the candidates in front of it.
+    pub(super) fn scan_slots(
         &self,
         segment: &Segment,
         at: u64,
@@ -288,18 +296,18 @@ impl<'a> Op<'a> {
         let mine = signature(self.hash);
         let step = segment.width / 8;
         let mut candidates = Candidates::new();
-        let mut led = Scan::On;
+        let mut result = Scan::On;
         for i in 0..count {
             let first = i as usize * step;
             let Some(words) = slots.words().get(first..first + step) else { break };
             let head = words.first().copied().unwrap_or_default();
             match Slot::decode(head) {
                 Slot::Empty => {
-                    led = Scan::End { at: at + i, sealed: false };
+                    result = Scan::End { at: at + i, sealed: false };
                     break;
                 }
                 Slot::Sealed => {
-                    led = Scan::End { at: at + i, sealed: true };
+                    result = Scan::End { at: at + i, sealed: true };
                     break;
                 }
                 Slot::Moved => *moved = true,
@@ -308,7 +316,7 @@ impl<'a> Op<'a> {
                     let start = first * 8;
                     let range = start + key..start + key + value;
                     if slots.bytes().get(start..range.start) == Some(self.key) {
-                        led = Scan::Hit(self.hit(segment, at, i, head, slots, range));
+                        result = Scan::Hit(self.hit(segment, at, i, head, slots, range));
                         break;
                     }
                 }
@@ -318,7 +326,7 @@ impl<'a> Op<'a> {
                     }
                     let words = words.get(1..).unwrap_or_default();
                     if !whole(tag, key + value, words) && !planted(Fault::LinearTorn) {
-                        led = Scan::Torn(i);
+                        result = Scan::Torn(i);
                         break;
                     }
                     let behind = behind(segment, slots, i);
@@ -328,7 +336,7 @@ impl<'a> Op<'a> {
                     }
                     if slots.bytes().get(start..start + key) == Some(self.key) {
                         let hit = self.hit(segment, at, i, head, slots, start + key..start + key + value);
-                        led = Scan::Hit(Hit { behind, ..hit });
+                        result = Scan::Hit(Hit { behind, ..hit });
                         break;
                     }
                 }
@@ -343,7 +351,7 @@ impl<'a> Op<'a> {
                 }
             }
         }
-        Ok((led, candidates))
+        Ok((result, candidates))
     }
 
     fn hit(
@@ -360,7 +368,7 @@ impl<'a> Op<'a> {
         Hit { segment: *segment, index: at + i, head, behind, block: None, value: Value::fetched(taken, value) }
     }
 
-    /// Reads the candidates' blocks, all in one batch, and compares the keys.
+    /// READs the candidates' blocks in one batch, and compares the keys.
     async fn verify(
         &mut self,
         segment: &Segment,
@@ -368,65 +376,29 @@ impl<'a> Op<'a> {
         candidates: Candidates,
         slots: &Buf,
     ) -> Result<Scan, IndexError> {
-        let span = self.pin.span();
-        let mut batch = span.block_batch();
-        let asked: SmallVec<[_; 2]> = candidates
-            .into_iter()
-            .map(|candidate| {
-                let ticket = batch.read(candidate.ptr, candidate.units as usize * UNIT);
-                (candidate, ticket)
-            })
-            .collect();
-        let mut done = batch.post().await?;
-        for (Candidate { index, head, ptr, .. }, ticket) in asked {
-            let buf = done.buf(ticket);
-            let (buf, decoded) = match block::decode(&buf) {
-                Decoded::Longer(len) => {
-                    if Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
-                        self.rejected.push(ptr);
-                        continue;
-                    }
-                    let whole = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
-                    let decoded = block::decode(&whole);
-                    (whole, decoded)
+        let asked = candidates.into_iter().map(|it @ Candidate { ptr, units, .. }| (it, ptr, units as usize * UNIT));
+        let mut blocks = CandidateBlocks::read(self.pin.span(), asked).await?;
+        while let Some((Candidate { index, head, .. }, ptr, found)) = blocks.next(self.hash, self.key).await? {
+            match found {
+                KeyMatch::Other => self.rejected.push(ptr),
+                KeyMatch::Own(own) => {
+                    let behind = behind(segment, slots, index - first);
+                    let block = Some((ptr, own.len()));
+                    let value = own.into_value();
+                    return Ok(Scan::Hit(Hit { segment: *segment, index, head, behind, block, value }));
                 }
-                decoded => (buf, decoded),
-            };
-            let Decoded::Sound(header, key, value) = decoded else {
-                return Box::pin(self.unsound(segment.slot(index), ptr)).await;
-            };
-            if buf.bytes().get(key) != Some(self.key) {
-                self.rejected.push(ptr);
-                continue;
+                KeyMatch::Unsound => {
+                    let still = |now| matches!(Slot::decode(now), Slot::Heap { ptr: of, .. } if of == ptr);
+                    Box::pin(check_slot_changed(self.span(), segment.slot(index), ptr, still)).await?;
+                    return Ok(Scan::Again);
+                }
             }
-            let behind = behind(segment, slots, index - first);
-            let block = Some((ptr, header.block_len() as u64));
-            return Ok(Scan::Hit(Hit {
-                segment: *segment,
-                index,
-                head,
-                behind,
-                block,
-                value: Value::fetched(buf, value),
-            }));
         }
         Ok(Scan::On)
     }
-
-    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
-    /// damaged.
-    async fn unsound(&mut self, at: RemotePtr, ptr: RemotePtr) -> Result<Scan, IndexError> {
-        let now = self.span().read(at, 8).await?;
-        let now = now.words().first().copied().unwrap_or_default();
-        if matches!(Slot::decode(now), Slot::Heap { ptr: still, .. } if still == ptr) {
-            let what = "the key-value block has a wrong checksum".to_owned();
-            return Err(PoolError::Corrupt { at: ptr, what }.into());
-        }
-        Ok(Scan::Again)
-    }
 }
 
-/// The words behind the head of the `i`-th slot that was read.
+/// Returns the words behind the head of the `i`-th slot that was read.
 fn behind(segment: &Segment, slots: &Buf, i: u64) -> InlineWords {
     let step = segment.width / 8;
     let first = i as usize * step;

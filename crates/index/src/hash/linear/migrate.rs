@@ -1,13 +1,13 @@
-//! Moving a region of a table to the next table, under the region's lock.
+//! Moves a region of a table to the next table, under the region's lock.
 //!
-//! 1. *Freeze*, by CAS: empty slots are sealed, entries frozen. READ again, until nothing changes any more.
-//! 2. *Copy*: each frozen entry is put into the next table, where a lookup finds it. Records that lie behind their heads
-//!    take two steps: the slot is reserved for the entry, then WRITE of the words and CAS of the head.
-//! 3. *Release*: frozen entries are marked as moved; the region is marked as done.
+//! 1. *Freeze*: CASes seal empty slots and freeze entries. The region is READ again until nothing changes any more.
+//! 2. *Copy*: each frozen entry is inserted into the next table, where a lookup finds it. A record behind its head
+//!    takes two steps: a CAS reserves the slot for the entry, then a batch WRITEs the words and CASes the head.
+//! 3. *Release*: frozen entries are marked as moved, and the region as done.
 //!
-//! Nobody looks for a key in the next table before its entry here is marked as moved, so an entry's copy is nobody else's
-//! until then. Whoever takes over from a dead mover begins again, finds the copies that are there already, and makes the
-//! others. All of it goes by what is there; the dead one's intent is not asked.
+//! No client looks for a key in the next table before its entry here is marked as moved. So no other client changes an
+//! entry's copy until then. If a mover crashes, the client that takes over starts again, finds the copies that exist,
+//! and makes the others. It derives all of this from the tables; it does not need the crashed client's intent.
 
 use super::Table;
 use crate::IndexError;
@@ -19,19 +19,19 @@ use farindex_fabric::{Buf, Span};
 use farindex_pool::{IntentCell, Pin, PoolError};
 use std::collections::BTreeMap;
 
-/// Somebody who moves regions, under a pin.
+/// Moves regions, under a pin.
 pub(super) struct Mover<'a> {
     pub(super) index: u64,
-    /// Of the index's key hash.
+    /// Seed of the index's key hash.
     pub(super) seed: u64,
     pub(super) table: &'a Table,
     pub(super) pin: &'a Pin<'a>,
 }
 
-/// The next table as far as it was read: regions, by number.
+/// The regions of the next table that were read, by number.
 type Cache = BTreeMap<u64, Vec<u64>>;
 
-/// Is this slot of the next table the entry's copy, or reserved for it?
+/// Returns whether this slot of the next table holds the entry's copy, or is reserved for it.
 fn is_at(entry: &Entry, head: u64, behind: &[u64]) -> bool {
     match (&entry.form, Slot::decode(head)) {
         (_, Slot::Reserved(source)) => source == entry.source,
@@ -79,7 +79,7 @@ impl Mover<'_> {
         self.pin.span()
     }
 
-    /// Puts the entries into the next table, those that are not there yet.
+    /// Copies the entries to the next table, except those that are there already.
     async fn place(&self, to: &Segment, entries: &[Entry]) -> Result<(), IndexError> {
         let mut cache = Cache::new();
         let homes = entries.iter().map(|entry| to.home(entry.hash) / REGION).collect();
@@ -99,7 +99,7 @@ impl Mover<'_> {
                     asked.push((entry, index, batch.cas(to.slot(index), EMPTY, head)));
                     put(&mut cache, to, index, head);
                 } else if let Slot::Reserved(_) = Slot::decode(head) {
-                    mark!("linear rescue: reserved slot found");
+                    mark!("linear recovery: reserved slot found");
                     reserved.push((entry, index));
                 }
             }
@@ -120,7 +120,7 @@ impl Mover<'_> {
         let mut batch = self.span().batch();
         for (entry, index) in reserved {
             if let Form::Inline { key, value } = &entry.form {
-                // Nobody has written there in this table but who moved this very entry, and that was the same.
+                // In this table, only a mover of this very entry can have written these words, and it wrote the same.
                 let tag = 1;
                 let at = to.slot(index);
                 batch.write_words(at.add(8), &slot::words(tag, key, value));
@@ -132,7 +132,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// The first slot from the entry's home on that holds it, or is empty: its number and its head.
+    /// Returns number and head of the first slot from the entry's home on that holds the entry or is empty.
     async fn find_place(&self, to: &Segment, entry: &Entry, cache: &mut Cache) -> Result<(u64, u64), IndexError> {
         let home = to.home(entry.hash);
         let step = to.width / 8;
@@ -148,7 +148,7 @@ impl Mover<'_> {
                 return Ok((index, head));
             }
             if frozen(head) || matches!(Slot::decode(head), Slot::Sealed | Slot::Moved | Slot::Unknown) {
-                return Err(corrupt(to.slot(index), &format!("a slot of a table in the making holds {head:#018x}")));
+                return Err(corrupt(to.slot(index), &format!("a slot of the next table holds {head:#018x}")));
             }
         }
         let (node, wanted) = (to.start.node(), to.slots() * to.width as u64);
@@ -169,7 +169,7 @@ impl Mover<'_> {
     }
 }
 
-/// Notes a head in the cache.
+/// Records a head in the cache.
 fn put(cache: &mut Cache, to: &Segment, index: u64, head: u64) {
     let first = (index % REGION) as usize * (to.width / 8);
     if let Some(word) = cache.get_mut(&(index / REGION)).and_then(|words| words.get_mut(first)) {

@@ -1,48 +1,52 @@
-//! Linear probing with a variable read size, in a table that clients change and grow.
+//! Linear probing with a variable read size, in a table that clients change and that grows.
 //!
-//! After T. Wang et al., ADMS 2020, whose tables are only looked up. docs/protocols/linear.md has the protocol, its
-//! linearization points, and the numbered deviations from the paper; this is the map:
+//! After T. Wang et al., ADMS 2020, whose tables are read-only. docs/protocols/linear.md has the protocol, its
+//! linearization points, and the numbered deviations from the paper.
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
-//! | [`slotted`] | slots, segments, the root: what cuckoo hashing has as well | 4.1 |
+//! | [`slotted`](crate::slotted) | slots, segments and the root, shared with cuckoo hashing | 4.1 |
 //! | `table` | growth | |
-//! | `lookup` | search | Algorithms 1 and 2 |
+//! | `lookup` | lookup of a key | Algorithms 1 and 2 |
 //! | `many` | many lookups at once | Algorithm 1 |
 //! | `write` | insert, update, remove | |
 //! | `migrate` | moving a region to the next table | |
-//! | [`clusters`] | the longest clusters seen | 4.4 |
-//! | `read_size` | slots of a READ | 3 |
-//! | `walk` | every entry, for dumps and checks | |
+//! | [`clusters`] | the longest clusters that a worker has seen | 4.4 |
+//! | [`read_size`] | the number of slots of a READ | 3 |
+//! | `walk` | visits every entry, for dumps and audits | |
 
 pub mod clusters;
 mod lookup;
 mod many;
 mod migrate;
-mod read_size;
+pub mod read_size;
 mod table;
 mod walk;
 mod write;
 
+use crate::audit::OnDamage;
 use crate::backoff::Backoff;
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
+use crate::root_sync::{free_root, mark_root_dropped};
+use crate::slotted::geometry::Geometry;
 use crate::slotted::index::{Attempt, SlottedIndex};
 use crate::slotted::mover::RegionMigrator;
 use crate::slotted::record::{PiggybackedWrite, Record};
-use crate::slotted::walk::Step;
-use crate::slotted::{self, geometry, slot};
+use crate::slotted::walk::{Step, free_table};
+use crate::slotted::{geometry, slot};
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::Mode;
-use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr, Span};
-use farindex_pool::{Calibration, IndexInfo, Pin, Session};
-use farindex_readsize::Network;
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Calibration, Pin};
 use lookup::{LookupResult, Op, Purpose};
 use migrate::Mover;
+use read_size::Network;
 use serde::{Deserialize, Serialize};
-use std::rc::Rc;
 pub use table::{Reading, Table};
 
 /// This kind's number in the catalog.
@@ -56,25 +60,26 @@ pub const FORMAT: u32 = 1;
 pub struct Config {
     /// Slots of a new table on each memory node; rounded up to whole regions.
     pub slots: u64,
-    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together always fit in the slot; of 8-byte words behind the
-    /// first each takes 7 bytes more. Whatever is longer lies out of band.
+    /// Bytes of a slot: 8 to 128. A key and a value of 6 bytes together fit in any slot; each 8-byte word behind the
+    /// first takes 7 bytes more. A longer entry is stored out of band.
     pub width: usize,
-    /// Share of slots in use, dead ones included, at which a table is moved to a larger or cleaner one.
+    /// Share of slots in use, dead slots included, at which a table is moved to one that is larger or has no dead
+    /// slots.
     pub threshold: f64,
-    /// How rarely workers look at the root, as in SHARD's section 3.4.
+    /// How rarely workers READ the root, as in SHARD's section 3.4.
     pub alpha: f64,
-    /// Bytes of one READ if that is fixed; 0 for as many as the model of section 3 says.
+    /// Bytes of one READ if that is fixed; 0 if the model of section 3 chooses.
     pub read_bytes: u32,
-    /// The model's `c`: nanoseconds of a READ of no bytes. If this and the next two are 0, what the pool's fabric was measured
-    /// to do (`farindex calibrate`), or else the paper's ConnectX-5.
+    /// The model's `c`: nanoseconds of a READ of no bytes. If this and the next two are 0, the model uses the pool's
+    /// measured figures (`farindex calibrate`), or else the paper's ConnectX-5.
     pub read_ns: f64,
     /// The model's `rho_0`: READs of no bytes for each second.
     pub reads_per_s: f64,
     /// The model's `l`: bytes for each second.
     pub bytes_per_s: f64,
-    /// Share of lookups that find their key, as the model is to expect.
+    /// Share of lookups that find their key, for the model.
     pub hits: f64,
-    /// Clusters that each worker remembers (section 4.4; 1000 in the paper); 0 turns that off.
+    /// Number of clusters that each worker remembers (section 4.4; 1000 in the paper); 0 turns that off.
     pub clusters: usize,
 }
 
@@ -99,11 +104,11 @@ impl Config {
     fn regions(&self) -> u64 {
         self.slots.div_ceil(geometry::REGION).max(1)
     }
-    /// The network of the settings, if they name one.
+    /// Returns the network of the settings, if they state one.
     fn network(&self) -> Option<Network> {
         Network::measured(self.read_ns, self.reads_per_s, self.bytes_per_s)
     }
-    /// What the fabric does, for the model.
+    /// Returns the network for the model: of the settings, or as measured, or the paper's.
     async fn network_of(&self, span: &Span) -> Result<Network, IndexError> {
         if let Some(network) = self.network() {
             return Ok(network);
@@ -152,7 +157,7 @@ impl Settings for Config {
     }
 }
 
-/// A linear-probing index, as one worker thread uses it.
+/// A worker thread's handle to a linear-probing index.
 pub struct Linear {
     handle: Handle<Config, Table>,
 }
@@ -160,39 +165,76 @@ pub struct Linear {
 has_handle!(Linear, Handle<Config, Table>);
 
 impl Linear {
-    /// Makes an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        slotted::index::create(session, name, config, (config.regions(), config.width)).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let network = config.network_of(pin.span()).await?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(
-                Table::open(&pin, root, index_tag(session, info.uid), config.pacing(), config.reading(network)).await?,
-            );
-        }
-        drop(pin);
-        Ok(Linear { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
-    /// How often the table that has been moved most has been moved, as far as this worker knows.
-    pub fn resizes(&self) -> u64 {
-        self.tables.iter().map(|table| table.geometry().current.generation).max().unwrap_or(0)
-    }
-
-    /// Moves one region of a table that is being moved, if there is one that nobody moves; settles it if none is left. If somebody
-    /// who is alive has been moving the last ones for long: a lock of his, and what to know him by.
-    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<Option<(RemotePtr, u64)>, IndexError> {
-        SlottedIndex::advance(self, table, pin).await
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
+        SlottedIndex::advance(self, table, pin).await.map(drop)
     }
 }
 
-pool_index!(Linear, Config, KIND, "linear", FORMAT, root: geometry::ROOT_LEN, Table::mark_dropped);
+impl TablePerNode for Linear {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = Network;
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "linear";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = geometry::ROOT_LEN;
+
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
+        Table::create(session, span, node, index_tag, (config.regions(), config.width)).await
+    }
+
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, config, .. } = *new;
+        free_root::<Geometry>(session, span, root, config.width).await
+    }
+
+    async fn prepare(span: &Span, config: &Config) -> Result<Self::Shared, IndexError> {
+        config.network_of(span).await
+    }
+
+    async fn open_table(of: &Opening<'_, Config, Network>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, shared } = *of;
+        Table::open(pin, root, index_tag, config.width, config.pacing(), config.reading(*shared)).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Linear { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        mark_root_dropped::<Geometry>(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        free_table(&self.session, span, table, self.config.width).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.handle.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl SlottedIndex for Linear {
     type Own = Reading;
@@ -212,9 +254,9 @@ impl SlottedIndex for Linear {
         pin: Pin<'_>,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
-        Op::new(self, table, pin, record.hash, record.key).write(mode, record, along).await
+        Op::new(self, table, pin, record.hash, record.key).write(mode, record, piggyback).await
     }
 
     async fn step(
@@ -226,15 +268,14 @@ impl SlottedIndex for Linear {
         self.step_on(table, pin, progress).await
     }
 
-    /// Moves regions, or says that the pool is full.
+    /// Moves regions, or reports that the pool is full.
     async fn make_room(&self, table: &Table, _: KeyHash, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         if full {
             table.grow(&pin, self.uid, true).await?;
         }
-        if let Some((lock, names)) = self.advance(table, &pin).await? {
-            backoff.wait_for_lock_holder(&self.session, pin.span(), lock, names).await?;
-        }
+        let held = SlottedIndex::advance(self, table, &pin).await?;
+        backoff.check_holder(&pin, held).await?;
         drop(pin);
         backoff.wait(&self.session).await;
         Ok(())
@@ -256,7 +297,7 @@ impl PointIndex for Linear {
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<Op<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
@@ -296,7 +337,7 @@ mod tests {
     use crate::kind::{decode, encode};
 
     #[test]
-    fn settings_come_back() {
+    fn config_survives_encoding_and_refuses_bad_settings() {
         let config = Config { slots: 77, width: 128, read_bytes: 256, clusters: 1000, hits: 0.25, ..Config::default() };
         assert_eq!(decode(&encode(&config).unwrap()), Ok(config));
         for bad in [

@@ -1,29 +1,29 @@
-//! What linear probing adds to a table of slots: how much to READ, and what the next table is.
+//! What linear probing adds to a table of slots: the read size, and the size of the next table.
 
 use super::Config;
 use super::clusters::Clusters;
-use super::read_size::ReadSizes;
+use super::read_size::{Network, ReadSizes};
 use crate::IndexError;
+use crate::root_sync::Pacing;
 use crate::slotted::geometry::{REGION, Segment};
 use crate::slotted::slot::DEAD;
-use crate::slotted::table::{self, Pacing, Plan};
+use crate::slotted::table::{self, Plan};
 use farindex_fabric::Span;
 use farindex_pool::Pin;
-use farindex_readsize::Network;
 use std::cell::RefCell;
 
-/// What a worker knows of how to READ.
+/// A worker's state for choosing the size of a READ.
 pub struct Reading {
     pub(super) sizes: ReadSizes,
     pub(super) clusters: RefCell<Clusters>,
 }
 
-/// One table, as one worker sees it.
+/// A worker's handle to one table.
 pub type Table = table::Table<Reading>;
 
 impl Config {
     pub(super) fn pacing(&self) -> Pacing {
-        Pacing { width: self.width, alpha: self.alpha, threshold: self.threshold }
+        Pacing { alpha: self.alpha, threshold: self.threshold }
     }
     pub(super) fn reading(&self, network: Network) -> Reading {
         Reading { sizes: ReadSizes::new(self, network), clusters: RefCell::new(Clusters::new(self.clusters)) }
@@ -31,19 +31,21 @@ impl Config {
 }
 
 impl Table {
-    /// Bytes of this worker's copy.
+    /// Returns the bytes of local memory that the handle uses.
     pub fn cache_bytes(&self) -> u64 {
         size_of::<Self>() as u64 + self.own.clusters.borrow().bytes() + self.own.sizes.bytes()
     }
 
-    /// Makes the next table, unless somebody else is at it: twice as large, or as large if most of what fills this one is
-    /// dead. `full` says that an insert has found no empty slot at all. A pool without room for it is no error, unless `full`.
+    /// Creates the next table, unless another client does: twice as large, or equally large if most slots in use are
+    /// dead. `full` states that an insert has found no empty slot. A pool without room for the table is an error only
+    /// if `full`.
     pub async fn grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<(), IndexError> {
         self.grow_as(pin, index, full, async |span: &Span, now: &Segment| {
-            // What is moved fills at most as many slots as are not dead now; the next table must have room for that whatever
-            // others put straight into it meanwhile. The count of entries is a hint; dead slots are counted.
-            let seems_crashed = !full && self.count() as f64 <= self.threshold() / 2.0 * now.slots() as f64;
-            let dead = if seems_crashed { count_removed(span, now).await? } else { 0 };
+            // The moved entries fill at most as many slots as are not dead now. The next table must have room for them,
+            // whatever other clients insert into it meanwhile. The count of entries is a hint; dead slots are counted
+            // exactly.
+            let seems_dead = !full && self.count() as f64 <= self.threshold() / 2.0 * now.slots() as f64;
+            let dead = if seems_dead { count_removed(span, now).await? } else { 0 };
             let doubles = dead < now.slots() / 4;
             let regions = if doubles { now.regions * 2 } else { now.regions };
             Ok(Plan { regions, room: if doubles { now.slots() } else { dead } })
@@ -52,7 +54,7 @@ impl Table {
     }
 }
 
-/// Slots of a segment that are dead.
+/// Counts the dead slots of a segment.
 async fn count_removed(span: &Span, segment: &Segment) -> Result<u64, IndexError> {
     const AT_ONCE: u64 = 16;
     let mut dead = 0;

@@ -1,38 +1,38 @@
-//! Every entry of an index: for dumps, audits, repairs and drops.
+//! Visits every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk is a sequence of lookups, each of all keys of a range of places (docs/protocols/linear.md, "Walks"). A step READs the slots
-//! from the home of the range's first place on to an empty slot, and goes on in the next table as a lookup does. Ranges do not
-//! overlap, so no key is met twice; they do not depend on the size of the table, so it may grow meanwhile. Each step is pinned on
-//! its own.
+//! A walk is a sequence of steps. Each step looks up all keys of a range of places (docs/protocols/linear.md, "Walks"):
+//! it READs the slots from the home of the range's first place on to an empty slot, and continues in the next table as
+//! a lookup does. Ranges do not overlap, so a walk visits no key twice. Ranges do not depend on the size of the table,
+//! so it may grow meanwhile. Each step has its own pin.
 
 use super::migrate::Mover;
 use super::{Linear, Table};
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
-use crate::maintenance::wait_for_lock_holder;
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::marks::mark;
-use crate::slotted::geometry::{DONE, Geometry, REGION, Segment, place};
+use crate::recovery::recover_lock;
+use crate::slotted::geometry::{Geometry, REGION, Segment, place};
 use crate::slotted::mover::RegionMigrator;
 use crate::slotted::slot::{Slot, frozen};
 use crate::slotted::walk::{
-    self, Step, VisitedEntry, audit_entry, audit_root, audit_walk, entries_of, find_same_keys, free_what_was_moved,
+    self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_slots,
 };
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::collections::BTreeMap;
 
-/// Figures of an audit: entries in head words, behind them, and out of band; slots; dead ones; regions that have yet to be
-/// moved.
+/// Figures of an audit: entries in head words, behind head words, and out of band; slots; dead slots; regions not moved
+/// yet.
 const FIGURES: [&str; 6] = ["tiny_entries", "inline_entries", "heap_entries", "slots", "dead_slots", "regions_to_move"];
 
-/// Bytes of entries that a step holds, unless one place has more. A range with more of them is cut.
+/// Maximum bytes of entries that a step holds, unless one place has more. A range with more is cut.
 const STEP_BYTES: usize = 1 << 20;
-/// What an entry takes besides its key and value, about.
+/// Approximate bytes of an entry besides its key and value.
 const ENTRY_BYTES: usize = 64;
 
-/// The places that a walk has yet to come to: from this one on.
+/// Position of a walk: the first place that it has not visited. None at the end.
 pub(crate) struct Progress(Option<u64>);
 
 impl Default for Progress {
@@ -41,23 +41,23 @@ impl Default for Progress {
     }
 }
 
-/// A range of places, and the entries of its keys as far as they were met.
+/// A range of places, and the entries of its keys that have been visited.
 struct Range {
     from: u64,
-    /// Behind the last place: 2^64 at most.
+    /// End of the range, exclusive: at most 2^64.
     to: u128,
-    /// Is `to` where it is because the paths of all keys before it end there?
+    /// Whether the paths of all keys in front of `to` are known to end there.
     closed: bool,
     found: BTreeMap<(u64, Vec<u8>), VisitedEntry>,
     bytes: usize,
     wrong: Vec<Damage>,
 }
 
-/// How the paths of a range go through one table.
+/// The paths of a range's keys in one table.
 struct Path {
-    /// They end at a slot that is or was empty.
+    /// Whether they end at a slot that is or was empty.
     ends: bool,
-    /// A slot on them that tells of a newer table.
+    /// A slot on them that shows that a newer table exists.
     sign: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Range {
         Range { from, to: 1 << 64, closed: false, found: BTreeMap::new(), bytes: 0, wrong: Vec::new() }
     }
 
-    /// Takes an entry whose key has this place, unless the key has been met.
+    /// Adds an entry whose key has this place, unless the key has been visited.
     fn add(&mut self, place: u64, entry: VisitedEntry) {
         if place < self.from || u128::from(place) >= self.to {
             return;
@@ -89,7 +89,7 @@ impl Range {
         }
     }
 
-    /// Makes the range end before this place.
+    /// Ends the range in front of this place.
     fn cut(&mut self, to: u128) {
         self.to = self.to.min(to);
         while let Some(last) = self.found.last_entry().filter(|last| u128::from(last.key().0) >= self.to) {
@@ -98,7 +98,8 @@ impl Range {
         }
     }
 
-    /// READs the paths of all of its keys in a table. In the first one, the range comes to end where a path does.
+    /// READs the paths of all of its keys in a table. In the first table, this sets the end of the range to the end of
+    /// a path.
     async fn read(&mut self, linear: &Linear, span: &Span, segment: &Segment) -> Result<Path, IndexError> {
         let (home, slots) = (segment.home_of(self.from), segment.slots());
         let mut path = Path { ends: false, sign: None };
@@ -120,7 +121,7 @@ impl Range {
             }
             if let Some(end) = end {
                 path.ends = true;
-                // Beyond the last slot, the path of its home ends there.
+                // Behind the last slot, the path of its home ends there.
                 if !self.closed && end + 1 < slots {
                     self.cut(segment.first_place(end + 1));
                 }
@@ -134,7 +135,8 @@ impl Range {
         Ok(path)
     }
 
-    /// Looks up all of its keys, and brings its end about; `false` if the table has moved on, and it is to begin again.
+    /// Looks up all of its keys, and sets its end; `false` if the table has been replaced, and the range must begin
+    /// again.
     async fn look_up(&mut self, linear: &Linear, table: &Table, pin: &Pin<'_>) -> Result<bool, IndexError> {
         let mut segment = table.geometry().current;
         loop {
@@ -144,7 +146,7 @@ impl Range {
             }
             let mut next = table.next_of(&segment);
             if next.is_none() {
-                // Without an end and without a sign, the root alone tells of keys in a next table.
+                // Without an end and without a sign, only the root shows whether keys are in a next table.
                 if table.look(pin).await?.current.generation > segment.generation {
                     mark!("linear walk: range begun again");
                     return Ok(false);
@@ -169,7 +171,8 @@ impl Range {
 }
 
 impl Linear {
-    /// Calls `each` with every key and value. See the promise above for what that means beside working clients.
+    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// the index.
     pub async fn visit(
         &self,
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -178,7 +181,7 @@ impl Linear {
         walk::visit(self, each, damaged).await
     }
 
-    /// The next step of a walk.
+    /// Runs the next step of a walk.
     pub(super) async fn step_on(
         &self,
         table: &Table,
@@ -196,93 +199,68 @@ impl Linear {
         Ok(Some(Step { visited: range.found.into_values().collect(), wrong: range.wrong }))
     }
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its bytes are sound. `alone` says that no
-    /// other client is at work: then nothing may be unfinished, and every entry lies where a lookup finds it. Otherwise each key is
-    /// counted once, as a walk meets it.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound. `alone`
+    /// states that no other client is at work: then an unfinished move is a problem, and so is an entry that no lookup
+    /// finds. Otherwise each key is counted once, as a walk visits it.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        let mut report = IndexAudit::default();
-        FIGURES.iter().for_each(|name| report.count(name, 0));
-        let mut problems = Problems::default();
-        let mut keys = Vec::new();
+        let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            let findings = (&mut *audit, &mut report, &mut problems);
-            let Some(geometry) = audit_root(&self.session, table, node, alone, findings).await? else { continue };
+            let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
             for segment in geometry.segments() {
-                self.audit_segment(table, &geometry, &segment, alone, audit, &mut report, &mut problems, &mut keys)
-                    .await?;
+                self.audit_segment(table, &geometry, &segment, &mut findings).await?;
             }
             if !alone {
-                audit_walk(self, table, audit, &mut report, &mut problems, |_, _| {}).await?;
+                audit_walk(self, table, &mut findings, |_, _| {}).await?;
             }
         }
-        report.entries -= find_same_keys(keys, &mut problems);
-        report.problems = problems.into_vec();
-        Ok(report)
+        Ok(findings.finish())
     }
 
-    #[allow(clippy::too_many_arguments)]
     async fn audit_segment(
         &self,
         table: &Table,
         geometry: &Geometry,
         segment: &Segment,
-        alone: bool,
-        audit: &mut Audit,
-        report: &mut IndexAudit,
-        problems: &mut Problems,
-        keys: &mut Vec<((u64, u64), RemotePtr)>,
+        findings: &mut Findings<'_>,
     ) -> Result<(), IndexError> {
-        // By slot: does a lookup end there? And for each entry its slot and its home.
+        // For each slot, whether a lookup ends there; for each entry, its slot and its home.
         let mut ends = Vec::new();
         let mut places = Vec::new();
         for region in 0..segment.regions {
-            let Some(pin) = table.pin_step(&self.session, segment, OpKind::Scan).await? else { return Ok(()) };
-            let mut batch = pin.span().batch();
-            let lock = batch.read(segment.lock(region).at, 8);
-            let slots = batch.read(segment.slot(region * REGION), REGION as usize * segment.width);
-            let mut done = batch.post().await?;
-            let lock = done.buf(lock).words().first().copied().unwrap_or_default();
-            let slots = done.buf(slots);
-            let growing = geometry.next.is_some() && segment.generation == geometry.current.generation;
-            report.count("regions_to_move", u64::from(growing && lock != DONE));
-            if alone && lock != 0 && (lock != DONE || !growing) {
-                let at = segment.lock(region).at;
-                problems.add(format!("the region lock at {at} holds {lock}, and no client is there to release it"));
-            }
-            for (i, words) in slots.words().chunks_exact(segment.width / 8).enumerate() {
-                let head = words.first().copied().unwrap_or_default();
+            let unfinished = |moved: bool, head: u64| {
+                let slot = Slot::decode(head);
+                frozen(head)
+                    || matches!(slot, Slot::Reserved(_))
+                    || moved && !matches!(slot, Slot::Sealed | Slot::Moved | Slot::Dead)
+            };
+            let each = |report: &mut IndexAudit, head: u64| {
                 let slot = Slot::decode(head);
                 ends.push(matches!(slot, Slot::Empty | Slot::Sealed));
                 report.count("dead_slots", u64::from(slot == Slot::Dead));
-                let at = segment.slot(region * REGION + i as u64);
-                let unfinished = frozen(head)
-                    || matches!(slot, Slot::Reserved(_))
-                    || lock == DONE && !matches!(slot, Slot::Sealed | Slot::Moved | Slot::Dead);
-                if alone && unfinished {
-                    problems.add(format!("the slot at {at} belongs to a move that nobody finishes: {head:#018x}"));
-                }
-            }
-            if !alone {
+            };
+            let read = audit_region(table, geometry, segment, region, findings, unfinished, each).await?;
+            let Some((pin, slots)) = read else { return Ok(()) };
+            if !findings.alone {
                 continue;
             }
             let first = region * REGION;
             let (visited, wrong) = entries_of(&self.session, pin.span(), segment, first, slots, |_| true).await?;
-            wrong.into_iter().for_each(|damage| problems.add(damage.what));
+            wrong.into_iter().for_each(|damage| findings.problem(damage.what));
             for entry in visited {
                 let hash = self.hash(&entry.key);
                 places.push((entry.at, segment.home(hash)));
-                keys.push(((hash.bits(), xxhash_rust::xxh3::xxh3_64_with_seed(&entry.key, 1)), entry.at));
-                audit_entry(&pin, &entry, hash, audit, report, problems).await?;
+                audit_entry(&pin, &entry, hash, findings).await?;
             }
         }
-        if alone {
-            check_reachable(segment, &ends, &places, problems);
+        if findings.alone {
+            check_reachable(segment, &ends, &places, findings);
         }
         Ok(())
     }
 
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of
+    /// repairs. Operations do the same where they need such a region. A client that is alive and holds a lock for two
+    /// leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
@@ -291,19 +269,12 @@ impl Linear {
             let geometry = table.current(&self.session).await?;
             let (Some(next), from) = (geometry.next, geometry.current) else { continue };
             for region in 0..from.regions {
-                let mut lock_timeout = LockTimeout::default();
-                while let Some(pin) = table.pin_step(&self.session, &from, OpKind::Maintenance).await? {
-                    let lock = from.lock(region);
-                    let word = pin.span().read(lock.at, 8).await?.words().first().copied().unwrap_or_default();
-                    if !lock.held(word) {
-                        break;
-                    }
-                    let mover = Mover { index: self.uid, seed: self.seed, table, pin: &pin };
-                    let busy = mover.try_recover_lock(from, next, region).await?;
-                    drop(pin);
-                    recovered += u64::from(busy.is_none());
-                    wait_for_lock_holder(session, &mut lock_timeout, lock.at, busy.unwrap_or(0)).await?;
-                }
+                let pin = async || table.pin_step(session, &from, OpKind::Maintenance).await;
+                let attempt = async |pin: &Pin<'_>| {
+                    let mover = Mover { index: self.uid, seed: self.seed, table, pin };
+                    mover.try_recover_lock(from, next, region).await
+                };
+                recovered += recover_lock(session, from.lock(region), pin, attempt).await?;
             }
         }
         if recovered > 0 {
@@ -311,16 +282,11 @@ impl Linear {
         }
         Ok(recovered)
     }
-
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        self.drop_tables(span, info, self.config.width).await
-    }
 }
 
-/// Is there no empty slot between an entry and its home?
-fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)], problems: &mut Problems) {
-    // Slots in a row before each one that do not end a lookup; twice around, because the table is a ring.
+/// Reports each entry that lies behind an empty slot, as seen from its home.
+fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)], findings: &mut Findings<'_>) {
+    // For each slot, the length of the run in front of it that ends no lookup. Two rounds, because the table is a ring.
     let mut before = vec![0u64; ends.len()];
     let mut run = 0;
     for i in 0..2 * ends.len() {
@@ -332,7 +298,7 @@ fn check_reachable(segment: &Segment, ends: &[bool], places: &[(RemotePtr, u64)]
         let index = segment.index_of(*at);
         let away = segment.after(index, segment.slots() - home);
         if before.get(index as usize).is_none_or(|before| *before < away) {
-            problems.add(format!("the entry at {at} lies where no lookup comes by"));
+            findings.problem(format!("the entry at {at} lies where no lookup finds it"));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Inserting, changing, removing: one CAS of a head word each.
+//! Insert, update and remove: one CAS of a head word each.
 //!
-//! How a record gets into its slot, [`record`](crate::slotted::record) says.
+//! [`record`](crate::slotted::record) describes how a record is written to its slot.
 
 use super::lookup::{Gap, Hit, LookupResult, Op, Purpose};
 use super::migrate::Mover;
@@ -15,25 +15,25 @@ use crate::slotted::slot::{DEAD, EMPTY, Slot, frozen};
 use crate::traits::Remove;
 use crate::write::{Mode, Wrote};
 
-/// What became of an attempt to insert.
+/// Result of an attempt to insert.
 enum Put {
     Done,
-    /// The slot was taken: look again.
+    /// Another client took the slot: look up again.
     Again,
-    /// The next table may not take any more before this one has been moved.
+    /// The next table takes no more inserts before this table has been moved.
     NoRoom,
 }
 
 impl Op<'_> {
-    /// Looks for the key, and does what `mode` says.
+    /// Looks up the key, and changes it as `mode` says.
     pub(super) async fn write(
         &mut self,
         mode: Mode,
         record: &Record<'_>,
-        along: &mut PiggybackedWrite,
+        piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
         loop {
-            match self.look(Purpose::Change, along).await? {
+            match self.look(Purpose::Change, piggyback).await? {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
                 LookupResult::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
                 LookupResult::Hit(hit) => {
@@ -57,7 +57,7 @@ impl Op<'_> {
         }
     }
 
-    /// Puts an absent key into the first empty slot.
+    /// Inserts an absent key into the first empty slot.
     async fn put(&mut self, gap: &Gap, record: &Record<'_>) -> Result<Put, IndexError> {
         if !self.has_room(gap).await? {
             return Ok(Put::NoRoom);
@@ -75,8 +75,8 @@ impl Op<'_> {
         Ok(Put::Done)
     }
 
-    /// May another key come into this segment? While the table is being moved there, only as many as leave room for what
-    /// has yet to be moved.
+    /// Returns whether another key may be inserted into this segment. While entries are moved there, inserts must leave
+    /// room for the entries that are not moved yet.
     async fn has_room(&mut self, gap: &Gap) -> Result<bool, IndexError> {
         let generation = gap.segment.generation;
         if self.table.geometry().current.generation >= generation || self.reserved == Some(generation) {
@@ -113,7 +113,7 @@ impl Op<'_> {
         Ok(done)
     }
 
-    /// Takes the key out. Its slot stays in use until the table is moved.
+    /// Removes the key. Its slot stays in use until the table is moved.
     pub(super) async fn remove(&mut self) -> Result<Remove, IndexError> {
         loop {
             match self.look(Purpose::Change, &mut None).await? {
@@ -129,7 +129,7 @@ impl Op<'_> {
         }
     }
 
-    /// An entry that is being moved cannot be changed: moves its region, or waits for who is at it.
+    /// Moves the region of a frozen entry, which cannot be changed, or waits for the client that moves it.
     async fn help(&mut self, segment: Segment, index: u64) -> Result<(), IndexError> {
         mark!("linear write: helps moving");
         let geometry = self.table.geometry();
@@ -138,8 +138,8 @@ impl Op<'_> {
         };
         let region = index / REGION;
         let mover = Mover { index: self.linear.uid, seed: self.linear.seed, table: self.table, pin: &self.pin };
-        // After a while the lock is tried only when it is free: intents of many who try keep everyone from telling that its holder
-        // has died.
+        // After a while the lock is tried only when it is free. Otherwise the intents of many clients that try would
+        // hide that the lock's holder has crashed.
         let held = self.backoff.is_long() && mover.is_held(segment, region).await?;
         if !held && Box::pin(mover.move_region(segment, next, region)).await? == Region::Done {
             return Ok(());
@@ -147,12 +147,7 @@ impl Op<'_> {
         if !self.backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        match Box::pin(mover.try_recover_lock(segment, next, region)).await? {
-            Some(names) => {
-                let lock = segment.lock(region).at;
-                self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), lock, names).await
-            }
-            None => Ok(()),
-        }
+        let held = Box::pin(mover.try_recover_lock(segment, next, region)).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 }

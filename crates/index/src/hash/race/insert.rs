@@ -1,43 +1,47 @@
-//! Adding a key that a lookup has not found.
+//! Insert of a key that a lookup has not found.
 //!
-//! A slot is taken with a *tentative* entry, which no lookup takes for one, and in the same batch the buckets and the segment's state
-//! are read again (G4 orders them): so of two inserts of a key at least one sees the other. The one whose slot comes first wins, and
-//! makes the other's slot empty; the loser withdraws. What is left then becomes live by a CAS of its own: that is the insert.
+//! 1. *One batch*: CAS a *tentative* entry into an empty slot; READ the buckets and the segment's state again. Lookups
+//!    ignore tentative entries. G4 orders the verbs, so of two inserts of one key at least one sees the other.
+//! 2. If several tentative entries have the key, the one with the lowest address wins. It empties the slots of the
+//!    others; an insert that loses withdraws its entry.
+//! 3. CAS the entry from tentative to live. This is the linearization point.
 //!
-//! Invariants R3 and R7 of docs/protocols/race.md.
+//! See the invariants R3 and R7 of docs/protocols/race.md.
 
 use super::lookup::{Absence, Hit, Op};
 use super::segment::SegmentRef;
 use super::slot::{self, EMPTY, Entry};
 use crate::IndexError;
 use crate::faults::{Fault, planted};
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::RemotePtr;
 
-/// What came of it.
+/// Result of an attempt to insert.
 pub(super) enum Put {
     /// The key has been inserted.
     Done,
-    /// The key is there (as published; a repaired insert looks again).
+    /// The key is present (as published; a repaired insert looks up the key again).
+    #[cfg(feature = "published")]
     Exists,
-    /// Look again.
+    /// The lookup must be repeated.
     Again,
-    /// No room in this segment, whose headers show this depth.
+    /// There is no empty slot in this segment, whose headers show this depth.
     Crowded(SegmentRef, u32),
 }
 
-/// What an insert's second READ has shown of others.
+/// Other entries of the key, as an insert's second READ has shown them.
 enum Others {
-    /// Nobody in the way.
+    /// There are none, or their slots have been emptied.
     None,
-    /// Somebody who must be waited for.
+    /// A tentative entry with a lower address: wait.
     Ahead,
-    /// Something that needs another look, without waiting.
+    /// An entry that requires another lookup, without waiting.
     Look,
 }
 
 impl Op<'_> {
-    /// Adds the key.
+    /// Tries to insert the key.
     pub(super) async fn put(&mut self, absence: Absence, ptr: RemotePtr, block_len: usize) -> Result<Put, IndexError> {
         let Absence { segment_ref, view } = absence;
         let Some(slot) = view.vacancy() else {
@@ -45,6 +49,7 @@ impl Op<'_> {
         };
         let entry = Entry { state: slot::State::Tentative, fp: self.fp(), len: slot::units(block_len), ptr };
         self.seen = true;
+        #[cfg(feature = "published")]
         if self.race.published() {
             return Box::pin(self.put_published(segment_ref, slot, entry)).await;
         }
@@ -56,7 +61,7 @@ impl Op<'_> {
         let mut done = batch.post().await?;
         let taken = done.old(taken) == EMPTY;
         let view = self.view(segment_ref, parts, &mut done);
-        let word = done.buf(state).words().first().copied().unwrap_or_default();
+        let word = first_word(&done.buf(state));
         drop(done);
         if !taken {
             mark!("race: insert: slot lost");
@@ -82,7 +87,7 @@ impl Op<'_> {
         let mut candidates = self.candidates(&view, |_| true);
         candidates.retain(|(at, _)| *at != slot);
         if !candidates.is_empty() {
-            match self.meet(slot, candidates).await? {
+            match self.resolve_others(slot, candidates).await? {
                 Others::None => {}
                 others => {
                     self.withdraw(slot, mine).await?;
@@ -93,22 +98,22 @@ impl Op<'_> {
                 }
             }
         }
-        let live = slot::turned(mine, slot::State::Live);
+        let live = slot::with_state(mine, slot::State::Live);
         let done = self.span().cas(slot, mine, live).await? == mine;
         if !done {
-            mark!("race: insert: taken out by another");
+            mark!("race: insert: emptied by another client");
         }
         Ok(if done { Put::Done } else { Put::Again })
     }
 
-    /// Empties the slot that this operation has taken. If somebody else has done so already, all the better.
+    /// Empties the slot that this operation has taken, unless another client has already done so.
     async fn withdraw(&self, slot: RemotePtr, mine: u64) -> Result<(), IndexError> {
         self.span().cas(slot, mine, EMPTY).await?;
         Ok(())
     }
 
-    /// Other entries that may be of the same key.
-    async fn meet(
+    /// Checks the other entries that may have the same key.
+    async fn resolve_others(
         &mut self,
         slot: RemotePtr,
         candidates: smallvec::SmallVec<[(RemotePtr, u64); 2]>,
@@ -116,7 +121,7 @@ impl Op<'_> {
         let Some(hits) = Box::pin(self.same_key(candidates)).await? else { return Ok(Others::Look) };
         for Hit { slot: at, word, .. } in hits {
             if Entry::decode(word).is_some_and(|entry| entry.state != slot::State::Tentative) {
-                mark!("race: insert: the key has come meanwhile");
+                mark!("race: insert: key inserted meanwhile");
                 return Ok(Others::Look);
             }
             let ahead = at.to_bits() < slot.to_bits();
@@ -130,10 +135,10 @@ impl Op<'_> {
                 return Ok(Others::Look);
             }
             if ahead {
-                // It has been in the way for so long that its client is as good as dead.
-                mark!("race: insert: took out one that was ahead");
+                // After so long a wait, the client has probably crashed. If it has not, its insert begins again.
+                mark!("race: insert: emptied a tentative slot ahead");
             } else {
-                mark!("race: insert: took out one that was behind");
+                mark!("race: insert: emptied a tentative slot behind");
             }
         }
         Ok(Others::None)

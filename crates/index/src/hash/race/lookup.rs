@@ -1,8 +1,11 @@
-//! Looking for a key.
+//! Lookup of a key.
 //!
-//! Invariants: a live word is believed wherever it is met, because nothing leaves a segment without having been frozen before
-//! somebody else can see it elsewhere; an absence is believed only if the state of the segment was read behind the buckets (one READ
-//! does not order its words, so the header in it proves nothing about the slots).
+//! Invariants:
+//!
+//! * A live entry proves that the key is present, in whatever segment it is read: an entry is frozen before any client
+//!   can read it in another segment.
+//! * An absence is proved only if the state of the segment was READ behind the buckets. One READ does not order its
+//!   words, so the header in it proves nothing about the slots.
 
 use super::Race;
 use super::segment::{Mains, SegmentRef, State, View, lock_of};
@@ -10,65 +13,62 @@ use super::slot::{self, Entry};
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::block::{self, Decoded, Header};
+use crate::block::{Block, CandidateBlocks, KeyMatch, check_slot_changed};
 use crate::extendible::directory::holds;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
+use crate::maintenance::read_word;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
-use farindex_pool::{Pin, PoolError};
+use farindex_pool::Pin;
 use smallvec::SmallVec;
-use std::ops::Range;
 
 /// A key that was found.
 pub(super) struct Hit {
-    /// Its slot, and what it holds.
+    /// Its slot, and the word in it.
     pub slot: RemotePtr,
     pub word: u64,
-    /// Its block, and what that holds.
+    /// Its block.
     pub ptr: RemotePtr,
-    pub header: Header,
-    pub buf: Buf,
-    /// Where the value lies among the block's bytes.
-    pub value: Range<usize>,
+    pub block: Block,
 }
 
 impl Hit {
-    /// What the entry is at.
+    /// The state of the entry.
     pub(super) fn state(&self) -> Option<slot::State> {
         Entry::decode(self.word).map(|entry| entry.state)
     }
 }
 
-/// Entries of one key: usually one.
+/// Entries of one key, usually one.
 pub(super) type Hits = SmallVec<[Hit; 1]>;
 
-/// A key that was not found, and what was read of the place where it would be.
+/// A key that was not found, and the buckets in which it would be.
 pub(super) struct Absence {
     pub segment_ref: SegmentRef,
     pub view: View,
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 pub(super) enum LookupResult {
-    /// The key.
+    /// The key is present.
     Hit(Hit),
-    /// Its absence; for [`LookupPurpose::Add`] not yet proved.
+    /// The key is absent; for [`LookupPurpose::Add`] this is not yet proved.
     Absent(Absence),
 }
 
-/// What the key is looked for for.
+/// Purpose of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LookupPurpose {
-    /// Its value, wherever it stands.
+    /// To read the value.
     Read,
-    /// To change it.
+    /// To change the entry.
     Change,
-    /// To add it if it is absent, which is proved in that step.
+    /// To insert the key if it is absent; the insert proves the absence.
     Add,
 }
 
-/// READs of a key's buckets within a batch.
+/// READs of a key's buckets in a batch.
 pub(super) type Parts = SmallVec<[(RemotePtr, Ticket); 2]>;
 
 /// One operation on one key.
@@ -80,13 +80,13 @@ pub(super) struct Op<'a> {
     pub(super) hash: KeyHash,
     pub(super) mains: Mains,
     pub(super) backoff: Backoff,
-    /// Pointers to other keys' blocks. Under the pin they stay what they are (R8).
+    /// Pointers to blocks of other keys. They remain that while the pin stands (R8).
     rejected: SmallVec<[u64; 4]>,
-    /// A segment that was looked up because the copy has none as near.
-    nearer: Option<SegmentRef>,
-    /// Buckets that a lost CAS has brought.
+    /// The segment that was looked up in far memory, because the cached directory is behind.
+    deeper_segment: Option<SegmentRef>,
+    /// Buckets that were READ together with a CAS that failed.
     pub(super) ready: Option<(SegmentRef, View)>,
-    /// Has the block of this operation been in a slot?
+    /// Has a slot pointed to the block of this operation?
     pub(super) seen: bool,
     pub(super) guarded: bool,
 }
@@ -102,7 +102,7 @@ impl<'a> Op<'a> {
             mains: table.shape().mains(hash),
             backoff: Backoff::default(),
             rejected: SmallVec::new(),
-            nearer: None,
+            deeper_segment: None,
             ready: None,
             seen: false,
             guarded: false,
@@ -115,12 +115,13 @@ impl<'a> Op<'a> {
     pub(super) fn fp(&self) -> u64 {
         slot::fingerprint(self.hash)
     }
-    /// May others have met this operation's block?
+    /// May other clients have read the address of this operation's block?
     pub(super) fn was_seen(&self) -> bool {
         self.seen
     }
 
-    /// Waits for who holds a segment's lock, longer each time; after a while looks after it, and takes over from the dead.
+    /// Waits for the holder of a segment's lock, longer each time; after several waits recovers the segment if the
+    /// holder has crashed.
     pub(super) async fn wait_for(&mut self, segment: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
             true => Box::pin(self.try_recover_lock(lock_of(segment).at)).await,
@@ -128,14 +129,14 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    /// Looks up the key. `piggybacked` is a block that is written in the lookup's first batch.
     pub(super) async fn look(
         &mut self,
-        along: &mut Option<(RemotePtr, Buf)>,
-        aim: LookupPurpose,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
+        purpose: LookupPurpose,
     ) -> Result<LookupResult, IndexError> {
         loop {
-            if let Some(looked) = self.look_once(along, aim).await? {
+            if let Some(looked) = self.look_once(piggybacked, purpose).await? {
                 return Ok(looked);
             }
         }
@@ -143,14 +144,14 @@ impl<'a> Op<'a> {
 
     async fn look_once(
         &mut self,
-        along: &mut Option<(RemotePtr, Buf)>,
-        aim: LookupPurpose,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
+        purpose: LookupPurpose,
     ) -> Result<Option<LookupResult>, IndexError> {
         let (segment_ref, view) = match self.ready.take() {
             Some(ready) => ready,
             None => {
                 let segment_ref = self.segment_ref().await?;
-                (segment_ref, self.read(segment_ref, along).await?)
+                (segment_ref, self.read(segment_ref, piggybacked).await?)
             }
         };
         let candidates = self.candidates(&view, |state| state != slot::State::Tentative);
@@ -165,36 +166,36 @@ impl<'a> Op<'a> {
             }
         }
         let depth = view.depth(segment_ref.suffix);
-        self.table.saw(depth);
+        self.table.note_depth(depth);
         if depth > 0 && !holds(segment_ref.suffix, depth, self.hash.bits()) {
-            mark!("race: lookup: a header tells of a split");
+            mark!("race: lookup: split seen in a header");
             self.descend(segment_ref, depth).await?;
             return Ok(None);
         }
         let proved = self.race.published() || frozen.is_none() && planted(Fault::HeaderProves);
-        if proved || aim == LookupPurpose::Add && frozen.is_none() {
+        if proved || purpose == LookupPurpose::Add && frozen.is_none() {
             return Ok(Some(LookupResult::Absent(Absence { segment_ref, view })));
         }
-        Box::pin(self.conclude(segment_ref, view, frozen, aim)).await
+        Box::pin(self.conclude(segment_ref, view, frozen, purpose)).await
     }
 
-    /// No live entry: is the key frozen, is it absent, or was this the wrong segment?
+    /// Decides a lookup that has found no live entry: the key is frozen, it is absent, or the segment was split.
     async fn conclude(
         &mut self,
         segment_ref: SegmentRef,
         view: View,
         frozen: Option<Hit>,
-        aim: LookupPurpose,
+        purpose: LookupPurpose,
     ) -> Result<Option<LookupResult>, IndexError> {
-        let word = self.span().read(segment_ref.at, 8).await?.words().first().copied().unwrap_or_default();
+        let word = read_word(self.span(), segment_ref.at).await?;
         let state = self.expect(segment_ref, word)?;
         if !state.holds(self.hash) {
-            mark!("race: lookup: the state tells of a split");
+            mark!("race: lookup: split seen in the state");
             self.descend(segment_ref, state.depth()).await?;
             return Ok(None);
         }
         match frozen {
-            Some(hit) if aim == LookupPurpose::Read && state.locked() && !state.closing() => {
+            Some(hit) if purpose == LookupPurpose::Read && state.locked() && !state.closing() => {
                 mark!("race: lookup: read while frozen");
                 Ok(Some(LookupResult::Hit(hit)))
             }
@@ -206,24 +207,24 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The state of a segment; one that is none of this segment's is an error.
+    /// Decodes the state of a segment; the state of another segment is an error.
     pub(super) fn expect(&self, segment_ref: SegmentRef, word: u64) -> Result<State, IndexError> {
         let state = State(word);
-        if state.suffix() != segment_ref.suffix || state.depth() < self.table.birth(segment_ref.suffix) {
+        if state.suffix() != segment_ref.suffix || state.depth() < self.table.creation_depth(segment_ref.suffix) {
             let what = format!("no segment of suffix {:#b} has a state of {word:#018x}", segment_ref.suffix);
-            return Err(PoolError::Corrupt { at: segment_ref.at, what }.into());
+            return Err(IndexError::corrupt(segment_ref.at, what));
         }
-        self.table.saw(state.depth());
+        self.table.note_depth(state.depth());
         Ok(state)
     }
 
-    /// The segment to look into: the nearest that is known.
+    /// Returns the segment to read: the deepest one that is known.
     async fn segment_ref(&mut self) -> Result<SegmentRef, IndexError> {
-        if let Some(segment_ref) = self.nearer.or_else(|| self.table.find(self.hash.bits())) {
+        if let Some(segment_ref) = self.deeper_segment.or_else(|| self.table.find(self.hash.bits())) {
             return Ok(segment_ref);
         }
         mark!("race: lookup: nothing cached");
-        // Before anything is believed that is read without the root.
+        // The root first: without it, nothing that is read can be relied on.
         let mut batch = self.pin.span().batch();
         let guard = self.table.directory().guard(&mut batch, self.pin.epoch());
         if guard.is_some() {
@@ -233,14 +234,14 @@ impl<'a> Op<'a> {
         self.guarded = true;
         let depth = self.table.directory().shape().initial_depth;
         let segment_ref = self.table.descend(self.pin.span(), self.hash.bits(), None, depth).await?;
-        self.nearer = Some(segment_ref);
+        self.deeper_segment = Some(segment_ref);
         Ok(segment_ref)
     }
 
-    /// A segment was split: looks up which of its children, or of theirs, holds the key.
+    /// Looks up the descendant of a split segment that holds the key.
     pub(super) async fn descend(&mut self, from: SegmentRef, depth: u32) -> Result<(), IndexError> {
         let segment_ref = self.table.descend(self.pin.span(), self.hash.bits(), Some(from), depth).await?;
-        self.nearer = Some(segment_ref);
+        self.deeper_segment = Some(segment_ref);
         Ok(())
     }
 
@@ -252,24 +253,24 @@ impl<'a> Op<'a> {
             .map(|(from, len)| (segment_ref.at.add(from), batch.read(segment_ref.at.add(from), len)))
             .collect()
     }
-    /// What those have brought.
+    /// Returns what these READs have brought.
     pub(super) fn view(&self, segment_ref: SegmentRef, parts: Parts, done: &mut Done) -> View {
         let parts = parts.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
         View::new(self.table.shape(), segment_ref.at, self.mains, parts)
     }
 
-    /// The first batch of a lookup.
+    /// Posts the first batch of a lookup.
     async fn read(
         &mut self,
         segment_ref: SegmentRef,
-        along: &mut Option<(RemotePtr, Buf)>,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
     ) -> Result<View, IndexError> {
         let mut batch = self.pin.span().batch();
         let guard = match std::mem::replace(&mut self.guarded, true) {
             false => self.table.directory().guard(&mut batch, self.pin.epoch()),
             true => None,
         };
-        if let Some((ptr, buf)) = along.take() {
+        if let Some((ptr, buf)) = piggybacked.take() {
             batch.write(ptr, buf);
         }
         let parts = self.read_parts(&mut batch, segment_ref);
@@ -278,7 +279,7 @@ impl<'a> Op<'a> {
         Ok(self.view(segment_ref, parts, &mut done))
     }
 
-    /// Slots of the key's fingerprint whose entries are at what `wanted` says, without those that are known to be others'.
+    /// Returns the slots with the key's fingerprint whose state is `wanted`, without those of other keys' blocks.
     pub(super) fn candidates(
         &self,
         view: &View,
@@ -289,53 +290,30 @@ impl<'a> Op<'a> {
         view.matches(self.fp()).filter(|(_, word)| wanted(*word) && !known(*word)).collect()
     }
 
-    /// Reads the candidates' blocks, all in one batch, and returns those that have the key. `None` if one of them does not decode,
-    /// and has gone meanwhile.
+    /// READs the candidates' blocks in one batch, and returns those that have the key. `None` if a block does not
+    /// decode, and its slot has changed meanwhile.
     pub(super) async fn same_key(
         &mut self,
         candidates: SmallVec<[(RemotePtr, u64); 2]>,
     ) -> Result<Option<Hits>, IndexError> {
-        let span = self.pin.span();
-        let mut batch = span.block_batch();
-        let mut asked = SmallVec::<[_; 2]>::new();
-        for (slot, word) in candidates {
-            let Some(entry) = Entry::decode(word) else { continue };
-            asked.push((slot, word, entry.ptr, batch.read(entry.ptr, entry.block_len())));
-        }
-        let mut done = batch.post().await?;
+        let asked = candidates.into_iter().filter_map(|(slot, word)| {
+            let entry = Entry::decode(word)?;
+            Some(((slot, word), entry.ptr, entry.block_len()))
+        });
+        let mut blocks = CandidateBlocks::read(self.pin.span(), asked).await?;
         let mut hits = Hits::new();
-        for (slot, word, ptr, ticket) in asked {
-            let mut buf = done.buf(ticket);
-            let mut decoded = block::decode(&buf);
-            if let Decoded::Longer(len) = decoded {
-                if Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
-                    self.rejected.push(slot::pointer(word));
-                    continue;
+        while let Some(((slot, word), ptr, found)) = blocks.next(self.hash, self.key).await? {
+            match found {
+                KeyMatch::Other => self.rejected.push(slot::pointer(word)),
+                KeyMatch::Own(block) => hits.push(Hit { slot, word, ptr, block }),
+                KeyMatch::Unsound => {
+                    let still = |now| slot::pointer(now) == slot::pointer(word);
+                    Box::pin(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                    self.backoff.wait(self.pin.session()).await;
+                    return Ok(None);
                 }
-                buf = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
-                decoded = block::decode(&buf);
-            }
-            let Decoded::Sound(header, key, value) = decoded else {
-                return Box::pin(self.unsound(slot, word, ptr)).await;
-            };
-            if buf.bytes().get(key) == Some(self.key) {
-                hits.push(Hit { slot, word, ptr, header, buf, value });
-            } else {
-                self.rejected.push(slot::pointer(word));
             }
         }
         Ok(Some(hits))
-    }
-
-    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
-    /// damaged.
-    async fn unsound(&mut self, slot: RemotePtr, word: u64, ptr: RemotePtr) -> Result<Option<Hits>, IndexError> {
-        let now = self.span().read(slot, 8).await?;
-        if now.words().first().is_some_and(|now| slot::pointer(*now) == slot::pointer(word)) {
-            let what = "the key-value block has a wrong checksum".to_owned();
-            return Err(PoolError::Corrupt { at: ptr, what }.into());
-        }
-        self.backoff.wait(self.pin.session()).await;
-        Ok(None)
     }
 }

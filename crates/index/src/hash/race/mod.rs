@@ -1,25 +1,26 @@
 //! RACE: extendible hashing with two choices and shared overflow buckets, for one-sided verbs.
 //!
-//! After P. Zuo et al., USENIX ATC 2021, as it is described where it is the baseline: X. Min et al. (SepHash), PVLDB 17(5), and
-//! H. Zha et al. (SHARD), PVLDB 19(4). docs/protocols/race.md has the protocol, its linearization points, and the numbered
-//! deviations; this is the map:
+//! After P. Zuo et al., USENIX ATC 2021, as two papers describe it that use it as their baseline: X. Min et al.
+//! (SepHash), PVLDB 17(5), and H. Zha et al. (SHARD), PVLDB 19(4). docs/protocols/race.md has the protocol, its
+//! linearization points, and the numbered deviations.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | [`slot`] | the 8-byte slot |
-//! | [`segment`] | segments, the places of a key, what a READ of them shows |
-//! | [`table`] | the directory and what goes with it, one for each memory node |
+//! | [`segment`] | segments, the buckets of a key, and what a READ of them shows |
+//! | [`table`] | the table of one memory node: the directory, and the shape of its segments |
 //! | `lookup` | search |
 //! | `many` | many lookups at once |
-//! | `insert` | insert: tentative first |
-//! | `split` | a segment becomes two |
-//! | `rescue` | what the dead leave under a lock |
-//! | `published` | insert and split as published, for checkers to convict |
-//! | `walk` | every entry, for dumps and checks |
+//! | `insert` | insert, which begins with a tentative entry |
+//! | `split` | split of a segment into two |
+//! | `recovery` | recovery of a segment after a crash |
+//! | `published` | insert and split as published, whose faults the checks must detect |
+//! | `walk` | visits of every entry: dumps, audits, recovery and drops |
 
 mod insert;
 mod lookup;
 mod many;
+#[cfg(feature = "published")]
 mod published;
 mod recovery;
 pub mod segment;
@@ -28,24 +29,26 @@ mod split;
 pub mod table;
 mod walk;
 
+use crate::audit::OnDamage;
 use crate::block;
 use crate::extendible::Directory;
+use crate::extendible::first_segments::free_new_directory;
 use crate::extendible::layout::{self, MAX_DEPTH};
 use crate::faults::{Fault, planted};
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
 use crate::marks::mark;
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
-use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::{IndexInfo, Session};
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
 use insert::Put;
 use lookup::{Hit, LookupPurpose, LookupResult, Op};
 use serde::{Deserialize, Serialize};
 use slot::{EMPTY, Entry};
-use std::rc::Rc;
 use table::Table;
 
 /// This kind's number in the catalog.
@@ -63,19 +66,20 @@ pub struct Config {
     pub groups: u64,
     /// Bits of the longest suffix: a segment of that depth is not split any more.
     pub max_depth: u64,
-    /// Which protocol.
+    /// The protocol: repaired or as published.
     pub variant: Variant,
 }
 
-/// Which protocol an index runs.
+/// The protocol that an index runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// Repaired: linearizable.
+    /// The repaired protocol, which is linearizable.
     #[default]
     Repaired,
-    /// Inserts and splits as published: an insert is seen before it has looked for duplicates, and a split moves entries one by one
-    /// while inserts go on. For checkers to convict.
+    /// Inserts and splits as published: an insert is visible before it has looked for duplicates, and a split moves
+    /// entries one by one while inserts continue. It loses keys; the checks must detect that.
+    #[cfg(feature = "published")]
     Published,
 }
 
@@ -101,6 +105,10 @@ impl Settings for Config {
         }
         Ok(())
     }
+
+    fn loses_data(&self) -> bool {
+        self.variant != Variant::Repaired
+    }
 }
 
 /// A RACE index, as one worker thread uses it.
@@ -111,43 +119,16 @@ pub struct Race {
 has_handle!(Race, Handle<Config, Table>);
 
 impl Race {
-    /// Makes an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
-        let undo = async |span: &Span, roots: &[RemotePtr], index_tag| {
-            for root in roots {
-                let pin = session.pin(session.span(OpKind::Other))?;
-                let table = Table::open(&pin, *root, index_tag, config).await?;
-                drop(pin);
-                table.free(session, span).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, index_tag(session, info.uid), &config).await?);
-        }
-        drop(pin);
-        Ok(Race { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
-    /// How many bits the deepest segment has more than at the beginning, as far as this worker knows.
+    /// Returns the local depth of the deepest segment minus the initial depth, as far as this worker knows.
     pub fn resizes(&self) -> u64 {
         let deepest = self.tables.iter().map(|table| u64::from(table.deepest())).max().unwrap_or(0);
         deepest.saturating_sub(self.config.initial_depth)
     }
     fn published(&self) -> bool {
-        self.config.variant == Variant::Published
+        self.config.variant != Variant::Repaired
     }
 
-    /// Writes a block, looks for the key, and does what `mode` says.
+    /// Writes a block, looks up the key, and carries out the write of this mode.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
@@ -178,16 +159,16 @@ impl Race {
             }
         };
         let mut op = Op::new(self, table, pin, hash, key);
-        let mut along = Some((ptr, buf));
-        let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
+        let mut piggybacked = Some((ptr, buf));
+        let late = if planted(Fault::EarlyPointer) { piggybacked.take() } else { None };
         if planted(Fault::UnawaitedBlock)
-            && let Some((ptr, buf)) = along.take()
+            && let Some((ptr, buf)) = piggybacked.take()
         {
             let mut batch = op.span().batch();
             batch.write(ptr, buf);
             batch.post_detached();
         }
-        let wrote = op.write(mode, &mut along, (ptr, block_len)).await;
+        let wrote = op.write(mode, &mut piggybacked, (ptr, block_len)).await;
         if let (Some((ptr, buf)), Ok(Wrote::Inserted | Wrote::Updated)) = (late, &wrote) {
             op.span().write(ptr, buf).await?;
         }
@@ -195,7 +176,7 @@ impl Race {
             Ok(Wrote::Inserted | Wrote::Updated) => {}
             // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
             Err(IndexError::Fabric(_)) => {}
-            // Somebody may have met it in a tentative slot (R8).
+            // Other clients may have read its address in a tentative slot (R8).
             _ if op.was_seen() => op.pin.retire(ptr, block_len as u64),
             _ => self.session.discard(ptr, block_len as u64),
         }
@@ -203,18 +184,82 @@ impl Race {
     }
 }
 
-pool_index!(Race, Config, KIND, "race", FORMAT, root: layout::ROOT_LEN, Directory::mark_dropped);
+impl TablePerNode for Race {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "race";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = layout::ROOT_LEN;
+
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
+        Table::create(session, span, node, index_tag, config).await
+    }
+
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
+        let bytes = segment::Shape { groups: config.groups }.bytes() as u64;
+        free_new_directory(session, span, root, index_tag, bytes).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
+        Table::open(pin, root, index_tag, config).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Race { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.directory().root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        Directory::mark_dropped(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        self.free_table(span, table).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl Op<'_> {
     async fn write(
         &mut self,
         mode: Mode,
-        along: &mut Option<(RemotePtr, Buf)>,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
         (ptr, block_len): (RemotePtr, usize),
     ) -> Result<Wrote, IndexError> {
-        let aim = if mode == Mode::Update { LookupPurpose::Change } else { LookupPurpose::Add };
+        let purpose = if mode == Mode::Update { LookupPurpose::Change } else { LookupPurpose::Add };
         loop {
-            match self.look(along, aim).await? {
+            match self.look(piggybacked, purpose).await? {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
                 LookupResult::Hit(hit) => {
                     let entry = Entry { state: slot::State::Live, fp: self.fp(), len: slot::units(block_len), ptr };
@@ -225,6 +270,7 @@ impl Op<'_> {
                 LookupResult::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
                 LookupResult::Absent(absence) => match self.put(absence, ptr, block_len).await? {
                     Put::Done => return Ok(Wrote::Inserted),
+                    #[cfg(feature = "published")]
                     Put::Exists => return Ok(Wrote::Exists),
                     Put::Again => {}
                     Put::Crowded(segment_ref, depth) => Box::pin(self.split(segment_ref, depth)).await?,
@@ -240,9 +286,9 @@ impl Op<'_> {
             mark!("race: replace: CAS lost");
         }
         if done && planted(Fault::NoGrace) {
-            self.pin.session().discard(hit.ptr, hit.header.block_len() as u64);
+            self.pin.session().discard(hit.ptr, hit.block.len());
         } else if done {
-            self.pin.retire(hit.ptr, hit.header.block_len() as u64);
+            self.pin.retire(hit.ptr, hit.block.len());
         }
         Ok(done)
     }
@@ -257,13 +303,13 @@ impl PointIndex for Race {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None, LookupPurpose::Read).await? {
-            LookupResult::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            LookupResult::Hit(hit) => Ok(Some(hit.block.into_value())),
             LookupResult::Absent(_) => Ok(None),
         }
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<Op<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {

@@ -1,8 +1,8 @@
-//! Insert and split as published, for checkers to convict.
+//! Insert and split as published, whose faults the checks must detect.
 //!
-//! *Duplicates* (SHARD's Figure 4): an insert is live before it has looked for others of its key, so a reader may see an entry that is taken
-//! out again. *Missing* (Figure 5): a split moves entries one by one while inserts go on; what finds no slot in the child is lost, and
-//! what has not been moved yet is not found.
+//! *Duplicates* (SHARD's Figure 4): an insert is live before it has looked for other entries of its key, so a reader
+//! may see an entry that is removed again. *Missing* (Figure 5): a split moves entries one by one while inserts
+//! continue. An entry that finds no slot in the child is lost, and an entry that has not been moved yet is not found.
 
 use super::insert::Put;
 use super::lookup::Op;
@@ -18,7 +18,7 @@ use farindex_fabric::RemotePtr;
 use farindex_pool::IntentCell;
 
 impl Op<'_> {
-    /// CAS, then READ again: of several entries of the key the first one stays.
+    /// Inserts: CAS, then READ again. Of several entries of the key, the one with the lowest address stays.
     pub(super) async fn put_published(
         &mut self,
         segment_ref: SegmentRef,
@@ -36,7 +36,7 @@ impl Op<'_> {
         drop(done);
         let state = State::open(segment_ref.suffix, view.depth(segment_ref.suffix));
         if !state.holds(self.hash) && self.span().cas(slot, mine, EMPTY).await? == mine {
-            // It came behind the split, which will not come by again.
+            // The split has already passed this slot.
             self.descend(segment_ref, state.depth()).await?;
             return Ok(Put::Again);
         }
@@ -53,13 +53,13 @@ impl Op<'_> {
         }
         for hit in hits {
             mark!("race: published: duplicate, another's");
-            // Its block is left to who has inserted it, and does not know.
+            // Its block leaks: the client that has inserted it does not know.
             self.span().cas(hit.slot, hit.word, EMPTY).await?;
         }
         Ok(Put::Done)
     }
 
-    /// Directory and headers first, then entry by entry.
+    /// Splits: writes directory and headers first, then moves entry by entry.
     pub(super) async fn split_published(
         &self,
         held: Held,
@@ -87,12 +87,12 @@ impl Op<'_> {
         batch.cas(segment_ref.at, state.lock().0, state.deeper().0);
         cell.clear(&mut batch);
         batch.post().await?;
-        self.table.saw(state.depth() + 1);
+        self.table.note_depth(state.depth() + 1);
         mark!("race: published: split");
         Ok(())
     }
 
-    /// Moves what is in a slot, if it belongs to the child.
+    /// Moves the entry of a slot, if it belongs to the child.
     async fn move_published(&self, at: RemotePtr, child: SegmentRef, bit: u32) -> Result<(), IndexError> {
         let span = self.pin.span();
         loop {
@@ -110,7 +110,7 @@ impl Op<'_> {
             if span.cas(at, word, EMPTY).await? == word {
                 return Ok(());
             }
-            // It was updated or removed meanwhile.
+            // Another client has updated or removed it meanwhile.
             if let Some(copy) = copy {
                 span.cas(copy, word, EMPTY).await?;
             }

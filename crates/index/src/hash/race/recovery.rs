@@ -1,22 +1,23 @@
-//! Putting right what a dead client has left under a segment's lock, and ending splits.
+//! Recovery of a segment whose lock a crashed client holds, and the end of splits.
 //!
-//! Who has waited too long for a segment claims its lock ([`farindex_pool::takeover`]), and then finishes or undoes the split. Which of the two,
-//! the directory tells: if it names the child, that is whole, and others may have changed entries in it; if not, nobody has seen it,
-//! and nothing in the segment has been emptied. Every step may be the last of whoever takes it.
+//! A client that has waited too long for a segment claims its lock ([`crate::recovery`]), and then finishes or undoes
+//! the split. The directory determines which: if it names the child, the child is complete, and other clients may have
+//! changed entries in it. If not, no client has read the child, and no slot of the segment has been emptied. The
+//! recovering client may crash after any step as well.
 
 use super::lookup::Op;
 use super::segment::{SegmentRef, State, lock_of, slots};
 use super::slot::{self, Entry};
-use super::split::{Held, PART, endings, steps};
+use super::split::{Held, PART, final_writes, intents};
 use super::table::Table;
 use crate::IndexError;
-use crate::backoff::release_after_failed_recovery;
 use crate::extendible::Entry as Word;
 use crate::marks::mark;
+use crate::recovery::{HeldLock, claim_and_recover};
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Claim, IntentCell, Pin, PoolError, Taken};
+use farindex_pool::{IntentCell, Pin};
 
-/// Somebody who looks after others, under a pin.
+/// Recovers segments of a table, under a pin.
 pub(super) struct Recovery<'a> {
     pub(super) index: u64,
     pub(super) table: &'a Table,
@@ -24,13 +25,10 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Op<'_> {
-    /// Looks after whoever holds the lock of this segment.
+    /// Recovers the segment if the client that holds its lock has crashed.
     pub(super) async fn try_recover_lock(&mut self, segment: RemotePtr) -> Result<(), IndexError> {
-        let busy = self.recovery().try_recover_lock(segment).await?;
-        match busy {
-            Some(names) => self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), segment, names).await,
-            None => Ok(()),
-        }
+        let held = self.recovery().try_recover_lock(segment).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 }
 
@@ -39,18 +37,15 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock of a segment if its holder has died, and puts right what it left. If it may be alive, says what to know it by.
-    pub(super) async fn try_recover_lock(&self, segment: RemotePtr) -> Result<Option<u64>, IndexError> {
-        let what = [steps::RESCUE, 0, 0, 0];
-        match self.pin.session().claim(self.span(), lock_of(segment), None, self.index, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some(names)),
-            Claim::Taken(Taken { cell, word, .. }) => {
-                mark!("race: rescue: lock claimed");
-                let done = self.recover_locked(segment, State(word), cell.as_ref()).await;
-                release_after_failed_recovery(self.span(), cell.as_ref(), done).await.map(|()| None)
-            }
-        }
+    /// Claims the lock of a segment if its holder has crashed, and recovers the segment. Returns the lock if its holder
+    /// may be alive.
+    pub(super) async fn try_recover_lock(&self, segment: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
+        let what = [intents::RECOVER, 0, 0, 0];
+        let recover = async |word, cell: &IntentCell<'_>| {
+            mark!("race: recovery: lock claimed");
+            self.recover_locked(segment, State(word), Some(cell)).await
+        };
+        claim_and_recover(self.pin, self.index, lock_of(segment), None, what, recover).await
     }
 
     async fn recover_locked(
@@ -65,16 +60,16 @@ impl Recovery<'_> {
             false => None,
         };
         if child.is_none() {
-            mark!("race: rescue: undone");
+            mark!("race: recovery: undone");
             return self.undo(&segment_ref, state, cell).await;
         }
-        mark!("race: rescue: finished");
+        mark!("race: recovery: finished");
         let words = self.span().read(segment, self.table.shape().bytes()).await?;
         let held = Held { segment_ref, state: state.unlock(), words: words.words().to_vec() };
         self.finish(&held, None, cell).await
     }
 
-    /// Nobody has seen a child: what is frozen is thawed, and the lock released.
+    /// Undoes a split whose child no client has read: unfreezes the entries, and releases the lock.
     pub(super) async fn undo(
         &self,
         segment_ref: &SegmentRef,
@@ -89,29 +84,30 @@ impl Recovery<'_> {
         for part in frozen.chunks(PART) {
             let mut batch = self.span().batch();
             for (at, word) in part {
-                mark!("race: rescue: entry thawed");
-                batch.cas(*at, *word, slot::turned(*word, slot::State::Live));
+                mark!("race: recovery: entry unfrozen");
+                batch.cas(*at, *word, slot::with_state(*word, slot::State::Live));
             }
             batch.post().await?;
         }
         self.release(segment_ref.at, state, state.unlock(), Vec::new(), cell).await
     }
 
-    /// The child is whole, and the state is closing: names it in the directory, if that has not been done, empties what has moved, and
-    /// releases the lock at the new depth.
+    /// Finishes a split whose child is complete and whose state is closing: WRITEs the directory's `word`, if that has
+    /// not been done, empties the entries that have moved, and releases the lock at the new depth.
     pub(super) async fn finish(
         &self,
         held: &Held,
         word: Option<(RemotePtr, Word)>,
         cell: Option<&IntentCell<'_>>,
     ) -> Result<(), IndexError> {
-        // The word comes first, and alone tells whether the split has happened.
+        // The word comes first, and it alone determines whether the split has happened.
         let mut writes: Vec<_> = word.iter().map(|(at, word)| (*at, vec![word.to_bits()])).collect();
-        writes.extend(endings(held));
+        writes.extend(final_writes(held));
         self.release(held.segment_ref.at, held.state.close(), held.state.deeper(), writes, cell).await
     }
 
-    /// WRITEs in this order, then the state, then the intent: one batch, or several one after the other.
+    /// Posts the WRITEs in this order, then the CAS of the state, then the clearing of the intent, in one batch or in
+    /// consecutive ones.
     async fn release(
         &self,
         segment: RemotePtr,
@@ -137,7 +133,7 @@ impl Recovery<'_> {
             let old = batch.post().await?.old(turned);
             if old != from.0 {
                 let what = format!("the state of a held segment is {old:#018x} instead of {:#018x}", from.0);
-                return Err(PoolError::Corrupt { at: segment, what }.into());
+                return Err(IndexError::corrupt(segment, what));
             }
             return Ok(());
         }

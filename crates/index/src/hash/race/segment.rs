@@ -1,14 +1,14 @@
-//! Segments: their words, the places of a key in them, and what a READ of a key's buckets shows.
+//! Segments: their words, the buckets of a key, and what a READ of these buckets shows.
 //!
 //! ```text
 //! segment  word 0  state: | 43-8 suffix | 7 closing | 6 locked | 5-0 local depth |
-//!          word 1  seal: a hash of the pool's and the index's identity
+//!          word 1  index tag: a hash of the pool's and the index's identity
 //!          words 8-  groups of 27 words: main bucket, overflow bucket, main bucket
 //! bucket   header: | 43-8 suffix | 5-0 local depth |, 8 slots
 //! ```
 //!
-//! Invariants: a state word is changed by CAS alone, and while it is locked by the lock's holder alone; headers are changed by
-//! that one too, and are never ahead of the directory (X3).
+//! Invariants: a state word is changed by CAS alone, and while it is locked by the lock's holder alone. Headers are
+//! changed by the lock's holder alone, and are never ahead of the directory (X3).
 
 use super::slot::{self, EMPTY};
 use crate::extendible::directory::holds;
@@ -28,12 +28,12 @@ pub const BUCKET_LEN: usize = BUCKET_WORDS * 8;
 pub const GROUP: usize = 3;
 /// Bytes of a group.
 pub const GROUP_LEN: usize = GROUP * BUCKET_LEN;
-/// Bytes of a combined bucket: a main bucket and the overflow bucket beside it.
+/// Bytes of a combined bucket: a main bucket and the adjacent overflow bucket.
 pub const COMBINED_LEN: usize = 2 * BUCKET_LEN;
-/// Bytes in front of the groups.
+/// Bytes before the groups.
 pub const HEAD_LEN: usize = 64;
-/// Word of a segment that holds the seal.
-pub const SEAL: usize = 1;
+/// Word of a segment that holds the index tag.
+pub const INDEX_TAG: usize = 1;
 /// First word of the groups.
 pub const FIRST: usize = HEAD_LEN / 8;
 /// Most groups of a segment.
@@ -53,62 +53,62 @@ const CHOICES: [u64; 2] = [0x243F_6A88_85A3_08D3, 0x1319_8A2E_0370_7344];
 pub struct State(pub u64);
 
 impl State {
-    /// A split is going on.
+    /// A split is in progress.
     pub const LOCKED: u64 = 1 << 6;
-    /// The child may be seen by others.
+    /// Other clients may already use the child.
     pub const CLOSING: u64 = 1 << 7;
 
-    /// Of an open segment.
+    /// Returns the state of an open segment.
     pub const fn open(suffix: u64, depth: u32) -> Self {
         State(suffix << SUFFIX_SHIFT | depth as u64)
     }
-    /// Low bits of the hashes that belong to it.
+    /// The low bits of the hashes that belong to the segment.
     pub const fn suffix(self) -> u64 {
         self.0 >> SUFFIX_SHIFT
     }
-    /// How many bits those are.
+    /// The number of these bits: the local depth.
     pub const fn depth(self) -> u32 {
         (self.0 & DEPTH_MASK) as u32
     }
-    /// Is a split going on?
+    /// Is a split in progress?
     pub const fn locked(self) -> bool {
         self.0 & Self::LOCKED != 0
     }
-    /// May the child be seen by others?
+    /// May other clients already use the child?
     pub const fn closing(self) -> bool {
         self.0 & Self::CLOSING != 0
     }
-    /// The same, locked.
+    /// Returns the state with the lock bit set.
     #[must_use]
     pub const fn lock(self) -> Self {
         State(self.0 | Self::LOCKED)
     }
-    /// The same, closing.
+    /// Returns the state with the lock and the closing bit set.
     #[must_use]
     pub const fn close(self) -> Self {
         State(self.0 | Self::LOCKED | Self::CLOSING)
     }
-    /// The same, open.
+    /// Returns the state without lock and closing bits.
     #[must_use]
     pub const fn unlock(self) -> Self {
         State(self.0 & !(Self::LOCKED | Self::CLOSING))
     }
-    /// Open, one bit deeper.
+    /// Returns the open state after a split: one bit deeper.
     #[must_use]
     pub const fn deeper(self) -> Self {
         State(self.unlock().0 + 1)
     }
-    /// Does such a segment hold this hash?
+    /// Does a segment in this state hold the hash?
     pub const fn holds(self, hash: KeyHash) -> bool {
         holds(self.suffix(), self.depth(), hash.bits())
     }
-    /// The suffix of the segment that its next split makes.
+    /// The suffix of the segment that the next split creates.
     pub const fn child(self) -> u64 {
         self.suffix() | 1 << self.depth()
     }
 }
 
-/// The lock of a segment.
+/// Returns the lock of a segment.
 pub fn lock_of(segment: RemotePtr) -> Lock {
     Lock { at: segment, mask: State::LOCKED }
 }
@@ -116,20 +116,20 @@ pub fn lock_of(segment: RemotePtr) -> Lock {
 /// A segment as the directory names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentRef {
-    /// The suffix that it was born with.
+    /// The suffix with which it was created.
     pub suffix: u64,
-    /// Where it lies.
+    /// Its address.
     pub at: RemotePtr,
 }
 
-/// Shape of all segments of an index.
+/// The shape of all segments of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Groups of a segment.
     pub groups: u64,
 }
 
-/// The main buckets of a key: which of all main buckets of a segment.
+/// Numbers of the two main buckets of a key.
 pub type Mains = [u64; 2];
 
 impl Shape {
@@ -141,18 +141,19 @@ impl Shape {
     pub const fn slots(self) -> u64 {
         self.groups * (GROUP * SLOTS) as u64
     }
-    /// The main buckets of a key. They are two: the second choice is among the others.
+    /// Returns the two main buckets of a key. They differ: the second is chosen among the others.
     pub fn mains(self, hash: KeyHash) -> Mains {
         let all = self.groups * 2;
         let choose = |i: usize, of: u64| ((u128::from(hash.rehash(CHOICES[i])) * u128::from(of)) >> 64) as u64;
         let first = choose(0, all);
         [first, (first + 1 + choose(1, all - 1)) % all]
     }
-    /// Offset of a main bucket.
+    /// Byte offset of a main bucket.
     const fn main(self, main: u64) -> u64 {
         HEAD_LEN as u64 + main / 2 * GROUP_LEN as u64 + main % 2 * 2 * BUCKET_LEN as u64
     }
-    /// What of a segment to READ for a key: offsets and lengths. Two combined buckets, or one group.
+    /// Returns the parts of a segment to READ for a key, as byte offsets and lengths: two combined buckets, or one
+    /// group.
     pub fn parts(self, mains: Mains) -> SmallVec<[(u64, usize); 2]> {
         let group = |main: u64| HEAD_LEN as u64 + main / 2 * GROUP_LEN as u64;
         let [first, second] = mains;
@@ -162,16 +163,16 @@ impl Shape {
         let combined = |main: u64| (group(main) + main % 2 * BUCKET_LEN as u64, COMBINED_LEN);
         SmallVec::from_slice(&[combined(first), combined(second)])
     }
-    /// May an entry of this key lie in this word of a segment?
+    /// Can this word of a segment hold an entry of this key?
     pub fn fits(self, hash: KeyHash, word: usize) -> bool {
         let at = word as u64 * 8;
         self.parts(self.mains(hash)).iter().any(|(from, len)| (*from..*from + *len as u64).contains(&at))
     }
-    /// A segment without entries.
+    /// Returns the words of a segment without entries.
     pub fn empty(self, state: State, index_tag: u64) -> Vec<u64> {
         let mut words = vec![EMPTY; self.bytes() / 8];
         words[0] = state.0;
-        words[SEAL] = index_tag;
+        words[INDEX_TAG] = index_tag;
         words[FIRST..].iter_mut().step_by(BUCKET_WORDS).for_each(|header| *header = state.unlock().0);
         words
     }
@@ -182,35 +183,35 @@ pub const fn is_header(word: usize) -> bool {
     word >= FIRST && (word - FIRST).is_multiple_of(BUCKET_WORDS)
 }
 
-/// Does this word of a segment lie in an overflow bucket?
+/// Is this word of a segment in an overflow bucket?
 pub const fn is_overflow(word: usize) -> bool {
     word >= FIRST && (word - FIRST) / BUCKET_WORDS % GROUP == 1
 }
 
-/// The bucket that a word of a segment lies in, counted over all groups, and its number among the bucket's slots.
+/// Returns the bucket of a word of a segment, counted over all groups, and the slot's number in the bucket.
 pub const fn bucket_of(word: usize) -> (usize, usize) {
     let (bucket, at) = (word.saturating_sub(FIRST) / BUCKET_WORDS, word.saturating_sub(FIRST) % BUCKET_WORDS);
     (bucket, at.saturating_sub(1))
 }
 
-/// Words of a segment that are slots.
+/// Returns the slots among the words of a segment, with their word numbers.
 pub fn slots(words: &[u64]) -> impl Iterator<Item = (usize, u64)> + '_ {
     words.iter().copied().enumerate().skip(FIRST).filter(|(i, _)| !is_header(*i))
 }
 
-/// What a READ of a key's buckets has brought.
+/// The buckets of a key, as they were READ.
 pub struct View {
     mains: [RemotePtr; 2],
     parts: SmallVec<[(RemotePtr, Buf); 2]>,
 }
 
 impl View {
-    /// Of the segment at `at`.
+    /// Creates the view of a segment at `at`.
     pub fn new(shape: Shape, at: RemotePtr, mains: Mains, parts: SmallVec<[(RemotePtr, Buf); 2]>) -> Self {
         View { mains: mains.map(|main| at.add(shape.main(main))), parts }
     }
 
-    /// Every slot: where it is, and what it holds.
+    /// Returns the address and the word of every slot.
     pub fn slots(&self) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
         let words = self.parts.iter().flat_map(|(at, buf)| {
             buf.words()
@@ -222,13 +223,13 @@ impl View {
         words.map(|(at, i, word)| (at.add(i as u64 * 8), word))
     }
 
-    /// The deepest header of a segment of this suffix. Headers of different moments may differ.
+    /// Returns the largest depth in the headers of this suffix. Headers that were read at different moments may differ.
     pub fn depth(&self, suffix: u64) -> u32 {
         let headers = self.parts.iter().flat_map(|(_, buf)| buf.words().iter().step_by(BUCKET_WORDS));
         headers.map(|word| State(*word)).filter(|header| header.suffix() == suffix).map(State::depth).max().unwrap_or(0)
     }
 
-    /// An empty slot: of the main bucket with more of them, or else of such an overflow bucket.
+    /// Returns an empty slot: of the main bucket with more empty slots, or else of the overflow bucket with more.
     pub fn vacancy(&self) -> Option<RemotePtr> {
         let buckets = self.parts.iter().flat_map(|(at, buf)| {
             let buckets = buf.words().chunks_exact(BUCKET_WORDS).enumerate();
@@ -240,12 +241,12 @@ impl View {
             let count = slots.iter().filter(|word| **word == EMPTY).count();
             Some(((self.mains.contains(&at), count), at.add(8 + first as u64 * 8)))
         });
-        // The first of several that are equal.
+        // The first one of equal buckets.
         let best = vacancies.reduce(|best, other| if other.0 > best.0 { other } else { best });
         best.map(|(_, at)| at)
     }
 
-    /// Slots of a fingerprint that are not empty.
+    /// Returns the slots with this fingerprint that are not empty.
     pub fn matches(&self, fp: u64) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
         self.slots().filter(move |(_, word)| slot::matches(*word, fp))
     }
@@ -257,7 +258,7 @@ mod tests {
     use farindex_fabric::NodeId;
 
     #[test]
-    fn a_state_says_what_it_was_made_of() {
+    fn state_fields_decode_as_encoded() {
         let state = State::open(0xF_FFFF_FFFF, 36);
         assert_eq!((state.suffix(), state.depth(), state.locked(), state.closing()), (0xF_FFFF_FFFF, 36, false, false));
         assert!(state.lock().locked() && !state.lock().closing());
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_two_main_buckets_and_what_is_read_covers_them() {
+    fn parts_to_read_cover_both_main_buckets_of_a_key() {
         for groups in [1, 2, 64] {
             let shape = Shape { groups };
             let mut used = std::collections::BTreeSet::new();
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emptier_main_bucket_comes_first_and_then_the_overflow_bucket() {
+    fn vacancy_prefers_the_emptier_main_bucket_to_overflow_buckets() {
         let shape = Shape { groups: 2 };
         let segment_ref = RemotePtr::new(NodeId::new(0), 1 << 16);
         let mut words = shape.empty(State::open(1, 1), 7);

@@ -1,23 +1,23 @@
-//! One slot: 8 bytes.
+//! The slot: 8 bytes.
 //!
 //! ```text
 //! 63    56 55   54 53  48 47                 0
 //! |  fp   | state | len  |   block pointer    |    len 1-63, in 64-byte units; 63 means 63 or more; all zeros: empty
 //! ```
 //!
-//! What a slot may become, and who may do it:
+//! Transitions of a slot:
 //!
 //! | from | to | by |
 //! |---|---|---|
-//! | empty | tentative | anyone who inserts, by CAS |
-//! | tentative | live | who has put it there, by CAS |
-//! | tentative | empty | anyone who is in its way, by CAS |
-//! | live | live, empty | anyone who updates or removes, by CAS |
-//! | live | frozen | who splits the segment, by CAS |
-//! | frozen | live | who undoes a split, by CAS |
-//! | frozen | empty | who ends a split, by WRITE |
+//! | empty | tentative | any insert, by CAS |
+//! | tentative | live | the insert that made it tentative, by CAS |
+//! | tentative | empty | any client that it blocks, by CAS |
+//! | live | live, empty | any update or remove, by CAS |
+//! | live | frozen | the split of the segment, by CAS |
+//! | frozen | live | the client that undoes a split, by CAS |
+//! | frozen | empty | the client that ends a split, by WRITE |
 //!
-//! So the only plain WRITEs go to words on which no CAS can succeed (N6).
+//! So plain WRITEs go only to words on which no CAS can succeed (N6).
 
 use crate::block::UNIT;
 use crate::keyhash::{HASH_BITS, KeyHash};
@@ -25,7 +25,7 @@ use farindex_fabric::RemotePtr;
 
 /// Bits of a fingerprint.
 pub const FINGERPRINT_BITS: u32 = 8;
-/// Units that a slot's length field can tell apart.
+/// Largest length in units that a slot can state.
 pub const MAX_UNITS: u64 = 63;
 
 const FP_SHIFT: u32 = 56;
@@ -40,7 +40,7 @@ const _: () = assert!(HASH_BITS - FINGERPRINT_BITS >= crate::extendible::layout:
 /// A slot that points to nothing.
 pub const EMPTY: u64 = 0;
 
-/// What a slot's entry is at.
+/// The state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// In use.
@@ -62,10 +62,10 @@ impl State {
     }
 }
 
-/// An entry, whatever it is at.
+/// An entry in any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is at.
+    /// Its state.
     pub state: State,
     /// Fingerprint of the key, 8 bits.
     pub fp: u64,
@@ -76,7 +76,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// From a word; `None` for an empty slot, and for bits that no client writes ([`is_sound`] tells which).
+    /// Decodes a word; `None` for an empty slot, and for bits that no client writes ([`is_sound`] distinguishes them).
     pub fn decode(word: u64) -> Option<Self> {
         let state = match word >> STATE_SHIFT & 3 {
             1 => State::Live,
@@ -87,7 +87,7 @@ impl Entry {
         let (len, ptr) = (word >> LEN_SHIFT & MAX_UNITS, RemotePtr::from_slot(word & PTR_MASK));
         (len > 0 && !ptr.is_null()).then_some(Entry { state, fp: word >> FP_SHIFT, len, ptr })
     }
-    /// As a word. An address that no block can have gives an empty slot.
+    /// Encodes the entry as a word. An address that no block can have gives an empty slot.
     pub fn encode(self) -> u64 {
         let Some(ptr) = self.ptr.to_slot() else { return EMPTY };
         self.fp << FP_SHIFT | self.state.bits() | self.len << LEN_SHIFT | ptr
@@ -103,17 +103,17 @@ pub fn is_sound(word: u64) -> bool {
     word == EMPTY || Entry::decode(word).is_some()
 }
 
-/// The same entry, at something else.
-pub const fn turned(word: u64, state: State) -> u64 {
+/// Returns the word of the same entry in another state.
+pub const fn with_state(word: u64, state: State) -> u64 {
     word & !STATE_MASK | state.bits()
 }
 
-/// Where a word points, for comparisons.
+/// Returns the pointer bits of a word, for comparisons.
 pub const fn pointer(word: u64) -> u64 {
     word & PTR_MASK
 }
 
-/// The fingerprint: the top bits, which no suffix reaches.
+/// Returns the fingerprint: the top bits of the hash, which no suffix reaches.
 pub const fn fingerprint(hash: KeyHash) -> u64 {
     hash.bits() >> (HASH_BITS - FINGERPRINT_BITS)
 }
@@ -123,7 +123,7 @@ pub const fn matches(word: u64, fp: u64) -> bool {
     word != EMPTY && word >> FP_SHIFT == fp
 }
 
-/// Units for a block of so many bytes, as a slot says it.
+/// Returns the length of a block in units, as a slot states it.
 pub fn units(block_len: usize) -> u64 {
     ((block_len / UNIT) as u64).clamp(1, MAX_UNITS)
 }
@@ -134,13 +134,13 @@ mod tests {
     use farindex_fabric::NodeId;
 
     #[test]
-    fn words_decode_to_what_was_encoded() {
+    fn slot_words_decode_to_the_encoded_entry() {
         let ptr = RemotePtr::new(NodeId::new(1022), (1 << 44) - 64);
         for state in [State::Live, State::Tentative, State::Frozen] {
             let entry = Entry { state, fp: 0xFF, len: 63, ptr };
             assert_eq!(Entry::decode(entry.encode()), Some(entry));
             assert!(matches(entry.encode(), 0xFF) && !matches(entry.encode(), 0x7F));
-            let live = turned(entry.encode(), State::Live);
+            let live = with_state(entry.encode(), State::Live);
             assert_eq!(Entry::decode(live), Some(Entry { state: State::Live, ..entry }));
             assert_eq!(pointer(live), pointer(entry.encode()));
         }

@@ -1,34 +1,34 @@
-//! One memory node's table: its directory, and what all of its segments have in common.
+//! The table of one memory node: its directory, and what all of its segments have in common.
 //!
 //! Invariants: those of the [directory](crate::extendible); all segments lie on the node of the root.
 
 use super::Config;
 use super::segment::{SegmentRef, Shape, State};
 use crate::IndexError;
-use crate::audit::Damage;
 use crate::extendible::directory::Directory;
-use crate::extendible::layout::{Entry, Shape as DirectoryShape};
+use crate::extendible::first_segments::create_with_segments;
+use crate::extendible::layout::Shape as DirectoryShape;
 use crate::growth::Growth;
 use farindex_fabric::{NodeId, RemotePtr, Span};
-use farindex_pool::{Pin, PoolError, Session};
+use farindex_pool::{Pin, Session};
 use std::cell::Cell;
 
-/// Bytes of a directory that a compute node caches at most.
+/// Largest number of bytes of a directory that a compute node caches.
 const CACHE: u64 = 256 << 20;
 
-/// A table, as one worker sees it.
+/// A table, as one worker uses it.
 pub struct Table {
     directory: Directory,
     index_tag: u64,
     shape: Shape,
     max_depth: u32,
-    /// The deepest segment met.
+    /// Local depth of the deepest segment that was visited.
     deepest: Cell<u32>,
     growth: Growth,
 }
 
 impl Table {
-    /// Makes a table on a node; returns the root of its directory. On an error nothing is left of it.
+    /// Creates a table on a node; returns the root of its directory. After an error nothing of it is left.
     pub(super) async fn create(
         session: &Session,
         span: &Span,
@@ -38,24 +38,9 @@ impl Table {
     ) -> Result<RemotePtr, IndexError> {
         let shape = Shape { groups: config.groups };
         let depth = config.initial_depth as u32;
-        let mut first = Vec::new();
-        let made = async {
-            for suffix in 0..1 << depth {
-                let at = session.alloc(span, node, shape.bytes() as u64).await?;
-                first.push(at);
-                let words = shape.empty(State::open(suffix, depth), index_tag);
-                span.write(at, session.endpoint().buf_from_words(&words)).await?;
-            }
-            let entries: Vec<_> = first.iter().filter_map(|at| Entry::new(*at, 0)).collect();
-            Directory::create(session, span, node, index_tag, DirectoryShape { initial_depth: depth }, &entries).await
-        };
-        let made = made.await;
-        if made.is_err() {
-            for at in first {
-                session.free(span, at, shape.bytes() as u64).await?;
-            }
-        }
-        made
+        let contents = |suffix| session.endpoint().buf_from_words(&shape.empty(State::open(suffix, depth), index_tag));
+        let directory = DirectoryShape { initial_depth: depth };
+        create_with_segments(session, span, node, index_tag, directory, shape.bytes() as u64, contents).await
     }
 
     /// Opens the table with this root, for an operation that is pinned.
@@ -86,15 +71,15 @@ impl Table {
     pub fn shape(&self) -> Shape {
         self.shape
     }
-    /// What all of its segments bear.
+    /// The tag in all of its segments.
     pub(super) fn index_tag(&self) -> u64 {
         self.index_tag
     }
-    /// Depth at which a segment is not split any more.
+    /// Depth from which on a segment is not split.
     pub(super) fn max_depth(&self) -> u32 {
         self.max_depth
     }
-    /// What this worker has split.
+    /// Counts of the splits of this worker.
     pub fn growth(&self) -> &Growth {
         &self.growth
     }
@@ -102,24 +87,24 @@ impl Table {
     pub fn node(&self) -> NodeId {
         self.directory.root().node()
     }
-    /// Depth of the deepest segment that this worker has met.
+    /// Local depth of the deepest segment that this worker has visited.
     pub fn deepest(&self) -> u32 {
         self.deepest.get()
     }
-    pub(super) fn saw(&self, depth: u32) {
+    pub(super) fn note_depth(&self, depth: u32) {
         self.deepest.set(self.deepest.get().max(depth));
     }
     pub(super) fn cache_bytes(&self) -> u64 {
         self.directory.cache_bytes()
     }
 
-    /// The segment that the copy has for a hash.
+    /// Returns the segment that the cached directory has for a hash.
     pub(super) fn find(&self, hash: u64) -> Option<SegmentRef> {
         self.directory.find(hash).map(|(suffix, entry)| SegmentRef { suffix, at: entry.at() })
     }
 
-    /// The segment of a hash that was split off from `from`, whose depth is at least `depth` bits; or with `from` of `None` its first
-    /// segment.
+    /// Looks up the segment of a hash that was split off from `from`, which has reached `depth`; if `from` is `None`,
+    /// the first segment of the hash.
     pub(super) async fn descend(
         &self,
         span: &Span,
@@ -127,45 +112,25 @@ impl Table {
         from: Option<SegmentRef>,
         depth: u32,
     ) -> Result<SegmentRef, IndexError> {
-        let above = from.map_or(0, |segment_ref| self.birth(segment_ref.suffix));
+        let above = from.map_or(0, |segment_ref| self.creation_depth(segment_ref.suffix));
         match self.directory.look_up(span, hash, above, depth).await? {
             Some((suffix, entry)) => Ok(SegmentRef { suffix, at: entry.at() }),
             None => {
                 let at = from.map_or(self.directory.root(), |segment_ref| segment_ref.at);
                 let what = format!("the directory names no segment of depth {depth} for a hash that has one");
-                Err(PoolError::Corrupt { at, what }.into())
+                Err(IndexError::corrupt(at, what))
             }
         }
     }
 
-    /// The child that the split of a segment of this depth makes, if the directory names it.
+    /// Looks up the child that the split of a segment in this state creates; `None` if the directory does not name it.
     pub(super) async fn child(&self, span: &Span, state: State) -> Result<Option<SegmentRef>, IndexError> {
         let found = self.directory.look_up(span, state.child(), state.depth(), state.depth() + 1).await?;
         Ok(found.map(|(suffix, entry)| SegmentRef { suffix, at: entry.at() }))
     }
 
-    /// Depth at which the segment of a suffix came to be.
-    pub(super) fn birth(&self, suffix: u64) -> u32 {
-        crate::extendible::layout::width(suffix).max(self.directory.shape().initial_depth)
-    }
-
-    /// Gives back a table that nobody can see, entries aside.
-    pub(super) async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
-        let mut segments = Vec::new();
-        self.directory
-            .walk(
-                session.pool(),
-                span,
-                async |_, entry| {
-                    segments.push(entry.at());
-                    Ok(())
-                },
-                &mut Damage::fail,
-            )
-            .await?;
-        for at in segments {
-            session.free(span, at, self.shape.bytes() as u64).await?;
-        }
-        self.directory.free(session, span).await
+    /// Depth at which the segment of a suffix is created.
+    pub(super) fn creation_depth(&self, suffix: u64) -> u32 {
+        self.directory.shape().creation_depth(suffix)
     }
 }

@@ -1,46 +1,41 @@
-//! Every entry of an index: for dumps, audits and drops.
+//! Visits every segment and every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk goes from each segment to the children that its state tells of. The state is read behind the slots, so whatever has left a
-//! segment by then is met in a child, and only there: what does not belong to a segment by its state is passed over. Each segment is
-//! pinned on its own, so that a long walk holds up nobody's memory.
+//! A walk continues from each segment with the children that its state shows. The state is READ behind the slots, so an
+//! entry that has left a segment by then is visited in a child, and only there: an entry that the state does not assign
+//! to the segment is skipped. Each segment has a pin of its own, so a long walk does not delay reclamation.
 
 use super::Race;
 use super::recovery::Recovery;
-use super::segment::{FIRST, SEAL, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
+use super::segment::{FIRST, INDEX_TAG, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
-use crate::audit::{Damage, IndexAudit, OnDamage, Problems};
-use crate::block::{HEADER_LEN, Header};
-use crate::extendible::Entry as Word;
-use crate::extendible::directory::Directory;
+use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
+use crate::block::Block;
 use crate::extendible::layout::MAX_DEPTH;
-use crate::maintenance::{
-    Block, astray, fetch_blocks, find_duplicate_keys, wait_for_grace_period, wait_for_lock_holder,
-};
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
+use crate::recovery::recover_lock;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::collections::BTreeSet;
 
-/// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of directories.
+/// Figures of an audit: segments, slots, entries in main and in overflow buckets, bits of the longest suffix, bytes of
+/// directories.
 const FIGURES: [&str; 6] = ["segments", "slots", "main_entries", "overflow_entries", "depth", "directory_bytes"];
 
-/// Blocks that are read at a time.
-const STEP: usize = 64;
-
 /// A segment as a walk has read it.
-struct VisitedEntry {
+struct VisitedSegment {
     segment_ref: SegmentRef,
     state: State,
     words: Vec<u64>,
 }
 
-impl VisitedEntry {
+impl VisitedSegment {
     fn slot(&self, word: usize) -> RemotePtr {
         self.segment_ref.at.add(word as u64 * 8)
     }
-    /// A slot, for people.
+    /// Describes a slot in a message.
     fn place(&self, word: usize) -> String {
         let (bucket, slot) = bucket_of(word);
         format!("slot {slot} of bucket {bucket} of the segment of suffix {:#b}", self.segment_ref.suffix)
@@ -50,14 +45,15 @@ impl VisitedEntry {
     }
 }
 
-/// READs the segment, and its state behind it. `None` if it is no segment of this suffix, which `damaged` has been told.
+/// READs the segment, and its state behind it. Reports a segment that is not of this suffix to `damaged`, and returns
+/// `None` if its depth cannot be reconstructed.
 async fn read_segment(
     pin: &Pin<'_>,
     table: &Table,
     segment_ref: SegmentRef,
     of: Walked,
     damaged: OnDamage<'_>,
-) -> Result<Option<VisitedEntry>, IndexError> {
+) -> Result<Option<VisitedSegment>, IndexError> {
     let place = format!("the segment of suffix {:#b}", segment_ref.suffix);
     if let Some(what) = astray(pin.session().pool(), segment_ref.at, table.shape().bytes() as u64) {
         damaged(Damage { at: segment_ref.at, what: format!("the directory's word for {place} points to {what}") })?;
@@ -73,85 +69,81 @@ async fn read_segment(
     let mut done = batch.post().await?;
     table.directory().finish_guard(guard, &mut done)?;
     let words = done.buf(words).words().to_vec();
-    let mut state = State(done.buf(state).words().first().copied().unwrap_or_default());
+    let mut state = State(first_word(&done.buf(state)));
     drop(done);
-    let born = table.birth(segment_ref.suffix);
-    let of_suffix = |state: State| state.suffix() == segment_ref.suffix && (born..=MAX_DEPTH).contains(&state.depth());
-    if !of_suffix(state) || words.get(SEAL) != Some(&table.index_tag()) {
-        // Each bucket's header says the suffix and the depth as well.
+    let created = table.creation_depth(segment_ref.suffix);
+    let of_suffix =
+        |state: State| state.suffix() == segment_ref.suffix && (created..=MAX_DEPTH).contains(&state.depth());
+    if !of_suffix(state) || words.get(INDEX_TAG) != Some(&table.index_tag()) {
+        // The headers of the buckets have the suffix and the depth as well.
         let headers = words.iter().enumerate().filter(|(i, _)| is_header(*i)).map(|(_, word)| State(*word));
         let (own, all) =
             headers.clone().fold((0, 0), |(own, all), header| (own + u32::from(of_suffix(header)), all + 1));
         let deepest = headers.filter(|header| of_suffix(*header)).map(State::depth).max();
         let deepest = deepest.filter(|_| own * 2 > all);
-        let what = format!("{place} bears another's state or seal");
+        let what = format!("{place} has the state or the index tag of another");
         let lost = if deepest.is_none() { ", and its entries are lost" } else { "" };
         damaged(Damage { at: segment_ref.at, what: format!("{what}{lost}") })?;
         let Some(depth) = deepest else { return Ok(None) };
         state = State::open(segment_ref.suffix, depth);
-        // Frozen entries are in a child by then, if the directory names one.
+        // Frozen entries are in the child, if the directory names one.
         if matches!(table.child(pin.span(), state).await, Ok(Some(_))) {
             state = state.close();
         }
     }
-    table.saw(state.depth());
-    Ok(Some(VisitedEntry { segment_ref, state, words }))
+    table.note_depth(state.depth());
+    Ok(Some(VisitedSegment { segment_ref, state, words }))
 }
 
-/// What is walked.
+/// What a walk goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Walked {
-    /// An index that may be dropped meanwhile: that is an error.
+    /// An open index. If it is dropped meanwhile, the walk fails.
     Open,
-    /// One that has been, by who frees it.
+    /// A dropped index that is being freed.
     Dropped,
 }
 
-/// Every segment of a table, parents before their children.
+/// A walk through the segments of a table, parents before their children.
 struct Walk<'a> {
     table: &'a Table,
     of: Walked,
+    /// Suffixes of the segments that were visited or are in `left`.
     known: BTreeSet<u64>,
     left: Vec<SegmentRef>,
 }
 
 impl<'a> Walk<'a> {
     async fn begin(pin: &Pin<'_>, table: &'a Table, of: Walked, damaged: OnDamage<'_>) -> Result<Self, IndexError> {
-        let mut walk = Walk { table, of, known: BTreeSet::new(), left: Vec::new() };
-        let note = async |suffix, entry: Word| {
-            walk.known.insert(suffix);
-            walk.left.push(SegmentRef { suffix, at: entry.at() });
-            Ok(())
-        };
-        table.directory().walk(pin.session().pool(), pin.span(), note, damaged).await?;
-        for first in (0..1 << table.directory().shape().initial_depth).filter(|first| !walk.known.contains(first)) {
-            damaged(lost_segment(table, first))?;
-        }
-        walk.left.reverse();
-        Ok(walk)
+        let segments = table.directory().segments(pin.session().pool(), pin.span(), damaged).await?;
+        let known = segments.iter().map(|(suffix, _)| *suffix).collect();
+        let left = segments.into_iter().rev().map(|(suffix, entry)| SegmentRef { suffix, at: entry.at() });
+        Ok(Walk { table, of, known, left: left.collect() })
     }
 
-    /// The next segment; notes children of it that have come since the directory was read.
-    async fn next(&mut self, pin: &Pin<'_>, damaged: OnDamage<'_>) -> Result<Option<VisitedEntry>, IndexError> {
+    /// Reads the next segment, and adds its children that were created since the directory was read.
+    async fn next(&mut self, pin: &Pin<'_>, damaged: OnDamage<'_>) -> Result<Option<VisitedSegment>, IndexError> {
         while let Some(segment_ref) = self.left.pop() {
             let Some(visited) = read_segment(pin, self.table, segment_ref, self.of, damaged).await? else { continue };
-            for bit in self.table.birth(segment_ref.suffix)..=visited.state.depth() {
-                let born = State::open(segment_ref.suffix, bit);
+            for bit in self.table.creation_depth(segment_ref.suffix)..=visited.state.depth() {
+                let parent = State::open(segment_ref.suffix, bit);
                 let due = bit < visited.state.depth() || visited.state.closing();
-                if !due || self.known.contains(&born.child()) {
+                if !due || self.known.contains(&parent.child()) {
                     continue;
                 }
-                match self.table.child(pin.span(), born).await {
+                match self.table.child(pin.span(), parent).await {
                     Ok(Some(child)) => {
                         self.known.insert(child.suffix);
                         self.left.push(child);
                     }
                     // X3: the words of all children up to a depth that was read can be read.
-                    Ok(None) if bit < visited.state.depth() => damaged(lost_segment(self.table, born.child()))?,
+                    Ok(None) if bit < visited.state.depth() => {
+                        damaged(self.table.directory().lost_segment(parent.child()))?
+                    }
                     Ok(None) => {}
                     Err(error) => {
                         let lost = Damage::of(error, segment_ref.at)?;
-                        damaged(lost.within(format_args!("the directory's word for suffix {:#b}", born.child())))?;
+                        damaged(lost.within(format_args!("the directory's word for suffix {:#b}", parent.child())))?;
                     }
                 }
             }
@@ -160,13 +152,13 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// Is what is frozen in this segment in its child as well, which the walk comes to?
-    fn has_moved(&self, visited: &VisitedEntry) -> bool {
+    /// Are the frozen entries of this segment in its child as well, and does the walk visit the child?
+    fn has_moved(&self, visited: &VisitedSegment) -> bool {
         visited.state.closing() && self.known.contains(&visited.state.child())
     }
 
-    /// Entries that no other segment has, or will have: those that are being moved, once.
-    fn entries<'m>(&self, visited: &'m VisitedEntry) -> impl Iterator<Item = (usize, Entry)> + use<'m> {
+    /// Entries of the segment; those that the walk visits in the child are left out.
+    fn entries<'m>(&self, visited: &'m VisitedSegment) -> impl Iterator<Item = (usize, Entry)> + use<'m> {
         let moved = self.has_moved(visited);
         visited.entries().filter(move |(_, entry)| !(moved && entry.state == slot::State::Frozen))
     }
@@ -177,18 +169,17 @@ impl Race {
         Ok(self.session.pin(self.session.span(OpKind::Scan))?)
     }
 
-    /// A walk that begins now. Whoever begins one is told if the index has been dropped.
+    /// Begins a walk; fails if the index has been dropped.
     async fn walk<'a>(&self, table: &'a Table, damaged: OnDamage<'_>) -> Result<Walk<'a>, IndexError> {
         let pin = self.scan()?;
-        let mut batch = pin.span().batch();
-        let guard = table.directory().guard(&mut batch, pin.epoch());
-        table.directory().finish_guard(guard, &mut batch.post().await?)?;
+        table.directory().check_open(&pin).await?;
         Walk::begin(&pin, table, Walked::Open, damaged).await
     }
 
-    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned while `each`
-    /// runs. What cannot be read is reported to `damaged`, and the walk goes on behind it. A slot that was overwritten by zeros looks
-    /// empty: nothing tells of it, unless its bucket's header was lost with it.
+    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned
+    /// while `each` runs. What cannot be read is reported to `damaged`, and the walk continues. A slot that was
+    /// overwritten by zeros looks empty: no damage is reported for it, unless the header of its bucket was lost as
+    /// well.
     pub async fn visit(
         &self,
         mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
@@ -200,113 +191,48 @@ impl Race {
             loop {
                 let pin = self.scan()?;
                 let Some(visited) = walk.next(&pin, damaged).await? else { break };
-                let found = pairs(&pin, &walk, &visited, damaged).await?;
+                let found = blocks_of(&pin, &walk, &visited, damaged).await?;
                 drop(pin);
-                for pair in found {
-                    let key = pair.key().to_vec();
-                    each(&key, pair.into_value()).await?;
-                    seen += 1;
-                }
+                seen += hand_out(found, &mut each).await?;
             }
         }
         Ok(seen)
     }
 
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its block exists, is sound, and lies
-    /// where a lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
+    /// lies where a lookup finds it. `alone` states that no other client is at work: then an unfinished split or insert
+    /// is a problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        let mut report = IndexAudit::default();
-        FIGURES.iter().for_each(|name| report.count(name, 0));
-        let mut problems = Problems::default();
-        let mut hashes = Vec::new();
+        let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         let mut depth = 0;
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
-            if table.node() != node {
-                let root = table.directory().root();
-                problems.add(format!("the table of memory node {node} has its root at {root}"));
-            }
+            findings.check_root(table.directory().root(), node);
             let pin = self.scan()?;
-            let directory = table.directory().audit(self.session.pool(), pin.span(), audit, &mut problems).await?;
+            table.directory().audit(pin.span(), &mut findings).await?;
             drop(pin);
-            report.count("directory_bytes", directory);
-            report.index_bytes += directory;
-            let mut walk = self.walk(table, &mut |damage| note(&mut problems, damage)).await?;
+            // The audit of the directory has reported its damage.
+            let mut walk = self.walk(table, &mut |_| Ok(())).await?;
             loop {
                 let pin = self.scan()?;
-                let Some(visited) = walk.next(&pin, &mut |damage| note(&mut problems, damage)).await? else { break };
+                let Some(visited) = walk.next(&pin, &mut |damage| findings.damage(damage)).await? else { break };
                 depth = depth.max(u64::from(visited.state.depth()));
-                let bytes = table.shape().bytes() as u64;
-                audit.reach(visited.segment_ref.at, bytes, "a segment");
-                report.index_bytes += bytes;
-                report.count("segments", 1);
-                report.count("slots", table.shape().slots());
+                findings.reach(visited.segment_ref.at, table.shape().bytes() as u64, "a segment");
+                findings.count("segments", 1);
+                findings.count("slots", table.shape().slots());
                 if alone {
-                    unfinished(&visited, &mut problems);
+                    check_finished(&visited, &mut findings);
                 }
-                self.audit_entries(&pin, table, &walk, &visited, audit, &mut report, &mut problems, &mut hashes)
-                    .await?;
+                audit_entries(&pin, &walk, &visited, &mut findings).await?;
             }
         }
-        report.count("depth", depth);
-        report.resizes = depth.saturating_sub(self.config.initial_depth);
-        if alone {
-            find_duplicate_keys(&self.session, hashes, &mut problems).await?;
-        }
-        report.problems = problems.into_vec();
-        Ok(report)
+        findings.count("depth", depth);
+        findings.report.resizes = depth.saturating_sub(self.config.initial_depth);
+        Ok(findings.finish())
     }
 
-    #[allow(clippy::too_many_arguments)]
-    async fn audit_entries(
-        &self,
-        pin: &Pin<'_>,
-        table: &Table,
-        walk: &Walk<'_>,
-        visited: &VisitedEntry,
-        audit: &mut Audit,
-        report: &mut IndexAudit,
-        problems: &mut Problems,
-        hashes: &mut Vec<(u64, RemotePtr)>,
-    ) -> Result<(), IndexError> {
-        for (i, word) in slots(&visited.words).filter(|(_, word)| !slot::is_sound(*word)) {
-            problems.add(format!("the slot at {} holds {word:#018x}", visited.slot(i)));
-        }
-        let entries = walk.entries(visited).filter(|(_, entry)| entry.state != slot::State::Tentative);
-        let entries: Vec<_> = entries.collect();
-        for part in entries.chunks(STEP) {
-            let blocks: Vec<_> = part.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
-            let blocks = fetch_blocks(pin.span(), &blocks).await?;
-            for ((i, entry), block) in part.iter().zip(blocks) {
-                let (at, ptr) = (visited.slot(*i), entry.ptr);
-                let header = match block {
-                    Ok(block) => block.header,
-                    Err(what) => {
-                        problems.add(format!("{} at {at} points to {what}", visited.place(*i)));
-                        continue;
-                    }
-                };
-                let len = header.block_len();
-                if entry.fp != slot::fingerprint(header.hash) || entry.len != slot::units(len) {
-                    problems.add(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
-                }
-                if !visited.state.holds(header.hash) || !table.shape().fits(header.hash, *i) {
-                    problems.add(format!("the entry at {at} lies where no lookup comes by"));
-                }
-                if let Some(what) = Audit::dangling(&self.session, pin.span(), ptr, len as u64).await? {
-                    problems.add(format!("the slot at {at} points to {ptr}, but {what}"));
-                }
-                report.entries += 1;
-                report.count(if is_overflow(*i) { "overflow_entries" } else { "main_entries" }, 1);
-                report.block_bytes += len as u64;
-                audit.reach(ptr, len as u64, "a block");
-                hashes.push((header.hash.bits(), ptr));
-            }
-        }
-        Ok(())
-    }
-
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Walks the whole index, recovers every segment and every slot that a crashed client left unfinished, and returns
+    /// the number of repairs. Operations do the same where they need such a segment. A client that is alive and holds a
+    /// lock for two leases is an error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let maintenance = || session.pin(session.span(OpKind::Maintenance));
@@ -317,27 +243,18 @@ impl Race {
                 let pin = maintenance()?;
                 let Some(mut visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
                 drop(pin);
-                let mut lock_timeout = LockTimeout::default();
-                while visited.state.locked() {
-                    let pin = maintenance()?;
-                    let recovery = Recovery { index: self.uid, table, pin: &pin };
-                    let busy = recovery.try_recover_lock(visited.segment_ref.at).await?;
-                    recovered += u64::from(busy.is_none());
-                    let again = read_segment(&pin, table, visited.segment_ref, Walked::Open, &mut Damage::fail).await?;
-                    drop(pin);
-                    let Some(again) = again else { break };
+                if visited.state.locked() {
+                    let segment = visited.segment_ref;
+                    let attempt = async |pin: &Pin<'_>| {
+                        Recovery { index: self.uid, table, pin }.try_recover_lock(segment.at).await
+                    };
+                    let pin = async || Ok(Some(maintenance()?));
+                    recovered += recover_lock(session, lock_of(segment.at), pin, attempt).await?;
+                    let again = read_segment(&maintenance()?, table, segment, Walked::Open, &mut Damage::fail).await?;
+                    let Some(again) = again else { continue };
                     visited = again;
-                    if visited.state.locked() {
-                        wait_for_lock_holder(
-                            session,
-                            &mut lock_timeout,
-                            lock_of(visited.segment_ref.at).at,
-                            busy.unwrap_or(0),
-                        )
-                        .await?;
-                    }
                 }
-                // An insert of the living that is hit by this begins again.
+                // A live client whose insert loses its tentative slot begins again.
                 let pin = maintenance()?;
                 for (i, entry) in visited.entries().filter(|(_, entry)| entry.state == slot::State::Tentative) {
                     let word = entry.encode();
@@ -348,48 +265,33 @@ impl Race {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
-        for table in &self.tables {
-            Directory::mark_dropped(span, table.directory().root(), table.index_tag()).await?;
+        let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
+        loop {
+            let pin = self.scan()?;
+            let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
+            // A tentative entry belongs to an insert that has ended.
+            let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
+            free_blocks(session, pin.span(), &blocks).await?;
+            drop(pin);
+            session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            let mut walk = Walk::begin(&self.scan()?, table, Walked::Dropped, &mut Damage::fail).await?;
-            loop {
-                let pin = self.scan()?;
-                let Some(visited) = walk.next(&pin, &mut Damage::fail).await? else { break };
-                // What is tentative belongs to nobody by now.
-                let blocks: Vec<_> = walk.entries(&visited).map(|(_, entry)| entry.ptr).collect();
-                for part in blocks.chunks(STEP) {
-                    let mut batch = pin.span().batch();
-                    let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
-                    let mut done = batch.post().await?;
-                    for (ptr, ticket) in tickets {
-                        if let Some(header) = Header::decode(done.buf(ticket).words()) {
-                            session.free(pin.span(), ptr, header.block_len() as u64).await?;
-                        }
-                    }
-                }
-                drop(pin);
-                session.maintain().await?;
-            }
-            table.free(session, span).await?;
-        }
-        self.forget(span, info).await
+        table.directory().free_with_segments(session, span, table.shape().bytes() as u64).await
     }
 }
 
-/// The pairs of a segment. An entry of a hash that has left the segment since its slot was read is met in a child.
-async fn pairs(
+/// Reads the blocks of a segment's entries. An entry whose hash has left the segment since its slot was read is visited
+/// in a child.
+async fn blocks_of(
     pin: &Pin<'_>,
     walk: &Walk<'_>,
-    visited: &VisitedEntry,
+    visited: &VisitedSegment,
     damaged: OnDamage<'_>,
 ) -> Result<Vec<Block>, IndexError> {
     let (table, suffix) = (walk.table, visited.segment_ref.suffix);
-    let first = State::open(suffix, table.birth(suffix));
+    let first = State::open(suffix, table.creation_depth(suffix));
     for (i, word) in visited.words.iter().enumerate().skip(FIRST) {
         let header = State(*word);
         if is_header(i) && (header.suffix() != suffix || header.depth() < first.depth()) {
@@ -400,10 +302,8 @@ async fn pairs(
             damaged(Damage { at: visited.slot(i), what: format!("{} holds {word:#018x}", visited.place(i)) })?;
         }
     }
-    let entries = walk.entries(visited).filter(|(_, entry)| entry.state != slot::State::Tentative);
-    let entries: Vec<_> = entries.collect();
     let mut found = Vec::new();
-    for part in entries.chunks(STEP) {
+    for part in settled(walk, visited).chunks(BLOCKS_PER_BATCH) {
         let asked: Vec<_> = part.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
         for ((i, entry), block) in part.iter().zip(fetch_blocks(pin.span(), &asked).await?) {
             let what = match block {
@@ -424,38 +324,64 @@ async fn pairs(
     Ok(found)
 }
 
-/// A segment that must be there, and that the directory does not name.
-fn lost_segment(table: &Table, suffix: u64) -> Damage {
-    let at = table.directory().address(suffix).unwrap_or(table.directory().root());
-    Damage { at, what: format!("the directory names no segment of suffix {suffix:#b}, and there was one") }
+/// Entries of a segment that the walk visits there, without tentative ones.
+fn settled(walk: &Walk<'_>, visited: &VisitedSegment) -> Vec<(usize, Entry)> {
+    walk.entries(visited).filter(|(_, entry)| entry.state != slot::State::Tentative).collect()
 }
 
-/// Notes damage as a problem of an audit, which goes on behind it.
-fn note(problems: &mut Problems, damage: Damage) -> Result<(), IndexError> {
-    problems.add(format!("{}, at {}", damage.what, damage.at));
+async fn audit_entries(
+    pin: &Pin<'_>,
+    walk: &Walk<'_>,
+    visited: &VisitedSegment,
+    findings: &mut Findings<'_>,
+) -> Result<(), IndexError> {
+    for (i, word) in slots(&visited.words).filter(|(_, word)| !slot::is_sound(*word)) {
+        findings.problem(format!("the slot at {} holds {word:#018x}", visited.slot(i)));
+    }
+    for part in settled(walk, visited).chunks(BLOCKS_PER_BATCH) {
+        let asked: Vec<_> = part.iter().map(|(_, entry)| (entry.ptr, entry.len)).collect();
+        for ((i, entry), block) in part.iter().zip(fetch_blocks(pin.span(), &asked).await?) {
+            let (at, ptr) = (visited.slot(*i), entry.ptr);
+            let block = match block {
+                Ok(block) => block,
+                Err(what) => {
+                    findings.problem(format!("{} at {at} points to {what}", visited.place(*i)));
+                    continue;
+                }
+            };
+            let (hash, len) = (block.header.hash, block.header.block_len());
+            if entry.fp != slot::fingerprint(hash) || entry.len != slot::units(len) {
+                findings.problem(format!("the slot at {at} does not fit the block at {ptr} that it points to"));
+            }
+            if !visited.state.holds(hash) || !walk.table.shape().fits(hash, *i) {
+                findings.problem(format!("the entry at {at} lies where no lookup finds it"));
+            }
+            findings.reach_block(pin.span(), format_args!("the slot at {at}"), ptr, len as u64).await?;
+            findings.report.entries += 1;
+            findings.count(if is_overflow(*i) { "overflow_entries" } else { "main_entries" }, 1);
+            findings.key(hash, block.key(), at);
+        }
+    }
     Ok(())
 }
 
-/// What must not be there when nobody is at work.
-fn unfinished(visited: &VisitedEntry, problems: &mut Problems) {
+/// Reports what a crashed client left unfinished.
+fn check_finished(visited: &VisitedSegment, findings: &mut Findings<'_>) {
     let at = visited.segment_ref.at;
     if visited.state.locked() {
-        problems.add(format!("the segment at {at} is locked, and no client is there to release it"));
+        findings.problem(format!("the segment at {at} is locked, and no client is there to release it"));
     }
     for (i, entry) in visited.entries() {
-        match entry.state {
-            slot::State::Tentative => {
-                problems.add(format!("the slot at {} belongs to an insert that nobody finishes", visited.slot(i)));
-            }
-            slot::State::Frozen => {
-                problems.add(format!("the slot at {} belongs to a split that nobody finishes", visited.slot(i)));
-            }
-            slot::State::Live => {}
-        }
+        let of = match entry.state {
+            slot::State::Tentative => "an insert",
+            slot::State::Frozen => "a split",
+            slot::State::Live => continue,
+        };
+        findings.problem(format!("the slot at {} belongs to {of} that no client finishes", visited.slot(i)));
     }
     let headers = visited.words.iter().enumerate().filter(|(i, _)| is_header(*i));
     let wrong = headers.filter(|(_, header)| !visited.state.locked() && **header != visited.state.0).count();
     if wrong > 0 {
-        problems.add(format!("{wrong} headers of the segment at {at} are not what its state says"));
+        findings.problem(format!("{wrong} headers of the segment at {at} are not what its state says"));
     }
 }

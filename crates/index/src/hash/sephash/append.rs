@@ -1,16 +1,18 @@
-//! Append (4.3): the claim of a slot, and the WRITEs that nobody waits for.
+//! Append (4.3): the CAS that takes a slot, and the WRITEs behind it, for which the operation does not wait.
 //!
 //! Invariants:
 //!
-//! * **A1** Slots are taken in order, each by a CAS from what was left of the generation before.
-//! * **A2** Whoever takes slot `n` has seen that slot `n - 1` has landed: the stamp says `n`. So of the WRITEs behind a claim
-//!   at most one batch is on its way to a segment, and what it writes is exact, although nobody waits for it.
-//! * **A3** The claimant's pin stands until that batch has ended ([`farindex_pool::Hold`]), whoever has answered by then.
+//! * **A1** Slots are taken in order, each by a CAS from the word that is left from the generation before.
+//! * **A2** A client that takes slot `n` has seen that slot `n - 1` has landed: the stamp has the count `n`. So at most
+//!   one batch of WRITEs behind a CAS is in flight to a segment, and what it writes is exact, although the operation
+//!   does not wait for it.
+//! * **A3** The operation's pin stands until that batch has completed ([`farindex_pool::Hold`]), even after the
+//!   operation has returned.
 
 use super::layout::{Entry, FILTER, fp2_of, with_fp2};
 use super::main_segment;
 use super::probe::{Need, Op, Probe, Step};
-use super::views::Sight;
+use super::views::Occupancy;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
@@ -23,48 +25,48 @@ pub(super) enum Mode {
     Update,
     Upsert,
     Remove,
-    /// An upsert that does not look.
+    /// An upsert that does not look up the key.
     Blind,
 }
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wrote {
-    /// Was the key present? A blind write does not know.
+    /// Was the key present? Unknown after a blind write.
     pub present: bool,
     appended: bool,
-    /// It took the last slot.
+    /// Has it taken the last slot?
     pub last: bool,
 }
 
 impl Wrote {
-    /// Is there an entry for the block?
+    /// Does an entry point to the block?
     pub(super) fn appended(&self) -> bool {
         self.appended
     }
 }
 
 impl Op<'_> {
-    /// One attempt to write.
+    /// Makes one attempt to write.
     pub(super) async fn write(
         &mut self,
         mode: Mode,
         ptr: RemotePtr,
         len: usize,
-        along: &mut Option<(RemotePtr, Buf)>,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
     ) -> Result<Step<Wrote>, IndexError> {
-        let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
+        let late = if planted(Fault::EarlyPointer) { piggybacked.take() } else { None };
         if planted(Fault::UnawaitedBlock)
-            && let Some((ptr, buf)) = along.take()
+            && let Some((ptr, buf)) = piggybacked.take()
         {
             let mut batch = self.span().batch();
             batch.write(ptr, buf);
             batch.post_detached();
         }
-        let probe = match self.probe(Need { main: mode != Mode::Blind, window: true }, along).await? {
+        let probe = match self.probe(Need { main: mode != Mode::Blind, window: true }, piggybacked).await? {
             Step::Done(probe) => probe,
             other => {
-                *along = late.or(along.take());
+                *piggybacked = late.or(piggybacked.take());
                 return Ok(other.map());
             }
         };
@@ -73,7 +75,7 @@ impl Op<'_> {
             let hit = match self.examine(&probe).await? {
                 Step::Done(hit) => hit,
                 other => {
-                    *along = late.or(along.take());
+                    *piggybacked = late.or(piggybacked.take());
                     return Ok(other.map());
                 }
             };
@@ -90,7 +92,7 @@ impl Op<'_> {
         }
         let geometry = self.index.geometry;
         let Some(word) = probe.next.filter(|_| probe.slot < geometry.slots) else {
-            *along = late.or(along.take());
+            *piggybacked = late.or(piggybacked.take());
             mark!("append: full");
             return Ok(Box::pin(self.merge(probe.segment, &probe.state)).await?.map());
         };
@@ -99,10 +101,10 @@ impl Op<'_> {
         let at = probe.segment.at.add(geometry.at(geometry.slot(probe.slot)));
         if self.span().cas(at, word, entry.encode(state.generation)).await? != word {
             mark!("append: CAS lost");
-            *along = late.or(along.take());
+            *piggybacked = late.or(piggybacked.take());
             return Ok(Step::Again);
         }
-        self.trail(&probe).await?;
+        self.write_landing(&probe).await?;
         if let Some((ptr, buf)) = late {
             self.span().write(ptr, buf).await?;
         }
@@ -110,8 +112,8 @@ impl Op<'_> {
         Ok(Step::Done(Wrote { present, appended: true, last }))
     }
 
-    /// Second fingerprint, then filter and count: what makes the slot landed.
-    async fn trail(&self, probe: &Probe) -> Result<(), IndexError> {
+    /// Lands the slot: WRITEs the second fingerprint, then filter and count.
+    async fn write_landing(&self, probe: &Probe) -> Result<(), IndexError> {
         let geometry = self.index.geometry;
         let state = &probe.state;
         let mut batch = self.span().batch();
@@ -126,13 +128,13 @@ impl Op<'_> {
         } else {
             batch.post().await?;
         }
-        let sight = Sight::new(probe.slot + 1, self.span().endpoint().now());
-        self.table.views.appended(probe.segment.suffix, state.generation, sight);
+        let occupancy = Occupancy::new(probe.slot + 1, self.span().endpoint().now());
+        self.table.views.appended(probe.segment.suffix, state.generation, occupancy);
         Ok(())
     }
 
-    /// For [`Fault::UpdateInMain`]: as in the released code, an update changes the entry where it finds it, whoever merges
-    /// the segment meanwhile.
+    /// For [`Fault::UpdateInMain`]: as in the released code, an update changes the entry where it finds it, even if the
+    /// segment is merged meanwhile.
     async fn update_in_main(
         &self,
         probe: &Probe,
@@ -152,7 +154,7 @@ impl Op<'_> {
 }
 
 impl<T> Step<T> {
-    /// The same of something else, where there is no outcome: an outcome becomes "again".
+    /// Converts a step without an outcome; an outcome becomes `Again`.
     pub(super) fn map<U>(self) -> Step<U> {
         match self {
             Step::Done(_) | Step::Again => Step::Again,

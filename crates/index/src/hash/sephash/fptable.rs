@@ -1,36 +1,37 @@
-//! FPTable: where the entries of a fingerprint begin in a MainSegment, predicted (4.4.2).
+//! FPTable: predicts where the entries of a fingerprint begin in a MainSegment (4.4.2).
 //!
-//! With `E` entries and `avr = E / 256`, entries of fingerprint `i` are predicted to begin at `avr * i + delta` (formula 1).
-//! A *record point* sets `delta` anew. 32 record points are inline; further ones overflow.
+//! With `E` entries and `avr = E / 256`, entries of fingerprint `i` are predicted to begin at `avr * i + delta`
+//! (formula 1). A *record point* sets `delta` again. 32 record points are inline; further ones overflow.
 //!
-//! Invariants: a prediction is a hint, and a READ of what it predicts proves itself: entries are sorted, so it is complete
-//! if it begins with a smaller fingerprint, or at the beginning, and ends with a larger one, or at the end. In a table that
-//! was built for the MainSegment at hand, the prediction is never short.
+//! Invariants: a prediction is a hint, and the READ of the predicted entries shows whether it is complete: entries are
+//! sorted, so it is complete if it begins with a smaller fingerprint or at the beginning, and ends with a larger one or
+//! at the end. A table that was built for the MainSegment never predicts too short a range.
 //!
-//! In the paper a record point is set where the prediction would be off by half of `avr` (formula 2), with the delta of that place. Here each
-//! holds for as long as one delta can be close enough, and the *tolerance*, which a READ pays for twice, is as small as the record points that
-//! there is room for allow (deviation 10 of docs/protocols/sephash.md). A delta is in units of `q`, which a signed byte is enough for.
+//! In the paper a record point is set where the prediction would be off by half of `avr` (formula 2), with the delta of
+//! that place. Here a record point covers as many fingerprints as one delta can approximate. The *tolerance*, which a
+//! READ adds on both sides, is as small as the number of record points allows (deviation 10 of
+//! docs/protocols/sephash.md). A delta is a signed byte, in units of `q`.
 
 use super::layout::FINGERPRINTS;
 use std::ops::Range;
 
-/// Record points that are inline.
+/// Number of inline record points.
 pub const INLINE_POINTS: usize = 32;
-/// Record points at most, those that overflow included.
+/// Largest number of record points, including those that overflow.
 pub const MAX_POINTS: usize = 48;
 /// Words of a table in far memory.
 pub const TABLE_WORDS: usize = 2 + MAX_POINTS * 2 / 8;
-/// How often the range of widths is halved, in search of the smallest one.
+/// Steps of the binary search for the smallest width.
 const HALVINGS: u32 = 12;
-/// MainSegments of so many entries are read whole.
+/// MainSegments of at most this many entries are read whole.
 const SMALL: usize = 24;
 
-/// A FPTable.
+/// An FPTable.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FpTable {
     /// Record points.
     Points(Points),
-    /// The naive one, for comparison: where each fingerprint begins.
+    /// The naive table, a baseline: where each fingerprint begins.
     Starts(Box<[u32]>),
 }
 
@@ -40,12 +41,13 @@ pub struct Points {
     len: u32,
     quantum: f32,
     tolerance: f32,
-    /// From which fingerprint on, and the delta in quanta.
+    /// The first fingerprint of each record point, and its delta in quanta.
     points: Vec<(u8, i8)>,
 }
 
 impl Points {
-    /// For a MainSegment where entries of fingerprint `i` begin at `starts[i]`; `starts[256]` is the end.
+    /// Builds the table of a MainSegment where entries of fingerprint `i` begin at `starts[i]`; `starts[256]` is the
+    /// end.
     pub fn build(starts: &[u32]) -> Self {
         let len = starts.get(FINGERPRINTS).copied().unwrap_or_default();
         if len as usize <= SMALL {
@@ -56,7 +58,7 @@ impl Points {
         let off: Vec<f32> = starts.iter().take(FINGERPRINTS).enumerate().map(place).collect();
         let farthest = off.iter().fold(0.0, |far: f32, off| far.max(off.abs()));
         let quantum = (farthest / 127.0).max(0.125);
-        // The widest runs take one record point, and the narrowest ones too many.
+        // At the largest width one record point is enough; at the smallest there are too many.
         let (mut narrow, mut wide) = (0.0, 2.0 * farthest + 1.0);
         let mut points = runs(&off, wide, quantum);
         for _ in 0..HALVINGS {
@@ -71,19 +73,19 @@ impl Points {
         let mut built = Points { len, quantum, tolerance: 0.0, points };
         let far = |(i, start): (usize, &u32)| (*start as f32 - built.start(i)).abs();
         let farthest = starts.iter().take(FINGERPRINTS).enumerate().map(far).fold(0.0, f32::max);
-        // A little more, so that the entry beside is fetched too, and rounding does no harm.
+        // Slightly more, so that the adjacent entry is fetched too, and for rounding errors.
         built.tolerance = farthest * 1.0001 + 0.01;
         built
     }
 
-    /// A guess at a MainSegment that has grown to `len` entries since, or whose table is not known.
+    /// Guesses the table of a MainSegment that has grown to `len` entries since, or whose table is unknown.
     pub fn guess(older: Option<&Points>, len: usize) -> Self {
         let scale = |older: &Points| len as f32 / (older.len.max(1)) as f32;
         match older.filter(|older| older.len > 0 && scale(older) < 1.5 && scale(older) > 0.7) {
             Some(older) => Points {
                 len: len as u32,
                 quantum: older.quantum * scale(older),
-                // What has come since moves a place by this at most, nineteen times out of twenty (two standard deviations).
+                // New entries move a place by at most two standard deviations, in 95% of all cases.
                 tolerance: older.tolerance * scale(older) + (len as f32 - older.len as f32).abs().sqrt(),
                 points: older.points.clone(),
             },
@@ -111,7 +113,7 @@ impl Points {
         low..high.clamp(low + 1, len)
     }
 
-    /// The words that far memory keeps.
+    /// Encodes the table as words of far memory.
     pub fn encode(&self) -> [u64; TABLE_WORDS] {
         let mut words = [0; TABLE_WORDS];
         words[0] = u64::from(self.len) | (self.points.len() as u64) << 32;
@@ -122,7 +124,7 @@ impl Points {
         words
     }
 
-    /// From far memory; `None` if it is no table of so many entries.
+    /// Decodes words of far memory; `None` if they are no table of `len` entries.
     pub fn decode(words: &[u64], len: usize) -> Option<Self> {
         let &[head, scales, ref points @ ..] = words.get(..TABLE_WORDS)? else { return None };
         let (quantum, tolerance) = (f32::from_bits(scales as u32), f32::from_bits((scales >> 32) as u32));
@@ -138,17 +140,18 @@ impl Points {
         Some(Points { len: head as u32, quantum, tolerance, points: (0..count).map(point).collect() })
     }
 
-    /// How many there are.
+    /// Number of record points.
     pub fn count(&self) -> usize {
         self.points.len()
     }
-    /// Those that overflow.
+    /// Number of record points that overflow.
     pub fn overflow(&self) -> usize {
         self.points.len().saturating_sub(INLINE_POINTS)
     }
 }
 
-/// Record points, so that within each run no two places differ by more than `width`; the delta is the middle of the run.
+/// Returns record points such that within each run no two offsets differ by more than `width`; the delta is the middle
+/// of the run.
 fn runs(off: &[f32], width: f32, quantum: f32) -> Vec<(u8, i8)> {
     let mut points = Vec::new();
     let mut run: Option<(u8, f32, f32)> = None;
@@ -169,12 +172,12 @@ fn runs(off: &[f32], width: f32, quantum: f32) -> Vec<(u8, i8)> {
 }
 
 impl FpTable {
-    /// The entries that a lookup of a fingerprint READs first.
+    /// Returns the entries that a lookup of a fingerprint READs first.
     pub fn predict(&self, fp: u8) -> Range<usize> {
         match self {
             FpTable::Points(points) => points.predict(fp),
             FpTable::Starts(starts) => {
-                // With the entries beside, which prove that these are all.
+                // With the adjacent entries, which prove that the range is complete.
                 let at = |i: usize| starts.get(i).map_or(0, |at| *at as usize);
                 let (from, to, end) = (at(usize::from(fp)), at(usize::from(fp) + 1), at(FINGERPRINTS));
                 from.saturating_sub(1)..to.max(from).saturating_add(1).min(end)
@@ -182,18 +185,18 @@ impl FpTable {
         }
     }
 
-    /// Bytes that a compute node keeps of it: what has to be kept, without what holds it.
+    /// Bytes of its content in a compute node's cache, without the containers.
     pub fn bytes(&self) -> u64 {
         match self {
             // Length, quantum, tolerance and count; two bytes for each point.
             FpTable::Points(points) => 16 + points.points.len() as u64 * 2,
-            // A count for each fingerprint would do: one byte in the paper, whose counts wrap at 256; two here.
+            // One count for each fingerprint: one byte in the paper, whose counts wrap at 256; two here.
             FpTable::Starts(_) => 2 * FINGERPRINTS as u64,
         }
     }
 }
 
-/// Where entries with these fingerprints begin: 256 places and the end.
+/// Returns where the entries of each fingerprint begin: 256 places and the end.
 pub fn starts(fps: impl Iterator<Item = u8>) -> Vec<u32> {
     let mut starts = vec![0_u32; FINGERPRINTS + 1];
     for fp in fps {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prediction_is_never_short() {
+    fn predictions_cover_all_entries_of_a_fingerprint() {
         for entries in [0, 1, 20, 100, 904, 3000, 7232, 60_000] {
             let (starts, points) = table(|x| x, entries);
             let read = assert_covers(&starts, &points);
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn decode_refuses_damaged_tables() {
         let (_, points) = table(|x| x, 500);
         let mut words = points.encode();
         assert_eq!(Points::decode(&words, 501), None);
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_is_wide() {
+    fn guesses_cover_most_fingerprints_of_a_grown_segment() {
         let (_, points) = table(|x| x, 5000);
         let (grown, _) = table(|x| x, 5113);
         let guess = Points::guess(Some(&points), 5113);

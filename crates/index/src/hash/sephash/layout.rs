@@ -1,7 +1,7 @@
-//! Words and places: the entry, CurSegment, MainSegment.
+//! Words and offsets: the entry, CurSegment, MainSegment.
 //!
-//! Both segments are arrays of *groups*: eight entries of a word, then a word with their eight second fingerprints. So an
-//! entry takes 9 bytes, and one READ of a few groups brings entries and second fingerprints alike.
+//! Both segments are arrays of *groups*: eight entries of one word each, then a word with their eight second
+//! fingerprints. So an entry takes 9 bytes, and one READ of a few groups returns both entries and second fingerprints.
 //!
 //! ```text
 //! entry        63 sign | 62-59 dep | 58-56 len | 55-48 fp | 47-0 block pointer in slot form
@@ -12,8 +12,8 @@
 //! CurSegment   CurSegMeta, then the groups; the last one may be cut short
 //! ```
 //!
-//! Of the sign: an entry of generation `g` bears the sign of `g + 1`, so what is left of generation `g - 1` bears that of
-//! `g`, and looks free. See docs/layouts/sephash.md.
+//! The sign: an entry of generation `g` has the sign of `g + 1`, so an entry that is left from generation `g - 1` has
+//! that of `g`, and looks free. See docs/layouts/sephash.md.
 
 use crate::block::UNIT;
 use crate::keyhash::{HASH_BITS, KeyHash};
@@ -27,20 +27,20 @@ pub const GROUP_WORDS: usize = GROUP + 1;
 pub const META_LEN: usize = 64;
 /// Words of the filter.
 pub const FILTER_WORDS: usize = 5;
-/// Bits of the bitmap in each; the others are the stamp.
+/// Bits of the bitmap in each word of the filter; the others are the stamp.
 const FILTER_BITS: usize = 52;
 const _: () = assert!(FILTER_WORDS * FILTER_BITS >= FINGERPRINTS);
 /// Word of the filter in CurSegMeta.
 pub const FILTER: usize = 3;
-/// Fingerprints.
+/// Number of fingerprints.
 pub const FINGERPRINTS: usize = 256;
-/// Splits of a round: bits of the depth information.
+/// Number of splits in a round: bits of the depth information.
 pub const ROUND: u32 = 4;
-/// Largest length that an entry says: this many units or more.
+/// Largest length that an entry can state: this many units or more.
 pub const MAX_UNITS: u64 = 7;
-/// Entries that a MainSegment can count.
+/// Largest number of entries of a MainSegment.
 pub const MAX_LEN: u64 = (1 << 26) - 1;
-/// Bit of the control word that says that the segment is locked.
+/// Bit of the control word that is set while the segment is locked.
 pub const LOCKED: u64 = 1;
 
 const FP_SHIFT: u32 = HASH_BITS - 8;
@@ -48,15 +48,15 @@ const FP2_SHIFT: u32 = FP_SHIFT - 8;
 const _: () = assert!(FP2_SHIFT >= crate::extendible::layout::MAX_DEPTH + 2);
 const _: () = assert!(crate::extendible::layout::MAX_DEPTH < 64);
 
-/// The fingerprint: the top bits of a hash.
+/// Returns the fingerprint: the top bits of a hash.
 pub const fn fp_of(hash: KeyHash) -> u8 {
     (hash.bits() >> FP_SHIFT) as u8
 }
-/// The second fingerprint: the bits below.
+/// Returns the second fingerprint: the bits below the fingerprint.
 pub const fn fp2_of(hash: KeyHash) -> u8 {
     (hash.bits() >> FP2_SHIFT) as u8
 }
-/// The depth information of the round that `depth` is in.
+/// Returns the depth information of the round that contains `depth`.
 pub const fn dep_of(hash: KeyHash, depth: u32) -> u8 {
     (hash.bits() >> (depth / ROUND * ROUND)) as u8 & 0xF
 }
@@ -66,7 +66,7 @@ pub const fn dep_of(hash: KeyHash, depth: u32) -> u8 {
 pub struct Entry {
     /// Depth information: the bits of the hash that decide the splits of the current round.
     pub dep: u8,
-    /// Units of the block; 0 says that the block removes its key, [`MAX_UNITS`] that its header tells.
+    /// Units of the block. 0 means that the block removes its key; [`MAX_UNITS`] means that its header has the length.
     pub len: u64,
     /// The fingerprint.
     pub fp: u8,
@@ -75,17 +75,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// For a block of `bytes` bytes.
+    /// Creates the entry of a block of `bytes` bytes.
     pub fn new(hash: KeyHash, depth: u32, ptr: RemotePtr, bytes: usize, removes: bool) -> Self {
         let units = ((bytes / UNIT) as u64).clamp(1, MAX_UNITS);
         Entry { dep: dep_of(hash, depth), len: if removes { 0 } else { units }, fp: fp_of(hash), ptr }
     }
-    /// The word, with the sign of an entry of `generation`.
+    /// Encodes the entry with the sign of `generation`.
     pub fn encode(self, generation: u64) -> u64 {
         let ptr = self.ptr.to_slot().unwrap_or_default();
         sign_of(generation) << 63 | u64::from(self.dep) << 59 | self.len << 56 | u64::from(self.fp) << 48 | ptr
     }
-    /// From a word.
+    /// Decodes a word.
     pub const fn decode(word: u64) -> Self {
         Entry {
             dep: (word >> 59) as u8 & 0xF,
@@ -98,43 +98,43 @@ impl Entry {
     pub const fn removes(self) -> bool {
         self.len == 0
     }
-    /// Units to READ first.
+    /// Number of units to READ first.
     pub const fn units(self) -> usize {
         if self.len == 0 { 1 } else { self.len as usize }
     }
-    /// Bytes of the block, if the entry says so.
+    /// Bytes of the block, if the entry states them.
     pub const fn bytes(self) -> Option<u64> {
         if self.len == 0 || self.len == MAX_UNITS { None } else { Some(self.len * UNIT as u64) }
     }
 }
 
-/// The sign of an entry of this generation.
+/// Returns the sign of entries of this generation.
 const fn sign_of(generation: u64) -> u64 {
     (generation + 1) & 1
 }
 
-/// Is this word an entry of `generation`? What is left of the one before is not.
+/// Is this word an entry of `generation`? An entry that is left from the generation before is not.
 pub const fn is_taken(word: u64, generation: u64) -> bool {
     word != 0 && word >> 63 == sign_of(generation)
 }
 
-/// Node of a pointer that marks a word as no pointer at all.
+/// Memory node number that marks a word as no pointer.
 const NOWHERE: u64 = 0x3FF << 38;
 
-/// What a slot of `generation` is overwritten with when that ends: taken in this generation, free in the next, and unlike
-/// any other word that ever is in a slot.
+/// Returns the word that overwrites a slot when `generation` ends: taken in this generation, free in the next, and
+/// different from every other word that a slot ever holds.
 pub const fn emptied(generation: u64) -> u64 {
     sign_of(generation) << 63 | NOWHERE | generation & 0xFFFF_FFFF
 }
 
-/// Was this slot overwritten so?
+/// Is this such a word?
 pub const fn is_emptied(word: u64) -> bool {
     word & NOWHERE == NOWHERE
 }
 
-/// Overwrites the slots of a CurSegment's groups when `generation` ends. The second fingerprints stay as they are: who still
-/// reads in that generation takes a slot and its second fingerprint from different moments, and would miss a key whose slot
-/// was there still and whose second fingerprint was not.
+/// Overwrites the slots of a CurSegment's groups when `generation` ends. The second fingerprints stay: a lookup that
+/// still reads in this generation may see a slot and its second fingerprint at different moments, and would miss a key
+/// whose slot is still there but whose second fingerprint is not.
 pub fn empty_slots(geometry: Geometry, words: &mut [u64], generation: u64) {
     for i in 0..geometry.slots {
         if let Some(word) = words.get_mut(geometry.slot(i)) {
@@ -143,17 +143,17 @@ pub fn empty_slots(geometry: Geometry, words: &mut [u64], generation: u64) {
     }
 }
 
-/// Where the entries of a segment lie.
+/// Offsets of the entries of a CurSegment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Entries of a CurSegment.
+    /// Number of entries of a CurSegment.
     pub slots: usize,
     /// Words of its groups.
     pub words: usize,
 }
 
 impl Geometry {
-    /// For CurSegments with so many bytes of entries.
+    /// Creates the geometry of CurSegments with this many bytes of entries.
     pub const fn of(bytes: u64) -> Self {
         let words = (bytes / 8) as usize;
         let rest = words % GROUP_WORDS;
@@ -164,35 +164,36 @@ impl Geometry {
     pub const fn bytes(self) -> usize {
         META_LEN + self.words * 8
     }
-    /// Word of an entry, among those of the groups.
+    /// Returns the word of an entry among the words of the groups.
     pub const fn slot(self, i: usize) -> usize {
         i / GROUP * GROUP_WORDS + i % GROUP
     }
-    /// Word of the second fingerprint of an entry, among those of the groups.
+    /// Returns the word of an entry's second fingerprint among the words of the groups.
     pub const fn fp2_word(self, i: usize) -> usize {
         let group = i / GROUP;
         let last = (self.slots - 1) / GROUP;
         let entries = if group == last { self.slots - last * GROUP } else { GROUP };
         group * GROUP_WORDS + entries
     }
-    /// Byte offset of a word of the groups within the CurSegment.
+    /// Returns the byte offset in the CurSegment of a word of the groups.
     pub const fn at(self, word: usize) -> u64 {
         (META_LEN + word * 8) as u64
     }
 }
 
-/// The second fingerprint of entry `i` in its word.
+/// Returns the second fingerprint of entry `i` from its word.
 pub const fn fp2_in(word: u64, i: usize) -> u8 {
     (word >> (i % GROUP * 8)) as u8
 }
 
-/// A word with the second fingerprint of entry `i`, and what stood before it in the same word; nothing behind it.
+/// Returns a word with the second fingerprint of entry `i` and those before it in the word; those behind it are zero.
 pub const fn with_fp2(word: u64, i: usize, fp2: u8) -> u64 {
     let shift = i % GROUP * 8;
     word & ((1 << shift) - 1) | (fp2 as u64) << shift
 }
 
-/// The words of second fingerprints of slots in ascending order, and which words of the groups they are; nothing behind the last.
+/// Returns the words with the second fingerprints of slots in ascending order, with their numbers among the words of
+/// the groups. Second fingerprints behind the last slot are zero.
 pub fn fp2_words(geometry: Geometry, fp2s: impl Iterator<Item = (usize, u8)>) -> Vec<(usize, u64)> {
     let mut words: Vec<(usize, u64)> = Vec::new();
     for (slot, fp2) in fp2s {
@@ -205,13 +206,13 @@ pub fn fp2_words(geometry: Geometry, fp2s: impl Iterator<Item = (usize, u8)>) ->
     words
 }
 
-/// Words of a MainSegment's groups.
+/// Number of words of a MainSegment's groups.
 pub const fn main_words(len: usize) -> usize {
     let rest = len % GROUP;
     len / GROUP * GROUP_WORDS + if rest == 0 { 0 } else { rest + 1 }
 }
 
-/// Words of the group of a MainSegment that begins with entry `first`: up to its end.
+/// Returns the first word of the group of an entry of a MainSegment.
 pub const fn main_word(entry: usize) -> usize {
     entry / GROUP * GROUP_WORDS
 }
@@ -221,7 +222,7 @@ pub const fn main_word(entry: usize) -> usize {
 pub struct Control(pub u64);
 
 impl Control {
-    /// Made of its parts.
+    /// Creates a control word.
     pub const fn new(generation: u64, depth: u32, locked: bool) -> Self {
         Control((generation & 0xFFFF_FFFF) << 8 | (depth as u64) << 1 | locked as u64)
     }
@@ -233,11 +234,11 @@ impl Control {
     pub const fn depth(self) -> u32 {
         (self.0 >> 1 & 0x7F) as u32
     }
-    /// Locked?
+    /// Is the segment locked?
     pub const fn locked(self) -> bool {
         self.0 & LOCKED != 0
     }
-    /// What to add so that the word becomes that one.
+    /// Returns the number whose addition turns this word into the other one.
     pub const fn towards(self, other: Control) -> u64 {
         other.0.wrapping_sub(self.0)
     }
@@ -253,7 +254,7 @@ pub struct Meta {
     filter: [u64; FILTER_WORDS],
 }
 
-/// What MainSegment and filter are, as one generation has left them.
+/// CurSegMeta of one generation and one moment, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     /// The generation.
@@ -262,19 +263,19 @@ pub struct State {
     pub depth: u32,
     /// MainSegment; null if there is none.
     pub main: RemotePtr,
-    /// Its entries.
+    /// Number of entries of the MainSegment.
     pub len: usize,
-    /// Entries that have landed.
+    /// Number of slots that have landed.
     pub count: usize,
-    /// Their fingerprints.
+    /// Fingerprints of the slots that have landed.
     pub filter: Filter,
 }
 
 /// The bitmap of the fingerprints that have landed.
 ///
-/// Each of its words bears the stamp of the WRITE that wrote it: so all of them differ from what they were before, and whoever
-/// reads one stamp in all five knows that the whole WRITE has landed. A checksum would not tell: of a WRITE that has torn, what is
-/// missing may be words that it does not change.
+/// Each of its words has the stamp of the WRITE that wrote it, so each WRITE changes all of them. A reader that sees
+/// one stamp in all five words knows that the whole WRITE has taken effect. A checksum would not prove that: the
+/// missing part of a torn WRITE may be words that it does not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Filter([u64; FILTER_WORDS]);
 
@@ -282,22 +283,23 @@ impl Filter {
     const fn place(fp: u8) -> (usize, u64) {
         (fp as usize / FILTER_BITS, 1 << (fp as usize % FILTER_BITS))
     }
-    /// With one fingerprint more.
+    /// Returns the filter with one more fingerprint.
     pub const fn with(mut self, fp: u8) -> Self {
         let (word, bit) = Self::place(fp);
         self.0[word] |= bit;
         self
     }
-    /// Is this fingerprint there?
+    /// Does the filter have this fingerprint?
     pub const fn holds(&self, fp: u8) -> bool {
         let (word, bit) = Self::place(fp);
         self.0[word] & bit != 0
     }
-    /// The words for one WRITE: of a generation, and of so many entries that have landed.
+    /// Returns the words of one WRITE, stamped with the generation and the number of slots that have landed.
     pub fn stamped(&self, generation: u64, count: usize) -> [u64; FILTER_WORDS] {
         self.0.map(|bits| bits << 12 | (generation & 0xF) << 8 | count as u64 & 0xFF)
     }
-    /// From words that were read, with their generation mod 16 and count, if all bear one stamp.
+    /// Decodes words that were READ: the filter, the generation mod 16 and the count. `None` if they have different
+    /// stamps.
     fn parse(words: &[u64; FILTER_WORDS]) -> Option<(Self, u64, usize)> {
         let stamp = words[0] & 0xFFF;
         let whole = words.iter().all(|word| word & 0xFFF == stamp);
@@ -306,13 +308,13 @@ impl Filter {
 }
 
 impl Meta {
-    /// From the words of a READ; `None` if there are too few.
+    /// Decodes the words of a READ; `None` if there are too few.
     pub fn parse(words: &[u64]) -> Option<Self> {
         let &[control, main, size, ref filter @ ..] = words.first_chunk::<{ META_LEN / 8 }>()?;
         Some(Meta { control: Control(control), main, size, filter: *filter })
     }
 
-    /// The words of a segment as a merge leaves it: empty.
+    /// Returns CurSegMeta of an empty segment, as a merge leaves it.
     pub fn words_of(control: Control, main: RemotePtr, len: usize) -> [u64; META_LEN / 8] {
         let generation = control.generation();
         let size = generation << 32 | u64::from(control.depth()) << 26 | len as u64 & MAX_LEN;
@@ -321,7 +323,7 @@ impl Meta {
         [control.0, main, size, a, b, c, d, e]
     }
 
-    /// What it says, if all of its words but the control word are of one generation and of one moment.
+    /// Decodes the state, if all words but the control word are of one generation and one moment.
     pub fn state(&self) -> Option<State> {
         let generation = self.size >> 32;
         let (filter, of, count) = Filter::parse(&self.filter)?;
@@ -336,11 +338,11 @@ impl Meta {
         })
     }
 
-    /// Does the word main belong to this generation, whatever the other words say? For who holds the lock.
+    /// Is the word main of this generation? The other words are not checked: for the holder of the lock.
     pub const fn main_is_of(&self, generation: u64) -> bool {
         self.main >> 48 == generation & 0xFFFF
     }
-    /// MainSegment, whatever the other words say: for who holds the lock.
+    /// The MainSegment, without a check of the other words: for the holder of the lock.
     pub fn main(&self) -> RemotePtr {
         RemotePtr::from_slot(self.main & ((1 << 48) - 1))
     }
@@ -352,7 +354,7 @@ mod tests {
     use farindex_fabric::NodeId;
 
     #[test]
-    fn the_papers_segment_has_113_entries() {
+    fn geometry_of_the_papers_segment_has_113_entries() {
         let geometry = Geometry::of(1024);
         assert_eq!((geometry.slots, geometry.words, geometry.bytes()), (113, 128, 1088));
         assert_eq!(Geometry::of(128).slots, 14);
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_meta_says_nothing() {
+    fn torn_meta_has_no_state() {
         let main = RemotePtr::new(NodeId::new(0), 6400);
         let words = Meta::words_of(Control::new(70_000, 9, true), main, 500);
         let meta = Meta::parse(&words).unwrap();

@@ -1,31 +1,30 @@
-//! Search (4.2.1), with what makes its answer linearizable.
+//! Search (4.2.1), made linearizable.
 //!
-//! Where the filter has no bit for the fingerprint, and the next slot is free, the key is not in the CurSegment. Otherwise
-//! the CurSegment is READ, newest first, and the MainSegment's matches count only if nothing is found there. The blocks
-//! of those are READ along, so a filter that was wrong costs no round trip.
+//! If the filter has no bit for the fingerprint, and the next slot is free, the key is not in the CurSegment. Otherwise
+//! the CurSegment is READ, and its entries are checked from the newest to the oldest. The MainSegment's matches count
+//! only if the CurSegment has no entry of the key. Their blocks are READ in the same batch, so a false positive of the
+//! filter costs no round trip.
 
 use super::layout::{Control, Entry, GROUP, State, fp2_of, is_emptied, is_taken, main_words};
 use super::main_segment::Item;
-use super::probe::{Need, Op, Probe, Step, count_taken, damaged, taken};
+use super::probe::{Need, Op, Probe, Step, count_taken, taken};
 use crate::IndexError;
-use crate::block::{self, Decoded, UNIT};
+use crate::block::{self, Block, KeyMatch, UNIT, bad_checksum};
 use crate::faults::{Fault, planted};
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr};
-use std::ops::Range;
 
 /// A key that was found.
 pub(super) struct Hit {
     /// Its block.
-    pub buf: Buf,
-    /// Where the value lies in it.
-    pub value: Range<usize>,
-    /// Its place in the MainSegment, and the entry, if it was found there.
+    pub block: Block,
+    /// Its number in the MainSegment, and the entry, if it was found there.
     pub main: Option<(usize, Entry)>,
 }
 
 impl Op<'_> {
-    /// One attempt at a lookup.
+    /// Makes one attempt to look up the key.
     pub(super) async fn get(&mut self) -> Result<Step<Option<Hit>>, IndexError> {
         match self.probe(Need { main: true, window: false }, &mut None).await? {
             Step::Done(probe) => self.examine(&probe).await,
@@ -43,12 +42,12 @@ impl Op<'_> {
             && probe.next.map_or(is_full, |word| !is_taken(word, state.generation) || Entry::decode(word).fp != fp)
     }
 
-    /// Does the filter say that the key may be in the CurSegment?
+    /// Can the key be in the CurSegment, by the filter?
     fn is_filtered(&self, state: &State) -> bool {
         state.count > 0 && (!self.index.config.bitmap || state.filter.holds(self.fp()))
     }
 
-    /// Is the key there?
+    /// Decides whether the key is present.
     pub(super) async fn examine(&mut self, probe: &Probe) -> Result<Step<Option<Hit>>, IndexError> {
         let geometry = self.index.geometry;
         let state = &probe.state;
@@ -73,7 +72,7 @@ impl Op<'_> {
         });
         let next = (groups.is_none() && probe.next.is_none() && !is_full)
             .then(|| batch.read(probe.segment.at.add(geometry.at(geometry.slot(count))), 8));
-        // Behind the slots: that they are of the stamp's generation.
+        // READ behind the slots, to prove that these are of the stamp's generation.
         let control = batch.read(probe.segment.at, 8);
         let mut done = batch.post().await?;
         if Control(first_word(&done.buf(control))).generation() != state.generation {
@@ -100,7 +99,7 @@ impl Op<'_> {
             }
         };
         if emptied {
-            // What stood there may have been the key's; the next generation's MainSegment has it.
+            // An emptied slot may have had the key; then the next generation's MainSegment has it.
             mark!("lookup: emptied meanwhile");
             drop(done);
             self.wait_for(probe.segment).await?;
@@ -111,16 +110,16 @@ impl Op<'_> {
         for entry in newest {
             let block = self.fetch(&[entry]).await?.pop();
             if let Some(block) = block
-                && let Some((buf, value)) = self.own(entry.ptr, block).await?
+                && let Some(block) = self.own(entry.ptr, block).await?
             {
                 mark!("lookup: found in CurSegment");
-                return Ok(Step::Done((!entry.removes()).then_some(Hit { buf, value, main: None })));
+                return Ok(Step::Done((!entry.removes()).then_some(Hit { block, main: None })));
             }
         }
         Ok(Step::Done(self.first_of(probe, blocks).await?))
     }
 
-    /// READs blocks, all in one batch.
+    /// READs blocks in one batch.
     async fn fetch(&self, entries: &[Entry]) -> Result<Vec<Buf>, IndexError> {
         let mut batch = self.pin.span().block_batch();
         let tickets: Vec<_> = entries.iter().map(|entry| batch.read(entry.ptr, entry.units() * UNIT)).collect();
@@ -128,37 +127,23 @@ impl Op<'_> {
         Ok(tickets.into_iter().map(|ticket| done.buf(ticket)).collect())
     }
 
-    /// The block of the MainSegment's matches that has the key.
+    /// Returns the first block of the MainSegment's matches that has the key.
     async fn first_of(&self, probe: &Probe, blocks: Vec<Buf>) -> Result<Option<Hit>, IndexError> {
         for ((place, item), block) in probe.found.iter().zip(blocks) {
-            if let Some((buf, value)) = self.own(item.entry.ptr, block).await? {
-                return Ok(Some(Hit { buf, value, main: Some((*place, item.entry)) }));
+            if let Some(block) = self.own(item.entry.ptr, block).await? {
+                return Ok(Some(Hit { block, main: Some((*place, item.entry)) }));
             }
         }
         Ok(None)
     }
 
-    /// The whole block and its value, if it is the key's.
-    async fn own(&self, ptr: RemotePtr, buf: Buf) -> Result<Option<(Buf, Range<usize>)>, IndexError> {
-        let (buf, decoded) = match block::decode(&buf) {
-            Decoded::Longer(len) => {
-                if block::Header::decode(buf.words()).is_none_or(|header| header.hash != self.hash) {
-                    return Ok(None);
-                }
-                let whole = Box::pin(block::read_tail(self.span(), ptr, &buf, len)).await?;
-                let decoded = block::decode(&whole);
-                (whole, decoded)
-            }
-            decoded => (buf, decoded),
-        };
-        // Under the pin no block that an entry names is used again.
-        let Decoded::Sound(_, key, value) = decoded else {
-            return Err(damaged(ptr, "the key-value block has a wrong checksum"));
-        };
-        Ok((buf.bytes().get(key) == Some(self.key)).then_some((buf, value)))
+    /// Returns the whole block, if it has the key.
+    async fn own(&self, ptr: RemotePtr, buf: Buf) -> Result<Option<Block>, IndexError> {
+        match block::match_key(self.span(), ptr, buf, self.hash, self.key).await? {
+            KeyMatch::Own(block) => Ok(Some(block)),
+            KeyMatch::Other => Ok(None),
+            // While the pin stands, no block that an entry names is reused.
+            KeyMatch::Unsound => Err(bad_checksum(ptr)),
+        }
     }
-}
-
-pub(super) fn first_word(buf: &Buf) -> u64 {
-    buf.words().first().copied().unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! MainSegment: sorted by fingerprint, written once.
+//! The MainSegment: entries sorted by fingerprint, written once.
 //!
-//! Invariants: a MainSegment is written whole and awaited before anything names it, and never changes; its entries ascend
-//! by fingerprint; its head holds the FPTable of just these entries.
+//! Invariants: the WRITE of a MainSegment has completed before anything names it, and a MainSegment never changes. Its
+//! entries ascend by fingerprint. Its head holds the FPTable of its entries.
 
 use super::TableKind;
 use super::fptable::{FpTable, Points, TABLE_WORDS, starts};
@@ -18,7 +18,7 @@ pub struct Item {
     pub fp2: u8,
 }
 
-/// Bytes ahead of the entries.
+/// Bytes before the entries.
 pub const fn head_len(kind: TableKind) -> usize {
     match kind {
         TableKind::Naive => (FINGERPRINTS * 4 + 8).next_multiple_of(64),
@@ -26,12 +26,12 @@ pub const fn head_len(kind: TableKind) -> usize {
     }
 }
 
-/// Bytes of a MainSegment with so many entries.
+/// Bytes of a MainSegment with `len` entries.
 pub const fn bytes(kind: TableKind, len: usize) -> u64 {
     (head_len(kind) + main_words(len) * 8) as u64
 }
 
-/// The FPTable of sorted items.
+/// Builds the FPTable of sorted items.
 pub fn table_of(kind: TableKind, items: &[Item]) -> FpTable {
     let starts = starts(items.iter().map(|item| item.entry.fp));
     match kind {
@@ -40,7 +40,7 @@ pub fn table_of(kind: TableKind, items: &[Item]) -> FpTable {
     }
 }
 
-/// The words of a MainSegment: `items` sorted by fingerprint.
+/// Encodes a MainSegment of `items`, which are sorted by fingerprint.
 pub fn encode(endpoint: &Endpoint, kind: TableKind, table: &FpTable, items: &[Item]) -> Buf {
     let mut buf = endpoint.buf(bytes(kind, items.len()) as usize);
     let (head, groups) = buf.words_mut().split_at_mut(head_len(kind) / 8);
@@ -56,7 +56,7 @@ pub fn encode(endpoint: &Endpoint, kind: TableKind, table: &FpTable, items: &[It
     for (group, items) in groups.chunks_mut(GROUP_WORDS).zip(items.chunks(GROUP)) {
         let mut fp2s = [0; 8];
         for (i, item) in items.iter().enumerate() {
-            // The sign means nothing here.
+            // The sign has no meaning in a MainSegment.
             group[i] = item.entry.encode(1);
             fp2s[i] = item.fp2;
         }
@@ -67,7 +67,7 @@ pub fn encode(endpoint: &Endpoint, kind: TableKind, table: &FpTable, items: &[It
     buf
 }
 
-/// The FPTable out of a head that was read.
+/// Decodes the FPTable from a head that was READ.
 pub fn decode_table(kind: TableKind, head: &[u64], len: usize) -> Option<FpTable> {
     match kind {
         TableKind::Points | TableKind::Off => Points::decode(head, len).map(FpTable::Points),
@@ -81,7 +81,7 @@ pub fn decode_table(kind: TableKind, head: &[u64], len: usize) -> Option<FpTable
     }
 }
 
-/// How many entries the head of a MainSegment counts.
+/// Returns the number of entries that the head of a MainSegment states.
 pub fn len_in(kind: TableKind, head: &[u64]) -> usize {
     let at = match kind {
         TableKind::Points | TableKind::Off => 0,
@@ -90,7 +90,8 @@ pub fn len_in(kind: TableKind, head: &[u64]) -> usize {
     head.get(at).map_or(0, |word| *word as u32 as usize)
 }
 
-/// The READ that brings these entries: its byte offset in the MainSegment, its bytes, and the entries that it really brings.
+/// Returns the READ of these entries: its byte offset in the MainSegment, its length in bytes, and the entries that it
+/// covers.
 pub fn read_of(kind: TableKind, range: &Range<usize>, len: usize) -> (u64, usize, Range<usize>) {
     let first = range.start.min(len);
     // The second fingerprints of a group lie behind its entries.
@@ -99,7 +100,7 @@ pub fn read_of(kind: TableKind, range: &Range<usize>, len: usize) -> (u64, usize
     ((head_len(kind) + from * 8) as u64, (main_words(end) - from) * 8, first..end)
 }
 
-/// The items that such a READ has brought: these ones.
+/// Decodes the items that such a READ covers.
 pub fn items(words: &[u64], brings: Range<usize>) -> impl Iterator<Item = Item> {
     let mut rest = words;
     (brings.start / GROUP..brings.end.div_ceil(GROUP)).flat_map(move |group| {
@@ -113,7 +114,7 @@ pub fn items(words: &[u64], brings: Range<usize>) -> impl Iterator<Item = Item> 
     })
 }
 
-/// Where the word of an entry lies in its MainSegment.
+/// Returns the byte offset of an entry's word in its MainSegment.
 pub const fn offset_of(kind: TableKind, i: usize) -> u64 {
     (head_len(kind) + (main_word(i) + i % GROUP) * 8) as u64
 }
@@ -124,7 +125,7 @@ mod tests {
     use farindex_fabric::{Fabric, MemoryFabric, NodeId, RemotePtr};
 
     #[test]
-    fn what_is_encoded_is_read_back_in_any_range() {
+    fn encoded_items_are_read_back_in_any_range() {
         let fabric = MemoryFabric::new(1, 1 << 16).unwrap();
         let endpoint = fabric.connect(&fabric.new_identity()).unwrap();
         for kind in [TableKind::Points, TableKind::Naive] {

@@ -1,46 +1,47 @@
 //! Merge and split (4.2.2).
 //!
-//! Both happen under the segment's lock, and only when all slots are taken and have landed: so nobody writes to the segment
-//! meanwhile, and no WRITE of an append is on its way. Readers go on: until the control word shows the next generation, the
-//! segment is what it was.
+//! Both happen under the segment's lock, when all slots are taken and have landed: so no client writes to the segment
+//! meanwhile, and no WRITE of an append is in flight. Lookups continue: until the control word shows the next
+//! generation, the segment is unchanged for them.
 //!
 //! 1. {WRITE intent; CAS lock; READ CurSegment; READ MainSegment}.
-//! 2. READ the blocks of entries that share both fingerprints, to tell the same key from another one. Every fourth split
-//!    READs the headers of all blocks, for the next four bits of their hashes.
+//! 2. READ the blocks of entries that share both fingerprints, to distinguish equal keys from different ones. Every
+//!    fourth split READs the headers of all blocks, for the next four bits of their hashes.
 //! 3. WRITE the new MainSegment; for a split both of them, and a CurSegment that is locked.
-//! 4. {split: WRITE the word of the directory; WRITE CurSegMeta; FAA control; split: FAA control of the new CurSegment, FAA
-//!    control; CAS intent}.
+//! 4. {split: WRITE the word of the directory; WRITE CurSegMeta; FAA control; split: FAA control of the new CurSegment,
+//!    FAA control; CAS intent}.
 //!
 //! Four round trips, a split every fourth time five; the paper allows five.
 
 use super::layout::{
     Control, Entry, FILTER, Filter, LOCKED, META_LEN, Meta, ROUND, State, dep_of, empty_slots, fp2_words,
 };
-use super::lookup::first_word;
 use super::main_segment::{self, Item};
-use super::probe::{Need, Op, Segment, Step, damaged, taken};
-use super::views::{Sight, View};
+use super::probe::{Need, Op, Segment, Step, taken};
+use super::views::{Occupancy, View};
 use super::{SepHash, Table, empty_segment};
 use crate::IndexError;
 use crate::block::{HEADER_LEN, Header, UNIT};
 use crate::extendible::Entry as Word;
 use crate::faults::{Fault, planted};
 use crate::join::try_join_all;
+use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
-use farindex_fabric::{RemotePtr, Span};
+use crate::recovery::{acquire, release_on_error};
+use farindex_fabric::{Batch, RemotePtr, Span, Ticket};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, PoolError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Codes of what an intent is for.
-pub(super) mod steps {
+/// The first word of an intent: the kind of step that its client is about to take.
+pub(super) mod intents {
     pub(in super::super) const MERGE: u64 = 1;
     pub(in super::super) const LAND: u64 = 2;
-    pub(in super::super) const RESCUE: u64 = 3;
+    pub(in super::super) const RECOVER: u64 = 3;
 }
 
-/// Headers that are READ in one batch.
+/// Number of headers that one batch READs.
 const HEADERS_PER_BATCH: usize = 256;
 
 /// The lock of a segment.
@@ -48,37 +49,37 @@ pub(super) fn lock_of(at: RemotePtr) -> Lock {
     Lock { at, mask: LOCKED }
 }
 
-/// A segment that is locked by this client, and what was read of it since.
+/// A segment that this client has locked, with its words as read since.
 pub(super) struct Held<'p, 's> {
     pub index: &'p SepHash,
     pub table: &'p Table,
     pub pin: &'p Pin<'s>,
-    /// None for a lock that another one covers.
+    /// `None` for a lock that another lock covers.
     pub cell: Option<&'p IntentCell<'s>>,
     pub segment: Segment,
     /// The control word, locked.
     pub control: Control,
     /// The words of the CurSegment's groups.
     pub groups: Vec<u64>,
-    /// When the lock was asked for.
+    /// Time at which the lock was requested.
     pub since: Duration,
 }
 
-/// What a merge has come to.
+/// Result of a merge.
 pub(super) enum Merged {
-    /// Done, and the lock is released.
+    /// The merge is done, and the lock is released.
     Done,
-    /// The lock is held still, and nothing has changed: so many bytes were not to be had.
+    /// The pool had no room for this many bytes. Nothing has changed, and the lock is still held.
     Room(u64, IndexError),
 }
 
-/// What is in a segment after a merge, and what is not any more.
+/// Entries that a merge keeps, and entries that it drops.
 struct Outcome {
     kept: Vec<Item>,
     dropped: Vec<Item>,
 }
 
-/// Keys of the blocks that were read, and their lengths.
+/// Headers and keys of the blocks that were READ.
 type Keys = BTreeMap<RemotePtr, (Header, Vec<u8>)>;
 
 impl Op<'_> {
@@ -92,36 +93,31 @@ impl Op<'_> {
             return Ok(Step::Done(()));
         }
         match self.merge(probe.segment, &probe.state).await? {
-            // Whoever needs a slot tries again, and is told.
+            // The next operation that needs a slot tries again, and reports the error.
             Step::Done(()) | Step::Room(_) => Ok(Step::Done(())),
             other => Ok(other),
         }
     }
 
-    /// Merges a segment that was seen full.
+    /// Merges a segment that was observed full.
     pub(super) async fn merge(&mut self, segment: Segment, state: &State) -> Result<Step<()>, IndexError> {
         let (index, geometry) = (self.index, self.index.geometry);
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
         let free = Control::new(state.generation, state.depth, false);
         let control = Control::new(state.generation, state.depth, true);
         let since = self.pin.session().endpoint().now();
-        let mut batch = self.pin.span().batch();
-        let what = [steps::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
-        cell.declare(&mut batch, &Intent { index: index.uid, lock: lock_of(segment.at), what });
-        let won = batch.cas(segment.at, free.0, control.0);
-        let cur = batch.read(segment.at, geometry.bytes());
-        let main = self.read_main(&mut batch, state.main, state.len);
-        let mut done = batch.post().await?;
-        if done.old(won) != free.0 {
-            drop(done);
+        let what = [intents::MERGE, segment.suffix, state.generation, u64::from(state.depth)];
+        let intent = Intent { index: index.uid, lock: lock_of(segment.at), what };
+        let reads = |batch: &mut Batch<'_>| {
+            (batch.read(segment.at, geometry.bytes()), self.read_main(batch, state.main, state.len))
+        };
+        let acquired = acquire(self.pin.span(), &cell, &intent, (free.0, control.0), reads).await?;
+        let Ok((mut done, (cur, main))) = acquired else {
             mark!("merge: lock lost");
-            let mut batch = self.pin.span().batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
             drop(cell);
             self.wait_for(segment).await?;
             return Ok(Step::Again);
-        }
+        };
         let cur = done.buf(cur);
         let main = main.map(|main| done.buf(main));
         drop(done);
@@ -136,27 +132,17 @@ impl Op<'_> {
             }
             false => held.release().await.map(|()| Merged::Done),
         };
-        match merged {
-            Ok(Merged::Done) => Ok(Step::Done(())),
-            Ok(Merged::Room(bytes, error)) => {
+        match release_on_error(merged, async || held.release().await).await? {
+            Merged::Done => Ok(Step::Done(())),
+            Merged::Room(bytes, error) => {
                 held.release().await?;
                 self.full = Some(error);
                 Ok(Step::Room(bytes))
             }
-            Err(error @ IndexError::Fabric(_)) => Err(error),
-            Err(error) => {
-                held.release().await?;
-                Err(error)
-            }
         }
     }
 
-    fn read_main(
-        &self,
-        batch: &mut farindex_fabric::Batch<'_>,
-        main: RemotePtr,
-        len: usize,
-    ) -> Option<farindex_fabric::Ticket> {
+    fn read_main(&self, batch: &mut Batch<'_>, main: RemotePtr, len: usize) -> Option<Ticket> {
         (len > 0).then(|| batch.read(main, main_segment::bytes(self.index.config.table, len) as usize))
     }
 }
@@ -171,12 +157,12 @@ impl Held<'_, '_> {
     pub(super) fn span(&self) -> &Span {
         self.pin.span()
     }
-    /// How long this has taken.
+    /// Time since the lock was requested.
     fn took(&self) -> Duration {
         self.span().endpoint().now().saturating_sub(self.since)
     }
 
-    /// Releases the lock without having changed anything.
+    /// Releases the lock of a segment that has not been changed.
     pub(super) async fn release(&self) -> Result<(), IndexError> {
         let mut batch = self.span().batch();
         batch.faa(self.segment.at, LOCKED.wrapping_neg());
@@ -187,8 +173,8 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// Merges the entries of the CurSegment, in the order of their slots, into those of the MainSegment; splits if it has
-    /// become too large.
+    /// Merges the entries of the CurSegment, in the order of their slots, into those of the MainSegment; splits the
+    /// segment if the result is too large.
     pub(super) async fn merge(
         &self,
         old: (RemotePtr, usize),
@@ -204,7 +190,7 @@ impl Held<'_, '_> {
         let child = self.segment.suffix | 1 << depth;
         let place = match self.table.directory.ensure(self.pin, child).await {
             Ok(Some(place)) => place,
-            // A larger MainSegment is better than none.
+            // Without room for a split, the MainSegment grows.
             Ok(None) | Err(IndexError::Pool(PoolError::Full { .. })) => {
                 return self.write_merged(old, kept, dropped).await;
             }
@@ -214,7 +200,7 @@ impl Held<'_, '_> {
         self.write_split(old, child, place, kept, upper, dropped).await
     }
 
-    /// Which entries stay, and which have been superseded: of each key the newest, unless it removes the key.
+    /// Determines which entries stay: of each key the newest one, unless it removes the key.
     async fn resolve(&self, main: Vec<Item>, cur: Vec<Item>) -> Result<Outcome, IndexError> {
         let group = |item: &Item| (item.entry.fp, item.fp2);
         let mut sizes: BTreeMap<(u8, u8), (usize, usize)> = BTreeMap::new();
@@ -241,7 +227,7 @@ impl Held<'_, '_> {
             if superseded || item.entry.removes() { dropped.push(*item) } else { kept.push(*item) }
         }
         kept.sort_unstable_by_key(|item| (item.entry.fp, item.fp2, item.entry.ptr));
-        // One that was merged before by somebody who died behind it is there twice, as the same block.
+        // An entry that a crashed client has merged before appears twice, with the same block.
         kept.dedup_by_key(|item| item.entry.ptr);
         let staying: BTreeSet<RemotePtr> = match dropped.is_empty() {
             true => BTreeSet::new(),
@@ -253,7 +239,7 @@ impl Held<'_, '_> {
         Ok(Outcome { kept, dropped })
     }
 
-    /// The keys of these entries' blocks.
+    /// READs the keys of these entries' blocks.
     async fn keys(&self, entries: &[Entry]) -> Result<Keys, IndexError> {
         let mut keys = Keys::new();
         let mut long = Vec::new();
@@ -263,7 +249,8 @@ impl Held<'_, '_> {
             let mut done = batch.post().await?;
             for (entry, ticket) in part.iter().zip(tickets) {
                 let buf = done.buf(ticket);
-                let header = Header::decode(buf.words()).ok_or_else(|| damaged(entry.ptr, "no block begins so"))?;
+                let header =
+                    Header::decode(buf.words()).ok_or_else(|| IndexError::corrupt(entry.ptr, "no block begins so"))?;
                 match buf.bytes().get(HEADER_LEN..HEADER_LEN + header.key_len) {
                     Some(key) => drop(keys.insert(entry.ptr, (header, key.to_vec()))),
                     None => long.push((entry.ptr, header)),
@@ -281,22 +268,20 @@ impl Held<'_, '_> {
         Ok(keys)
     }
 
-    /// Headers of these entries' blocks, all in one round trip.
+    /// READs the headers of these blocks, in one round trip.
     pub(super) async fn headers(&self, ptrs: &[RemotePtr]) -> Result<Vec<Header>, IndexError> {
         let parts = ptrs.chunks(HEADERS_PER_BATCH).map(async |part: &[RemotePtr]| {
-            let mut batch = self.span().block_batch();
-            let tickets: Vec<_> = part.iter().map(|ptr| batch.read(*ptr, HEADER_LEN)).collect();
-            let mut done = batch.post().await?;
-            let decode = |(ptr, ticket): (&RemotePtr, _)| {
-                Header::decode(done.buf(ticket).words()).ok_or_else(|| damaged(*ptr, "no block begins so"))
+            let headers = read_headers(self.span(), part).await?.into_iter().zip(part);
+            let sound = |(header, ptr): (Option<Header>, &RemotePtr)| {
+                header.ok_or_else(|| IndexError::corrupt(*ptr, "no block begins so"))
             };
-            part.iter().zip(tickets).map(decode).collect::<Result<Vec<_>, IndexError>>()
+            headers.map(sound).collect::<Result<Vec<_>, IndexError>>()
         });
         Ok(try_join_all(parts).await?.concat())
     }
 
-    /// Takes the entries whose bit of this split is set out of sorted ones; gives all of them the depth information of the
-    /// next round, if that begins with this split.
+    /// Removes the entries whose bit of this split is set from sorted ones, and returns them. If a round begins with
+    /// this split, renews the depth information of all entries.
     async fn halve(&self, items: &mut Vec<Item>) -> Result<Vec<Item>, IndexError> {
         let depth = self.control.depth();
         let renews = (depth + 1).is_multiple_of(ROUND);
@@ -314,8 +299,8 @@ impl Held<'_, '_> {
         Ok(items.extract_if(.., |_| sides.next().unwrap_or(false)).collect())
     }
 
-    /// Memory for a MainSegment; null for none.
-    async fn room(&self, len: usize) -> Result<RemotePtr, PoolError> {
+    /// Allocates memory for a MainSegment of `len` entries; null if `len` is 0.
+    async fn alloc_main(&self, len: usize) -> Result<RemotePtr, PoolError> {
         match len {
             0 => Ok(RemotePtr::NULL),
             _ => {
@@ -325,7 +310,7 @@ impl Held<'_, '_> {
         }
     }
 
-    async fn give_up(&self, ptr: RemotePtr, bytes: u64) {
+    async fn discard(&self, ptr: RemotePtr, bytes: u64) {
         if !ptr.is_null() {
             self.pin.session().discard(ptr, bytes);
         }
@@ -343,7 +328,7 @@ impl Held<'_, '_> {
         dropped: Vec<Item>,
     ) -> Result<Merged, IndexError> {
         let bytes = self.main_bytes(kept.len());
-        let main = match self.room(kept.len()).await {
+        let main = match self.alloc_main(kept.len()).await {
             Ok(main) => main,
             Err(error @ PoolError::Full { .. }) => return Ok(Merged::Room(bytes, error.into())),
             Err(error) => return Err(error.into()),
@@ -389,7 +374,7 @@ impl Held<'_, '_> {
                 Ok(ptr) => got[i] = ptr,
                 Err(error) => {
                     for (ptr, bytes) in got.into_iter().zip(wanted) {
-                        self.give_up(ptr, bytes.unwrap_or_default()).await;
+                        self.discard(ptr, bytes.unwrap_or_default()).await;
                     }
                     return match error {
                         PoolError::Full { .. } => Ok(Merged::Room(bytes, error.into())),
@@ -403,7 +388,7 @@ impl Held<'_, '_> {
         let depth = self.control.depth() + 1;
         let (table, upper_table) = (main_segment::table_of(kind, &lower), main_segment::table_of(kind, &upper));
         let locked = Control::new(0, depth, true);
-        let word = Word::new(at, depth as u16).ok_or_else(|| damaged(at, "no segment can lie here"))?;
+        let word = Word::new(at, depth as u16).ok_or_else(|| IndexError::corrupt(at, "no segment can lie here"))?;
         let endpoint = self.span().endpoint();
         if planted(Fault::EarlyDirectory) {
             self.span().write(place, endpoint.buf_from_words(&[word.to_bits()])).await?;
@@ -416,7 +401,7 @@ impl Held<'_, '_> {
             batch.write(upper_main, main_segment::encode(endpoint, kind, &upper_table, &upper));
         }
         let mut child_words = empty_segment(session, geometry, locked, upper_main, upper.len());
-        // Whoever finds the child in the directory finds the lower half as well, without having to make it.
+        // A client that recovers the split finds the lower half through the child.
         if let Some(word) = child_words.words_mut().get_mut(META_LEN / 8 + geometry.fp2_word(0)) {
             *word = main.to_bits();
         }
@@ -425,7 +410,7 @@ impl Held<'_, '_> {
         mark!("split");
         let mut batch = self.span().batch();
         batch.write_words(place, &[word.to_bits()]);
-        // Entries of the child's may be dropped by merges of the child.
+        // A later merge of the child may drop entries that were in these slots.
         self.publish(batch, (main, lower.len()), Some(at), true).await?;
         self.table.growth.split(self.took());
         let next = Control::new(self.control.generation() + 1, depth, false);
@@ -436,11 +421,12 @@ impl Held<'_, '_> {
         Ok(Merged::Done)
     }
 
-    /// Turns the generation of a segment, and of one that has been split the depth as well; then releases the child ahead of
-    /// it: as long as a split holds the child, it holds the parent. `empties`: see [`renew`](Self::renew).
+    /// Publishes the next generation of a segment, and the next depth after a split; then releases the child, and
+    /// behind it the segment: as long as a split holds the child, it holds the parent. `empties`: see
+    /// [`renew`](Self::renew).
     pub(super) async fn publish(
         &self,
-        mut batch: farindex_fabric::Batch<'_>,
+        mut batch: Batch<'_>,
         (main, len): (RemotePtr, usize),
         child: Option<RemotePtr>,
         empties: bool,
@@ -464,9 +450,9 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// Releases the lock, and makes CurSegMeta that of this generation again, whatever is left there of the next one. What
-    /// it says has landed has to be there: whoever held the lock may have died while it landed the last slot. `cur` are
-    /// the entries of all slots.
+    /// Restores CurSegMeta of this generation, of which words of the next one may be left, and releases the lock. Every
+    /// slot that CurSegMeta counts must have landed: the crashed holder may have been landing the last slot. So the
+    /// second fingerprints are written as well. `cur` are the entries of all slots.
     pub(super) async fn restore(&self, (main, len): (RemotePtr, usize), cur: &[Item]) -> Result<(), IndexError> {
         let filter = cur.iter().fold(Filter::default(), |filter, item| filter.with(item.entry.fp));
         let mut words = Meta::words_of(self.control, main, len);
@@ -481,10 +467,11 @@ impl Held<'_, '_> {
         self.release().await
     }
 
-    /// CurSegMeta of the next generation, but for the control word. Where blocks of this generation's entries may be used
-    /// again before all slots have been taken anew, the slots are emptied as well: who claims one CASes it from what was
-    /// left in it, and that must never come back. Second fingerprints are written back as they were read under the lock.
-    fn renew(&self, batch: &mut farindex_fabric::Batch<'_>, next: Control, main: RemotePtr, len: usize, empties: bool) {
+    /// WRITEs CurSegMeta of the next generation, without the control word. `empties` states that blocks of this
+    /// generation's entries may be reused before all slots are taken again. Then the slots are emptied as well: an
+    /// append CASes a slot from the word that is left in it, and that word must never appear again. Second fingerprints
+    /// are written back as they were read under the lock.
+    fn renew(&self, batch: &mut Batch<'_>, next: Control, main: RemotePtr, len: usize, empties: bool) {
         batch.write_words(self.segment.at.add(8), &Meta::words_of(next, main, len)[1..]);
         if empties || !self.index.config.resize_entry {
             mark!("merge: slots emptied");
@@ -495,24 +482,24 @@ impl Held<'_, '_> {
     }
 
     fn note(&self, suffix: u64, control: Control, main: RemotePtr, len: usize, table: Arc<super::fptable::FpTable>) {
-        let sight = Sight::new(0, self.pin.span().endpoint().now());
-        let view = View { generation: control.generation(), main, len, table, fresh: true, sight };
+        let occupancy = Occupancy::new(0, self.pin.span().endpoint().now());
+        let view = View { generation: control.generation(), main, len, table, fresh: true, occupancy };
         self.table.views.set(suffix, view);
     }
 
-    /// Bytes of blocks that are about to be dropped: some of their entries do not say.
+    /// Returns the bytes of blocks that are about to be dropped. Some of their entries do not state them.
     async fn sizes(&self, dropped: &[Item]) -> Result<Vec<(RemotePtr, u64)>, IndexError> {
         let unknown: Vec<_> =
             dropped.iter().filter(|item| item.entry.bytes().is_none()).map(|item| item.entry.ptr).collect();
         let mut headers = self.headers(&unknown).await?.into_iter();
         let size = |item: &Item| {
-            let told = item.entry.bytes().or_else(|| headers.next().map(|header| header.block_len() as u64));
-            (item.entry.ptr, told.unwrap_or_default())
+            let bytes = item.entry.bytes().or_else(|| headers.next().map(|header| header.block_len() as u64));
+            (item.entry.ptr, bytes.unwrap_or_default())
         };
         Ok(dropped.iter().map(size).collect())
     }
 
-    /// What nobody finds any more goes back when nobody can be reading it any more.
+    /// Retires memory that no entry names any more.
     fn retire(&self, (main, len): (RemotePtr, usize), dropped: Vec<(RemotePtr, u64)>) {
         if !main.is_null() {
             self.pin.retire(main, self.main_bytes(len));
@@ -524,7 +511,7 @@ impl Held<'_, '_> {
     }
 }
 
-/// The control word of a segment.
+/// READs the control word of a segment.
 pub(super) async fn control_of(span: &Span, at: RemotePtr) -> Result<Control, IndexError> {
-    Ok(Control(first_word(&span.read(at, 8).await?)))
+    Ok(Control(read_word(span, at).await?))
 }

@@ -1,14 +1,15 @@
 //! The first batch of every operation, and what it proves.
 //!
-//! An operation READs, in this order: the MainSegment's entries of its fingerprint, as far as they can be predicted; for a
-//! lookup, the slot that it takes to be the next one; CurSegMeta; for a write, the window of the CurSegment around that
-//! slot, and the control word once more. G4 orders READs of a batch, and that order is what everything below rests on:
+//! An operation READs, in this order: the MainSegment's entries of its fingerprint, as far as they can be predicted;
+//! for a lookup, the slot that it expects to be the next one; CurSegMeta; for a write, the window of the CurSegment
+//! around that slot, and the control word again. G4 orders the READs of a batch. The following conclusions depend on
+//! that order:
 //!
-//! * The stamp of the filter names a generation `g` and a count `n`, the same in all of its words. Let `t` be
-//!   the moment at which the last of them was read. At `t` the segment was in generation `g`, its slots below `n` had landed, and no slot
-//!   above `n` was taken: whoever takes a slot has seen the one before it land.
-//! * What was READ of the MainSegment of `g` was read before `t`, so it lay in memory that was not given back.
-//! * A slot that was read before `t` and was free then tells that nothing above it was taken.
+//! * The stamp of the filter names a generation `g` and a count `n`, the same in all of its words. Let `t` be the
+//!   moment at which the last of them was read. At `t` the segment was in generation `g`, its slots below `n` had
+//!   landed, and no slot above `n` was taken: a client takes a slot only after it has seen the slot before it land.
+//! * What was READ of the MainSegment of `g` was read before `t`, so its memory had not been freed.
+//! * If a slot that was read before `t` was free, no slot above it was taken.
 //! * If the control word, read last, is of generation `g` as well, so is the window.
 
 use super::fptable::{FpTable, Points};
@@ -16,34 +17,34 @@ use super::layout::{
     Control, Entry, FINGERPRINTS, GROUP, GROUP_WORDS, META_LEN, Meta, State, fp_of, fp2_of, is_emptied, is_taken,
 };
 use super::main_segment::{self, Item};
-use super::views::{Sight, View};
+use super::views::{Occupancy, View};
 use super::{SepHash, Table, TableKind};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::extendible::Entry as Word;
 use crate::extendible::directory::holds;
-use crate::extendible::layout::width;
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
-use farindex_pool::{Pin, PoolError};
+use farindex_pool::Pin;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What came of one attempt.
+/// Result of one attempt.
 pub(super) enum Step<T> {
-    /// An outcome.
+    /// The attempt has an outcome.
     Done(T),
-    /// Something has changed, or was put right: look again.
+    /// Something has changed or was recovered: try again.
     Again,
-    /// Somebody owes a landing: to be looked at again, by another pin, when every operation of now has ended.
+    /// A slot has not landed: try again, under another pin, when every operation of this moment has ended.
     Stuck(Stuck),
-    /// So many bytes are needed, and must be waited for without a pin.
+    /// The pool must free this many bytes first; wait for them without a pin.
     Room(u64),
 }
 
-/// A slot that was taken and has not landed, or a stamp that makes no sense.
+/// A slot that is taken and has not landed, or a stamp that makes no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stuck {
     pub at: RemotePtr,
@@ -53,8 +54,8 @@ pub(super) struct Stuck {
 }
 
 impl Stuck {
-    /// The epoch that shows that whoever owed the landing has landed, or never will. It was pinned no later than the
-    /// epoch that was known when the slot was seen, and one more (E1).
+    /// The epoch from which on the slot has landed, or no operation will land it. The operation that took it was pinned
+    /// no later than one epoch after the epoch that was known when the slot was observed (E1).
     pub(super) fn ended(&self) -> u64 {
         self.epoch + 3
     }
@@ -73,11 +74,11 @@ impl Segment {
     }
 }
 
-/// What the first batch has brought, consistent as the module says.
+/// What the first batch has READ; consistent as the [module](self) states.
 pub(super) struct Probe {
     pub segment: Segment,
     pub state: State,
-    /// Entries of the MainSegment that match, and their places in it.
+    /// Matching entries of the MainSegment, with their numbers in it.
     pub found: Vec<(usize, Item)>,
     /// The word of slot `state.count`, if it was read.
     pub next: Option<u64>,
@@ -87,7 +88,7 @@ pub(super) struct Probe {
     pub slot: usize,
 }
 
-/// What an operation needs to know.
+/// Parts of the first batch that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
     /// The MainSegment's entries of the fingerprint.
@@ -96,26 +97,26 @@ pub(super) struct Need {
     pub window: bool,
 }
 
-/// The READs of a first batch that every operation may need.
+/// The READs of a first batch.
 pub(super) struct Asked {
     segment: Segment,
     view: Option<View>,
-    /// Of the MainSegment: entries, which of them, and its head.
+    /// Of the MainSegment: the entries, their numbers, and the head.
     main: Option<(Ticket, Range<usize>, Option<Ticket>)>,
-    /// The slot that the view takes to be the next one.
+    /// The slot that is next by the view.
     next: Option<(usize, Ticket)>,
     meta: Ticket,
     needs_main: bool,
 }
 
-/// What they say.
+/// Result of evaluating a first batch.
 pub(super) enum Judged {
     Probe(Probe),
-    /// The filter's words are of different moments; the control word that came with them.
+    /// The filter's words are of different moments. Has the control word that was READ with them.
     Torn(Control),
     /// The key does not belong to a segment of this depth.
     Elsewhere(u32),
-    /// What this compute node knew of the segment was old, or a prediction short: both are put right now.
+    /// The view of the segment was old, or a prediction too short. Both have been corrected.
     Again,
 }
 
@@ -127,13 +128,13 @@ pub(super) struct Op<'a> {
     pub(super) hash: KeyHash,
     pub(super) key: &'a [u8],
     pub(super) backoff: Backoff,
-    /// Generation and count of the landing that was waited for last.
-    visited: Option<(u64, usize)>,
-    /// What was stuck when the pin before this one was let go.
+    /// Generation and count of the slot that was last waited for.
+    awaited: Option<(u64, usize)>,
+    /// The slot that had not landed when the previous pin was released.
     pub(super) stuck: Option<Stuck>,
-    /// Why there was no room.
+    /// The error of an allocation that found no room.
     pub(super) full: Option<IndexError>,
-    /// Entries of the MainSegment of a generation that have to be read, where the prediction was short.
+    /// Entries of the MainSegment of a generation to READ, where the prediction was too short.
     range: Option<(u64, Range<usize>)>,
 }
 
@@ -146,7 +147,7 @@ impl<'a> Op<'a> {
         key: &'a [u8],
         stuck: Option<Stuck>,
     ) -> Self {
-        Op { index, table, pin, hash, key, backoff: Backoff::default(), visited: None, stuck, full: None, range: None }
+        Op { index, table, pin, hash, key, backoff: Backoff::default(), awaited: None, stuck, full: None, range: None }
     }
 
     pub(super) fn span(&self) -> &Span {
@@ -156,12 +157,12 @@ impl<'a> Op<'a> {
         fp_of(self.hash)
     }
 
-    /// The segment of the key, as far as the directory's copy knows.
+    /// Returns the segment of the key by the cached directory.
     pub(super) fn known(&self) -> Option<Segment> {
         self.table.directory.find(self.hash.bits()).map(Segment::new)
     }
 
-    /// The segment of the key, as far as the directory's copy knows, or else as the directory says.
+    /// Returns the segment of the key by the cached directory, or else by the directory in far memory.
     async fn locate(&self) -> Result<Segment, IndexError> {
         match self.known() {
             Some(known) => Ok(known),
@@ -172,16 +173,18 @@ impl<'a> Op<'a> {
     async fn locate_cold(&self) -> Result<Segment, IndexError> {
         mark!("directory: cold");
         let directory = &self.table.directory;
-        // What follows reads what the root names: is the root there still?
+        // The root first: the index may have been dropped.
         let mut batch = self.span().batch();
         let guard = directory.guard(&mut batch, self.pin.epoch());
         directory.finish_guard(guard, &mut batch.post().await?)?;
         let depth = directory.mirror().depth();
         let found = directory.look_up(self.span(), self.hash.bits(), 0, depth).await?;
-        found.map(Segment::new).ok_or_else(|| damaged(directory.root(), "the directory names no segment for a hash"))
+        found
+            .map(Segment::new)
+            .ok_or_else(|| IndexError::corrupt(directory.root(), "the directory names no segment for a hash"))
     }
 
-    /// What to READ of the MainSegment.
+    /// Returns the entries of the MainSegment to READ.
     fn range(&self, view: &View) -> Range<usize> {
         match (&self.range, self.index.config.table) {
             (_, TableKind::Off) => 0..view.len,
@@ -190,7 +193,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Adds what every operation READs first to a batch.
+    /// Adds the READs of an operation's first batch.
     pub(super) fn ask(&self, batch: &mut Batch<'_>, segment: Segment, need: Need) -> Asked {
         let (geometry, kind) = (self.index.geometry, self.index.config.table);
         let view = self.table.views.get(segment.suffix);
@@ -199,13 +202,13 @@ impl<'a> Op<'a> {
             let head = (!view.fresh).then(|| batch.read(view.main, main_segment::head_len(kind)));
             (batch.read(view.main.add(offset), bytes), brings, head)
         });
-        let guess = view.as_ref().map_or(0, |view| view.sight.count);
+        let guess = view.as_ref().map_or(0, |view| view.occupancy.count);
         let next = (!need.window && need.main && guess < geometry.slots)
             .then(|| (guess, batch.read(segment.at.add(geometry.at(geometry.slot(guess))), 8)));
         Asked { segment, view, main, next, meta: batch.read(segment.at, META_LEN), needs_main: need.main }
     }
 
-    /// What that has brought.
+    /// Evaluates these READs.
     pub(super) fn judge(&mut self, asked: &Asked, done: &mut Done) -> Result<Judged, IndexError> {
         let Asked { segment, view, .. } = asked;
         let kind = self.index.config.table;
@@ -234,7 +237,8 @@ impl<'a> Op<'a> {
             let words = done.buf(*words);
             if let Some(head) = head {
                 let table = main_segment::decode_table(kind, done.buf(*head).words(), view.len);
-                let table = table.ok_or_else(|| damaged(view.main, "the head of a MainSegment makes no sense"))?;
+                let table =
+                    table.ok_or_else(|| IndexError::corrupt(view.main, "the head of a MainSegment makes no sense"))?;
                 self.remember(*segment, &state, None, Some(Arc::new(table)));
             }
             let items: Vec<Item> = main_segment::items(words.words(), brings.clone()).collect();
@@ -252,34 +256,34 @@ impl<'a> Op<'a> {
             found.extend(matching.map(|(i, item)| (brings.start + i, item)));
         }
         let mut probe = Probe { segment: *segment, state, found, next: None, fp2_word: 0, slot: state.count };
-        // A word that was read in a generation long before this one may bear this one's sign.
+        // A word of a much older generation may have the sign of this one.
         let next = asked.next.filter(|(guess, _)| *guess == state.count && (current.is_some() || state.generation < 2));
         if let Some((_, next)) = next {
-            probe.next = done.buf(next).words().first().copied();
+            probe.next = Some(first_word(&done.buf(next)));
         }
-        let sight = Sight::new(state.count, self.span().endpoint().now());
-        self.table.views.found(segment.suffix, state.generation, sight);
+        let occupancy = Occupancy::new(state.count, self.span().endpoint().now());
+        self.table.views.found(segment.suffix, state.generation, occupancy);
         Ok(Judged::Probe(probe))
     }
 
-    /// The first batch. `along` is a block that is written in it.
+    /// Posts the first batch. `piggybacked` is a block that is written in it.
     pub(super) async fn probe(
         &mut self,
         need: Need,
-        along: &mut Option<(RemotePtr, Buf)>,
+        piggybacked: &mut Option<(RemotePtr, Buf)>,
     ) -> Result<Step<Probe>, IndexError> {
         let geometry = self.index.geometry;
         let segment = self.locate().await?;
         let span = self.pin.span();
         let mut batch = span.batch();
         let guard = self.table.directory.guard(&mut batch, self.pin.epoch());
-        if let Some((ptr, buf)) = along.take() {
+        if let Some((ptr, buf)) = piggybacked.take() {
             batch.write(ptr, buf);
         }
         let asked = self.ask(&mut batch, segment, need);
         let window = need.window.then(|| {
-            let sight = asked.view.as_ref().map(|view| view.sight);
-            let first = sight.map_or(0, |sight| sight.window(geometry.slots, span.endpoint().now()));
+            let occupancy = asked.view.as_ref().map(|view| view.occupancy);
+            let first = occupancy.map_or(0, |occupancy| occupancy.window(geometry.slots, span.endpoint().now()));
             let first = first / GROUP * GROUP_WORDS;
             let end = (first + 2 * GROUP_WORDS).min(geometry.words);
             let words = batch.read(segment.at.add(geometry.at(first)), (end - first) * 8);
@@ -296,7 +300,7 @@ impl<'a> Op<'a> {
             }
             Judged::Elsewhere(depth) => {
                 drop(done);
-                let above = width(segment.suffix).max(self.index.config.initial_depth);
+                let above = self.table.directory.shape().creation_depth(segment.suffix);
                 let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, depth);
                 let found = Box::pin(found).await?;
                 if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
@@ -307,7 +311,7 @@ impl<'a> Op<'a> {
         };
         let Some((first, words, control)) = window else { return Ok(Step::Done(probe)) };
         let words = done.buf(words);
-        let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
+        let control = Control(first_word(&done.buf(control)));
         drop(done);
         if control.generation() != probe.state.generation || control.locked() {
             mark!("probe: locked or merged");
@@ -317,7 +321,7 @@ impl<'a> Op<'a> {
         self.window(probe, first, words.words(), control).await
     }
 
-    /// The slot to take, out of the window.
+    /// Finds the slot to take in the window.
     async fn window(
         &mut self,
         mut probe: Probe,
@@ -328,7 +332,7 @@ impl<'a> Op<'a> {
         let geometry = self.index.geometry;
         let state = &probe.state;
         if planted(Fault::LateFp2) {
-            // As published: the first slot that looks free, whatever has landed.
+            // As published: the first slot that looks free, whether or not the slots before it have landed.
             let free = |i: &usize| {
                 let word = geometry.slot(*i).checked_sub(first).and_then(|i| words.get(i));
                 word.is_some_and(|word| !is_taken(*word, state.generation))
@@ -367,11 +371,11 @@ impl<'a> Op<'a> {
             Arc::new(FpTable::Points(Points::guess(points, state.len)))
         });
         let State { generation, main, len, count, .. } = *state;
-        let sight = Sight::new(count, self.span().endpoint().now());
-        self.table.views.set(segment.suffix, View { generation, main, len, table, fresh, sight });
+        let occupancy = Occupancy::new(count, self.span().endpoint().now());
+        self.table.views.set(segment.suffix, View { generation, main, len, table, fresh, occupancy });
     }
 
-    /// What to READ instead, if these entries do not prove that they are all of the fingerprint.
+    /// Returns a larger range to READ, if these entries do not prove that they include all of the fingerprint.
     fn further(&self, items: &[Item], brings: &Range<usize>, len: usize) -> Option<Range<usize>> {
         let fp = self.fp();
         let begins = brings.start == 0 || items.first().is_some_and(|item| item.entry.fp < fp);
@@ -379,14 +383,16 @@ impl<'a> Op<'a> {
         if begins && ends {
             return None;
         }
-        // Half of the average in the paper; at least as much again as was read, so that it ends soon however skewed it is.
+        // Half of the average in the paper. Here the range at least doubles, so that the search ends soon for any
+        // distribution.
         let more = (len / FINGERPRINTS / 2).max(brings.len()).max(GROUP);
         let start = if begins { brings.start } else { brings.start.saturating_sub(more) };
         let end = if ends { brings.end } else { (brings.end + more).min(len) };
         Some(start..end)
     }
 
-    /// Somebody has taken a slot and has not landed, or the stamp is torn: it takes a moment, unless that one is gone.
+    /// Waits for a slot that is taken and has not landed, or for a torn stamp. After a long wait, lands the slots of a
+    /// crashed client.
     async fn unsettled<T>(
         &mut self,
         segment: Segment,
@@ -395,10 +401,10 @@ impl<'a> Op<'a> {
         count: usize,
     ) -> Result<Step<T>, IndexError> {
         let epoch = self.pin.epoch();
-        // As long as others get on, none of them has to be waited for any longer than the first.
+        // If other clients make progress, the wait begins again.
         let progress = (generation, count);
-        if count != usize::MAX && self.visited.replace(progress).is_some_and(|visited| visited != progress) {
-            mark!("window: others get on");
+        if count != usize::MAX && self.awaited.replace(progress).is_some_and(|awaited| awaited != progress) {
+            mark!("window: other clients make progress");
             self.backoff = Backoff::default();
         }
         let known = |stuck: &Stuck| (stuck.at, stuck.generation, stuck.count) == (segment.at, generation, count);
@@ -416,7 +422,7 @@ impl<'a> Op<'a> {
         Ok(Step::Again)
     }
 
-    /// Is there a landing that nobody will make? Makes it; says whether there was one.
+    /// Lands the slots of crashed clients, if there are any; returns whether there were.
     pub(super) async fn settle(&mut self, segment: Segment) -> Result<Step<bool>, IndexError> {
         let geometry = self.index.geometry;
         let mut batch = self.pin.span().batch();
@@ -426,7 +432,7 @@ impl<'a> Op<'a> {
         let mut done = batch.post().await?;
         let meta = Meta::parse(done.buf(meta).words());
         let words = done.buf(words).words().to_vec();
-        let control = Control(done.buf(control).words().first().copied().unwrap_or_default());
+        let control = Control(first_word(&done.buf(control)));
         drop(done);
         let state = meta.and_then(|meta| meta.state());
         let (slots, _) = count_taken(geometry, &words, control.generation());
@@ -448,7 +454,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
+    /// Waits for other clients, longer each time; after several waits recovers the segment if a lock holder has
+    /// crashed.
     pub(super) async fn wait_for(&mut self, segment: Segment) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
             true => Box::pin(self.try_recover_lock(segment)).await,
@@ -457,11 +464,8 @@ impl<'a> Op<'a> {
     }
 }
 
-pub(super) fn damaged(at: RemotePtr, what: &str) -> IndexError {
-    PoolError::Corrupt { at, what: what.to_owned() }.into()
-}
-
-/// Entries of a CurSegment's groups that are taken in a generation: slot, entry, second fingerprint.
+/// Returns the slots of a CurSegment's groups that are taken in a generation, with their entries and second
+/// fingerprints.
 pub(super) fn taken(
     geometry: super::layout::Geometry,
     words: &[u64],
@@ -475,8 +479,8 @@ pub(super) fn taken(
     })
 }
 
-/// How many slots of a CurSegment's groups are taken in a generation, and whether some of them have been emptied: then that
-/// generation is about to end, or has ended.
+/// Returns how many slots of a CurSegment's groups are taken in a generation, and whether some of them have been
+/// emptied: then that generation is about to end, or has ended.
 pub(super) fn count_taken(geometry: super::layout::Geometry, words: &[u64], generation: u64) -> (usize, bool) {
     let taken =
         (0..geometry.slots).filter_map(|i| words.get(geometry.slot(i)).filter(|word| is_taken(**word, generation)));

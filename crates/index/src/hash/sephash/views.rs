@@ -1,7 +1,6 @@
-//! What a compute node remembers of segments: MainSegments' places, FPTables, how full CurSegments were.
+//! Cached views of segments: addresses of MainSegments, FPTables, and the occupancy of CurSegments.
 //!
-//! Invariants: everything here is a hint that the segment's own words confirm before it is believed; storage is bounded, and
-//! its bytes are known.
+//! Invariants: everything here is a hint, which the segment's own words must confirm. Storage is bounded and measured.
 
 use super::fptable::FpTable;
 use super::layout::GROUP;
@@ -11,50 +10,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A segment as it was.
+/// A segment as it was last observed.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Its generation.
     pub generation: u64,
     /// Its MainSegment.
     pub main: RemotePtr,
-    /// Entries of that.
+    /// Number of entries of the MainSegment.
     pub len: usize,
-    /// Where they begin.
+    /// The FPTable.
     pub table: Arc<FpTable>,
-    /// Is the table that of this MainSegment, or a guess?
+    /// Was the table built for this MainSegment? Otherwise it is a guess.
     pub fresh: bool,
-    /// What was seen of its CurSegment.
-    pub sight: Sight,
+    /// The occupancy of its CurSegment.
+    pub occupancy: Occupancy,
 }
 
-/// How full a CurSegment was, and how it fills by the hands of other compute nodes.
+/// How full a CurSegment was, and how fast other compute nodes fill it.
 ///
-/// The sliding window is read where the next slot is likely to be *now*: between two looks of one compute node, others take as
-/// many slots as they are many.
+/// The sliding window is READ where the next slot is likely to be *now*: between two observations of one compute node,
+/// others take slots.
 #[derive(Debug, Clone, Copy)]
-pub struct Sight {
-    /// Entries that it had.
+pub struct Occupancy {
+    /// Number of slots taken.
     pub count: usize,
-    /// When that was.
+    /// Time of the observation.
     at: Duration,
-    /// By how many the later looks of late found more than was known, in 256ths, and within how many nanoseconds.
+    /// Slots that recent observations found taken beyond what was known, in 256ths, and the nanoseconds in which that
+    /// happened.
     ahead: u64,
     during: u64,
 }
 
-/// An entry, in units of `ahead`.
+/// One slot, in units of `ahead`.
 const ENTRY: u64 = 256;
-/// Slots of the window in front of the one that is likely to be next.
+/// Slots of the window before the one that is likely to be next.
 const MARGIN: usize = GROUP / 2;
 
-impl Sight {
-    /// A first look.
+impl Occupancy {
+    /// Creates a first observation.
     pub fn new(count: usize, at: Duration) -> Self {
-        Sight { count, at, ahead: 0, during: 0 }
+        Occupancy { count, at, ahead: 0, during: 0 }
     }
 
-    /// The first slot of the window, of a CurSegment of `slots` slots.
+    /// Returns the first slot of the window, in a CurSegment of `slots` slots.
     pub fn window(&self, slots: usize, now: Duration) -> usize {
         let passed = now.saturating_sub(self.at).as_nanos() as u64;
         let drift = match self.during {
@@ -63,23 +63,24 @@ impl Sight {
         };
         match self.count.saturating_add(drift) {
             likely if likely < slots => self.count.max(likely.saturating_sub(MARGIN)),
-            // Merged since, so probably, and begun anew. (Just full, and not merged yet, is the end of it.)
+            // The segment has probably been merged since, and is filled again. If it is full and not merged yet, the
+            // window is its end.
             likely => (likely % slots).saturating_sub(MARGIN),
         }
         .min(slots - 1)
     }
 
-    /// A later look, which found so many entries more than this one. The older the looks, the less they count.
-    fn then(&self, ahead: usize, later: Sight) -> Sight {
+    /// Combines a later observation, which found `ahead` more slots taken. Older observations have less weight.
+    fn combined_with(&self, ahead: usize, later: Occupancy) -> Occupancy {
         let passed = later.at.saturating_sub(self.at).as_nanos() as u64;
         let fade = |sum: u64| sum - sum / 8;
-        Sight { ahead: fade(self.ahead) + ahead as u64 * ENTRY, during: fade(self.during) + passed, ..later }
+        Occupancy { ahead: fade(self.ahead) + ahead as u64 * ENTRY, during: fade(self.during) + passed, ..later }
     }
 }
 
 const PARTS: usize = 16;
 
-/// The views of one table, shared by the threads of a compute node.
+/// The views of one table, which the threads of a compute node share.
 pub struct Views {
     parts: [Mutex<HashMap<u64, View>>; PARTS],
     bound: u64,
@@ -96,7 +97,7 @@ impl View {
 }
 
 impl Views {
-    /// None yet, and at most `bound` bytes, of CurSegments of `slots` slots.
+    /// Creates an empty cache of at most `bound` bytes, for CurSegments of `slots` slots.
     pub fn new(bound: u64, slots: usize) -> Self {
         Views { parts: Default::default(), bound, slots, bytes: AtomicU64::new(0), tables: AtomicU64::new(0) }
     }
@@ -106,12 +107,12 @@ impl Views {
         self.parts[i].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The view of a segment.
+    /// Returns the view of a segment.
     pub fn get(&self, suffix: u64) -> Option<View> {
         self.part(suffix).get(&suffix).cloned()
     }
 
-    /// Notes a view, unless there is a newer one. Where there is no room, others go.
+    /// Stores a view, unless there is a newer one; evicts other views beyond the bound.
     pub fn set(&self, suffix: u64, mut view: View) {
         let mut part = self.part(suffix);
         if let Some(known) = part.get(&suffix) {
@@ -120,12 +121,12 @@ impl Views {
                 return;
             }
             let ahead = match view.generation - known.generation {
-                0 => view.sight.count.checked_sub(known.sight.count),
-                1 => (view.sight.count + self.slots).checked_sub(known.sight.count),
+                0 => view.occupancy.count.checked_sub(known.occupancy.count),
+                1 => (view.occupancy.count + self.slots).checked_sub(known.occupancy.count),
                 _ => None,
             };
             if let Some(ahead) = ahead {
-                view.sight = known.sight.then(ahead, view.sight);
+                view.occupancy = known.occupancy.combined_with(ahead, view.occupancy);
             }
         }
         let forget = |old: View| {
@@ -144,25 +145,35 @@ impl Views {
         }
     }
 
-    /// Notes how full the CurSegment of a generation was found.
-    pub fn found(&self, suffix: u64, generation: u64, sight: Sight) {
-        self.note(suffix, generation, sight, |known, ahead| known.then(ahead, sight));
+    /// Stores the observed occupancy of a CurSegment of this generation.
+    pub fn found(&self, suffix: u64, generation: u64, occupancy: Occupancy) {
+        self.note(suffix, generation, occupancy, |known, ahead| known.combined_with(ahead, occupancy));
     }
-    /// Notes how full it is by what this compute node has appended itself.
-    pub fn appended(&self, suffix: u64, generation: u64, sight: Sight) {
-        self.note(suffix, generation, sight, |known, _| Sight { count: sight.count, at: sight.at, ..*known });
+    /// Stores the occupancy after an append of this compute node.
+    pub fn appended(&self, suffix: u64, generation: u64, occupancy: Occupancy) {
+        self.note(suffix, generation, occupancy, |known, _| Occupancy {
+            count: occupancy.count,
+            at: occupancy.at,
+            ..*known
+        });
     }
 
-    fn note(&self, suffix: u64, generation: u64, sight: Sight, becomes: impl Fn(&Sight, usize) -> Sight) {
+    fn note(
+        &self,
+        suffix: u64,
+        generation: u64,
+        occupancy: Occupancy,
+        becomes: impl Fn(&Occupancy, usize) -> Occupancy,
+    ) {
         if let Some(view) = self.part(suffix).get_mut(&suffix)
             && view.generation == generation
-            && let Some(ahead) = sight.count.checked_sub(view.sight.count)
+            && let Some(ahead) = occupancy.count.checked_sub(view.occupancy.count)
         {
-            view.sight = becomes(&view.sight, ahead);
+            view.occupancy = becomes(&view.occupancy, ahead);
         }
     }
 
-    /// Forgets everything.
+    /// Drops all views.
     pub fn forget(&self) {
         for part in &self.parts {
             let gone = std::mem::take(&mut *part.lock().unwrap_or_else(PoisonError::into_inner));
@@ -173,19 +184,19 @@ impl Views {
         }
     }
 
-    /// Bytes that they take.
+    /// Bytes of the views.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
-    /// Those of FPTables alone (Table 3).
+    /// Bytes of the FPTables alone (Table 3).
     pub fn table_bytes(&self) -> u64 {
         self.tables.load(Ordering::Relaxed)
     }
-    /// Segments that are remembered.
+    /// Number of views.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
-    /// None?
+    /// Are there no views?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -198,13 +209,13 @@ mod tests {
 
     fn view(generation: u64, fresh: bool) -> View {
         let table = Arc::new(FpTable::Points(Points::guess(None, 100)));
-        View { generation, main: RemotePtr::NULL, len: 100, table, fresh, sight: sight(3, 0) }
+        View { generation, main: RemotePtr::NULL, len: 100, table, fresh, occupancy: occupancy(3, 0) }
     }
-    fn sight(count: usize, at: u64) -> Sight {
-        Sight::new(count, Duration::from_micros(at))
+    fn occupancy(count: usize, at: u64) -> Occupancy {
+        Occupancy::new(count, Duration::from_micros(at))
     }
     fn window(views: &Views, at: u64) -> Option<usize> {
-        views.get(5).map(|view| view.sight.window(SLOTS, Duration::from_micros(at)))
+        views.get(5).map(|view| view.occupancy.window(SLOTS, Duration::from_micros(at)))
     }
 
     const SLOTS: usize = 113;
@@ -217,53 +228,53 @@ mod tests {
         assert_eq!(views.get(5).map(|view| view.generation), Some(2));
         views.set(5, view(2, false));
         assert!(views.get(5).is_some_and(|view| view.fresh));
-        views.found(5, 2, sight(9, 1));
-        views.found(5, 2, sight(4, 2));
-        views.appended(5, 1, sight(50, 3));
-        assert_eq!(views.get(5).map(|view| view.sight.count), Some(9));
+        views.found(5, 2, occupancy(9, 1));
+        views.found(5, 2, occupancy(4, 2));
+        views.appended(5, 1, occupancy(50, 3));
+        assert_eq!(views.get(5).map(|view| view.occupancy.count), Some(9));
         views.forget();
         assert_eq!((views.bytes(), views.table_bytes(), views.len()), (0, 0, 0));
     }
 
-    /// What this compute node appends is known, however fast it is; what others append is expected to go on.
+    /// The window follows this node's own appends exactly, and extrapolates those of other nodes.
     #[test]
-    fn the_window_goes_ahead_as_others_do() {
+    fn window_advances_at_the_rate_of_other_nodes() {
         let views = Views::new(1 << 20, SLOTS);
         views.set(5, view(2, true));
         for (count, at) in [(4, 10), (5, 20), (6, 30)] {
-            views.found(5, 2, sight(count - 1, at - 1));
-            views.appended(5, 2, sight(count, at));
+            views.found(5, 2, occupancy(count - 1, at - 1));
+            views.appended(5, 2, occupancy(count, at));
         }
         assert_eq!(window(&views, 1000), Some(6));
-        // One in a microsecond, and it has been less before.
+        // One slot in a microsecond; the rate was lower before.
         for at in [40, 50, 60] {
-            views.found(5, 2, sight(at - 24, at as u64));
+            views.found(5, 2, occupancy(at - 24, at as u64));
         }
         assert_eq!([60, 64, 70].map(|at| window(&views, at).unwrap_or(0)), [36, 36, 38]);
         assert!((75..100).contains(&window(&views, 130).unwrap_or(0)));
         // Full by then, and merged.
         assert!(window(&views, 190).is_some_and(|first| first < 30), "{:?}", window(&views, 190));
-        views.set(5, View { sight: sight(20, 157), ..view(3, false) });
+        views.set(5, View { occupancy: occupancy(20, 157), ..view(3, false) });
         assert_eq!(window(&views, 157), Some(20));
         assert!(window(&views, 177).is_some_and(|first| (25..40).contains(&first)));
-        // They have stopped.
+        // The other nodes have stopped.
         for at in [1000, 2000, 3000] {
-            views.found(5, 3, sight(20, at));
+            views.found(5, 3, occupancy(20, at));
         }
         assert_eq!(window(&views, 3010), Some(20));
-        views.set(5, View { sight: sight(7, 4000), ..view(9, false) });
-        assert_eq!(window(&views, 9000), Some(7), "nothing is known of it");
+        views.set(5, View { occupancy: occupancy(7, 4000), ..view(9, false) });
+        assert_eq!(window(&views, 9000), Some(7), "nothing is known of the generations in between");
     }
 
     #[test]
-    fn the_bound_holds() {
+    fn views_stay_within_the_bound() {
         let bound = 40 * view(0, true).bytes();
         let views = Views::new(bound, SLOTS);
         for suffix in 0..10_000 {
             views.set(suffix, view(1, true));
             assert!(views.get(suffix).is_some());
         }
-        assert!(views.bytes() <= bound + PARTS as u64 * view(0, true).bytes(), "one of each part may stay");
+        assert!(views.bytes() <= bound + PARTS as u64 * view(0, true).bytes(), "one view of each part may stay");
         assert!(views.len() < 100);
     }
 }

@@ -7,12 +7,18 @@
 //! | 2-7 | the bucket's version, in Gray code, so that one more version is one bit flipped |
 //! | 8-63 | overflow classes 1 to 56 (level 1) |
 //!
-//! A snapshot is what one READ brought: words of different moments (N2). [`Snapshot::health`] tells whether the absence of
-//! a key can be concluded from it; docs/protocols/shard.md argues why.
+//! A snapshot is the result of one READ: words of different moments (N2). [`Snapshot::health`] decides whether the
+//! absence of a key follows from it; docs/protocols/shard.md has the proof.
 
 use super::slot::{META, Pattern, Slot};
 use crate::faults::{Fault, planted};
 use farindex_fabric::{Buf, RemotePtr};
+use farindex_pool::Lock;
+
+/// Returns the lock of the bucket at this address.
+pub(super) fn lock_of(at: RemotePtr) -> Lock {
+    Lock { at, mask: META }
+}
 
 /// The two levels that are made of buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,9 +87,9 @@ pub fn fresh_word(version: u64) -> u64 {
 /// What can be concluded from a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// What it does not show was not there at some moment while it was read.
+    /// A key that the snapshot does not show was absent at some moment of the READ.
     Good,
-    /// Somebody holds the lock.
+    /// A client holds the lock.
     Locked,
     /// The bucket has not been split off from its parent yet.
     Unwritten,
@@ -97,7 +103,7 @@ pub enum Health {
     Corrupt(usize),
 }
 
-/// What one READ of a bucket brought.
+/// The result of one READ of a bucket.
 pub struct Snapshot {
     /// First byte of the bucket.
     pub at: RemotePtr,
@@ -113,7 +119,7 @@ impl Snapshot {
     pub fn words(&self) -> &[u64] {
         self.words.words()
     }
-    /// The words, for what is known to have been changed since.
+    /// The words, to apply changes that are known to have been made since.
     pub fn words_mut(&mut self) -> &mut [u64] {
         self.words.words_mut()
     }
@@ -176,8 +182,8 @@ impl Snapshot {
         self.slots().find(|(_, slot)| matches!(slot, Slot::Fresh(..)))
     }
 
-    /// Tells what a settled bucket of this version does not have apart from anything else of the kind: inserts, updates and
-    /// removals leave it as it is, splits do not.
+    /// Hashes the words that a settled bucket of this version does not have. Inserts, updates and removals do not
+    /// change the result; splits do.
     pub fn trace(&self, version: u64) -> u64 {
         let mine = self.version();
         let settled = |slot| match slot {
@@ -192,8 +198,8 @@ impl Snapshot {
         })
     }
 
-    /// Is there nothing in a bucket of this version that a split leaves, or a READ that overlapped one brings? Words that no
-    /// client writes do not count.
+    /// Is the bucket free of words that an unfinished split leaves, or that a READ shows which overlapped a split?
+    /// Words that no client writes do not count.
     pub fn is_settled(&self, version: u64, side: Option<(u64, u64)>) -> bool {
         self.slots().all(|(_, slot)| match slot {
             Slot::Live(entry) => side.is_none_or(|(bit, value)| entry.sid >> bit & 1 == value),
@@ -206,8 +212,8 @@ impl Snapshot {
 
     /// What can be concluded about keys with this fingerprint, by a client that expects this version?
     ///
-    /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket: a
-    /// slot that says otherwise was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
+    /// `side` is the bit of a live slot's sid that the bucket's latest split has decided, and its value in this bucket:
+    /// a slot with another value was read before that split ([`Geometry::side`](super::geometry::Geometry::side)).
     pub fn health(&self, version: u64, fp: u64, side: Option<(u64, u64)>) -> Health {
         let one_bit = planted(Fault::OneBitVersion);
         let mine = match self.version() {
@@ -225,8 +231,8 @@ impl Snapshot {
                 Slot::Unwritten => return Health::Unwritten,
                 Slot::Unknown | Slot::Link(_) => return Health::Corrupt(i),
                 Slot::Barrier(..) => verdict = Health::Newer,
-                // Where a split may free what it vacates at once (`side`), a frozen slot of another key tells that this READ
-                // overlapped the split, or came before it: by now the slot may be fresh, and an insert must go there.
+                // Where a split may free a slot at once (`side`), a frozen slot of another key shows that this READ
+                // overlapped the split, or came before it. By now the slot may be fresh, and an insert must go there.
                 Slot::Frozen(frozen, _) if frozen == fp || side.is_some() && !planted(Fault::FrozenOfOthers) => {
                     verdict = Health::Newer;
                 }
@@ -253,7 +259,7 @@ mod tests {
     use farindex_fabric::{Fabric, MemoryFabric, OpKind};
 
     #[test]
-    fn every_version_flips_one_bit() {
+    fn each_version_differs_from_the_next_in_one_bit() {
         let fabric = MemoryFabric::new(1, 1 << 12).expect("memory");
         let endpoint = fabric.connect(&fabric.new_identity()).expect("connection");
         let _ = endpoint.span(OpKind::Other);

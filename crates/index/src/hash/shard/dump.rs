@@ -1,11 +1,12 @@
-//! Every key once: a walk goes through classes of hashes, and looks one class up after the other.
+//! A walk that visits every key once: it goes through classes of hashes, one after the other.
 //!
-//! A *class* is what belongs to one level-1 bucket under one version. Classes of one version do not overlap, and a resize cuts
-//! each in two. Invariants: a key is handed out only in the step of its class, so at most once; a class is read by the rules of a
-//! lookup, in the order in which entries move (level 3 before level 1, a bucket before those that are split off from it), so a
-//! key that is there all the time is met; nothing is handed out before its class has been read whole. docs/protocols/shard.md
-//! ("Walks") argues why. The keys of level 2 lie anywhere, so those of a group of classes are collected ahead of it, and each is
-//! looked up by itself in the step of its class.
+//! A *class* is the set of keys that belong to one level-1 bucket under one version. Classes of one version do not
+//! overlap, and a resize cuts each in two. Invariants: a key is returned only in the step of its class, so at most
+//! once. A class is read by the rules of a lookup, in the order in which entries move (level 3 before level 1, a bucket
+//! before those that are split off from it), so a key that is present all the time is visited. No key is returned
+//! before its class has been read completely. docs/protocols/shard.md ("Walks") has the proof. A key of level 2 may be
+//! in any bucket. So the keys of level 2 that belong to a group of classes are collected before the group is read, and
+//! each is looked up by itself in the step of its class.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};
@@ -16,12 +17,13 @@ use super::slot::Slot;
 use super::stall::Stall;
 use super::table::Table;
 use crate::audit::{Damage, OnDamage};
-use crate::block::{self, Decoded, Header, UNIT};
+use crate::block::{Block, Header, UNIT};
 use crate::keyhash::KeyHash;
-use crate::maintenance::{astray, read_blocks};
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, read_word};
 use crate::marks::mark;
+use crate::recovery::HeldLock;
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, FabricError, OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +36,7 @@ const GROUP: u64 = 1 << 16;
 /// Level-2 buckets that one step reads.
 const SECONDS: u64 = 128;
 
-/// What is in the way of some classes is waited for so long at first, and twice as long each time.
+/// The first pause while some classes are blocked. Each next pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_micros(10);
 
 /// Classes `first..end` of a version.
@@ -58,13 +60,10 @@ struct Lead {
 /// A block that was read.
 struct Found {
     ptr: RemotePtr,
-    header: Header,
-    key: Range<usize>,
-    value: Range<usize>,
-    buf: Buf,
+    block: Block,
 }
 
-/// A key that was met in level 2.
+/// A key that was visited in level 2.
 struct Second {
     hash: KeyHash,
     key: Vec<u8>,
@@ -72,24 +71,24 @@ struct Second {
     ptr: RemotePtr,
 }
 
-/// A class as it was read: what leads to its entries, in the order of moves.
+/// A class as it was read: the slots that lead to its entries, in the order in which entries move.
 struct ClassRead {
     leads: Vec<Lead>,
-    /// Why a lookup would not conclude anything yet.
+    /// What keeps a lookup from concluding anything.
     blocked: Option<Blocked>,
     /// Words that no client writes, and links that lead nowhere.
     damage: Vec<Damage>,
 }
 
-/// What is in the way of a class.
+/// What blocks a class.
 struct Blocked {
     at: RemotePtr,
     /// Changes when others make progress.
     trace: u64,
     what: String,
-    /// The bucket that stands in the way, if it is not just one that is not written.
+    /// The bucket that blocks it, unless the class only has a bucket that is not written.
     bucket: Option<u64>,
-    /// Is it its level 3? No split begins before that stands as it should.
+    /// Does level 3 of that bucket block the class? No split begins before level 3 is settled.
     third: bool,
     /// What was read of the class's own bucket.
     own: Snapshot,
@@ -100,9 +99,9 @@ struct Walk<'a, 'd> {
     shard: &'a Shard,
     table: &'a Table,
     damaged: OnDamage<'d>,
-    /// Keys met in level 2, by the bucket of their class under the version of the group.
+    /// Keys visited in level 2, by the bucket of their class under the version of the group.
     seconds: BTreeMap<u64, Vec<Second>>,
-    /// Classes in whose way something is, and since when.
+    /// Blocked classes, and since when they are blocked.
     stalls: BTreeMap<(u64, u64), Stall>,
 }
 
@@ -120,7 +119,7 @@ impl Shard {
         for table in &self.tables {
             let (seconds, stalls) = Default::default();
             let mut walk = Walk { shard: self, table, damaged: &mut *damaged, seconds, stalls };
-            let geometry = self.current(table).await?;
+            let geometry = table.current(&self.session).await?;
             let (version, buckets) = (geometry.version, geometry.buckets(geometry.version));
             for first in (0..buckets).step_by(GROUP as usize) {
                 let group = Classes { first, end: (first + GROUP).min(buckets), version };
@@ -138,7 +137,7 @@ impl Shard {
                         self.reclaim().await?;
                     }
                     if !late.is_empty() {
-                        // All that is in somebody's way is waited for together.
+                        // One pause for all blocked classes.
                         self.session.endpoint().sleep(pause).await;
                         pause = (pause * 2).min(self.session.pool().lease() / 64);
                     }
@@ -151,7 +150,7 @@ impl Shard {
 }
 
 impl Walk<'_, '_> {
-    /// Reads the first of these classes, puts the others back into `open`, and those in whose way something is into `late`.
+    /// READs the first of these classes. The others go back into `open`, and blocked ones into `late`.
     async fn step(
         &mut self,
         classes: Classes,
@@ -162,7 +161,7 @@ impl Walk<'_, '_> {
         let Classes { first, end, version } = classes;
         let pin = self.shard.session.pin(self.shard.session.span(OpKind::Scan))?;
         if !self.table.is_checked(pin.epoch()) {
-            self.table.sync(pin.span(), pin.epoch()).await?;
+            self.table.learn_version(pin.span(), pin.epoch()).await?;
         }
         let geometry = self.table.geometry();
         if geometry.version > version {
@@ -183,7 +182,7 @@ impl Walk<'_, '_> {
             if !read.damage.is_empty() {
                 damaged.push(*class);
             }
-            let given_up = match read.blocked {
+            let abandoned = match read.blocked {
                 None => None,
                 Some(blocked) => match self.unblock(&pin, &geometry, *class, blocked).await? {
                     None => {
@@ -197,14 +196,13 @@ impl Walk<'_, '_> {
                     }
                 },
             };
-            let Some((found, damage)) = self.read_leads(&pin, read.leads, given_up.is_some()).await? else {
+            let Some((found, damage)) = self.read_leads(&pin, read.leads, abandoned.is_some()).await? else {
                 late.push(Classes { first: *class, end: class + 1, version });
                 continue;
             };
-            read.damage.into_iter().chain(given_up).chain(damage).try_for_each(&mut *self.damaged)?;
-            for Found { key, value, buf, .. } in found.into_iter().filter(|found| home(&found.header)) {
-                let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                pairs.insert(key, Value::fetched(buf, value));
+            read.damage.into_iter().chain(abandoned).chain(damage).try_for_each(&mut *self.damaged)?;
+            for Found { block, .. } in found.into_iter().filter(|found| home(&found.block.header)) {
+                pairs.insert(block.key().to_vec(), block.into_value());
             }
         }
         drop(pin);
@@ -214,7 +212,7 @@ impl Walk<'_, '_> {
         Ok(pairs)
     }
 
-    /// Reads classes, and what they are yet to be split off from.
+    /// READs classes, and the buckets that they have yet to be split off from.
     async fn read_classes(
         &mut self,
         pin: &Pin<'_>,
@@ -226,7 +224,7 @@ impl Walk<'_, '_> {
             let mut of = *class;
             let (mut chain, mut bucket) = own;
             let mut above = None;
-            // One that is not written whole has yet to be split off.
+            // A bucket that is not completely written has yet to be split off.
             while !bucket.is_written() {
                 let Some(parent) = geometry.parent(of) else { break };
                 of = parent;
@@ -247,7 +245,7 @@ impl Walk<'_, '_> {
         Ok(all)
     }
 
-    /// Does what a lookup does about what is in its way. After two leases of the same it is damage.
+    /// Recovers a blocked class as a lookup does. A class that is blocked by the same state for two leases is damage.
     async fn unblock(
         &mut self,
         pin: &Pin<'_>,
@@ -257,24 +255,24 @@ impl Walk<'_, '_> {
     ) -> Result<Option<Damage>, IndexError> {
         let Blocked { at, mut trace, mut what, bucket, third, own } = blocked;
         let session = &self.shard.session;
-        if self.table.sync(pin.span(), pin.epoch()).await? {
+        if self.table.learn_version(pin.span(), pin.epoch()).await? {
             return Ok(None);
         }
         let stall = self.stalls.entry((class, geometry.version)).or_default();
         let began = stall.begun();
         if let Some(bucket) = bucket.filter(|_| began) {
             let recovery = self.shard.recovery(self.table, pin);
-            let first = pin.span().read(at, 8).await?.words().first().copied().unwrap_or_default();
+            let first = read_word(pin.span(), at).await?;
             let done = if first & super::slot::META != 0 {
                 recovery.try_recover_lock(at).await.map(|busy| {
-                    if let Some((lock, names)) = busy {
-                        (trace, what) = (names, format!("level 1: the bucket at {lock} stays locked"));
+                    if let Some(HeldLock { at, holders }) = busy {
+                        (trace, what) = (holders, format!("level 1: the bucket at {at} stays locked"));
                     }
                 })
             } else if third || own.version() == geometry.version && own.is_written() {
                 recovery.repair(Level::One, bucket).await
             } else {
-                // The split that is due, and that somebody has begun.
+                // The split is due, and another client has begun it.
                 let pin = session.pin(session.span(OpKind::Scan))?;
                 let mut op = Op::new(self.shard, self.table, pin, KeyHash::from_bits(class), &[]);
                 op.split_towards(geometry, Level::One, class, own, None).await
@@ -289,49 +287,37 @@ impl Walk<'_, '_> {
         Ok(stall.lasts(session, trace ^ at.to_bits()).then_some(Damage { at, what }))
     }
 
-    /// Reads the blocks that slots lead to. What cannot be read is damage; `None` if a slot has changed meanwhile, so that its
-    /// class is to be read again. Where a class was given up, its frozen entries count for what they are.
+    /// READs the blocks that slots lead to. What cannot be read is damage. Returns `None` if a slot has changed in the
+    /// meantime, so that its class has to be read again; but not of an abandoned class, whose frozen entries count as
+    /// they are.
     async fn read_leads(
         &mut self,
         pin: &Pin<'_>,
         leads: Vec<Lead>,
-        given_up: bool,
+        abandoned: bool,
     ) -> Result<Option<(Vec<Found>, Vec<Damage>)>, IndexError> {
         let pool = self.shard.session.pool();
         let (mut found, mut damage) = (Vec::new(), Vec::new());
-        for part in leads.chunks(64) {
-            let mut batch = pin.span().block_batch();
-            let mut asked = Vec::new();
+        for part in leads.chunks(BLOCKS_PER_BATCH) {
+            let mut sound = Vec::new();
             for lead in part {
-                let len = lead.units as usize * UNIT;
-                match astray(pool, lead.ptr, len as u64) {
+                match astray(pool, lead.ptr, lead.units * UNIT as u64) {
                     Some(what) => {
                         damage.push(Damage { at: lead.slot, what: format!("{} points to {what}", lead.name) });
                     }
-                    None => asked.push((lead, batch.read(lead.ptr, len))),
+                    None => sound.push(lead),
                 }
             }
-            let mut done = batch.post().await?;
-            let bufs: Vec<_> = asked.into_iter().map(|(lead, ticket)| (lead, done.buf(ticket))).collect();
-            drop(done);
-            for (lead, mut buf) in bufs {
-                if let Decoded::Longer(len) = block::decode(&buf)
-                    && astray(pool, lead.ptr, len as u64).is_none()
-                {
-                    buf = match pin.span().read(lead.ptr, len).await {
-                        Err(FabricError::OutOfBounds { .. } | FabricError::TooLong { .. }) => buf,
-                        read => read?,
-                    };
-                }
-                match block::decode(&buf) {
-                    Decoded::Sound(header, key, value) => found.push(Found { ptr: lead.ptr, header, key, value, buf }),
-                    _ => {
-                        let now = pin.span().read(lead.slot, 8).await?.words().first().copied().unwrap_or_default();
-                        if Slot::decode(now) != Slot::decode(lead.word) && !given_up {
+            let asked: Vec<_> = sound.iter().map(|lead| (lead.ptr, lead.units)).collect();
+            for (lead, block) in sound.into_iter().zip(fetch_blocks(pin.span(), &asked).await?) {
+                match block {
+                    Ok(block) => found.push(Found { ptr: lead.ptr, block }),
+                    Err(what) => {
+                        let now = read_word(pin.span(), lead.slot).await?;
+                        if Slot::decode(now) != Slot::decode(lead.word) && !abandoned {
                             return Ok(None);
                         }
-                        let what = format!("{} points to {}, where no sound key-value block is", lead.name, lead.ptr);
-                        damage.push(Damage { at: lead.ptr, what });
+                        damage.push(Damage { at: lead.ptr, what: format!("{} points to {what}", lead.name) });
                     }
                 }
             }
@@ -342,16 +328,16 @@ impl Walk<'_, '_> {
     /// Collects the keys that lie in level 2 and belong to these classes.
     async fn collect_seconds(&mut self, group: Classes) -> Result<(), IndexError> {
         self.seconds.clear();
-        let (mut from, mut geometry) = (0, self.shard.current(self.table).await?);
+        let (mut from, mut geometry) = (0, self.table.current(&self.shard.session).await?);
         loop {
-            // What is split off while this goes on lies further back.
+            // Buckets that are split off in the meantime are behind these.
             let buckets = geometry.buckets(geometry.version);
             while from < buckets {
                 let end = buckets.min(from + SECONDS);
                 self.collect_from(&geometry, from..end, group).await?;
                 from = end;
             }
-            geometry = self.shard.current(self.table).await?;
+            geometry = self.table.current(&self.shard.session).await?;
             if geometry.buckets(geometry.version) == buckets {
                 return Ok(());
             }
@@ -384,25 +370,25 @@ impl Walk<'_, '_> {
         }
         drop(done);
         if let Some((found, more)) = self.read_leads(&pin, leads, true).await? {
-            for Found { ptr, header, key, buf, .. } in found {
-                let home = geometry.home(header.hash.bits(), group.version);
+            for Found { ptr, block } in found {
+                let hash = block.header.hash;
+                let home = geometry.home(hash.bits(), group.version);
                 if (group.first..group.end).contains(&home) {
-                    let key = buf.bytes().get(key).unwrap_or_default().to_vec();
-                    self.seconds.entry(home).or_default().push(Second { hash: header.hash, key, ptr });
+                    self.seconds.entry(home).or_default().push(Second { hash, key: block.key().to_vec(), ptr });
                 }
             }
             damage.extend(more);
         }
         drop(pin);
-        // Other groups come by here as well.
+        // Other groups read these buckets as well: damage is reported once.
         if group.first == 0 {
             damage.into_iter().try_for_each(&mut *self.damaged)?;
         }
         Ok(())
     }
 
-    /// Looks up those of a class's keys that were met in level 2, and not in another level meanwhile. In a class that was given up
-    /// no lookup comes to an end: what was met has to do.
+    /// Looks up the keys of a class that were visited in level 2, and not in another level since. In an abandoned class
+    /// no lookup ends, so the entry that was visited is returned.
     #[allow(clippy::too_many_arguments)]
     async fn look_up_seconds(
         &mut self,
@@ -429,11 +415,9 @@ impl Walk<'_, '_> {
             mark!("walk: a key of level 2");
             let (hash, table, pin) = self.shard.begin(OpKind::Scan, &key)?;
             if damaged.contains(&class) {
-                let Some(buf) = read_blocks(pin.span(), &[(ptr, 1)]).await?.pop() else { continue };
-                if let Decoded::Sound(_, of, value) = block::decode(&buf)
-                    && buf.bytes().get(of) == Some(&key[..])
-                {
-                    pairs.insert(key, Value::fetched(buf, value));
+                let block = fetch_blocks(pin.span(), &[(ptr, 1)]).await?.pop();
+                if let Some(Ok(block)) = block.filter(|block| block.as_ref().is_ok_and(|block| block.key() == key)) {
+                    pairs.insert(key, block.into_value());
                 }
                 continue;
             }
@@ -442,7 +426,7 @@ impl Walk<'_, '_> {
             let looked = op.look(&mut None).await;
             drop(op);
             match looked {
-                Ok(LookupResult::Hit(hit)) => drop(pairs.insert(key, Value::fetched(hit.buf, hit.value))),
+                Ok(LookupResult::Hit(hit)) => drop(pairs.insert(key, hit.block.into_value())),
                 Ok(LookupResult::Absent(_)) => {}
                 Err(IndexError::Pool(PoolError::Corrupt { at, what })) => (self.damaged)(Damage { at, what })?,
                 Err(error @ IndexError::Locked { at, .. }) => {
@@ -455,7 +439,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Level 3 and then level 1 of these buckets, each in one batch; an entry moves that way.
+/// READs level 3 and then level 1 of these buckets, each in one batch: entries move in this order.
 async fn read_buckets(
     span: &Span,
     geometry: &Geometry,
@@ -483,7 +467,7 @@ async fn read_buckets(
     Ok(chains.into_iter().zip(firsts).collect())
 }
 
-/// Adds what the slots of a bucket lead to, and words that no client writes.
+/// Adds the blocks that the slots of a bucket lead to, and as damage the words that no client writes.
 fn leads_of(bucket: &Snapshot, name: &str, frozen: bool, leads: &mut Vec<Lead>, damage: &mut Vec<Damage>) {
     for (i, slot) in bucket.slots() {
         let (at, word) = (bucket.slot(i), bucket.word(i));
@@ -513,8 +497,8 @@ fn lead_of(
     }
 }
 
-/// What was read of a class: `of` is the bucket that its entries should lie in, `child` its own one where that is not written,
-/// `again` a later READ of the version.
+/// Evaluates what was read of a class. `of` is the bucket that its entries should be in, `child` is its own bucket if
+/// that is not written, `again` is a later READ of the version.
 fn judge(
     geometry: &Geometry,
     class: u64,
@@ -536,31 +520,31 @@ fn judge(
         || !bucket.is_settled(version, geometry.side(of, version))
         || !chain.is_settled(version)
     {
-        Some((Some(of), format!("slots of level-1 bucket {of} stand still, or are of different versions")))
+        Some((Some(of), format!("slots of level-1 bucket {of} stay frozen, or are of different versions")))
     } else {
         None
     };
     let trace = bucket.trace(geometry.version) ^ chain.trace(geometry.version);
     let trace = child.as_ref().map_or(trace, |child| trace.rotate_left(1) ^ child.trace(geometry.version));
-    let given_up = what.is_some();
+    let abandoned = what.is_some();
     let (mut leads, mut damage) = (Vec::new(), Vec::new());
     for (i, (at, word)) in chain.words().iter().enumerate() {
         let name = || format!("slot {i} of level 3 of bucket {of}");
-        lead_of(*at, *word, Slot::decode(*word), name, given_up, &mut leads, &mut damage);
+        lead_of(*at, *word, Slot::decode(*word), name, abandoned, &mut leads, &mut damage);
     }
     if let Some((at, what)) = &chain.broken {
         damage.push(Damage { at: *at, what: format!("level 3 of bucket {of}: {what}") });
     }
-    leads_of(&bucket, &format!("level-1 bucket {of}"), given_up, &mut leads, &mut damage);
+    leads_of(&bucket, &format!("level-1 bucket {of}"), abandoned, &mut leads, &mut damage);
     if let Some(child) = &child {
-        leads_of(child, &format!("level-1 bucket {class}"), given_up, &mut leads, &mut damage);
+        leads_of(child, &format!("level-1 bucket {class}"), abandoned, &mut leads, &mut damage);
     }
     let own_at = geometry.bucket(Level::One, class);
-    let blocked = what.map(|(stands, what)| Blocked {
-        at: if stands.is_some() { bucket.at } else { own_at },
+    let blocked = what.map(|(blocking, what)| Blocked {
+        at: if blocking.is_some() { bucket.at } else { own_at },
         trace,
         what,
-        bucket: stands,
+        bucket: blocking,
         third: !chain.is_settled(version),
         own: child.unwrap_or(bucket),
     });

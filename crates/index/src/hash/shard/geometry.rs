@@ -1,26 +1,30 @@
 //! Where the buckets of one table lie: the directory, and a client's copy of it.
 //!
 //! A table has one segment for each resize: segment 0 with `2^b` buckets, and segment `k` with as many as all before it
-//! together. A segment holds its share of all three levels behind each other. Under version `V` (the number of resizes) a
-//! key belongs to bucket `h mod 2^(b + V)` of level 1; the segment is told by the number's highest bit.
+//! together. A segment holds its share of all three levels behind each other. Under version `V` (the number of resizes)
+//! a key belongs to bucket `h mod 2^(b + V)` of level 1; the number's highest bit determines the segment.
 //!
-//! Invariants: a segment's pointer is written before the version that needs it, and never changes; versions only grow. So
-//! a client with an old copy computes the right place *for that version*, and the bucket it finds there tells it when it
-//! is behind. A client's copy takes one pointer for each segment: O(log segments).
+//! Invariants: a segment's pointer is written before the version that needs it, and never changes; versions only grow.
+//! So a client with an old copy computes the right place *for that version*, and the bucket that it finds there shows
+//! whether the copy is behind. A client's copy has one pointer for each segment: O(log buckets).
 //!
 //! ```text
-//! root    word 0  | 63-32 stamp of the latest resize | 31 dropped | 24-8 resizer: client slot + 1, or zero | 7-0 version |
+//! root    word 0  | 63-32 stamp of the latest resize | 31 dropped | 24-8 resizer: client slot + 1, or 0 | 7-0 version |
 //!         word 1  entries, counted by FAA (two's complement)
 //!         word 2  b
-//!         word 3  seal: a hash of the pool's and the index's identity
+//!         word 3  index tag: a hash of the pool's and the index's identity
 //!         words 8-  one pointer for each segment
 //! segment  n x 512 bytes of level 1 | n x 64 bytes of level 2 | n x 8 bytes of level 3
 //! ```
 
 use super::bucket::Level;
+use super::intents;
 use super::slot::Pattern;
 use crate::keyhash::{FINGERPRINT_BITS, HASH_BITS, KeyHash};
+pub use crate::root_sync::RootState;
+use crate::root_sync::{COUNTERS, Refresh, RootCopy};
 use farindex_fabric::{NodeId, RemotePtr};
+use std::rc::Rc;
 
 /// Segments of a table at most.
 pub const MAX_SEGMENTS: usize = 47;
@@ -30,7 +34,7 @@ pub const MAX_INITIAL_BITS: u64 = 20;
 pub const MAX_BUCKET_BITS: u64 = 46;
 /// Bytes of a root.
 pub const ROOT_LEN: usize = 512;
-/// Word that holds the seal.
+/// Word that holds the index tag.
 pub const ROOT_INDEX_TAG: usize = 3;
 /// Offset of the stamp of the latest resize that has renewed the sids; zero if none has.
 pub const ROOT_RENEWED: u64 = 32;
@@ -43,53 +47,24 @@ const _: () = assert!(MAX_SEGMENTS as u64 - 1 <= super::bucket::MAX_VERSION);
 /// Bytes of a segment for each of its buckets.
 pub const BYTES_PER_BUCKET: u64 = 512 + 64 + 8;
 
-/// Word 0 of a root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RootState(pub u64);
-
+/// SHARD's fields of the root's first word.
 impl RootState {
-    /// The bits that name the resizer.
-    pub const RESIZER: u64 = 0x1_FFFF << 8;
-    const DROPPED: u64 = 1 << 31;
-
-    /// How often the table has been resized.
+    /// Returns how often the table has been resized.
     pub const fn version(self) -> u64 {
         self.0 & 0xFF
     }
-    /// The client slot that is resizing it now.
-    pub const fn resizer(self) -> Option<u64> {
-        ((self.0 & Self::RESIZER) >> 8).checked_sub(1)
-    }
-    /// Has the index been dropped?
-    pub const fn dropped(self) -> bool {
-        self.0 & Self::DROPPED != 0
-    }
-    /// The same, being resized by this client slot.
+    /// Returns the state with another version, which an operation that is pinned at `epoch` publishes, without a
+    /// resizer.
     #[must_use]
-    pub const fn resized_by(self, slot: u64) -> Self {
-        RootState(self.0 & !Self::RESIZER | (slot + 1) << 8)
-    }
-    /// The same, resized by nobody.
-    #[must_use]
-    pub const fn abandoned(self) -> Self {
-        RootState(self.0 & !Self::RESIZER)
-    }
-    /// The same with another version, published by an operation that was pinned at `epoch`; resized by nobody.
-    #[must_use]
-    pub const fn settled(self, version: u64, epoch: u64) -> Self {
+    pub const fn with_version(self, version: u64, epoch: u64) -> Self {
         let stamp = farindex_pool::epoch::tag(epoch) << 32;
         RootState(self.0 & !Self::RESIZER & 0xFFFF_FF00 | version | stamp)
     }
     /// Does every operation in flight know the latest resize, for a client that knows `epoch`? An operation that began
-    /// after the resize was published has read the root (see `Table::count_operation`); the others have ended (E3).
+    /// after the resize was published has read the root (see `RootSync::count_operation`); the others have ended (E3).
     pub const fn known_by_all(self, epoch: u64) -> bool {
         let ahead = (epoch as u32).wrapping_sub((self.0 >> 32) as u32);
         self.version() > 0 && 2 <= ahead && ahead <= u32::MAX / 2
-    }
-    /// The same, dropped.
-    #[must_use]
-    pub const fn drop(self) -> Self {
-        RootState(self.0 | Self::DROPPED)
     }
 }
 
@@ -105,7 +80,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// From a root; `None` if no table has such a root.
+    /// Decodes a root; `None` if no table has such a root.
     pub fn parse(words: &[u64]) -> Option<Self> {
         let state = RootState(*words.first()?);
         let version = state.version();
@@ -119,7 +94,8 @@ impl Geometry {
             && segments.iter().all(|segment| !segment.is_null());
         sound.then_some(Geometry { version, state, initial_bits, segments })
     }
-    /// Buckets of level 1 under a version. What a damaged bucket says of its version may be far beyond any table's.
+    /// Returns the number of level-1 buckets under a version. A damaged bucket may show a version far beyond any
+    /// table's.
     pub fn buckets(&self, version: u64) -> u64 {
         1 << (self.initial_bits + version).min(63)
     }
@@ -131,7 +107,7 @@ impl Geometry {
     pub fn initial_bits(&self) -> u64 {
         self.initial_bits
     }
-    /// Are all of its segments on this memory node?
+    /// Are all segments on this memory node?
     pub fn lies_on(&self, node: NodeId) -> bool {
         self.segments.iter().all(|segment| segment.node() == node)
     }
@@ -215,7 +191,52 @@ impl Geometry {
     }
 }
 
-/// A shift by more bits than there are leaves nothing.
+impl RootCopy for Rc<Geometry> {
+    const LEN: usize = ROOT_LEN;
+    const INDEX_TAG_WORD: usize = ROOT_INDEX_TAG;
+    const COUNTER_WORDS: &'static [usize] = &[1];
+    const READ_RESTARTS_INTERVAL: bool = false;
+    const RECOVER_INTENT: u64 = intents::RECOVER;
+    type Shape = ();
+
+    fn parse(words: &[u64], at: RemotePtr, (): ()) -> Option<Self> {
+        Geometry::parse(words).filter(|geometry| geometry.lies_on(at.node())).map(Rc::new)
+    }
+    fn refresh(&mut self, words: &[u64], at: RemotePtr, (): (), _: &mut [i64; COUNTERS]) -> Refresh {
+        let state = RootState(words.first().copied().unwrap_or_default());
+        if state.version() > self.version {
+            let Some(newer) = Self::parse(words, at, ()) else { return Refresh::Torn };
+            *self = newer;
+        } else if state.version() == self.version && state != self.state {
+            // A client has begun to resize, or has abandoned its resize.
+            Rc::make_mut(self).state = state;
+        }
+        Refresh::Current
+    }
+    fn state(&self) -> RootState {
+        self.state
+    }
+    fn growing(&self) -> bool {
+        false
+    }
+    fn slots(&self) -> u64 {
+        Geometry::slots(self)
+    }
+    fn load_counter(&self) -> usize {
+        0
+    }
+    fn slots_taken(before: u64, now: u64, _: i64) -> u64 {
+        now.saturating_sub(before)
+    }
+    fn resizes(&self) -> u64 {
+        self.version
+    }
+    fn spans(&self, _: u64) -> Vec<(RemotePtr, u64)> {
+        Geometry::spans(self).collect()
+    }
+}
+
+/// Shifts right; a shift by 64 bits or more gives zero.
 fn shifted(word: u64, by: u64) -> u64 {
     u32::try_from(by).ok().and_then(|by| word.checked_shr(by)).unwrap_or(0)
 }
@@ -347,7 +368,7 @@ mod tests {
         assert_eq!(g.side(0b100_0000, 5), Some((0, 1)));
         for hash in [0x1234_5678, 0x9876_5432] {
             for version in [1, 2, 3, 5, 6, 7, 9] {
-                let (bit, value) = g.side(g.home(hash, version), version).expect("told");
+                let (bit, value) = g.side(g.home(hash, version), version).expect("a side");
                 assert_eq!(g.sid(hash, version) >> bit & 1, value);
             }
         }
@@ -381,7 +402,7 @@ mod tests {
         assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
     }
 
-    /// What is looked for besides the sid of now: those of all rounds up to the next, and no others.
+    /// A lookup also searches for the sids of all rounds up to the next one, and for no others.
     #[test]
     fn torn_patterns_are_those_of_the_rounds_up_to_the_next() {
         let geometry = geometry(2, 5);

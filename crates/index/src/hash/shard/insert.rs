@@ -1,23 +1,24 @@
-//! Inserting: Algorithm 1, with what keeps a key from being in two slots.
+//! Inserting: Algorithm 1, with the rules that keep a key from being in two slots.
 //!
-//! *The usual case*: CAS the first fresh slot of the level-1 bucket. Fresh slots are used front to back and a used slot is
-//! not fresh again until the whole bucket is [recycled](Op::recycle), so two inserts of one key meet at one slot, and one
-//! of them fails. This takes no verb more than the published protocol, and no READ behind the CAS either; the argument is
-//! in docs/protocols/shard.md.
+//! *The usual case*: CAS the first fresh slot of the level-1 bucket. Fresh slots are used front to back and a used slot
+//! is not fresh again until the whole bucket is [recycled](Op::recycle), so two inserts of one key CAS the same slot,
+//! and one of them fails. This takes no verb more than the published protocol, and no READ behind the CAS either; the
+//! argument is in docs/protocols/shard.md.
 //!
-//! *No fresh slot*: take the bucket's lock. Then either recycle the dead slots of the bucket, or put the entry into level
-//! 2 or 3. Nobody adds a key of this level-1 bucket to any level without its lock while it has no fresh slot.
+//! *No fresh slot*: take the bucket's lock. Then either recycle the dead slots of the bucket, or put the entry into
+//! level 2 or 3. While the bucket has no fresh slot, a key of this level-1 bucket is added to any level only under its
+//! lock.
 
-use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, overflow_slot};
+use super::bucket::{Health, LOCK_SLOT, Level, Snapshot, lock_of, overflow_slot};
 use super::geometry::Geometry;
+use super::intents;
 use super::level3::Chain3;
 use super::lookup::{Absence, Op, Verified};
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Pattern, Slot, Stamp};
-use super::split::steps;
 use crate::IndexError;
 use crate::block::UNIT;
 use crate::marks::mark;
+use crate::recovery::{acquire, release_on_error};
 use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell};
 
@@ -51,7 +52,7 @@ struct Under {
 }
 
 impl Op<'_> {
-    /// The slot of a block of this operation's key, but for its sid.
+    /// Returns the slot that points to a block of this operation's key, without its sid.
     fn entry(&self, ptr: RemotePtr, block_len: usize) -> Entry {
         let len = ((block_len / UNIT) as u64).min(super::slot::MAX_UNITS);
         Entry { fp: self.places.hash.fingerprint(), sid: 0, len, ptr }
@@ -66,7 +67,7 @@ impl Op<'_> {
         let Some((slot, Slot::Fresh(_, stamp))) = first.first_fresh() else {
             return self.put_locked(geometry, *bucket, first, entry, live).await;
         };
-        // A READ that overlapped the recycling may have seen a slot before it that is fresh by now.
+        // A READ that overlapped the recycling may have missed an earlier slot that is fresh by now.
         if !stamp.precedes(self.pin.epoch()) && self.trusted != Some((first.at, stamp)) {
             mark!("put: look again for what was recycled");
             self.trusted = Some((first.at, stamp));
@@ -80,8 +81,8 @@ impl Op<'_> {
         Ok(if old == word { Put::Done } else { Put::Again })
     }
 
-    /// A bucket without a fresh slot, in which entries that were removed or moved away have left dead ones: is it worth waiting
-    /// until their grace has passed? Otherwise the entry goes to level 2 or 3, and stays there.
+    /// Should an insert wait for the epoch? Yes if the bucket has no fresh slot, but dead ones whose grace period has
+    /// not elapsed. Otherwise the entry goes to level 2 or 3, and stays there.
     pub(super) fn should_await_epoch(&self, first: &Snapshot) -> bool {
         let epoch = self.pin.epoch();
         let mut dead = first.slots().filter_map(|(_, slot)| match slot {
@@ -89,8 +90,8 @@ impl Op<'_> {
             _ => None,
         });
         let waits = first.first_fresh().is_none()
-            && dead.next().is_some_and(|grace_period_elapsed| !grace_period_elapsed)
-            && dead.all(|it| !it);
+            && dead.next().is_some_and(|elapsed| !elapsed)
+            && dead.all(|elapsed| !elapsed);
         waits && self.table.may_await_epoch(self.pin.session())
     }
 
@@ -106,41 +107,31 @@ impl Op<'_> {
         let homes = self.second_homes(geometry);
         let cell = self.pin.session().intent_cell(seen.at.node()).await?;
         let held = Held { cell, at: seen.at };
-        let mut batch = span.batch();
-        let what = [steps::INSERT, bucket, geometry.version, 1];
-        held.cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
+        let what = [intents::INSERT, bucket, geometry.version, 1];
+        let intent = Intent { index: self.shard.uid(), lock: lock_of(seen.at), what };
         let word = seen.word(LOCK_SLOT);
-        let lock = batch.cas(seen.at, word, word | META);
-        let first = batch.read(seen.at, Level::One.bytes());
-        let seconds = homes.map(|home| {
-            let at = geometry.bucket(Level::Two, home);
-            (at, batch.read(at, Level::Two.bytes()))
-        });
         let third_at = geometry.third(bucket);
-        let third = batch.read(third_at, 8);
-        let mut done = batch.post().await?;
-        if done.old(lock) != word {
+        let reads = |batch: &mut Batch<'_>| {
+            let first = batch.read(seen.at, Level::One.bytes());
+            let seconds = homes.map(|home| {
+                let at = geometry.bucket(Level::Two, home);
+                (at, batch.read(at, Level::Two.bytes()))
+            });
+            (first, seconds, batch.read(third_at, 8))
+        };
+        let acquired = acquire(span, &held.cell, &intent, (word, word | META), reads).await?;
+        let Ok((mut done, (first, seconds, third))) = acquired else {
             mark!("put: lock lost");
-            drop(done);
-            let mut batch = span.batch();
-            held.cell.clear(&mut batch);
-            batch.post().await?;
             drop(held);
             self.wait_for(seen.at).await?;
             return Ok(Put::Again);
-        }
+        };
         let first = Snapshot::new(seen.at, done.buf(first));
         let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
         let third = done.buf(third).words().first().copied().unwrap_or(0);
         drop(done);
-        let chain = match Chain3::read(span, third_at, third).await {
-            Ok(chain) => chain,
-            Err(error @ IndexError::Fabric(_)) => return Err(error),
-            Err(error) => {
-                self.release(&held).await?;
-                return Err(error);
-            }
-        };
+        let chain = Chain3::read(span, third_at, third).await;
+        let chain = release_on_error(chain, async || self.release(&held).await).await?;
         let under = Under { first, seconds, chain };
         let outcome = self.put_under_lock(geometry, &under, entry, live, &held).await;
         match outcome {
@@ -155,7 +146,7 @@ impl Op<'_> {
             Ok(Step::Frozen) => {
                 mark!("put: frozen slots under the lock");
                 self.undo_split(&under.first, &held.cell).await?;
-                let what = || format!("level 1: slots of bucket {bucket} stand still that nothing makes live");
+                let what = || format!("level 1: slots of bucket {bucket} stay frozen");
                 self.unresolved(seen.at, under.first.trace(geometry.version), what)?;
                 Ok(Put::Again)
             }
@@ -193,7 +184,7 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// A level-2 bucket that has to be split, or waited for, before the key can go there.
+    /// Splits a level-2 bucket, or waits for it, before the key can go there.
     async fn recover_second(&mut self, geometry: &Geometry, home: u64, seen: &Snapshot) -> Result<(), IndexError> {
         let side = geometry.side(home, geometry.version);
         match seen.health(geometry.version, self.places.hash.fingerprint(), side) {
@@ -241,7 +232,7 @@ impl Op<'_> {
         if chain.is_moving(fp, version) {
             return Ok(Step::Moving);
         }
-        // Usually the lookup has met them all; but where it was not told to look further, it has not looked there.
+        // Usually the lookup has already rejected them. It has not READ levels 2 and 3 if the overflow bit is not set.
         if !unknown.is_empty() {
             match self.verify(unknown).await? {
                 Verified::None => {}
@@ -257,8 +248,9 @@ impl Op<'_> {
         self.put_second(geometry, under, entry, held).await
     }
 
-    /// Uses the bucket's dead slots again: the first for the entry, the others become fresh, all with a stamp of their
-    /// own. One WRITE for each, front to back (G4): who has seen one of them fresh has everything before it settled.
+    /// Recycles the bucket's dead slots: the first one takes the entry, the others become fresh, with the stamp of this
+    /// recycling. One WRITE for each, front to back (G4): if a client sees one of them fresh, all slots before it are
+    /// settled.
     async fn recycle(
         &mut self,
         geometry: &Geometry,
@@ -278,7 +270,7 @@ impl Op<'_> {
         let fresh = Slot::Fresh(geometry.version, Stamp::of_pin(epoch));
         let mut batch = self.span().batch();
         for (i, slot) in dead.into_iter().enumerate() {
-            // The lock bit is set in slot 0 by now; the other bits stand still under the lock.
+            // The lock bit is set in slot 0 by now. The other bits do not change while the lock is held.
             let word = first.word(slot);
             let becomes = if i == 0 { live } else { fresh };
             batch.write_words(first.slot(slot), &[becomes.over(word)]);
@@ -288,7 +280,7 @@ impl Op<'_> {
         Ok(Some(Step::Released(Put::Done)))
     }
 
-    /// Level 2, the emptier of two choices; then level 3.
+    /// Puts the entry into level 2, into the emptier of its two choices, or else into level 3.
     async fn put_second(
         &mut self,
         geometry: &Geometry,
@@ -345,13 +337,13 @@ enum Step {
     Released(Put),
     /// The lock is still held; look again.
     Again,
-    /// The lock is still held; somebody has begun to split the bucket, and has not got the lock. Whether that split is
-    /// due or was a mistake, nobody may ever come back for it.
+    /// The lock is still held. Another client has begun to split the bucket, and has not got the lock. It may never
+    /// come back for that split, whether the split is due or was a mistake.
     Frozen,
-    /// The lock is still held; entries of level 3 stand still, or are of a newer version.
+    /// The lock is still held; entries of level 3 are frozen, or are of a newer version.
     Moving,
-    /// The lock is still held; the key is in level 2 or 3, where no lookup comes by.
+    /// The lock is still held; the key is in level 2 or 3, which no lookup READs because the overflow bit is not set.
     Unmarked,
-    /// The lock is still held; this level-2 choice is not in order.
+    /// The lock is still held; this level-2 choice has to be split or waited for.
     Second(usize),
 }

@@ -1,9 +1,9 @@
 //! Level 3: one slot for each level-1 bucket, and then nodes of 8 slots.
 //!
-//! Invariants: who adds an entry holds the lock of the level-1 bucket, so additions are alone; updates and removals are
-//! CASes as everywhere. When an occupied slot has to make room for a link, its entry is first copied into the new node;
-//! then one CAS replaces it by the link, so at every moment the entry is in exactly one place that a reader comes by. A
-//! node is never taken out while its index lives.
+//! Invariants: a client that adds an entry holds the lock of the level-1 bucket, so no two additions run at the same
+//! time; updates and removals are CASes as everywhere. When an occupied slot has to become a link, its entry is first
+//! copied into the new node; then one CAS replaces it by the link. So at every moment a reader finds the entry in
+//! exactly one place. A node is never removed while its index exists.
 //!
 //! ```text
 //! slot   live | dead | unwritten | link -> node | slot | slot | ... | slot 7: live or link -> ...
@@ -20,13 +20,13 @@ use farindex_pool::{Pin, PoolError};
 pub(super) const NODE_SLOTS: usize = 8;
 /// Bytes of a node.
 pub(super) const NODE_LEN: usize = NODE_SLOTS * 8;
-/// The slots that one level-1 bucket has in level 3, in the order in which a lookup comes by.
+/// The slots that one level-1 bucket has in level 3, in the order in which a lookup visits them.
 pub(super) struct Chain3 {
     /// Addresses and words; links are left out, except that the last word of a full chain stays.
     slots: Vec<(RemotePtr, u64)>,
     /// The nodes.
     pub nodes: Vec<RemotePtr>,
-    /// Where it goes no further because memory is damaged, and why.
+    /// Where damaged memory ends the chain, and what is wrong.
     pub broken: Option<(RemotePtr, String)>,
 }
 
@@ -40,7 +40,7 @@ impl Chain3 {
         }
     }
 
-    /// The same, as far as it can be followed.
+    /// Follows the chain as far as possible; damage is reported in `broken`.
     pub(super) async fn follow(span: &Span, at: RemotePtr, word: u64) -> Result<Self, IndexError> {
         let mut chain = Chain3 { slots: Vec::new(), nodes: Vec::new(), broken: None };
         if word & !META == 0 {
@@ -48,11 +48,11 @@ impl Chain3 {
             return Ok(chain);
         }
         let (mut at, mut word) = (at, word);
-        // A circle comes back to the node that was the last one at a power of two (Brent).
+        // A cycle returns to the node that was the last one at a power of two (Brent).
         let mut known = RemotePtr::NULL;
         while let Slot::Link(node) = Slot::decode(word) {
             if node == known {
-                chain.broken = Some((at, "a chain of level 3 runs in a circle".to_owned()));
+                chain.broken = Some((at, "a chain of level 3 has a cycle".to_owned()));
                 return Ok(chain);
             }
             if chain.nodes.len().is_power_of_two() {
@@ -82,8 +82,9 @@ impl Chain3 {
     pub(super) fn matches(&self, pattern: Pattern) -> impl Iterator<Item = (RemotePtr, u64)> + '_ {
         self.slots.iter().copied().filter(move |(_, word)| pattern.matches(*word))
     }
-    /// Is an entry with this fingerprint being moved, or may it have been, for a client that expects this version? The
-    /// chain has no version of its own: what a split takes out of it leaves dead slots of the next one behind.
+    /// Is an entry with this fingerprint being moved, or may it have been moved, for a client that expects this
+    /// version? The chain has no version of its own: an entry that a split takes out of it leaves a dead slot of the
+    /// next version.
     pub(super) fn is_moving(&self, fp: u64, version: u64) -> bool {
         self.slots().any(|(_, slot)| match slot {
             Slot::Frozen(frozen, _) => frozen == fp,
@@ -91,7 +92,7 @@ impl Chain3 {
             _ => false,
         })
     }
-    /// Is there nothing in it that a split of this or a newer version leaves while it goes on?
+    /// Is the chain free of slots that an unfinished split of this or a newer version leaves?
     pub(super) fn is_settled(&self, version: u64) -> bool {
         self.slots().all(|(_, slot)| match slot {
             Slot::Frozen(..) => false,
@@ -99,7 +100,7 @@ impl Chain3 {
             _ => true,
         })
     }
-    /// Changes when the slots do that a settled chain of this version does not have.
+    /// Hashes the slots that a settled chain of this version does not have.
     pub(super) fn trace(&self, version: u64) -> u64 {
         let settled = |slot| match slot {
             Slot::Live(_) | Slot::Unwritten => true,
@@ -120,7 +121,8 @@ impl Chain3 {
         &self.slots
     }
 
-    /// Adds an entry; the caller holds the lock. `false` if another client's update came in between: read again.
+    /// Adds an entry; the caller holds the lock. Returns `false` if an update by another client came in between: the
+    /// caller reads the chain again.
     pub(super) async fn add(&self, pin: &Pin<'_>, entry: u64) -> Result<bool, IndexError> {
         let span = pin.span();
         for &(at, word) in &self.slots {

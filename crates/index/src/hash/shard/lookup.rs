@@ -1,10 +1,10 @@
-//! Finding a key: Algorithm 2, with what makes its answer linearizable.
+//! Lookup of a key: Algorithm 2, made linearizable.
 //!
-//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class is
-//! marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was there
-//! when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was in good
-//! [health](super::bucket::Health); otherwise the lookup puts right what is wrong (or waits for who is at it) and begins
-//! again.
+//! A lookup READs the level-1 bucket, then the blocks behind the slots that match; only where the key's overflow class
+//! is marked does it READ the two level-2 buckets and the level-3 slot as well, in one batch. A key that is found was
+//! there when its slot was read. A key that is not found was absent at some moment of the lookup, if every bucket was
+//! in good [health](super::bucket::Health). Otherwise the lookup recovers the bucket, or waits for the client that is
+//! changing it, and begins again.
 
 use super::Shard;
 use super::bucket::{Health, Level, Snapshot};
@@ -15,13 +15,12 @@ use super::stall::{Stall, led_from};
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::block::{self, Decoded, Header};
+use crate::block::{Block, CandidateBlocks, KeyMatch, UNIT, check_slot_changed};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// A key that was found.
@@ -30,14 +29,10 @@ pub(super) struct Hit {
     pub slot: RemotePtr,
     /// What the slot held.
     pub word: u64,
-    /// The block.
+    /// Address of its block.
     pub ptr: RemotePtr,
-    /// Its header.
-    pub header: Header,
-    /// Its bytes.
-    pub buf: Buf,
-    /// Where the value lies among them.
-    pub value: Range<usize>,
+    /// Its block.
+    pub block: Block,
     /// What was read of its level-1 bucket, if it lies there.
     pub first: Option<Snapshot>,
 }
@@ -76,11 +71,11 @@ pub(super) struct Op<'a> {
     pub(super) pin: Pin<'a>,
     pub(super) key: &'a [u8],
     pub(super) places: Places,
-    /// Words that point to other keys' blocks. Under the pin they stay what they are.
+    /// Words that point to blocks of other keys. Under the pin they keep pointing to other keys.
     pub(super) rejected: SmallVec<[u64; 4]>,
     pub(super) backoff: Backoff,
     pub(super) stall: Stall,
-    /// The bucket as the split that this operation made has left it.
+    /// The bucket as this operation's own split has left it.
     pub(super) ready: Option<(u64, u64, Snapshot)>,
     /// Level-1 slots of this recycling have been seen; a READ since then saw all of it.
     pub(super) trusted: Option<(RemotePtr, super::slot::Stamp)>,
@@ -108,16 +103,17 @@ impl<'a> Op<'a> {
         self.pin.span()
     }
 
-    /// Looks at the root by itself, if that is due, rather than in its first batch.
+    /// READs the root in a batch of its own if that is due, so that the first batch does not have to.
     pub(super) async fn look_at_root(&mut self) -> Result<(), IndexError> {
         self.counted = true;
         if !self.table.is_checked(self.pin.epoch()) {
-            self.table.sync(self.span(), self.pin.epoch()).await?;
+            self.table.learn_version(self.span(), self.pin.epoch()).await?;
         }
         Ok(())
     }
 
-    /// Waits for others, longer each time; after a while looks after who is in the way, and takes over from the dead.
+    /// Waits for another client, longer each time. After several milliseconds it checks whether the lock's holder has
+    /// crashed, and takes the lock over in that case.
     pub(super) async fn wait_for(&mut self, lock: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
             true => self.try_recover_lock(lock).await,
@@ -125,7 +121,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Looks for the key. `along` is a block that is written in the lookup's first batch.
+    /// Looks up the key. `along` is a block that the lookup's first batch writes as well.
     pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<LookupResult, IndexError> {
         loop {
             if let Some(looked) = self.look_once(along).await? {
@@ -134,7 +130,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The rare paths are boxed: their futures are large, and would be moved about with each lookup.
+    /// Looks up the key once; returns `None` if the lookup has to begin again. The rare paths are boxed, because their
+    /// futures are large and would be moved with each lookup.
     async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<LookupResult>, IndexError> {
         let geometry = self.table.geometry();
         let bucket = geometry.home(self.places.hash.bits(), geometry.version);
@@ -219,7 +216,7 @@ impl<'a> Op<'a> {
         Ok((first, parent))
     }
 
-    /// The overflow levels.
+    /// Looks up the key in the overflow levels.
     async fn look_further(
         &mut self,
         geometry: Rc<Geometry>,
@@ -276,7 +273,7 @@ impl<'a> Op<'a> {
         self.places.choices.map(|hash| geometry.home(hash, geometry.version))
     }
 
-    /// A bucket that cannot be concluded from, and does not just have to be split.
+    /// Recovers, or waits for, a bucket that is not in good health for another reason than that it has to be split.
     pub(super) async fn recover(
         &mut self,
         geometry: &Geometry,
@@ -291,16 +288,17 @@ impl<'a> Op<'a> {
             }
             Health::Newer => {
                 mark!("health: newer");
-                if self.table.sync(self.span(), self.pin.epoch()).await?
+                if self.table.learn_version(self.span(), self.pin.epoch()).await?
                     || self.table.geometry().version > geometry.version
                 {
                     return Ok(());
                 }
-                // Nobody has published a newer version: whoever froze these slots is still at it, or gave up.
+                // No newer version is published: the client that froze these slots is still at work, or has abandoned
+                // the split.
                 if self.backoff.is_long() && !seen.locked() {
                     self.repair(level, seen.at).await?;
                 }
-                let what = || format!("{level}: slots stand still, or are of a version above {}", geometry.version);
+                let what = || format!("{level}: slots stay frozen, or are of a version above {}", geometry.version);
                 self.wait_for_words(seen, geometry.version, what).await
             }
             Health::Mixed => {
@@ -315,21 +313,23 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// A chain of level 3 in which entries stand still, or that is of a newer version.
+    /// Recovers, or waits for, a chain of level 3 with frozen entries or of a newer version.
     pub(super) async fn recover_third(
         &mut self,
         geometry: &Geometry,
         bucket: u64,
         chain: &Chain3,
     ) -> Result<(), IndexError> {
-        if self.table.sync(self.span(), self.pin.epoch()).await? || self.table.geometry().version > geometry.version {
+        if self.table.learn_version(self.span(), self.pin.epoch()).await?
+            || self.table.geometry().version > geometry.version
+        {
             return Ok(());
         }
         let at = geometry.bucket(Level::One, bucket);
         if self.backoff.is_long() {
             self.shard.recovery(self.table, &self.pin).repair(Level::One, bucket).await?;
         }
-        let what = || format!("level 3 of bucket {bucket}: slots stand still, or are of a newer version");
+        let what = || format!("level 3 of bucket {bucket}: slots stay frozen, or are of a newer version");
         self.unresolved(geometry.third(bucket), chain.trace(geometry.version), what)?;
         self.wait_for(at).await
     }
@@ -340,8 +340,8 @@ impl<'a> Op<'a> {
         unknown.map(|(slot, word)| Candidate { slot, word }).collect()
     }
 
-    /// Slots of a bucket in good health that may hold the key all the same: a READ that a renewal of the sids has torn
-    /// shows a version and a slot of different rounds.
+    /// Returns slots of a bucket in good health that may hold the key although they do not match its pattern: a READ
+    /// that was torn by a renewal of the sids shows a version and a slot of different rounds.
     pub(super) fn torn_candidates(&self, snapshot: &Snapshot, geometry: &Geometry, hash: u64) -> Candidates {
         let patterns = self.places.torn_patterns(geometry, hash);
         patterns.flat_map(|pattern| self.candidates(snapshot, pattern)).collect()
@@ -361,61 +361,61 @@ impl<'a> Op<'a> {
         found
     }
 
-    /// Reads the candidates' blocks, all in one batch, and compares the keys.
+    /// READs the candidates' blocks in one batch, and compares the keys.
     pub(super) async fn verify(&mut self, candidates: Candidates) -> Result<Verified, IndexError> {
-        let span = self.pin.span();
-        let mut batch = span.block_batch();
-        let mut asked = SmallVec::<[_; 2]>::new();
-        for candidate in candidates {
-            let Slot::Live(entry) = Slot::decode(candidate.word) else { continue };
-            let ticket = batch.read(entry.ptr, entry.len as usize * block::UNIT);
-            asked.push((candidate, entry.ptr, ticket));
-        }
-        let mut done = match batch.post().await {
-            Ok(done) => done,
-            Err(error) => return Err(led_from(asked.first().map_or(RemotePtr::NULL, |(it, ..)| it.slot), error)),
-        };
-        for (candidate, ptr, ticket) in asked {
-            let buf = done.buf(ticket);
-            let (buf, decoded) = match block::decode(&buf) {
-                Decoded::Longer(len) => {
-                    let same = Header::decode(buf.words()).is_some_and(|header| header.hash == self.places.hash);
-                    if !same {
-                        self.rejected.push(candidate.word & !META);
-                        continue;
-                    }
-                    let whole = Box::pin(block::read_tail(span, ptr, &buf, len)).await?;
-                    let decoded = block::decode(&whole);
-                    (whole, decoded)
+        let asked: SmallVec<[_; 2]> = candidates
+            .into_iter()
+            .filter_map(|candidate| match Slot::decode(candidate.word) {
+                Slot::Live(entry) => Some((candidate, entry.ptr, entry.len as usize * UNIT)),
+                _ => None,
+            })
+            .collect();
+        let first = asked.first().map_or(RemotePtr::NULL, |(candidate, ..)| candidate.slot);
+        let blocks = CandidateBlocks::read(self.pin.span(), asked).await;
+        let mut blocks = blocks.map_err(|error| led_from(first, error))?;
+        while let Some((Candidate { slot, word }, ptr, found)) = blocks.next(self.places.hash, self.key).await? {
+            match found {
+                KeyMatch::Other => self.rejected.push(word & !META),
+                KeyMatch::Own(block) => return Ok(Verified::Hit(Hit { slot, word, ptr, block, first: None })),
+                KeyMatch::Unsound => {
+                    let still = |now: u64| (now ^ word) & !META == 0;
+                    Box::pin(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                    Box::pin(self.wait_for(slot)).await?;
+                    return Ok(Verified::Again);
                 }
-                decoded => (buf, decoded),
-            };
-            let Decoded::Sound(header, key, value) = decoded else {
-                return Box::pin(self.unsound(&candidate, ptr)).await;
-            };
-            if buf.bytes().get(key) != Some(self.key) {
-                self.rejected.push(candidate.word & !META);
-                continue;
             }
-            let Candidate { slot, word } = candidate;
-            return Ok(Verified::Hit(Hit { slot, word, ptr, header, buf, value, first: None }));
         }
         Ok(Verified::None)
     }
 
-    /// A block that does not decode. Under the pin it cannot have been reused, so if the slot still points to it, it is
-    /// damaged.
-    async fn unsound(&mut self, candidate: &Candidate, ptr: RemotePtr) -> Result<Verified, IndexError> {
-        let now = self.span().read(candidate.slot, 8).await?;
-        if now.words().first().is_some_and(|word| (word ^ candidate.word) & !META == 0) {
-            let what = "the key-value block has a wrong checksum".to_owned();
-            return Err(PoolError::Corrupt { at: ptr, what }.into());
+    /// Notes a state at `at` that blocks this operation and that no lock explains; `trace` changes when the state does.
+    /// Two leases of the same state are an error.
+    pub(super) fn unresolved(
+        &mut self,
+        at: RemotePtr,
+        trace: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), IndexError> {
+        match self.stall.lasts(self.pin.session(), trace ^ at.to_bits()) {
+            true => Err(PoolError::Corrupt { at, what: what() }.into()),
+            false => Ok(()),
         }
-        self.wait_for(candidate.slot).await?;
-        Ok(Verified::Again)
+    }
+
+    /// Like [`unresolved`](Self::unresolved) for a bucket with words that a settled bucket of this version does not
+    /// have; then waits.
+    pub(super) async fn wait_for_words(
+        &mut self,
+        seen: &Snapshot,
+        version: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), IndexError> {
+        self.unresolved(seen.at, seen.trace(version), what)?;
+        self.wait_for(seen.at).await
     }
 }
 
+/// What became of candidates whose blocks were read.
 pub(super) enum Verified {
     Hit(Hit),
     None,

@@ -1,75 +1,70 @@
-//! Many lookups at once: level-1 buckets in one batch, then the blocks that may be the keys' in another.
+//! What a batch of SHARD lookups READs first: the level-1 bucket of each key.
 //!
-//! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would say at some moment of the call; keys are
-//! looked up independently of each other. A lookup that goes on alone begins with the bucket that was read for it, under its own
-//! pin.
+//! Invariant: a lookup that continues by itself begins with the bucket that was read for it, under its own pin.
 
 use super::Shard;
 use super::bucket::{Level, Snapshot};
+use super::geometry::Geometry;
 use super::lookup::{LookupResult, Op};
 use super::slot::Slot;
 use crate::block::UNIT;
-use crate::many::{self, Known, Wanted};
+use crate::extendible::directory::Guards;
+use crate::many::{BatchedLookup, Judged};
 use crate::marks::mark;
 use crate::{IndexError, Value};
-use farindex_fabric::OpKind;
+use farindex_fabric::{Batch, Done, OpKind, RemotePtr, Span, Ticket};
+use std::rc::Rc;
 
-impl Shard {
-    /// Looks up keys that share a batch, and adds their values.
-    pub(super) async fn look_up_together(
-        &self,
-        keys: &[&[u8]],
-        values: &mut Vec<Option<Value>>,
-    ) -> Result<(), IndexError> {
-        let mut ops = Vec::with_capacity(keys.len());
-        for key in keys {
-            let (hash, table, pin) = self.begin(OpKind::Get, key)?;
-            let mut op = Op::new(self, table, pin, hash, key);
-            op.look_at_root().await?;
-            ops.push(op);
-        }
-        // What they share is on the first one's account.
-        let Some(first) = ops.first() else { return Ok(()) };
-        let mut batch = first.span().batch();
-        let asked: Vec<_> = ops
-            .iter()
-            .map(|op| {
-                let geometry = op.table.geometry();
-                let bucket = geometry.home(op.places.hash.bits(), geometry.version);
-                let at = geometry.bucket(Level::One, bucket);
-                (geometry, bucket, at, batch.read(at, Level::One.bytes()))
-            })
-            .collect();
-        let mut done = batch.post().await?;
-        let (mut read, mut wanted) = (Vec::with_capacity(keys.len()), Vec::new());
-        for (key, (op, (geometry, bucket, at, ticket))) in ops.iter().zip(asked).enumerate() {
-            let snapshot = Snapshot::new(at, done.buf(ticket));
-            let candidates = op.candidates(&snapshot, op.places.first_pattern(&geometry));
-            // With more than one, it is looked up alone if this block is another key's.
-            if let Some(Slot::Live(entry)) = candidates.first().map(|candidate| Slot::decode(candidate.word)) {
-                wanted.push(Wanted { key, ptr: entry.ptr, len: entry.len as usize * UNIT });
-            }
-            read.push((geometry.version, bucket, snapshot));
-        }
-        drop(done);
-        let mut answers: Vec<_> = keys.iter().map(|_| None).collect();
-        for (key, value) in many::read_wanted(first.span(), wanted, keys).await? {
-            answers[key] = Some(value);
-        }
-        let known = ops.into_iter().zip(read).zip(answers).map(|((mut op, read), answer)| match answer {
-            Some(value) => Known::Is(Some(value)),
-            None => {
-                op.ready = Some(read);
-                Known::Open(op)
-            }
-        });
-        let alone = async |mut op: Op<'_>| {
-            mark!("many: alone");
-            Ok(match op.look(&mut None).await? {
-                LookupResult::Hit(hit) => Some(Value::fetched(hit.buf, hit.value)),
-                LookupResult::Absent(_) => None,
-            })
-        };
-        many::finish(known.collect(), alone, values).await
+/// The READ of a level-1 bucket.
+pub(super) struct BucketRead {
+    geometry: Rc<Geometry>,
+    bucket: u64,
+    at: RemotePtr,
+    read: Ticket,
+}
+
+impl<'a> BatchedLookup<'a> for Op<'a> {
+    type Index = Shard;
+    type Reads = BucketRead;
+
+    async fn begin(shard: &'a Shard, key: &'a [u8]) -> Result<Self, IndexError> {
+        let (hash, table, pin) = shard.begin(OpKind::Get, key)?;
+        let mut op = Op::new(shard, table, pin, hash, key);
+        op.look_at_root().await?;
+        Ok(op)
+    }
+
+    fn span(&self) -> &Span {
+        self.pin.span()
+    }
+
+    fn ask(&self, batch: &mut Batch<'_>, _: &mut Guards<'a>) -> BucketRead {
+        let geometry = self.table.geometry();
+        let bucket = geometry.home(self.places.hash.bits(), geometry.version);
+        let at = geometry.bucket(Level::One, bucket);
+        BucketRead { geometry, bucket, at, read: batch.read(at, Level::One.bytes()) }
+    }
+
+    fn judge(
+        &mut self,
+        BucketRead { geometry, bucket, at, read }: BucketRead,
+        done: &mut Done,
+    ) -> Result<Judged, IndexError> {
+        let snapshot = Snapshot::new(at, done.buf(read));
+        // If the first of several candidates is another key's, the lookup continues by itself.
+        let candidate = self.candidates(&snapshot, self.places.first_pattern(&geometry)).into_iter().next();
+        self.ready = Some((geometry.version, bucket, snapshot));
+        Ok(match candidate.map(|candidate| Slot::decode(candidate.word)) {
+            Some(Slot::Live(entry)) => Judged::Block(entry.ptr, entry.len as usize * UNIT),
+            _ => Judged::Open,
+        })
+    }
+
+    async fn finish(mut self) -> Result<Option<Value>, IndexError> {
+        mark!("many: alone");
+        Ok(match self.look(&mut None).await? {
+            LookupResult::Hit(hit) => Some(hit.block.into_value()),
+            LookupResult::Absent(_) => None,
+        })
     }
 }

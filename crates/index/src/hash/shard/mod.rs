@@ -1,8 +1,8 @@
 //! SHARD: a resize-optimized hash index on disaggregated memory.
 //!
 //! After H. Zha et al., PVLDB 19(4), 2025. Iceberg hashing in three levels, ordered CAS, lazy resizing bucket by bucket
-//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its linearization
-//! points, and the numbered deviations from the paper; this is the map:
+//! with combined writes, adaptive frequency synchronization. docs/protocols/shard.md has the protocol, its
+//! linearization points, and the numbered deviations from the paper; this is the map:
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
@@ -14,11 +14,12 @@
 //! | `many` | many lookups at once | |
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
-//! | `rescue` | what the dead leave under a lock | |
+//! | `recovery` | recovery of what a crashed client left under a lock | |
 //! | `stall` | bounds on waiting | |
-//! | `thaw` | splits that were begun by mistake | |
+//! | `unfreeze` | undoing splits that were begun by mistake | |
+//! | `intents` | what an intent says | |
 //! | `level3` | single slots and chained nodes | 3.2.1 |
-//! | `published` | removal as published, for checkers to convict | 3.2 |
+//! | `published` | removal as published, with the feature `published` alone | 3.2 |
 //! | `dump` | every key once | |
 //! | `walk` | every slot, for audits, recovery and drops | |
 
@@ -26,9 +27,11 @@ pub mod bucket;
 mod dump;
 pub mod geometry;
 mod insert;
+mod intents;
 mod level3;
 mod lookup;
 mod many;
+#[cfg(feature = "published")]
 mod published;
 mod recovery;
 pub mod slot;
@@ -40,17 +43,21 @@ mod tests;
 mod unfreeze;
 mod walk;
 
+use crate::audit::OnDamage;
 use crate::block::{self, UNIT};
 use crate::faults::{Fault, planted};
-use crate::handle::{self, Handle, has_handle};
+use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
-use crate::kind::{Settings, expect_kind, index_tag, pool_index};
+use crate::kind::Settings;
 use crate::marks::mark;
+use crate::root_sync::{free_root, mark_root_dropped};
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
-use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::{IndexInfo, Session};
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use geometry::Geometry;
 use insert::Put;
 use lookup::{Hit, LookupResult, Op};
 use serde::{Deserialize, Serialize};
@@ -84,8 +91,10 @@ pub enum Variant {
     /// Repaired: linearizable.
     #[default]
     Repaired,
-    /// Inserts and removals as published: a removal frees its slot at once, so a slow insert can leave a second entry of
-    /// a key behind, which shows again when the first is removed. For checkers to convict.
+    /// Inserts and removals as published: a removal frees its slot at once. So a slow insert can leave a second entry
+    /// of a key, which becomes visible when the first one is removed. It exists to test the checkers, and is not for
+    /// stored data.
+    #[cfg(feature = "published")]
     Published,
 }
 
@@ -115,6 +124,10 @@ impl Settings for Config {
         }
         Ok(())
     }
+
+    fn loses_data(&self) -> bool {
+        self.variant != Variant::Repaired
+    }
 }
 
 /// A SHARD index, as one worker thread uses it.
@@ -125,37 +138,7 @@ pub struct Shard {
 has_handle!(Shard, Handle<Config, Table>);
 
 impl Shard {
-    /// Makes an index and opens it.
-    pub async fn create(session: &Rc<Session>, name: &str, config: &Config) -> Result<Self, IndexError> {
-        let make = async |span: &Span, node, index_tag| Table::create(session, span, node, index_tag, config).await;
-        let undo = async |span: &Span, roots: &[RemotePtr], _| {
-            for root in roots {
-                Self::free_segments(session, span, *root).await?;
-                session.free(span, *root, geometry::ROOT_LEN as u64).await?;
-            }
-            Ok(())
-        };
-        handle::create(session, name, config, make, undo).await
-    }
-
-    /// Opens an index that was found in the catalog.
-    pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = expect_kind::<Self>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let mut tables = Vec::new();
-        for root in handle::roots(session, pin.span(), info).await? {
-            tables.push(Table::open(&pin, root, index_tag(session, info.uid), &config).await?);
-        }
-        drop(pin);
-        Ok(Shard { handle: Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables } })
-    }
-
-    /// How often the table that has grown most has been resized, as far as this worker knows.
-    pub fn resizes(&self) -> u64 {
-        self.tables.iter().map(|table| table.geometry().version).max().unwrap_or(0)
-    }
-
-    /// Between operations: growth and reclamation, which no operation should pay for under its pin.
+    /// Grows the table and frees memory between operations, because no operation should do that under its pin.
     async fn after(&self, table: &Table, inserted: bool) -> Result<(), IndexError> {
         if inserted && table.crowded() {
             let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
@@ -164,7 +147,7 @@ impl Shard {
         self.reclaim().await
     }
 
-    /// Writes a block, looks for the key, and does what `mode` says.
+    /// Writes a block, looks up the key, and inserts or replaces its entry as `mode` says.
     async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
@@ -175,7 +158,7 @@ impl Shard {
         let buf = block::encode(self.session.endpoint(), hash, key, value);
         let (mut buf, mut span) = (Some(buf), Some(span));
         let wrote = loop {
-            // One that has waited for the epoch begins again, under another pin.
+            // After a wait for the epoch the write begins again, under another pin.
             let span = span.take().unwrap_or_else(|| self.session.span(mode.kind()));
             let began = span.endpoint().now();
             match self.write_block(table, span, mode, hash, key, (ptr, block_len), buf.take()).await {
@@ -202,8 +185,8 @@ impl Shard {
         wrote
     }
 
-    /// `buf` is what has yet to be written to the block. `None` if it is worth waiting for the epoch, which must not be done
-    /// under the pin.
+    /// Makes one attempt. `buf` is what has yet to be written to the block. Returns `None` if the caller should wait
+    /// for the epoch, which is not possible under the pin.
     #[allow(clippy::too_many_arguments)]
     async fn write_block(
         &self,
@@ -239,7 +222,7 @@ impl Shard {
                     }
                 }
                 LookupResult::Absent(_) if mode == Mode::Update => return Ok(Some(Wrote::Absent)),
-                // The fault's block is not written yet, and would be forgotten.
+                // A planted fault may not have written the block yet.
                 LookupResult::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => {
                     return Ok(None);
                 }
@@ -254,14 +237,77 @@ impl Shard {
     }
 }
 
-pool_index!(Shard, Config, KIND, "shard", FORMAT, root: geometry::ROOT_LEN, Table::mark_abandoned);
+impl TablePerNode for Shard {
+    type Settings = Config;
+    type Table = Table;
+    type Shared = ();
+    const KIND: u32 = KIND;
+    const NAME: &'static str = "shard";
+    const FORMAT: u32 = FORMAT;
+    const ROOT_LEN: usize = geometry::ROOT_LEN;
+
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let Creation { session, span, index_tag, config } = *new;
+        Table::create(session, span, node, index_tag, config).await
+    }
+
+    async fn free_new_table(new: &Creation<'_, Config>, root: RemotePtr) -> Result<(), IndexError> {
+        let Creation { session, span, .. } = *new;
+        free_root::<Rc<Geometry>>(session, span, root, ()).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<Self::Shared, IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(of: &Opening<'_, Config, ()>, root: RemotePtr) -> Result<Table, IndexError> {
+        let Opening { pin, index_tag, config, .. } = *of;
+        Table::open(pin, root, index_tag, config).await
+    }
+
+    fn from_handle(handle: Handle<Config, Table>) -> Self {
+        Shard { handle }
+    }
+
+    fn root_of(table: &Table) -> RemotePtr {
+        table.root()
+    }
+
+    async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        mark_root_dropped::<Rc<Geometry>>(span, root, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
+        self.free_table(span, table).await
+    }
+
+    fn resizes(&self) -> u64 {
+        self.handle.resizes()
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        self.recover().await
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.audit(audit, alone).await
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.visit(each, damaged).await
+    }
+}
 
 impl Op<'_> {
-    /// CASes the slot of a key that was found; on success the old block is retired.
+    /// CASes the slot of a key that was found. After success the old block is retired.
     async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
         if let Some(first) = hit.first.as_ref().filter(|first| !first.is_written()) {
             mark!("replace: bucket not settled");
-            // The bucket is still being written by who splits its parent, and may be written once more.
+            // The client that splits the parent is still writing this bucket, and may write it again.
             let version = self.table.geometry().version;
             self.wait_for_words(first, version, || "a bucket of level 1 is written in part".to_owned()).await?;
             return Ok(false);
@@ -271,14 +317,14 @@ impl Op<'_> {
             mark!("replace: CAS lost");
         }
         if done && planted(Fault::NoGrace) {
-            self.pin.session().discard(hit.ptr, hit.header.block_len() as u64);
+            self.pin.session().discard(hit.ptr, hit.block.len());
         } else if done {
-            self.pin.retire(hit.ptr, hit.header.block_len() as u64);
+            self.pin.retire(hit.ptr, hit.block.len());
         }
         Ok(done)
     }
 
-    /// For [`Fault::EarlyPointer`]: the block that a slot points to already.
+    /// Writes the block that a slot already points to: for [`Fault::EarlyPointer`].
     async fn write_late(&self, block: Option<(RemotePtr, Buf)>) -> Result<(), IndexError> {
         if let Some((ptr, buf)) = block {
             self.span().write(ptr, buf).await?;
@@ -296,13 +342,13 @@ impl PointIndex for Shard {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None).await? {
-            LookupResult::Hit(hit) => Ok(Some(Value::fetched(hit.buf, hit.value))),
+            LookupResult::Hit(hit) => Ok(Some(hit.block.into_value())),
             LookupResult::Absent(_) => Ok(None),
         }
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::in_order(keys, async |keys, values| self.look_up_together(keys, values).await).await
+        crate::many::get_many::<Op<'_>>(self, keys).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
@@ -326,6 +372,7 @@ impl PointIndex for Shard {
         let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
         let mut op = Op::new(self, table, pin, hash, key);
         let removed = loop {
+            #[cfg(feature = "published")]
             if self.config.variant == Variant::Published {
                 break op.remove_published().await?;
             }

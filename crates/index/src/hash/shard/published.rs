@@ -1,11 +1,12 @@
-//! Removing as published: for checkers to convict.
+//! Removal as published. It is known to lose data, and exists so that the checkers can detect that.
 //!
-//! A removal clears all slots of its key from the last to the first, and each slot is free at once. The paper argues that
-//! the entry in front is the newest. But an insert that has seen the front taken can put the key further back while it is
-//! being removed in front, and return; what it put shows once the front is cleared, although others have been told of a
-//! later state before. And a slot that is free again at once lets two inserts of one key go to two slots.
+//! A removal clears all slots of its key from the last to the first, and each slot is free at once. The paper argues
+//! that the first entry is the newest. But consider an insert that has seen the first slots taken. It can put the key
+//! into a later slot while the key is being removed from an earlier one, and return. Its entry becomes visible when the
+//! earlier slot has been cleared, although other clients may already have seen a later state. Also, because a slot is
+//! free again at once, two inserts of one key can take two slots.
 //!
-//! Inserts need no other form: the stamp of these free slots never makes one look again.
+//! Inserts need no other form: the stamp of these free slots never makes an insert look again.
 
 use super::bucket::{Level, Snapshot};
 use super::lookup::{Candidates, LookupResult, Op, Verified};

@@ -1,48 +1,42 @@
-//! Putting right what a dead client has left under a lock.
+//! Recovery: finishes or undoes what a crashed client has left under a lock.
 //!
-//! Who has waited too long for a bucket claims its lock ([`farindex_pool::takeover`]), and then finishes or undoes what was
-//! begun. What that is, the buckets say; the dead one's intent is not needed. Every step may be the last one of whoever takes
-//! it, and the next one begins again from what it finds (docs/protocols/shard.md, "Crash recovery").
+//! A client that has waited too long for a bucket claims the bucket's lock ([`farindex_pool::takeover`]), and then
+//! finishes or undoes the interrupted split. The buckets alone show what was interrupted; the intent of the crashed
+//! client is not needed. The recovering client may crash at each step. Then the next client begins again from the state
+//! that it finds (docs/protocols/shard.md, crash recovery).
 //!
-//! * A bucket that a split makes is written under the lock of its parent, and released before it. So who wants a locked
-//!   bucket looks at the parent first; and who claims a bucket claims those that its latest split has not released.
-//! * All words of the new bucket are written: some reader may have found it so, and have changed entries in it. So the split
-//!   is finished. One of them is not: no word of the old bucket has been overwritten, nobody relies on the new one, and the
-//!   split is undone.
-//! * Dead slots that a recycling had no time for get its stamp: the next recycling must have a later one.
+//! * A split writes the new bucket under the lock of the parent, and releases the new bucket before the parent. So a
+//!   client that needs a locked bucket checks the parent first, and a client that claims a bucket also claims the
+//!   buckets that the latest split of it has not released.
+//! * If all words of the new bucket are written, a reader may have found the bucket complete, and clients may have
+//!   changed entries in it. So the split is finished. If a word is not written, no word of the old bucket has been
+//!   overwritten and no client relies on the new bucket. So the split is undone.
+//! * Dead slots that an interrupted recycling has not reached get its stamp, because the next recycling must have a
+//!   later one.
 
 use super::Shard;
-use super::bucket::{LOCK_SLOT, Level, Snapshot, version_slot};
-use super::geometry::{Geometry, Places, ROUND, RootState, moves};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_slot};
+use super::geometry::{Geometry, Places, ROUND, moves};
+use super::intents;
 use super::level3::{Chain3, NODE_LEN};
 use super::lookup::Op;
 use super::slot::{Entry, META, Slot, Stamp};
-use super::split::{steps, write_changes};
+use super::split::write_changes;
 use super::stall::led_from;
 use super::table::Table;
 use crate::IndexError;
-use crate::backoff::release_after_failed_recovery;
-use crate::block::{HEADER_LEN, Header, UNIT};
+use crate::block::{Header, UNIT};
+use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
+use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Pin, Taken};
+use farindex_pool::{Intent, IntentCell, Pin};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// Headers of the blocks behind frozen slots.
+/// Headers of the blocks that frozen slots point to.
 type Headers = BTreeMap<RemotePtr, Header>;
 
-/// The lock of a bucket.
-pub(super) fn lock_of(at: RemotePtr) -> Lock {
-    Lock { at, mask: META }
-}
-
-/// The lock over a table's growth.
-pub(super) fn resize_lock(root: RemotePtr) -> Lock {
-    Lock { at: root, mask: RootState::RESIZER }
-}
-
-/// Somebody who looks after others, under a pin.
+/// A client that recovers locks of a table, under a pin.
 pub(super) struct Recovery<'a> {
     pub(super) index: u64,
     pub(super) table: &'a Table,
@@ -50,15 +44,12 @@ pub(super) struct Recovery<'a> {
 }
 
 impl Op<'_> {
-    /// Looks after whoever is in the way at this address, which may be that of a lock or of any slot.
+    /// Recovers the lock that blocks this address, which may be that of a lock or of any slot, if the lock's holder has
+    /// crashed.
     pub(super) async fn try_recover_lock(&mut self, at: RemotePtr) -> Result<(), IndexError> {
         let recovery = Recovery { index: self.shard.uid(), table: self.table, pin: &self.pin };
-        match recovery.try_recover_lock(at).await? {
-            Some((lock, names)) => {
-                self.backoff.wait_for_lock_holder(self.pin.session(), self.pin.span(), lock, names).await
-            }
-            None => Ok(()),
-        }
+        let held = recovery.try_recover_lock(at).await?;
+        self.backoff.check_holder(&self.pin, held).await
     }
 }
 
@@ -67,11 +58,11 @@ impl Recovery<'_> {
         self.pin.span()
     }
 
-    /// Claims the lock that is in the way at this address, if its holder has died, and puts right what it left. If it is
-    /// alive, says which lock it is and what to know the holder by.
-    pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<(RemotePtr, u64)>, IndexError> {
-        // The dead one may have known a newer directory.
-        self.table.sync(self.span(), self.pin.epoch()).await?;
+    /// Claims the lock that blocks this address, if the lock's holder has crashed, and recovers the bucket. Returns the
+    /// lock if its holder may be alive.
+    pub(super) async fn try_recover_lock(&self, at: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
+        // The crashed client may have known a newer directory.
+        self.table.learn_version(self.span(), self.pin.epoch()).await?;
         let geometry = self.table.geometry();
         let Some((level, mut bucket)) = geometry.locate(at) else { return Ok(None) };
         let mut under = None;
@@ -82,25 +73,21 @@ impl Recovery<'_> {
             } else if version < geometry.made_at(bucket) {
                 return Ok(None);
             } else {
-                // The split that made the bucket has released it; but who claims the parent may claim it too.
+                // The split that made the bucket has released it; but a client that claims the parent may claim it too.
                 under = Some(lock_of(geometry.bucket(level, parent)));
                 break;
             }
         }
         let lock = lock_of(geometry.bucket(level, bucket));
-        let what = [steps::RESCUE, bucket, geometry.version, level as u64 + 1];
-        match self.pin.session().claim(self.span(), lock, under, self.index, what).await? {
-            Claim::Free | Claim::Unsteady => Ok(None),
-            Claim::Busy { names, .. } => Ok(Some((lock.at, names))),
-            Claim::Taken(Taken { cell, .. }) => {
-                mark!("rescue: lock claimed");
-                let done = self.recover_locked(&geometry, level, bucket, cell.as_ref()).await;
-                release_after_failed_recovery(self.span(), cell.as_ref(), done).await.map(|()| None)
-            }
-        }
+        let what = [intents::RECOVER, bucket, geometry.version, level as u64 + 1];
+        let recover = async |_, cell: &IntentCell<'_>| {
+            mark!("recovery: lock claimed");
+            self.recover_locked(&geometry, level, bucket, Some(cell)).await
+        };
+        claim_and_recover(self.pin, self.index, lock, under, what, recover).await
     }
 
-    /// Version of a bucket, and whether it is locked afterwards; `None` while the version changes.
+    /// Returns the version of a bucket, and whether the bucket is locked afterwards; `None` while the version changes.
     async fn state_of(&self, at: RemotePtr) -> Result<Option<(u64, bool)>, IndexError> {
         let mut batch = self.span().batch();
         let before = batch.read(at, Level::Two.bytes());
@@ -112,30 +99,25 @@ impl Recovery<'_> {
         Ok((before == after).then_some((before, locked)))
     }
 
-    /// Takes the lock of a bucket in which slots stand still although nobody splits it, and puts that right.
+    /// Locks a bucket in which slots are frozen although no client splits it, and recovers it.
     pub(super) async fn repair(&self, level: Level, bucket: u64) -> Result<(), IndexError> {
         let geometry = self.table.geometry();
         let at = geometry.bucket(level, bucket);
         let cell = self.pin.session().intent_cell(at.node()).await?;
-        let word = first_word(self.span(), at).await?;
+        let word = read_word(self.span(), at).await?;
         if word & META != 0 || word == 0 {
             return Ok(());
         }
-        let mut batch = self.span().batch();
-        let what = [steps::REPAIR, bucket, geometry.version, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.index, lock: lock_of(at), what });
-        let lock = batch.cas(at, word, word | META);
-        if batch.post().await?.old(lock) != word {
-            let mut batch = self.span().batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
+        let what = [intents::REPAIR, bucket, geometry.version, level as u64 + 1];
+        let intent = Intent { index: self.index, lock: lock_of(at), what };
+        if acquire(self.span(), &cell, &intent, (word, word | META), |_| ()).await?.is_err() {
             return Ok(());
         }
         let done = self.recover_locked(&geometry, level, bucket, Some(&cell)).await;
-        release_after_failed_recovery(self.span(), Some(&cell), done).await
+        release_on_error(done, async || Ok(cell.abandon_lock(self.span()).await?)).await
     }
 
-    /// Under the lock: finishes or undoes what was begun, and releases it.
+    /// Finishes or undoes the interrupted split of a bucket whose lock is held, and releases the lock.
     async fn recover_locked(
         &self,
         geometry: &Geometry,
@@ -154,7 +136,7 @@ impl Recovery<'_> {
         let chain = match level {
             Level::One => {
                 let third = geometry.third(bucket);
-                Some(Chain3::read(span, third, first_word(span, third).await?).await?)
+                Some(Chain3::read(span, third, read_word(span, third).await?).await?)
             }
             Level::Two => None,
         };
@@ -169,53 +151,37 @@ impl Recovery<'_> {
         };
         match child {
             Some((_, made)) if made.is_written() => {
-                mark!("rescue: split finished");
+                mark!("recovery: split finished");
                 self.finish(geometry, level, bucket, &now, chain.as_ref(), &headers, &made, cell).await
             }
             child => self.undo(geometry, level, bucket, &now, chain.as_ref(), &headers, child, cell).await,
         }
     }
 
-    /// The bucket that the latest split has made may be locked still, by that split or by somebody who came later.
+    /// Releases the bucket that the latest split has made. It may still be locked by that split, or by a later client.
     async fn release_child(&self, geometry: &Geometry, level: Level, child: u64) -> Result<(), IndexError> {
-        let at = geometry.bucket(level, child);
-        let session = self.pin.session();
-        let mut lock_timeout = LockTimeout::default();
-        while first_word(self.span(), at).await? & META != 0 {
-            let names = match session.claim_covered(self.span(), lock_of(at)).await? {
-                Claim::Taken(_) => {
-                    mark!("rescue: new bucket released");
-                    return Box::pin(self.recover_locked(geometry, level, child, None)).await;
-                }
-                Claim::Busy { names, .. } => names,
-                Claim::Free | Claim::Unsteady => 0,
-            };
-            if lock_timeout.held_for(names, session.endpoint().now()) > session.pool().lease() * 2 {
-                let holder = farindex_pool::intent::holders(session, self.span(), at).await?;
-                let waited_ms = (session.pool().lease() * 2).as_millis() as u64;
-                return Err(IndexError::Locked { at, waited_ms, holder });
-            }
-            session.endpoint().sleep(Duration::from_micros(50)).await;
+        if claim_covered(self.pin, lock_of(geometry.bucket(level, child))).await? {
+            mark!("recovery: new bucket released");
+            Box::pin(self.recover_locked(geometry, level, child, None)).await?;
         }
         Ok(())
     }
 
-    /// Headers of all frozen entries. One that makes no sense is left out, and its slot as it is.
+    /// READs the headers of all frozen entries. An invalid one is left out, and its slot stays as it is.
     async fn headers(&self, now: &Snapshot, chain: Option<&Chain3>) -> Result<Headers, IndexError> {
-        let mut batch = self.span().batch();
         let slots = now.slots().map(|(_, slot)| slot);
         let thirds = chain.into_iter().flat_map(|chain| chain.slots().map(|(_, slot)| slot));
         let frozen = slots.chain(thirds).filter_map(|slot| match slot {
             Slot::Frozen(_, ptr) => Some(ptr),
             _ => None,
         });
-        let asked: Vec<_> = frozen.map(|ptr| (ptr, batch.read(ptr, HEADER_LEN))).collect();
-        let mut done = batch.post().await.map_err(|error| led_from(now.at, error))?;
-        let read = asked.into_iter().filter_map(|(ptr, ticket)| Some((ptr, Header::decode(done.buf(ticket).words())?)));
-        Ok(read.collect())
+        let blocks: Vec<_> = frozen.collect();
+        let headers = read_headers(self.span(), &blocks).await.map_err(|error| led_from(now.at, error))?;
+        Ok(blocks.into_iter().zip(headers).filter_map(|(ptr, header)| Some((ptr, header?))).collect())
     }
 
-    /// The new bucket is all there: what has moved goes, what stays comes back to life.
+    /// Finishes a split whose new bucket is completely written: frees the slots of entries that have moved, and makes
+    /// the others live again.
     #[allow(clippy::too_many_arguments)]
     async fn finish(
         &self,
@@ -235,8 +201,9 @@ impl Recovery<'_> {
         for (i, slot) in now.slots() {
             match slot {
                 Slot::Frozen(fp, ptr) => {
-                    // Nobody can change an entry that stays, so its block says where it belongs. One that has moved may have been
-                    // replaced in the new bucket since, and its block may hold another key by now, or none.
+                    // No client can change a frozen entry that stays, so its block's header places it. An entry that
+                    // has moved may have been replaced in the new bucket since, and its block may hold another key by
+                    // now, or none.
                     let stays = headers.get(&ptr).filter(|header| header.hash.fingerprint() == fp).and_then(|header| {
                         let hash = Op::placing_hash(geometry, level, bucket, version, header);
                         let here =
@@ -245,7 +212,7 @@ impl Recovery<'_> {
                         here.then(|| live(fp, ptr, geometry.sid(hash, of), header))
                     });
                     if stays.is_none() {
-                        mark!("rescue: moved away");
+                        mark!("recovery: moved away");
                     }
                     old[i] = stays.unwrap_or(Slot::Dead(next, stamp)).over(old[i]);
                 }
@@ -274,7 +241,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Nobody relies on the new bucket, if there is one at all: everything becomes as it was before.
+    /// Undoes a split whose new bucket is not completely written: restores the old state.
     #[allow(clippy::too_many_arguments)]
     async fn undo(
         &self,
@@ -293,12 +260,12 @@ impl Recovery<'_> {
         let mut nodes = Vec::new();
         if let Some((child, made)) = child {
             if made.words().iter().any(|word| *word != 0) {
-                mark!("rescue: new bucket taken back");
+                mark!("recovery: new bucket taken back");
                 batch.write_words(made.at, &vec![0; level.slots()]);
             }
             if level == Level::One {
                 let third = geometry.third(child);
-                let word = first_word(span, third).await?;
+                let word = read_word(span, third).await?;
                 if word != 0 {
                     nodes = Chain3::read(span, third, word).await?.nodes;
                     batch.write_words(third, &[0]);
@@ -314,14 +281,14 @@ impl Recovery<'_> {
             match slot {
                 Slot::Frozen(fp, ptr) => {
                     let Some(header) = headers.get(&ptr) else { continue };
-                    mark!("rescue: entry thawed");
+                    mark!("recovery: entry unfrozen");
                     let hash = Op::placing_hash(geometry, level, bucket, version, header);
                     words[i] = live(fp, ptr, geometry.sid(hash, version), header).over(words[i]);
                 }
                 Slot::Barrier(of, stamp) => words[i] = Slot::Fresh(of, stamp).over(words[i]),
                 Slot::Dead(of, dead) if level == Level::One => {
                     if let Some(stamp) = recycled.filter(|stamp| *stamp != Stamp::NEVER && stamp.recycles(dead)) {
-                        mark!("rescue: recycling cut short");
+                        mark!("recovery: recycling cut short");
                         words[i] = Slot::Dead(of, stamp).over(words[i]);
                     }
                 }
@@ -344,37 +311,13 @@ impl Recovery<'_> {
         for node in nodes {
             self.pin.session().discard(node, NODE_LEN as u64);
         }
-        mark!("rescue: undone");
-        Ok(())
-    }
-
-    /// Gives up a resize whose client has died, so that somebody else can begin one. Its segment is left to
-    /// `Audit::reclaim`.
-    pub(super) async fn resume_growth(&self) -> Result<(), IndexError> {
-        let root = self.table.root();
-        let what = [steps::RESCUE, 0, 0, 0];
-        let claim = self.pin.session().claim(self.span(), resize_lock(root), None, self.index, what).await?;
-        let Claim::Taken(Taken { cell: Some(cell), mut word, .. }) = claim else { return Ok(()) };
-        mark!("rescue: resize given up");
-        loop {
-            let mut batch = self.span().batch();
-            let freed = batch.cas(root, word, RootState(word).abandoned().0);
-            let old = batch.post().await?.old(freed);
-            if old == word {
-                break;
-            }
-            // The index was dropped meanwhile.
-            word = old;
-        }
-        let mut batch = self.span().batch();
-        cell.clear(&mut batch);
-        batch.post().await?;
+        mark!("recovery: undone");
         Ok(())
     }
 }
 
 impl Shard {
-    /// One look after a lock of one of this index's tables, for walks.
+    /// Prepares the recovery of locks of a table, for walks.
     pub(super) fn recovery<'a>(&self, table: &'a Table, pin: &'a Pin<'a>) -> Recovery<'a> {
         Recovery { index: self.uid(), table, pin }
     }
@@ -384,8 +327,4 @@ fn live(fp: u64, ptr: RemotePtr, sid: u64, header: &Header) -> Slot {
     let len = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
     debug_assert_eq!(fp, Places::of(header.hash).hash.fingerprint());
     Slot::Live(Entry { fp, sid, len, ptr })
-}
-
-async fn first_word(span: &Span, at: RemotePtr) -> Result<u64, IndexError> {
-    Ok(span.read(at, 8).await?.words().first().copied().unwrap_or_default())
 }

@@ -9,19 +9,19 @@
 //! unwritten: all zeros
 //! ```
 //!
-//! The bit `m` belongs to the bucket, not to the slot (see [`bucket`](super::bucket)); everybody who changes a slot keeps
-//! it. What a slot may become, and who may do it:
+//! The bit `m` belongs to the bucket, not to the slot (see [`bucket`](super::bucket)). Every change of a slot keeps
+//! this bit. The transitions of a slot:
 //!
 //! | from | to | by |
 //! |---|---|---|
-//! | fresh | live | anyone who inserts, by CAS |
-//! | live | live | anyone who updates, by CAS |
-//! | live | dead | anyone who removes, by CAS |
-//! | live | frozen | who splits the bucket, by CAS |
-//! | fresh | barrier | who splits the bucket, by CAS |
+//! | fresh | live | an insert, by CAS |
+//! | live | live | an update, by CAS |
+//! | live | dead | a removal, by CAS |
+//! | live | frozen | a split, by CAS |
+//! | fresh | barrier | a split, by CAS |
 //! | frozen | dead, live | the lock's holder, by WRITE |
 //! | barrier | fresh | the lock's holder, by WRITE |
-//! | dead | fresh, live | the lock's holder, once graced |
+//! | dead | fresh, live | the lock's holder, when the grace period has elapsed |
 //!
 //! So the only plain WRITEs go to words on which no CAS can succeed (N6).
 
@@ -59,16 +59,16 @@ pub struct Entry {
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// The beginning: what never was recycled carries it.
+    /// The stamp of a slot that was never recycled.
     pub const NEVER: Stamp = Stamp(0);
 
-    /// The stamp of something done by an operation that was pinned at `epoch`: the pool's epoch is at most this while the
-    /// operation runs (E1).
+    /// The stamp of something done by an operation that was pinned at `epoch`: the pool's epoch is at most this while
+    /// the operation runs (E1).
     pub fn of_pin(epoch: u64) -> Self {
-        // Where the 38 bits wrap to zero, one later is as good.
+        // Zero means NEVER. Where the 38 bits wrap to zero, one epoch later is safe as well.
         Stamp(((epoch + 1) & STAMP_MASK).max(1))
     }
-    /// Has everything ended that began before it, for a client that knows `epoch` (E3)?
+    /// Have all operations ended that began before the stamp, for a client that knows `epoch` (E3)?
     pub fn grace_period_elapsed(self, epoch: u64) -> bool {
         self.before(epoch, 2)
     }
@@ -76,7 +76,7 @@ impl Stamp {
     pub fn precedes(self, epoch: u64) -> bool {
         self.before(epoch, 1)
     }
-    /// Would a recycling with this stamp have used a slot that died at `dead`?
+    /// Would a recycling with this stamp have used a slot whose entry was removed at `dead`?
     pub fn recycles(self, dead: Stamp) -> bool {
         dead.grace_period_elapsed((self.0.wrapping_sub(1)) & STAMP_MASK)
     }
@@ -89,7 +89,7 @@ impl Stamp {
 /// What a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
-    /// Never written: the bucket is not there yet.
+    /// Never written: the bucket does not exist yet.
     Unwritten,
     /// Free, in a bucket of this version; last recycled at this stamp.
     Fresh(u64, Stamp),
@@ -99,7 +99,7 @@ pub enum Slot {
     Frozen(u64, RemotePtr),
     /// Not free yet: the entry was removed or moved at this stamp, from a bucket of this version.
     Dead(u64, Stamp),
-    /// Free, but inserts are held up while the bucket is split.
+    /// Free, but inserts must wait while the bucket is split.
     Barrier(u64, Stamp),
     /// Level 3: the entries go on in this node.
     Link(RemotePtr),
@@ -117,7 +117,7 @@ fn marker(kind: u64, version: u64, stamp: Stamp) -> u64 {
 }
 
 impl Slot {
-    /// From a word; its bucket bit is ignored.
+    /// Decodes a word; its bucket bit is ignored.
     pub fn decode(word: u64) -> Slot {
         let word = word & !META;
         let sid = word >> SID_SHIFT & 0xF;
@@ -145,7 +145,7 @@ impl Slot {
         }
     }
 
-    /// As a word without its bucket bit.
+    /// Encodes a slot as a word without the bucket bit.
     pub fn encode(self) -> u64 {
         let slot = |ptr: RemotePtr| ptr.to_slot().unwrap_or(0);
         match self {
@@ -161,13 +161,13 @@ impl Slot {
         }
     }
 
-    /// As a word that keeps the bucket bit of `old`.
+    /// Encodes a slot as a word with the bucket bit of `old`.
     pub fn over(self, old: u64) -> u64 {
         self.encode() | old & META
     }
 }
 
-/// The frozen form of a live word.
+/// Returns the frozen form of a live word.
 pub fn freeze(live: u64) -> u64 {
     live & !(0xF << SID_SHIFT) & !LEN_MASK
 }

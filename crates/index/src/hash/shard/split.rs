@@ -1,24 +1,24 @@
 //! Splitting one bucket: Algorithm 3 with combined writes (Figure 10b), repaired.
 //!
-//! The published move locks one slot, and writes back the whole bucket while CASes on the other slots go on. Here whoever
-//! splits a bucket makes every CAS fail that must not succeed any more, before it moves anything:
+//! The published move locks one slot, and writes back the whole bucket while CASes on the other slots go on. Here the
+//! client that splits a bucket first makes every CAS fail that must not succeed any more:
 //!
 //! 1. *one batch*: write the intent; CAS the lock; CAS the first fresh slot to a barrier (inserts go to the first fresh
-//!    slot, so that holds all of them up); CAS each entry that moves to its frozen form; READ the bucket again.
-//! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and dead
-//!    slots; then by FAA turn the version, release the new lock, release the old one; clear the intent.
+//!    slot, so the barrier stops all of them); CAS each entry that moves to its frozen form; READ the bucket again.
+//! 2. *one batch*: WRITE the new bucket, locked; WRITE what changes in the old one, which are only frozen, barred and
+//!    dead slots; then by FAA advance the version, release the new lock, release the old one; clear the intent.
 //!
 //! So a move costs two extra round trips, as in the paper. Entries that stay can be updated and removed all the time.
 //! Every fourth split renews the sids: then all entries are frozen, and their blocks' headers are read within batch 1.
 //!
-//! If the lock was lost to somebody else, the slots that were frozen and barred stay so: they say no more than that this
-//! split is due, which is true. Whoever holds the lock next finds them (here, or in `thaw`).
+//! If another client took the lock first, the slots that were frozen and barred stay so. They say only that this split
+//! is due, which is true. The next holder of the lock finds them (here, or in `unfreeze`).
 
-use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, overflow_slot, version_bit, version_slot};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, lock_of, overflow_slot, version_bit, version_slot};
 use super::geometry::{Geometry, Places, ROUND, moves};
+use super::intents;
 use super::level3::Chain3;
 use super::lookup::Op;
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use super::stall::{Stall, led_from};
 use crate::IndexError;
@@ -28,20 +28,6 @@ use crate::marks::mark;
 use farindex_fabric::{Batch, Done, RemotePtr, Ticket};
 use farindex_pool::{Intent, IntentCell, PoolError};
 use std::collections::BTreeMap;
-
-/// What an intent's first word says: which kind of step its client is about to take.
-pub(super) mod steps {
-    /// Splitting a bucket: then its number, its version, and 1 or 2 for its level.
-    pub(crate) const SPLIT: u64 = 1;
-    /// Inserting where no slot is free.
-    pub(crate) const INSERT: u64 = 2;
-    /// Undoing an abandoned split.
-    pub(crate) const REPAIR: u64 = 3;
-    /// Finishing or undoing what a dead client has left.
-    pub(crate) const RESCUE: u64 = 4;
-    /// Adding a segment to the table.
-    pub(crate) const GROW: u64 = 5;
-}
 
 /// The two buckets that a split leaves behind.
 pub(super) struct Halves {
@@ -58,16 +44,17 @@ pub(super) struct Known {
     pub(super) headers: BTreeMap<RemotePtr, Header>,
 }
 
-/// A CAS that makes one slot stand still.
-pub(super) struct Held {
+/// A CAS that freezes or bars one slot.
+pub(super) struct FreezeCas {
     ticket: Ticket,
     word: u64,
     entry: Option<Entry>,
 }
 
 impl Known {
-    /// Learns from the CASes that succeeded; were there any? What a failed one expected may be long out of date.
-    fn learn(&mut self, done: &mut Done, held: &[Held]) -> bool {
+    /// Learns from the CASes that succeeded; returns whether there were any. What a failed CAS expected may be out of
+    /// date.
+    fn learn(&mut self, done: &mut Done, held: &[FreezeCas]) -> bool {
         let mut any = false;
         for held in held.iter().filter(|held| done.old(held.ticket) == held.word) {
             any = true;
@@ -77,8 +64,8 @@ impl Known {
     }
 }
 
-/// CASes of batch 1 for these words: the lock's holder-to-be makes the bucket stand still.
-pub(super) fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<Held> {
+/// Adds the CASes of batch 1 that freeze the entries which move, and bar the first fresh slot.
+pub(super) fn freeze_slots(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, version: u64) -> Vec<FreezeCas> {
     let mut held = Vec::new();
     let all = version % ROUND == ROUND - 1;
     let mut barred = planted(Fault::AnyBarrier) && seen.slots().any(|(_, slot)| matches!(slot, Slot::Barrier(..)));
@@ -87,19 +74,19 @@ pub(super) fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, v
         let at = seen.slot(i);
         match slot {
             Slot::Live(entry) if all || moves(entry.sid, version) => {
-                held.push(Held { ticket: batch.cas(at, word, freeze(word)), word, entry: Some(entry) });
+                held.push(FreezeCas { ticket: batch.cas(at, word, freeze(word)), word, entry: Some(entry) });
             }
             Slot::Fresh(of, stamp) if !barred => {
                 barred = true;
                 let ticket = batch.cas(at, word, Slot::Barrier(of, stamp).over(word));
-                held.push(Held { ticket, word, entry: None });
+                held.push(FreezeCas { ticket, word, entry: None });
             }
-            // One that somebody has put up counts only if no fresh slot lies before it: an insert may know that one.
+            // An existing barrier counts only if no fresh slot lies before it: an insert may know that fresh slot.
             Slot::Barrier(..) => barred = true,
-            // In level 2 dead slots are used again by CAS: what was seen under the old version must not succeed.
+            // In level 2 dead slots are reused by CAS: a CAS that expects the word of the old version must fail.
             Slot::Dead(of, stamp) if level == Level::Two && of <= version => {
                 let ticket = batch.cas(at, word, Slot::Dead(version + 1, stamp).over(word));
-                held.push(Held { ticket, word, entry: None });
+                held.push(FreezeCas { ticket, word, entry: None });
             }
             _ => {}
         }
@@ -108,8 +95,8 @@ pub(super) fn hold_still(batch: &mut Batch<'_>, seen: &Snapshot, level: Level, v
 }
 
 impl Op<'_> {
-    /// Splits `bucket`, whose unlocked snapshot is `seen`, into itself and its child of the next version. `None` if
-    /// another client has the lock, or the snapshot was not what it seemed.
+    /// Splits `bucket`, whose unlocked snapshot is `seen`, into itself and its child of the next version. Returns
+    /// `None` if another client has the lock, or the snapshot was not what it seemed.
     async fn split(
         &mut self,
         geometry: &Geometry,
@@ -122,11 +109,11 @@ impl Op<'_> {
         let cell = self.pin.session().intent_cell(seen.at.node()).await?;
         let mut known = Known::default();
         let mut batch = span.batch();
-        let what = [steps::SPLIT, bucket, version, level as u64 + 1];
+        let what = [intents::SPLIT, bucket, version, level as u64 + 1];
         cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(seen.at), what });
         let word = seen.word(LOCK_SLOT);
         let lock = batch.cas(seen.at, word, word | META);
-        let held = hold_still(&mut batch, seen, level, version);
+        let held = freeze_slots(&mut batch, seen, level, version);
         let read = batch.read(seen.at, level.bytes());
         let third_at = geometry.third(bucket);
         let third = (level == Level::One).then(|| batch.read(third_at, 8));
@@ -166,7 +153,7 @@ impl Op<'_> {
             return Ok(None);
         }
         match self.split_locked(geometry, level, bucket, now, &cell, &mut known, third).await {
-            // The lock is never left held because something was wrong; only a failed verb leaves it open what holds (N7).
+            // An error does not leave the lock held. Only after a failed verb is the state unknown (N7).
             Err(error @ IndexError::Fabric(_)) => Err(error),
             Err(error) => {
                 let now = Snapshot::new(seen.at, span.read(seen.at, level.bytes()).await?);
@@ -177,7 +164,7 @@ impl Op<'_> {
         }
     }
 
-    /// Under the lock, once batch 1 is through.
+    /// Splits a bucket whose lock is held, after batch 1.
     #[allow(clippy::too_many_arguments)]
     async fn split_locked(
         &self,
@@ -191,11 +178,11 @@ impl Op<'_> {
     ) -> Result<Halves, IndexError> {
         let span = self.pin.span();
         let version = now.version();
-        // An update or an insert may have come in between: once more, until the bucket stands still.
+        // An update or an insert may have come in between: repeat until nothing is left to freeze.
         let mut stall = Stall::default();
         loop {
             let mut batch = span.batch();
-            let held = hold_still(&mut batch, &now, level, version);
+            let held = freeze_slots(&mut batch, &now, level, version);
             if held.is_empty() {
                 break;
             }
@@ -204,9 +191,9 @@ impl Op<'_> {
             let mut done = batch.post().await?;
             let froze = known.learn(&mut done, &held);
             now = Snapshot::new(now.at, done.buf(read));
-            // Others' updates change these words. If none does, the words are not what a locked bucket holds.
+            // Updates by other clients change these words. If none does, no locked bucket holds such words.
             if !froze && stall.lasts(self.pin.session(), now.trace(u64::MAX)) {
-                let what = format!("{level}: a slot of bucket {bucket} cannot be made to stand still under the lock");
+                let what = format!("{level}: a slot of bucket {bucket} cannot be frozen under the lock");
                 return Err(PoolError::Corrupt { at: now.at, what }.into());
             }
         }
@@ -218,8 +205,8 @@ impl Op<'_> {
         self.finish_split(geometry, level, bucket, &now, cell, known, chain).await
     }
 
-    /// Reads the headers of entries that cannot be placed without. If they are not `needed`, those that make no sense
-    /// are left out.
+    /// READs the headers of the entries that cannot be placed without them. If they are not `needed`, invalid ones are
+    /// left out.
     pub(super) async fn learn_headers(
         &self,
         now: &Snapshot,
@@ -241,7 +228,7 @@ impl Op<'_> {
         }
         let mut done = batch.post().await.map_err(|error| led_from(now.at, error))?;
         for (ptr, ticket) in asked {
-            let what = "a block's header makes no sense";
+            let what = "a block's header is invalid";
             let corrupt = || IndexError::from(PoolError::Corrupt { at: ptr, what: what.to_owned() });
             match Header::decode(done.buf(ticket).words()) {
                 Some(header) => drop(known.headers.insert(ptr, header)),
@@ -252,7 +239,7 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// The hash that counts for an entry in this bucket: the key's own in level 1, that of its choice in level 2.
+    /// Returns the hash that places an entry in this bucket: the key's own in level 1, that of its choice in level 2.
     pub(super) fn placing_hash(geometry: &Geometry, level: Level, bucket: u64, version: u64, header: &Header) -> u64 {
         let places = Places::of(header.hash);
         match level {
@@ -264,7 +251,7 @@ impl Op<'_> {
         }
     }
 
-    /// What becomes of a frozen slot: its entry with the sid of version `next`, and whether it moves.
+    /// Returns the entry of a frozen slot with the sid of the next version, and whether the entry moves.
     fn place(
         geometry: &Geometry,
         level: Level,
@@ -309,8 +296,8 @@ impl Op<'_> {
         }
         new[LOCK_SLOT] |= META;
         let mut old = now.words().to_vec();
-        // What moves away leaves a free slot, if every operation in flight knows the new version and can tell a READ that
-        // overlapped this split; otherwise a dead one.
+        // An entry that moves leaves a fresh slot, if every operation in flight knows the new version and can recognize
+        // a READ that overlapped this split; otherwise it leaves a dead slot.
         let at_once = geometry.state.known_by_all(self.pin.epoch()) && geometry.side(bucket, next).is_some();
         let recycled = now.slots().find_map(|(_, slot)| match slot {
             Slot::Fresh(_, stamp) | Slot::Barrier(_, stamp) => Some(stamp),
@@ -380,7 +367,7 @@ impl Op<'_> {
         }
         let turned = version_slot(version);
         batch.faa(now.slot(turned), META);
-        // As long as the new bucket's lock is this split's, so is the old one's, and our intent names that one.
+        // While this split holds the new bucket's lock, it also holds the old one's, and the intent names the old one.
         batch.faa(new_at, META);
         if planted(Fault::PlainUnlock) {
             batch.write_words(now.at, &[old[LOCK_SLOT] ^ META]);
@@ -397,7 +384,7 @@ impl Op<'_> {
         if version % ROUND == ROUND - 1 {
             mark!("split: sids renewed");
         }
-        // What moved has left dead slots behind, which wait for the epoch. A small table needs them soon.
+        // Entries that moved have left dead slots, which wait for the epoch. A small table needs them soon.
         self.pin.session().want_epoch(u32::try_from(geometry.slots() / 128).unwrap_or(u32::MAX));
         old[turned] ^= META;
         old[LOCK_SLOT] ^= META;
@@ -407,8 +394,8 @@ impl Op<'_> {
         Ok(Halves { old, new: Snapshot::new(new_at, endpoint.buf_from_words(&new)) })
     }
 
-    /// Freezes the level-3 entries that move, and puts them into the new bucket as long as it has room. Returns the slots
-    /// they came from, with what these held last, and the entries that found no room.
+    /// Freezes the level-3 entries that move, and puts them into the new bucket while it has room. Returns the slots
+    /// that they came from with their last words, and the entries that found no room.
     async fn move_third(
         &self,
         geometry: &Geometry,
@@ -422,7 +409,7 @@ impl Op<'_> {
         let mut surplus = Vec::new();
         for &(at, word) in chain.words() {
             let mut word = word;
-            // Level 3 is for hard luck, so it is handled entry by entry.
+            // Level 3 has few entries, so it is handled entry by entry.
             while let Slot::Live(entry) = Slot::decode(word) {
                 let header = span.read(entry.ptr, HEADER_LEN).await.map_err(|error| led_from(at, error))?;
                 let Some(header) = Header::decode(header.words()) else { break };
@@ -449,7 +436,7 @@ impl Op<'_> {
         Ok((moved, surplus))
     }
 
-    /// Gives the new bucket a level-3 chain of its own. Nobody can see it before the bucket is released.
+    /// Writes a level-3 chain for the new bucket. No client can see the chain before the bucket is released.
     async fn write_third(&self, at: RemotePtr, entries: &[u64]) -> Result<(), IndexError> {
         let span = self.pin.span();
         for entry in entries {
@@ -461,11 +448,11 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// Splits whatever has to be split before `bucket` has the directory's version. `seen` is what was read of the bucket
-    /// itself, `parent` what was read of its parent along with it, if it was.
+    /// Splits every bucket that has to be split before `bucket` has the directory's version. `seen` is what was read of
+    /// the bucket itself; `parent` is what was read of its parent in the same batch, if it was.
     ///
-    /// The nearest ancestor that exists is found by reading the first word of all of them in one batch (Figure 11); then
-    /// each split brings the bucket one version closer.
+    /// One batch that READs the first word of all ancestors finds the nearest one that exists (Figure 11). Then each
+    /// split brings the bucket one version closer.
     pub(super) async fn split_towards(
         &mut self,
         geometry: &Geometry,
@@ -499,7 +486,7 @@ impl Op<'_> {
             let mixed =
                 snapshot.slots().any(|(_, slot)| matches!(slot, Slot::Fresh(of, _) if of != snapshot.version()));
             if !usable(&snapshot) || mixed {
-                // Somebody is splitting it, or has: look again from the beginning.
+                // Another client is splitting the bucket, or has split it: begin again.
                 if !snapshot.locked() {
                     let what =
                         || format!("{level}: bucket {bucket} is not written whole, though bucket {at} was split");
@@ -516,7 +503,7 @@ impl Op<'_> {
             if version + 1 < geometry.version {
                 mark!("split: several versions");
             }
-            // Towards the bucket that is wanted.
+            // Go on with the half that the wanted bucket descends from.
             let lower = geometry.buckets(version + 1) - 1;
             (at, snapshot) = if bucket & lower == child { (child, halves.new) } else { (at, halves.old) };
             if version + 1 == geometry.version {
@@ -528,7 +515,7 @@ impl Op<'_> {
         }
     }
 
-    /// The nearest ancestor of a bucket that exists.
+    /// READs the nearest ancestor of a bucket that exists.
     async fn nearest_ancestor(
         &self,
         geometry: &Geometry,

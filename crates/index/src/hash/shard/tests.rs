@@ -1,9 +1,9 @@
-//! Rules that whole workloads hardly ever need, one by one; each is also broken, and then shows.
+//! Rules that workloads rarely exercise, one by one. Each test also breaks its rule, and checks that this is detected.
 
 use super::bucket::{Health, Level, Snapshot, fresh_word, version_bit};
 use super::geometry::MAX_INITIAL_BITS;
 use super::slot::{META, Slot, Stamp, freeze};
-use super::split::hold_still;
+use super::split::freeze_slots;
 use super::{Config, Variant};
 use crate::faults::{Fault, plant};
 use crate::kind::Settings;
@@ -18,7 +18,7 @@ fn endpoint() -> Endpoint {
 }
 
 #[test]
-fn settings_come_back() {
+fn settings_survive_encoding() {
     for variant in [Variant::Repaired, Variant::Published] {
         let config = Config { initial_bits: MAX_INITIAL_BITS, threshold: 1.0, alpha: 0.0, variant };
         assert_eq!(decode(&encode(&config).unwrap()), Ok(config));
@@ -43,11 +43,11 @@ fn live(fp: u64, sid: u64) -> u64 {
     Slot::Live(super::slot::Entry { fp, sid, len: 1, ptr }).encode()
 }
 
-/// A READ that overlapped a split shows an entry of another key still frozen, and all else as the split left it. If the
-/// split has freed the slot at once, an insert must go there: nothing can be concluded. If it has left a dead slot, the
-/// frozen one says nothing about this key.
+/// A READ that overlapped a split shows an entry of another key still frozen, and all other words as the split left
+/// them. If the split has freed the slot at once, an insert must go there, so nothing can be concluded. If it has left
+/// a dead slot, the frozen slot says nothing about this key.
 #[test]
-fn a_frozen_slot_of_another_key_is_not_healthy_where_splits_free_at_once() {
+fn bucket_with_a_frozen_slot_of_another_key_is_not_good_where_splits_free_at_once() {
     let (mine, other) = (7, 3);
     let mut words = fresh(1);
     words[9] = freeze(live(other, 1));
@@ -59,47 +59,47 @@ fn a_frozen_slot_of_another_key_is_not_healthy_where_splits_free_at_once() {
     plant(&[Fault::FrozenOfOthers]);
     let found = snapshot.health(1, mine, side);
     plant(&[]);
-    assert_eq!(found, Health::Good, "a test that could not tell would be none");
+    assert_eq!(found, Health::Good, "the test must detect the planted fault");
 }
 
-/// What a split leaves of slots 10 to 12 when it makes this bucket stand still.
-fn held_still(words: &[u64]) -> Vec<Slot> {
+/// Returns slots 10 to 12 of a bucket after a split has frozen it.
+fn frozen_slots(words: &[u64]) -> Vec<Slot> {
     let endpoint = endpoint();
     let span = endpoint.span(OpKind::Other);
     Executor::new().block_on(&endpoint, async {
         span.write(BUCKET, endpoint.buf_from_words(words)).await.expect("written");
         let seen = Snapshot::new(BUCKET, span.read(BUCKET, Level::One.bytes()).await.expect("read"));
         let mut batch = span.batch();
-        hold_still(&mut batch, &seen, Level::One, 0);
+        freeze_slots(&mut batch, &seen, Level::One, 0);
         batch.post().await.expect("posted");
         let after = span.read(BUCKET.add(80), 24).await.expect("read");
         after.words().iter().map(|word| Slot::decode(*word)).collect()
     })
 }
 
-/// Somebody whose READ was torn by a recycling has barred slot 11, and lost the lock. An insert may have seen slot 10 fresh,
-/// and the split would write over what it puts there.
+/// A client whose READ was torn by a recycling has barred slot 11, and lost the lock. An insert may have seen slot 10
+/// fresh, and the split would overwrite the entry that the insert puts there.
 #[test]
-fn a_split_bars_the_first_fresh_slot_whatever_is_barred_behind_it() {
+fn split_bars_the_first_fresh_slot_even_if_a_later_slot_is_barred() {
     let mut words = fresh(0);
     words[..10].iter_mut().for_each(|word| *word = live(5, 0));
     words[11] = Slot::Barrier(0, Stamp::NEVER).encode();
     let (barred, fresh) = (Slot::Barrier(0, Stamp::NEVER), Slot::Fresh(0, Stamp::NEVER));
-    assert_eq!(held_still(&words), [barred, barred, fresh]);
-    // One that is in front is enough.
+    assert_eq!(frozen_slots(&words), [barred, barred, fresh]);
+    // A barrier before the first fresh slot is enough.
     words[10] = live(5, 0);
-    assert_eq!(held_still(&words)[1..], [barred, fresh]);
+    assert_eq!(frozen_slots(&words)[1..], [barred, fresh]);
     words[10] = fresh_word(0);
     plant(&[Fault::AnyBarrier]);
-    let held = held_still(&words);
+    let held = frozen_slots(&words);
     plant(&[]);
-    assert_eq!(held, [fresh, barred, fresh], "a test that could not tell would be none");
+    assert_eq!(held, [fresh, barred, fresh], "the test must detect the planted fault");
 }
 
-/// Each rule by itself: a bucket of one version in which one slot says something else, and what a client concludes who
-/// expects that version.
+/// Each rule by itself: a bucket of one version in which one slot differs, and what a client that expects this version
+/// concludes.
 #[test]
-fn each_word_of_a_bucket_says_what_it_is_good_for() {
+fn health_of_a_bucket_follows_from_each_word() {
     const MINE: u64 = 7;
     const EXPECTED: u64 = 2;
     let side = Some((0, 0));
@@ -129,9 +129,9 @@ fn each_word_of_a_bucket_says_what_it_is_good_for() {
             Health::Newer,
         ),
         ("the key's own frozen slot", with(9, freeze(live(MINE, 2))), None, Health::Newer),
-        ("a slot that died here", with(9, Slot::Dead(EXPECTED, stamp).encode()), side, Health::Good),
-        ("a slot that died before", with(9, Slot::Dead(EXPECTED - 1, stamp).encode()), side, Health::Good),
-        ("a slot that died in a newer version", with(9, Slot::Dead(EXPECTED + 1, stamp).encode()), side, Health::Newer),
+        ("a slot removed here", with(9, Slot::Dead(EXPECTED, stamp).encode()), side, Health::Good),
+        ("a slot removed in an older version", with(9, Slot::Dead(EXPECTED - 1, stamp).encode()), side, Health::Good),
+        ("a slot removed in a newer version", with(9, Slot::Dead(EXPECTED + 1, stamp).encode()), side, Health::Newer),
         ("a fresh slot of a newer version", with(9, Slot::Fresh(EXPECTED + 1, stamp).encode()), side, Health::Newer),
         ("a fresh slot of an older version", with(9, Slot::Fresh(EXPECTED - 1, stamp).encode()), side, Health::Mixed),
         (
@@ -149,7 +149,7 @@ fn each_word_of_a_bucket_says_what_it_is_good_for() {
         ("a link in a bucket", with(9, Slot::Link(ptr).encode()), side, Health::Corrupt(9)),
         ("a marker of no kind", with(9, Slot::Dead(0, stamp).encode() | 0xF << 52), side, Health::Corrupt(9)),
         ("an entry of no length", with(9, nothing), side, Health::Corrupt(9)),
-        ("another's lock", with(0, fresh_word(EXPECTED) | META), side, Health::Locked),
+        ("lock of another client", with(0, fresh_word(EXPECTED) | META), side, Health::Locked),
         ("an older version", of(EXPECTED - 1, &[]), side, Health::Older(EXPECTED - 1)),
         ("a newer version", of(EXPECTED + 1, &[]), side, Health::Newer),
     ] {

@@ -1,25 +1,27 @@
-//! Slots that stand still although nobody splits their bucket: made live again.
+//! Unfreezing: makes slots live again that are frozen although no client splits their bucket.
 //!
-//! The CASes of a split that lost the lock, or that began from a snapshot which mixed two versions, freeze entries and put up
-//! barriers. Invariants: they are undone only under the lock, by plain WRITEs to words on which no CAS can succeed (N6);
-//! one that cannot be placed, because its block makes no sense, stays as it is.
+//! The CASes of a split that lost the lock, or that began from a snapshot which mixed two versions, freeze entries and
+//! set barriers. Invariants: they are undone only under the lock, by plain WRITEs to words on which no CAS can succeed
+//! (N6). An entry that cannot be placed, because its block is invalid, stays frozen.
 
-use super::bucket::{LOCK_SLOT, Level, Snapshot};
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of};
 use super::geometry::{Geometry, Places};
+use super::intents;
 use super::lookup::Op;
-use super::recovery::lock_of;
 use super::slot::{Entry, META, Slot};
-use super::split::{Known, steps, write_changes};
+use super::split::{Known, write_changes};
 use crate::IndexError;
 use crate::block::{Header, UNIT};
 use crate::marks::mark;
-use farindex_fabric::RemotePtr;
+use crate::recovery::acquire;
+use farindex_fabric::{Batch, RemotePtr};
 use farindex_pool::{Intent, IntentCell};
 
 impl Op<'_> {
-    /// This operation has lost a split to another client, but some slots stand still now. If that split was still due,
-    /// so be it. But if the bucket had been split before, the CASes met words that look as they did before (a renewed sid
-    /// can be the old one): then those slots wait for a split that may never come, and must be freed.
+    /// Unfreezes the slots that this operation froze for a split that another client has made first. If the split was
+    /// still due, the slots may stay frozen. But if the bucket had been split before, the CASes succeeded on words that
+    /// look as they did before (a renewed sid can equal the old one). Then these slots would wait for a split that may
+    /// never come.
     pub(super) async fn unfreeze(&mut self, level: Level, at: RemotePtr, version: u64) -> Result<(), IndexError> {
         loop {
             let mut batch = self.pin.span().batch();
@@ -30,26 +32,26 @@ impl Op<'_> {
             let locked = done.buf(lock).words().first().is_some_and(|word| word & META != 0);
             let now = Snapshot::new(at, done.buf(read));
             drop(done);
-            let stands = |slot: Slot| matches!(slot, Slot::Frozen(..) | Slot::Barrier(..));
+            let is_frozen = |slot: Slot| matches!(slot, Slot::Frozen(..) | Slot::Barrier(..));
             if locked {
                 self.wait_for(at).await?;
-            } else if now.version() == version || !now.slots().any(|(_, slot)| stands(slot)) {
+            } else if now.version() == version || !now.slots().any(|(_, slot)| is_frozen(slot)) {
                 return Ok(());
             } else {
-                mark!("split: thawed what was split already");
+                mark!("split: unfroze what was split already");
                 self.repair(level, at).await?;
-                let what = || format!("{level}: slots stand still that nothing makes live");
+                let what = || format!("{level}: slots stay frozen");
                 self.unresolved(at, now.trace(now.version()), what)?;
             }
         }
     }
 
-    /// Under the lock of a bucket that somebody else has begun to split: undoes that, and releases the lock.
+    /// Undoes the split that another client has begun in a bucket whose lock this operation holds; releases the lock.
     pub(super) async fn undo_split(&self, now: &Snapshot, cell: &IntentCell<'_>) -> Result<(), IndexError> {
         self.restore(Level::One, now, cell, &mut Known::default()).await
     }
 
-    /// Under the lock: makes frozen entries live again and lifts the barrier, then releases the lock.
+    /// Makes frozen entries live again and removes the barrier in a bucket whose lock is held; then releases the lock.
     pub(super) async fn restore(
         &self,
         level: Level,
@@ -58,7 +60,7 @@ impl Op<'_> {
         known: &mut Known,
     ) -> Result<(), IndexError> {
         let span = self.pin.span();
-        // What was done before this snapshot, and may have landed after it.
+        // A CAS that was posted before this snapshot may have landed after it.
         let now = Snapshot::new(now.at, span.read(now.at, level.bytes()).await?);
         // As in a split that renews no sids; a block whose slot this operation froze needs no header.
         self.learn_headers(&now, 0, known, false).await?;
@@ -92,7 +94,7 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// The number of the bucket at this address that an entry with this header lies in.
+    /// Returns the number of the bucket at this address, if an entry with this header can be in it.
     fn bucket_of(&self, geometry: &Geometry, level: Level, at: RemotePtr, header: &Header) -> Option<u64> {
         let places = Places::of(header.hash);
         let hashes = match level {
@@ -103,7 +105,7 @@ impl Op<'_> {
         homes.into_iter().find(|home| geometry.bucket(level, *home) == at)
     }
 
-    /// Takes the lock of a bucket that somebody has begun to split and left, and undoes it.
+    /// Locks a bucket whose split another client has begun and abandoned, and undoes that split.
     pub(super) async fn repair(&mut self, level: Level, at: RemotePtr) -> Result<(), IndexError> {
         let span = self.pin.span();
         let cell = self.pin.session().intent_cell(at.node()).await?;
@@ -111,18 +113,12 @@ impl Op<'_> {
         if word & META != 0 {
             return Ok(());
         }
-        let mut batch = span.batch();
-        let what = [steps::REPAIR, 0, 0, level as u64 + 1];
-        cell.declare(&mut batch, &Intent { index: self.shard.uid(), lock: lock_of(at), what });
-        let lock = batch.cas(at, word, word | META);
-        let read = batch.read(at, level.bytes());
-        let mut done = batch.post().await?;
-        if done.old(lock) != word {
-            let mut batch = span.batch();
-            cell.clear(&mut batch);
-            batch.post().await?;
+        let what = [intents::REPAIR, 0, 0, level as u64 + 1];
+        let intent = Intent { index: self.shard.uid(), lock: lock_of(at), what };
+        let read = |batch: &mut Batch<'_>| batch.read(at, level.bytes());
+        let Ok((mut done, read)) = acquire(span, &cell, &intent, (word, word | META), read).await? else {
             return Ok(());
-        }
+        };
         mark!("repair");
         let now = Snapshot::new(at, done.buf(read));
         drop(done);

@@ -1,35 +1,39 @@
 //! Every slot of an index: for audits, recovery and drops.
 //!
-//! They go through the segments in order, and within a segment through its levels. An entry only ever moves to a later
-//! segment, so they meet every key that was there all the time at least once; a key that is moved, or removed and inserted
-//! again, they may meet twice, and an audit beside other clients counts it once. Each step is pinned on its own, so that a
-//! long one holds up nobody's memory. Who wants each key once goes by [classes](super::dump).
+//! A walk goes through the segments in order, and within a segment through its levels. An entry only ever moves to a
+//! later segment, so a walk visits every key that is present all the time at least once. A key that is moved, or
+//! removed and inserted again, may be visited twice; an audit that runs concurrently with other clients counts it once.
+//! Each step has a pin of its own, so that a long walk does not delay reclamation. A dump visits each key once, by
+//! [classes](super::dump).
 
-use super::bucket::{LOCK_SLOT, Level, Snapshot, version_bit};
+use super::Shard;
+use super::bucket::{LOCK_SLOT, Level, Snapshot, lock_of, version_bit};
 use super::geometry::{Geometry, Places, ROOT_LEN};
 use super::level3::{Chain3, NODE_LEN};
 use super::slot::{Entry, META, Slot, Stamp};
 use super::table::Table;
-use super::{Shard, geometry};
 use crate::IndexError;
-use crate::audit::{IndexAudit, Problems};
-use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
-use crate::maintenance::{astray, find_duplicate_keys, read_blocks, wait_for_grace_period, wait_for_lock_holder};
+use crate::audit::{Findings, IndexAudit, KeyId, key_id};
+use crate::block::UNIT;
+use crate::keyhash::KeyHash;
+use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, free_blocks};
+use crate::recovery::recover_lock;
+use crate::root_sync::free_root;
 use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::{IndexInfo, LockTimeout, Pin};
 use std::rc::Rc;
 
 /// Buckets that one step reads.
 const STEP: u64 = 16;
 
-/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use, buckets
-/// that have yet to be split off from their parents, slots that are neither free nor in use.
+/// Figures of an audit: entries by level, slots of level 1 in all segments, buckets of levels 1 and 2 that are in use,
+/// buckets that have yet to be split off from their parents, slots that are neither free nor in use.
 const FIGURES: [&str; 7] =
     [LEVELS[0], LEVELS[1], LEVELS[2], "level1_slots", "buckets", "buckets_to_split", "dead_slots"];
 const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
 
-/// What a walk meets.
+/// A slot that a walk visits.
 struct VisitedEntry {
     /// 1, 2 or 3.
     level: usize,
@@ -41,10 +45,9 @@ struct VisitedEntry {
     word: u64,
 }
 
-/// An entry that an audit has met.
-struct MetEntry {
-    hash: u64,
-    ptr: RemotePtr,
+/// An entry as an audit has counted it.
+struct Counted {
+    key: KeyId,
     level: usize,
     bytes: u64,
 }
@@ -55,13 +58,13 @@ struct Step {
     visited: Vec<VisitedEntry>,
     /// Nodes of level 3.
     nodes: Vec<RemotePtr>,
-    /// Where chains of level 3 cannot be followed.
+    /// Where damage ends chains of level 3.
     broken: Vec<(RemotePtr, String)>,
     /// Locked buckets.
     locked: Vec<RemotePtr>,
     /// Buckets that break S5: they hold dead slots that their latest recycling would have used.
     half_recycled: Vec<RemotePtr>,
-    /// Level-1 buckets that are there, and that are not yet.
+    /// Level-1 buckets that are written, and that have yet to be split off.
     written: u64,
     unwritten: u64,
 }
@@ -138,215 +141,81 @@ async fn read_step(
 }
 
 impl Shard {
-    /// The directory as the root has it now.
-    pub(super) async fn current(&self, table: &Table) -> Result<Rc<Geometry>, IndexError> {
-        let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-        table.sync(pin.span(), pin.epoch()).await?;
-        Ok(table.geometry())
-    }
-
-    /// Walks the whole index, notes every object in `audit`, and checks every entry: its block exists, is sound, and lies
-    /// where a lookup finds it. `alone` says that no other client is at work: then nothing may be unfinished.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and lies
+    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished split is a problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        let mut report = IndexAudit::default();
-        FIGURES.iter().for_each(|name| report.count(name, 0));
-        let mut problems = Problems::default();
-        let mut visited: Vec<MetEntry> = Vec::new();
-        let nodes = self.session.pool().nodes();
-        for (table, node) in self.tables.iter().zip(nodes) {
-            if table.root().node() != node {
-                problems.add(format!("the table of memory node {node} has its root at {}", table.root()));
-            }
-            audit.reach(table.root(), ROOT_LEN as u64, "a root");
-            let mut geometry = self.current(table).await?;
+        let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
+        let mut counted: Vec<Counted> = Vec::new();
+        for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
+            findings.check_root(table.root(), node);
+            findings.audit.reach(table.root(), ROOT_LEN as u64, "a root");
+            let mut geometry = table.current(&self.session).await?;
             let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
             while let Some(part) = left.pop_front() {
                 let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                 let step = read_step(&pin, &geometry, part).await?;
-                report.count("buckets", step.written);
-                report.count("buckets_to_split", step.unwritten);
+                findings.count("buckets", step.written);
+                findings.count("buckets_to_split", step.unwritten);
                 for node in &step.nodes {
-                    report.index_bytes += NODE_LEN as u64;
-                    audit.reach(*node, NODE_LEN as u64, "a node of level 3");
+                    findings.reach(*node, NODE_LEN as u64, "a node of level 3");
                 }
                 for (at, what) in &step.broken {
-                    problems.add(format!("the slot at {at}: {what}"));
+                    findings.problem(format!("the slot at {at}: {what}"));
                 }
                 for at in step.locked.iter().filter(|_| alone) {
-                    problems.add(format!("the bucket at {at} is locked, and no client is there to release it"));
+                    findings.problem(format!("the bucket at {at} is locked, and no client is there to release it"));
                 }
                 for at in step.half_recycled.iter().filter(|_| alone) {
-                    problems.add(format!("the bucket at {at} holds dead slots that its latest recycling left out"));
+                    findings.problem(format!("the bucket at {at} holds dead slots that its latest recycling left out"));
                 }
-                for part in step.visited.chunks(64) {
-                    self.audit_entries(&pin, &geometry, part, alone, audit, &mut report, &mut problems, &mut visited)
-                        .await?;
+                for part in step.visited.chunks(BLOCKS_PER_BATCH) {
+                    audit_entries(&pin, &geometry, part, &mut findings, &mut counted).await?;
                 }
                 drop(pin);
                 if left.is_empty() {
                     // Entries may have moved on to segments that have come since.
-                    let newer = self.current(table).await?;
+                    let newer = table.current(&self.session).await?;
                     left.extend(steps(&newer, geometry.segments().len()));
                     geometry = newer;
                 }
             }
-            report.count("level1_slots", geometry.slots());
-            report.resizes = report.resizes.max(geometry.version);
+            findings.count("level1_slots", geometry.slots());
+            findings.report.resizes = findings.report.resizes.max(geometry.version);
             for (segment, bytes) in geometry.spans() {
-                report.index_bytes += bytes;
-                audit.reach(segment, bytes, "a segment");
+                findings.reach(segment, bytes, "a segment");
             }
         }
-        if alone {
-            let hashes = visited.iter().map(|entry| (entry.hash, entry.ptr)).collect();
-            find_duplicate_keys(&self.session, hashes, &mut problems).await?;
-        } else {
-            self.count_once(visited, &mut report).await?;
+        if !alone {
+            count_once(counted, &mut findings.report);
         }
-        report.problems = problems.into_vec();
-        Ok(report)
+        Ok(findings.finish())
     }
 
-    #[allow(clippy::too_many_arguments)]
-    async fn audit_entries(
-        &self,
-        pin: &Pin<'_>,
-        geometry: &Geometry,
-        visited: &[VisitedEntry],
-        alone: bool,
-        audit: &mut Audit,
-        report: &mut IndexAudit,
-        problems: &mut Problems,
-        entries: &mut Vec<MetEntry>,
-    ) -> Result<(), IndexError> {
-        let span = pin.span();
-        let mut live = Vec::new();
-        for visited in visited {
-            match Slot::decode(visited.word) {
-                Slot::Live(entry) => live.push((visited, entry)),
-                Slot::Dead(..) => report.count("dead_slots", 1),
-                // Those of a split that is due are in order: who comes next begins there.
-                Slot::Frozen(..) | Slot::Barrier(..)
-                    if alone && (visited.level == 3 || visited.version >= geometry.version) =>
-                {
-                    problems.add(format!("the slot at {} belongs to a split that nobody finishes", visited.slot));
-                    if let Slot::Frozen(fp, ptr) = Slot::decode(visited.word) {
-                        live.push((visited, Entry { fp, sid: 0, len: 0, ptr }));
-                    }
-                }
-                // Its sid and its length are gone; its block tells them.
-                Slot::Frozen(fp, ptr) => live.push((visited, Entry { fp, sid: 0, len: 0, ptr })),
-                Slot::Unknown => problems.add(format!("the slot at {} holds {:#018x}", visited.slot, visited.word)),
-                Slot::Unwritten if alone && visited.level < 3 => {
-                    problems.add(format!("the slot at {} of a bucket in use was never written", visited.slot));
-                }
-                _ => {}
-            }
-        }
-        live.retain(|(visited, entry)| match astray(self.session.pool(), entry.ptr, entry.len.max(1) * UNIT as u64) {
-            Some(what) => {
-                problems.add(format!("the slot at {} points to {what}", visited.slot));
-                false
-            }
-            None => true,
-        });
-        let blocks: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len.max(1))).collect();
-        let bufs = read_blocks(span, &blocks).await?;
-        for ((visited, entry), buf) in live.into_iter().zip(bufs) {
-            let at = visited.slot;
-            let Decoded::Sound(header, ..) = block::decode(&buf) else {
-                problems.add(format!("the slot at {at} points to {}, where no sound key-value block is", entry.ptr));
-                continue;
-            };
-            let units = ((header.block_len() / UNIT) as u64).min(super::slot::MAX_UNITS);
-            let frozen = entry.len == 0;
-            if entry.fp != header.hash.fingerprint() || entry.len != units && !frozen {
-                problems.add(format!("the slot at {at} does not fit the block at {} that it points to", entry.ptr));
-            }
-            let sid = (!frozen).then_some(entry.sid);
-            if let Some(what) = misplaced(geometry, visited, sid, &header) {
-                problems.add(format!("the entry at {at} {what}"));
-            }
-            if let Some(what) = Audit::dangling(&self.session, span, entry.ptr, header.block_len() as u64).await? {
-                problems.add(format!("the slot at {at} points to {}, but {what}", entry.ptr));
-            }
-            report.entries += 1;
-            report.count(LEVELS[visited.level.clamp(1, 3) - 1], 1);
-            report.block_bytes += header.block_len() as u64;
-            audit.reach(entry.ptr, header.block_len() as u64, "a block");
-            let (hash, bytes) = (header.hash.bits(), header.block_len() as u64);
-            entries.push(MetEntry { hash, ptr: entry.ptr, level: visited.level, bytes });
-        }
-        Ok(())
-    }
-
-    /// Beside other clients a key may have been met where it was and where it is now: it counts once.
-    async fn count_once(&self, mut entries: Vec<MetEntry>, report: &mut IndexAudit) -> Result<(), IndexError> {
-        entries.sort_by_key(|entry| entry.hash);
-        for same in entries.chunk_by(|one, two| one.hash == two.hash).filter(|same| same.len() > 1) {
-            let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-            // Their blocks may be gone by now, and others there; but two keys of one hash are a rarity.
-            let blocks: Vec<_> = same.iter().map(|entry| (entry.ptr, 1)).collect();
-            let bufs = read_blocks(pin.span(), &blocks).await?;
-            let mut keys = std::collections::BTreeSet::new();
-            for (entry, buf) in same.iter().zip(bufs) {
-                if let Decoded::Sound(header, key, _) = block::decode(&buf)
-                    && header.hash.bits() == entry.hash
-                {
-                    keys.insert(buf.bytes().get(key).unwrap_or_default().to_vec());
-                }
-            }
-            // What lies furthest back was met last.
-            for entry in same.iter().rev().skip(keys.len().max(1)) {
-                report.entries -= 1;
-                report.figures.entry(LEVELS[entry.level.clamp(1, 3) - 1]).and_modify(|count| *count -= 1);
-                report.block_bytes -= entry.bytes;
-            }
-        }
-        Ok(())
-    }
-
-    /// Walks the whole index for what the dead have left, and puts it right; returns how many places there were. Working
-    /// clients do so as well, wherever they come by. A client that is alive and holds a lock for two leases is an error.
+    /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of
+    /// repairs. Working clients also recover what blocks them. A live client that holds a lock for two leases is an
+    /// error.
     pub async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {
-            let mut lock_timeout = LockTimeout::default();
-            while let Some(resizer) = self.current(table).await?.state.resizer() {
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
-                self.recovery(table, &pin).resume_growth().await?;
-                recovered += 1;
-                drop(pin);
-                wait_for_lock_holder(session, &mut lock_timeout, table.root(), resizer).await?;
-            }
-            let geometry = self.current(table).await?;
+            recovered += table.recover_growth(session, self.uid).await?;
+            let geometry = table.current(session).await?;
             for part in steps(&geometry, 0) {
                 let pin = session.pin(session.span(OpKind::Maintenance))?;
                 let step = read_step(&pin, &geometry, part).await?;
                 drop(pin);
                 for at in step.locked {
-                    let mut lock_timeout = LockTimeout::default();
-                    loop {
-                        let pin = session.pin(session.span(OpKind::Maintenance))?;
-                        let word = pin.span().read(at, 8).await?.words().first().copied().unwrap_or(0);
-                        if word & META == 0 {
-                            break;
-                        }
-                        let busy = self.recovery(table, &pin).try_recover_lock(at).await?;
-                        drop(pin);
-                        recovered += u64::from(busy.is_none());
-                        let (lock, names) = busy.unwrap_or((at, 0));
-                        wait_for_lock_holder(session, &mut lock_timeout, lock, names).await?;
-                    }
+                    let pin = async || Ok(Some(session.pin(session.span(OpKind::Maintenance))?));
+                    let attempt = async |pin: &Pin<'_>| self.recovery(table, pin).try_recover_lock(at).await;
+                    recovered += recover_lock(session, lock_of(at), pin, attempt).await?;
                 }
-                let stands = |visited: &&VisitedEntry| {
+                let is_frozen = |visited: &&VisitedEntry| {
                     let due = visited.level < 3 && visited.version < geometry.version;
                     !due && matches!(Slot::decode(visited.word), Slot::Frozen(..) | Slot::Barrier(..))
                 };
-                let still: std::collections::BTreeSet<_> =
-                    step.visited.iter().filter(stands).map(|visited| (visited.level == 2, visited.bucket)).collect();
-                for (second, bucket) in still {
+                let frozen: std::collections::BTreeSet<_> =
+                    step.visited.iter().filter(is_frozen).map(|visited| (visited.level == 2, visited.bucket)).collect();
+                for (second, bucket) in frozen {
                     let pin = session.pin(session.span(OpKind::Maintenance))?;
                     self.recovery(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
                     recovered += 1;
@@ -356,86 +225,122 @@ impl Shard {
         Ok(recovered)
     }
 
-    /// Second half of a drop: waits for everyone who may still use the index, and gives its memory back.
-    pub(super) async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
-        let endpoint = session.endpoint();
-        // Before it is dropped, the directory must be the newest; nobody resizes it afterwards.
-        let mut geometries = Vec::new();
-        for table in &self.tables {
-            geometries.push(self.current(table).await?);
-        }
-        for (table, geometry) in self.tables.iter().zip(&mut geometries) {
-            table.mark_dropped(span).await?;
-            let root = span.read(table.root(), ROOT_LEN).await?;
-            if let Some(newest) = geometry::Geometry::parse(root.words()) {
-                *geometry = Rc::new(newest);
+        // No client resizes the table after it was marked as dropped, so this READ shows the newest directory.
+        let words = span.read(table.root(), ROOT_LEN).await?;
+        let geometry = Geometry::parse(words.words()).map_or_else(|| table.geometry(), Rc::new);
+        for part in steps(&geometry, 0) {
+            let pin = session.pin(session.span(OpKind::Maintenance))?;
+            let step = read_step(&pin, &geometry, part).await?;
+            let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
+                Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
+                _ => None,
+            });
+            let live: Vec<_> = live.collect();
+            free_blocks(session, pin.span(), &live).await?;
+            for node in step.nodes {
+                session.free(pin.span(), node, NODE_LEN as u64).await?;
             }
+            drop(pin);
+            session.maintain().await?;
         }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for (table, geometry) in self.tables.iter().zip(&geometries) {
-            for part in steps(geometry, 0) {
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
-                let step = read_step(&pin, geometry, part).await?;
-                let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
-                    Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
-                    _ => None,
-                });
-                let live: Vec<_> = live.collect();
-                for part in live.chunks(64) {
-                    let mut batch = pin.span().batch();
-                    let tickets: Vec<_> = part.iter().map(|ptr| (*ptr, batch.read(*ptr, HEADER_LEN))).collect();
-                    let mut done = batch.post().await?;
-                    for (ptr, ticket) in tickets {
-                        if let Some(header) = Header::decode(done.buf(ticket).words()) {
-                            session.free(pin.span(), ptr, header.block_len() as u64).await?;
-                        }
-                    }
-                }
-                for node in step.nodes {
-                    session.free(pin.span(), node, NODE_LEN as u64).await?;
-                }
-                drop(pin);
-                session.maintain().await?;
-            }
-            for (segment, bytes) in geometry.spans() {
-                session.free_zeroed(span, segment, bytes).await?;
-            }
-            span.write(table.root(), endpoint.buf_from_words(&[0; ROOT_LEN / 8])).await?;
-            session.free(span, table.root(), ROOT_LEN as u64).await?;
-        }
-        self.forget(span, info).await
-    }
-
-    /// Gives back the segments of a table that nobody has seen.
-    pub(super) async fn free_segments(
-        session: &farindex_pool::Session,
-        span: &Span,
-        root: RemotePtr,
-    ) -> Result<(), IndexError> {
-        let words = span.read(root, ROOT_LEN).await?;
-        if let Some(geometry) = Geometry::parse(words.words()) {
-            for (segment, bytes) in geometry.spans() {
-                session.free_zeroed(span, segment, bytes).await?;
-            }
-        }
-        Ok(())
+        free_root::<Rc<Geometry>>(session, span, table.root(), ()).await
     }
 }
 
-/// Would a lookup find an entry where it is?
-fn misplaced(geometry: &Geometry, visited: &VisitedEntry, sid: Option<u64>, header: &Header) -> Option<&'static str> {
+async fn audit_entries(
+    pin: &Pin<'_>,
+    geometry: &Geometry,
+    visited: &[VisitedEntry],
+    findings: &mut Findings<'_>,
+    counted: &mut Vec<Counted>,
+) -> Result<(), IndexError> {
+    let (span, alone, pool) = (pin.span(), findings.alone, pin.session().pool());
+    let mut live = Vec::new();
+    for visited in visited {
+        match Slot::decode(visited.word) {
+            Slot::Live(entry) => live.push((visited, entry)),
+            Slot::Dead(..) => findings.count("dead_slots", 1),
+            // The slots of a split that is due may be frozen: the next client that comes begins there.
+            Slot::Frozen(..) | Slot::Barrier(..)
+                if alone && (visited.level == 3 || visited.version >= geometry.version) =>
+            {
+                findings.problem(format!("the slot at {} belongs to an unfinished split", visited.slot));
+                if let Slot::Frozen(fp, ptr) = Slot::decode(visited.word) {
+                    live.push((visited, Entry { fp, sid: 0, len: 0, ptr }));
+                }
+            }
+            // A frozen slot has no sid and no length; its block has them.
+            Slot::Frozen(fp, ptr) => live.push((visited, Entry { fp, sid: 0, len: 0, ptr })),
+            Slot::Unknown => findings.problem(format!("the slot at {} holds {:#018x}", visited.slot, visited.word)),
+            Slot::Unwritten if alone && visited.level < 3 => {
+                findings.problem(format!("the slot at {} of a bucket in use was never written", visited.slot));
+            }
+            _ => {}
+        }
+    }
+    live.retain(|(visited, entry)| match astray(pool, entry.ptr, entry.len.max(1) * UNIT as u64) {
+        Some(what) => {
+            findings.problem(format!("the slot at {} points to {what}", visited.slot));
+            false
+        }
+        None => true,
+    });
+    let asked: Vec<_> = live.iter().map(|(_, entry)| (entry.ptr, entry.len.max(1))).collect();
+    for ((visited, entry), block) in live.into_iter().zip(fetch_blocks(span, &asked).await?) {
+        let at = visited.slot;
+        let block = match block {
+            Ok(block) => block,
+            Err(what) => {
+                findings.problem(format!("the slot at {at} points to {what}"));
+                continue;
+            }
+        };
+        let (hash, len) = (block.header.hash, block.header.block_len());
+        let units = ((len / UNIT) as u64).min(super::slot::MAX_UNITS);
+        let frozen = entry.len == 0;
+        if entry.fp != hash.fingerprint() || entry.len != units && !frozen {
+            findings.problem(format!("the slot at {at} does not fit the block at {} that it points to", entry.ptr));
+        }
+        if is_misplaced(geometry, visited, (!frozen).then_some(entry.sid), hash) {
+            findings.problem(format!("the entry at {at} lies where no lookup finds it"));
+        }
+        findings.reach_block(span, format_args!("the slot at {at}"), entry.ptr, len as u64).await?;
+        findings.report.entries += 1;
+        findings.count(LEVELS[visited.level.clamp(1, 3) - 1], 1);
+        findings.key(hash, block.key(), at);
+        counted.push(Counted { key: key_id(hash, block.key()), level: visited.level, bytes: len as u64 });
+    }
+    Ok(())
+}
+
+/// Corrects the figures of an audit while other clients work: a key that the walk has visited at two places counts once.
+fn count_once(mut counted: Vec<Counted>, report: &mut IndexAudit) {
+    counted.sort_by_key(|entry| entry.key);
+    for same in counted.chunk_by(|one, two| one.key == two.key) {
+        // The last one was visited last.
+        for entry in same.iter().rev().skip(1) {
+            report.entries -= 1;
+            report.figures.entry(LEVELS[entry.level.clamp(1, 3) - 1]).and_modify(|count| *count -= 1);
+            report.block_bytes -= entry.bytes;
+        }
+    }
+}
+
+/// Is an entry where no lookup finds it?
+fn is_misplaced(geometry: &Geometry, visited: &VisitedEntry, sid: Option<u64>, hash: KeyHash) -> bool {
     debug_assert_eq!(version_bit(LOCK_SLOT, 0), 0);
-    let places = Places::of(header.hash);
     let fits = |hash: u64| {
         let in_place = geometry.home(hash, visited.version) == visited.bucket;
         in_place && sid.is_none_or(|sid| sid == geometry.sid(hash, visited.version))
     };
     let found = match visited.level {
-        1 => fits(header.hash.bits()),
-        2 => places.choices.into_iter().any(fits),
-        // Level 3 goes with the level-1 bucket, whose version this step does not know: any that fits will do.
-        _ => (0..=geometry.version).any(|version| geometry.home(header.hash.bits(), version) == visited.bucket),
+        1 => fits(hash.bits()),
+        2 => Places::of(hash).choices.into_iter().any(fits),
+        // Level 3 belongs to the level-1 bucket, whose version this step does not know: any version that fits will do.
+        _ => (0..=geometry.version).any(|version| geometry.home(hash.bits(), version) == visited.bucket),
     };
-    (!found).then_some("lies where no lookup comes by")
+    !found
 }

@@ -298,7 +298,7 @@ fn a_walk_names_what_it_cannot_read_and_goes_on() {
             for (damage, what) in [
                 (nowhere(9, entry.ptr.offset()).over(old), "memory node 9, which does not exist"),
                 (nowhere(0, 1 << 40).over(old), "where no object can lie"),
-                (nowhere(0, 3 << 20).over(old), "where no sound key-value block is"),
+                (nowhere(0, 3 << 20).over(old), "where the key-value block has a wrong checksum"),
                 (old & !(0xF << 48) | 0xF << 52, "holds 0x"),
             ] {
                 put(at, damage).await?;

@@ -1,34 +1,35 @@
-//! How many slots a lookup READs at once.
+//! The read sizes of one table, kept by load.
 //!
-//! Invariants: one slot at least; a hint, on which nothing but cost depends.
+//! Invariants: a READ fetches at least one slot. The read size is a hint: only the cost of a lookup depends on it.
 
-use super::Config;
-use farindex_readsize::{Network, Probes, best_read, read_beside_cluster};
+use super::{Network, Probes, best_read, read_near_cluster};
+use crate::hash::linear::Config;
 use std::cell::RefCell;
 
-/// Loads that are told apart.
+/// Number of steps into which loads are rounded.
 const STEPS: usize = 64;
-/// Read size of a table that is fuller than the model goes.
+/// Highest load that the model is asked about; a fuller table gets the read size of this load.
 const MAX_MODEL_LOAD: f64 = 0.97;
 
-/// What the model says of a load: slots of one READ, and the distribution.
+/// The model's answer for one load: slots of one READ, and the distribution if clusters need it.
 type Answer = (u64, Option<Probes>);
 
 /// Read sizes by load.
-pub(super) struct ReadSizes {
-    /// Bytes of every READ; 0 for as many as the model says.
+pub(in crate::hash::linear) struct ReadSizes {
+    /// Bytes of every READ; 0 if the model chooses.
     fixed: u32,
     network: Network,
     width: usize,
     hits: f64,
-    /// Are clusters remembered? Then the distribution is needed again.
+    /// Whether the worker remembers clusters, for which the distribution is needed again.
     hints: bool,
-    /// By load: what the model says, once it has been asked.
+    /// The model's answers by load, computed on first use.
     known: RefCell<Vec<Option<Answer>>>,
 }
 
 impl ReadSizes {
-    pub(super) fn new(config: &Config, network: Network) -> Self {
+    /// Prepares the answers for an index with these settings on this network.
+    pub(in crate::hash::linear) fn new(config: &Config, network: Network) -> Self {
         let known = RefCell::new(vec![None; STEPS + 1]);
         ReadSizes {
             fixed: config.read_bytes,
@@ -40,8 +41,9 @@ impl ReadSizes {
         }
     }
 
-    /// Slots of one READ at this load, for a lookup that begins so many slots before a known cluster of so many slots.
-    pub(super) fn slots(&self, load: f64, cluster: Option<(u64, u64)>) -> u64 {
+    /// Returns the slots of one READ at this load. `cluster` is the next known cluster: its distance and its length in
+    /// slots.
+    pub(in crate::hash::linear) fn slots(&self, load: f64, cluster: Option<(u64, u64)>) -> u64 {
         let width = self.width as u64;
         if self.fixed > 0 {
             return (u64::from(self.fixed) / width).max(1);
@@ -57,17 +59,17 @@ impl ReadSizes {
         }
         let Some((slots, probes)) = entry else { return network.largest_read(width) };
         match (cluster, probes) {
-            // Certain to end there; but it may be longer than one READ should be.
+            // The lookup is certain to end behind the cluster, which may be longer than one READ should be.
             (Some((0, left)), _) => (left + 1).min(network.largest_read(width)),
             (Some((distance, len)), Some(probes)) if distance < *slots => {
-                read_beside_cluster(probes, &network, width, distance, len).slots
+                read_near_cluster(probes, &network, width, distance, len).slots
             }
             _ => *slots,
         }
     }
 
-    /// Bytes that the model's answers take.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Returns the bytes of local memory that the answers use.
+    pub(in crate::hash::linear) fn bytes(&self) -> u64 {
         self.known
             .borrow()
             .iter()

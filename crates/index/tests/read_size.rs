@@ -1,6 +1,7 @@
-//! The model against tables that were filled by linear probing: `E[X(R)]` within 1 %, and `R*` within 1 % of the best `R`.
+//! Compares the model of read sizes with tables that were filled by linear probing: `E[X(R)]` agrees within 1 %, and
+//! `R*` costs at most 1 % more than the best `R`.
 
-use farindex_readsize::{Network, Probes, Read, best_read, best_read_unconstrained};
+use farindex_index::linear::read_size::{Network, Probes, Read, best_read, best_read_unconstrained};
 
 /// splitmix64.
 struct Rng(u64);
@@ -14,7 +15,7 @@ impl Rng {
     }
 }
 
-/// A table filled to `load`: counts of lookups by the number of slots they look at.
+/// A table filled to `load`: counts of lookups by the number of slots that they read.
 struct Table {
     misses: Vec<u64>,
     hits: Vec<u64>,
@@ -43,7 +44,7 @@ impl Table {
             home_of[at] = home as u32;
             count(&mut hits, (at + slots - home) % slots + 1);
         }
-        // Distance of each slot to the first empty one, from the back; twice, because the table is a ring.
+        // Distance of each slot to the first empty one, from the back. Two rounds, because the table is a ring.
         let mut to_empty = vec![0u32; slots];
         let mut distance = 0;
         for i in (0..2 * slots).rev() {
@@ -64,14 +65,14 @@ fn requests(counts: &[u64], read: u64) -> f64 {
     requests as f64 / lookups as f64
 }
 
-/// The best of all read sizes, by brute force.
+/// Returns the lowest cost over all read sizes, by brute force.
 fn best(counts: &[u64], network: &Network, width: u64, most: u64) -> f64 {
     let costs = (1..=most).map(|read| requests(counts, read) * network.read_cost(read, width));
     costs.fold(f64::INFINITY, f64::min)
 }
 
 #[test]
-fn requests_within_one_percent_and_the_choice_is_the_best() {
+fn model_is_within_one_percent_of_simulated_tables() {
     let network = Network::CONNECTX5_EDR;
     let (mut combinations, mut worst_requests, mut worst_choice) = (0, 0.0f64, 1.0f64);
     // Long clusters are rare, and a fuller table has to be larger for as many of them.
@@ -82,7 +83,7 @@ fn requests_within_one_percent_and_the_choice_is_the_best() {
             ("present keys", &table.hits, Probes::of_hits(load)),
             ("present keys, all matches", &table.all_matches, Probes::of_all_matches(load)),
         ];
-        for (who, counts, probes) in sides {
+        for (lookups, counts, probes) in sides {
             let probes = probes.expect("a load");
             for width in [5, 8, 16, 32, 128] {
                 let most = network.largest_read(width);
@@ -90,7 +91,7 @@ fn requests_within_one_percent_and_the_choice_is_the_best() {
                 for read in [1, 2, 256 / width, most, free] {
                     let (model, table) = (probes.requests(read), requests(counts, read));
                     let off = (model / table - 1.0).abs();
-                    assert!(off < 0.01, "{who}, load {load}, R {read}: model {model}, table {table}");
+                    assert!(off < 0.01, "{lookups}, load {load}, R {read}: model {model}, table {table}");
                     worst_requests = worst_requests.max(off);
                     combinations += 1;
                 }
@@ -101,7 +102,7 @@ fn requests_within_one_percent_and_the_choice_is_the_best() {
                     let Read { slots, .. } = chosen;
                     let cost = requests(counts, slots) * network.read_cost(slots, width);
                     let off = cost / best(counts, &network, width, most);
-                    assert!(off < 1.01, "{who}, load {load}, width {width}: R* {slots} costs {off} of the best");
+                    assert!(off < 1.01, "{lookups}, load {load}, width {width}: R* {slots} costs {off} of the best");
                     worst_choice = worst_choice.max(off);
                 }
             }
@@ -115,26 +116,26 @@ fn requests_within_one_percent_and_the_choice_is_the_best() {
     assert!(combinations >= 40);
 }
 
-/// Where the exact minimum and the size that Table 1 prints differ, a table tells which is cheaper.
+/// The exact minimum and the size that Table 1 prints differ: simulated tables show that the exact minimum is cheaper.
 #[test]
-fn the_exact_minimum_is_cheaper_than_the_printed_size() {
+fn exact_minimum_is_cheaper_than_the_size_that_table_1_prints() {
     let network = Network::CONNECTX5_EDR;
-    println!("load  who                        R exact  R printed  cost of exact / printed");
+    println!("load  lookups                    R exact  R printed  cost of exact / printed");
     for (load, printed) in [(0.25, 5), (0.5, 13), (0.65, 29)] {
         let table = Table::fill(1 << 22, load, 77);
         let exact = best_read_unconstrained(&Probes::of_misses(load).expect("a load"), &network, 8).slots;
-        for (who, counts) in [("absent keys", &table.misses), ("present keys, all matches", &table.all_matches)] {
+        for (lookups, counts) in [("absent keys", &table.misses), ("present keys, all matches", &table.all_matches)] {
             let cost = |read| requests(counts, read) * network.read_cost(read, 8);
-            println!("{load:<5} {who:<26} {exact:>7}  {printed:>9}  {:.5}", cost(exact) / cost(printed));
-            assert!(cost(exact) < cost(printed), "{who}, load {load}");
+            println!("{load:<5} {lookups:<26} {exact:>7}  {printed:>9}  {:.5}", cost(exact) / cost(printed));
+            assert!(cost(exact) < cost(printed), "{lookups}, load {load}");
         }
     }
 }
 
-/// Why Table 1 prints other sizes than the minimum: all seven are the minimum of a cost whose sum over `i` (formula 4) ends as
-/// soon as 99 % of the lookups have ended.
+/// All seven sizes that Table 1 prints are the minimum of a cost whose sum over `i` (formula 4) ends as soon as 99 % of
+/// the lookups have ended. This explains why they differ from the exact minimum.
 #[test]
-fn the_printed_sizes_come_from_a_sum_that_ends_at_99_percent() {
+fn sizes_of_table_1_come_from_a_sum_that_ends_at_99_percent() {
     let network = Network::CONNECTX5_EDR;
     for (load, printed) in [(0.25, 5), (0.5, 13), (0.65, 29), (0.8, 96), (0.85, 174), (0.9, 201), (0.95, 547)] {
         let probes = Probes::of_misses(load).expect("a load");
@@ -155,9 +156,9 @@ fn the_printed_sizes_come_from_a_sum_that_ends_at_99_percent() {
     }
 }
 
-/// Table 1, requests for each lookup: the paper's lookups return all matches of present keys.
+/// In Table 1, the paper's lookups return all matches of present keys.
 #[test]
-fn table_1_with_the_papers_read_sizes() {
+fn model_gives_the_requests_of_table_1_with_the_papers_read_sizes() {
     let rows: [(f64, [(u64, f64); 3]); 7] = [
         (0.25, [(32, 1.00), (5, 1.03), (5, 1.03)]),
         (0.50, [(32, 1.00), (13, 1.03), (13, 1.03)]),

@@ -1,6 +1,6 @@
-//! The cheapest read size.
+//! The cheapest read size (sections 3.1 and 3.4).
 
-use crate::{Network, Probes};
+use super::{Network, Probes};
 
 /// A read size, and what it costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,18 +14,18 @@ pub struct Read {
 }
 
 impl Read {
-    /// What READs of so many slots cost.
+    /// Computes the cost of lookups that READ `slots` slots at a time, of `width` bytes each.
     pub fn of(slots: u64, probes: &Probes, network: &Network, width: u64) -> Self {
         let requests = probes.requests(slots);
         Read { slots, requests, cost_ns: requests * network.read_cost(slots, width) }
     }
 }
 
-/// `R*` among 1 to `most` slots (formula 1); of several that cost the same, the smallest.
+/// Returns `R*` among 1 to `most` slots (formula 1): the smallest of those that cost least.
 fn cheapest(probes: &Probes, network: &Network, width: u64, most: u64) -> Read {
     let mut best = Read::of(1, probes, network, width);
     for slots in 2..=most.min(probes.longest()) {
-        // One READ at least, and larger ones cost more.
+        // A lookup takes at least one READ, and larger READs cost more.
         if network.read_cost(slots, width) >= best.cost_ns {
             break;
         }
@@ -37,21 +37,21 @@ fn cheapest(probes: &Probes, network: &Network, width: u64, most: u64) -> Read {
     best
 }
 
-/// `R*` under the bandwidth constraint (formulas 1 and 2), for slots of `width` bytes.
+/// Returns `R*` under the bandwidth constraint (formulas 1 and 2), for slots of `width` bytes.
 pub fn best_read(probes: &Probes, network: &Network, width: u64) -> Read {
     cheapest(probes, network, width, network.largest_read(width))
 }
 
-/// `R*` without the bandwidth constraint ("uncons." in Table 1).
+/// Returns `R*` without the bandwidth constraint ("uncons." in Table 1).
 pub fn best_read_unconstrained(probes: &Probes, network: &Network, width: u64) -> Read {
     cheapest(probes, network, width, u64::MAX)
 }
 
-/// `R*` for a lookup that begins `distance` slots before a known cluster of `len` filled slots (section 3.4). One that
-/// begins inside is certain to find the empty slot behind it, and reads up to there, however far that is: `distance` 0 and
-/// the slots that are left.
-pub fn read_beside_cluster(probes: &Probes, network: &Network, width: u64, distance: u64, len: u64) -> Read {
-    let known = probes.beside_cluster(distance, len);
+/// Returns `R*` for a lookup that begins `distance` slots before a known cluster of `len` filled slots (section 3.4). A
+/// lookup that begins inside the cluster has `distance` 0, and `len` is the number of slots that are left: it is
+/// certain to find the empty slot behind the cluster, and READs up to there.
+pub fn read_near_cluster(probes: &Probes, network: &Network, width: u64, distance: u64, len: u64) -> Read {
+    let known = probes.near_cluster(distance, len);
     if distance == 0 {
         return Read::of(len + 1, &known, network, width);
     }
@@ -64,9 +64,9 @@ mod tests {
 
     const NETWORK: Network = Network::CONNECTX5_EDR;
 
-    /// The exact minima, where Table 1 prints 5, 13, 29 (see docs/read-size.md).
+    /// Table 1 prints 5, 13 and 29 instead (see docs/read-size.md).
     #[test]
-    fn exact_minima() {
+    fn best_read_finds_the_exact_minimum() {
         for (load, free, bound) in [(0.25, 8, 8), (0.5, 19, 19), (0.65, 36, 23)] {
             let probes = Probes::of_misses(load).expect("a load");
             assert_eq!(best_read_unconstrained(&probes, &NETWORK, 8).slots, free);
@@ -74,20 +74,20 @@ mod tests {
         }
     }
 
-    /// The shape of Figure 13: a cluster of 10 slots.
+    /// Figure 13 has a cluster of 10 slots.
     #[test]
-    fn figure_13() {
+    fn best_read_near_a_cluster_has_the_shape_of_figure_13() {
         for load in [0.25, 0.65] {
             let probes = Probes::of_misses(load).expect("a load");
             let oblivious = best_read(&probes, &NETWORK, 8).slots;
-            let at = |distance| read_beside_cluster(&probes, &NETWORK, 8, distance, 10).slots;
+            let at = |distance| read_near_cluster(&probes, &NETWORK, 8, distance, 10).slots;
             assert_eq!(at(40), oblivious, "too far away");
             assert_eq!(at(4), 15, "up to the empty slot behind the cluster");
-            assert_eq!(read_beside_cluster(&probes, &NETWORK, 8, 0, 3).slots, 4, "within it");
+            assert_eq!(read_near_cluster(&probes, &NETWORK, 8, 0, 3).slots, 4, "within it");
         }
         let probes = Probes::of_misses(0.65).expect("a load");
         let oblivious = best_read(&probes, &NETWORK, 8).slots;
-        let before = read_beside_cluster(&probes, &NETWORK, 8, 20, 10).slots;
+        let before = read_near_cluster(&probes, &NETWORK, 8, 20, 10).slots;
         assert!(before < oblivious, "reads fewer slots than {oblivious}: {before}");
     }
 }

@@ -1,15 +1,16 @@
-//! How many slots a lookup looks at.
+//! How many slots a lookup reads (section 3.3).
 //!
-//! A table of `M` slots, a share `load` of them filled by linear probing, seen from one slot: the *block* that this slot
-//! belongs to is a run of `n - 1` filled slots and the empty one behind it. In a large table `n` has the Borel distribution,
+//! Linear probing has filled a share `load` of the `M` slots of a table. Each slot belongs to a *block*: a run of `n -
+//! 1` filled slots and the empty slot behind them. In a large table `n` has the Borel distribution,
 //!
 //! ```text
 //! b(n) = e^(-load n) (load n)^(n-1) / n!
 //! ```
 //!
-//! and Knuth's `M^-N g(M, N, k)` of formula 7 tends to `(1 - load) b(k + 1)`. Every distribution here is a sum of those:
+//! and Knuth's `M^-N g(M, N, k)` of formula 7 tends to `(1 - load) b(k + 1)`. Every distribution here is a sum of such
+//! terms:
 //!
-//! | Who | looks at more than `k` slots with probability |
+//! | Lookup | reads more than `k` slots with probability |
 //! |---|---|
 //! | [`of_misses`](Probes::of_misses): from a uniformly random slot to the first empty one | sum of `(j-k+1) (1-load) b(j+1)` over `j >= k` |
 //! | [`of_hits`](Probes::of_hits): from a present key's home to the key | sum of `(j-k+1) b(j+1)/(j+1)` over `j >= k` |
@@ -17,25 +18,26 @@
 //!
 //! Invariants: survival probabilities do not grow with `k`; the first one is 1.
 
-/// Largest load that the limit forms take. Clusters of a table that is fuller are as long as the table.
+/// Largest load that the limit forms take. In a fuller table, clusters are as long as the table.
 pub const MAX_LOAD: f64 = 0.995;
-/// What truncation may leave out of a probability.
+/// Largest part of a probability that truncation may omit.
 const TRUNCATION: f64 = 1e-15;
 
-/// Distribution of the number of slots that a lookup looks at.
+/// Distribution of the number of slots that a lookup reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probes {
-    /// Entry `k`: the probability that the first `k` slots do not end the lookup, `1 - C_k`. Zero from its end on.
+    /// Entry `k` is the probability that the first `k` slots do not end the lookup, `1 - C_k`. It is zero behind the
+    /// end.
     survival: Vec<f64>,
 }
 
-/// Borel probabilities `b(1), b(2), ...` until what is left out does not count.
+/// Returns the Borel probabilities `b(1), b(2), ...` up to where the rest is below the truncation error.
 fn borel(load: f64) -> Vec<f64> {
     if load == 0.0 {
         return vec![1.0];
     }
-    // b(n+1)/b(n) = load e^-load (1 + 1/n)^(n-1), which is below its limit r = load e^(1-load) < 1. So what follows b(n) sums
-    // to less than b(n) / (1-r), and (with weights 1, 2, 3, ...) to less than b(n) / (1-r)^2.
+    // b(n+1)/b(n) = load e^-load (1 + 1/n)^(n-1), which is below its limit r = load e^(1-load) < 1. So the terms behind
+    // b(n) sum to less than b(n) / (1-r), and with weights 1, 2, 3, ... to less than b(n) / (1-r)^2.
     let slack = -(load.ln() + 1.0 - load).exp_m1();
     let mut terms = vec![(-load).exp()];
     let mut term = terms[0];
@@ -49,7 +51,8 @@ fn borel(load: f64) -> Vec<f64> {
     }
 }
 
-/// Sums of all terms from each one on. Positive terms, smallest first: nothing cancels.
+/// Replaces each term by the sum of all terms from it on. Adds the smallest first, and all are positive: nothing
+/// cancels.
 fn suffix_sums(terms: &mut [f64]) {
     let mut sum = 0.0;
     for term in terms.iter_mut().rev() {
@@ -59,8 +62,8 @@ fn suffix_sums(terms: &mut [f64]) {
 }
 
 impl Probes {
-    /// From the probabilities `g(k)` that a block has `k` filled slots, as seen from a slot: `P_k` is their suffix sum, and
-    /// `1 - C_k` that of `P_k`.
+    /// Makes the distribution from the probabilities `g(k)` that a slot's block has `k` filled slots: `P_k` is their
+    /// suffix sum, and `1 - C_k` is the suffix sum of `P_k`.
     fn from_blocks(mut terms: Vec<f64>) -> Self {
         suffix_sums(&mut terms);
         suffix_sums(&mut terms);
@@ -68,7 +71,7 @@ impl Probes {
     }
 
     fn from_survival(mut survival: Vec<f64>) -> Self {
-        // What rounding left of 1.
+        // 1, up to rounding errors.
         let all = survival.first().copied().unwrap_or(1.0);
         survival.iter_mut().for_each(|probability| *probability /= all);
         Probes { survival }
@@ -78,25 +81,24 @@ impl Probes {
         (0.0..=MAX_LOAD).contains(&load)
     }
 
-    /// Lookups of absent keys: from a uniformly random slot to the first empty one (formulas 6 to 9, in the limit of a
-    /// large table). `None` unless `0 <= load <= MAX_LOAD`.
+    /// Returns the distribution for lookups of absent keys: from a uniformly random slot to the first empty one
+    /// (formulas 6 to 9, in the limit of a large table). `None` unless `0 <= load <= MAX_LOAD`.
     pub fn of_misses(load: f64) -> Option<Self> {
         let blocks = || borel(load).into_iter().map(|b| (1.0 - load) * b).collect();
         Self::is_load(load).then(|| Self::from_blocks(blocks()))
     }
 
-    /// The same for a table of exactly `slots` slots of which `filled` are filled. `None` unless one is empty.
-    ///
-    /// Takes time and memory in proportion to the longest cluster that counts.
+    /// Like [`of_misses`](Self::of_misses) for a table of exactly `slots` slots of which `filled` are filled. `None`
+    /// unless one is empty. Time and memory are in proportion to the longest cluster that counts.
     pub fn of_misses_exactly(slots: u64, filled: u64) -> Option<Self> {
         if filled >= slots {
             return None;
         }
         let (m, n) = (slots as f64, filled as f64);
-        // g(M,N,0) / M^N; from there on the ratios of consecutive terms, each without a large number.
+        // g(M,N,0) / M^N; each further term follows by a ratio, which needs no large number.
         let mut term = if filled == 0 { 1.0 } else { (m - 1.0 - n) / m * ((n - 1.0) * (-1.0 / m).ln_1p()).exp() };
         if slots == filled + 1 {
-            // One empty slot: every distance is as likely as any other.
+            // With one empty slot, all distances are equally likely.
             let survival = (0..slots).map(|k| (m - k as f64) / m).collect();
             return Some(Probes { survival });
         }
@@ -114,19 +116,20 @@ impl Probes {
         Some(Self::from_blocks(terms))
     }
 
-    /// Lookups of present keys that end at the key: its home is in a cluster more often than a random slot, but the key
-    /// need not be at the cluster's end. A key lies where the first empty slot was when it came, so this is the average of
-    /// [`of_misses`](Self::of_misses) over all loads up to this one; the integral of `(1-x) b(j+1)` has a closed form.
+    /// Returns the distribution for lookups of present keys that end at the key. A key's home is in a cluster more
+    /// often than a random slot, but the key need not be at the cluster's end. A key lies where the first empty slot
+    /// was when it was inserted. So this is the average of [`of_misses`](Self::of_misses) over all loads up to this
+    /// one; the integral of `(1-x) b(j+1)` has a closed form.
     pub fn of_hits(load: f64) -> Option<Self> {
         let blocks = || (1..).zip(borel(load)).map(|(n, b)| b / f64::from(n)).collect();
         Self::is_load(load).then(|| Self::from_blocks(blocks()))
     }
 
-    /// Lookups of present keys that go on to the first empty slot, because they return all matching records: what the
-    /// paper's experiments do.
+    /// Returns the distribution for lookups of present keys that continue to the first empty slot, because they return
+    /// all matching records. The paper's experiments do so.
     ///
-    /// Whichever key it is, it may be thought of as the last that came: it went to the first empty slot, and from there it is
-    /// one whole block more. The sum of two blocks has the Borel-Tanner distribution, `2 (n-1) / (load n) b(n)`.
+    /// Any key may be regarded as the last one inserted: it went to the first empty slot, and one whole block follows.
+    /// The sum of two blocks has the Borel-Tanner distribution, `2 (n-1) / (load n) b(n)`.
     pub fn of_all_matches(load: f64) -> Option<Self> {
         if !Self::is_load(load) {
             return None;
@@ -139,13 +142,14 @@ impl Probes {
             (1..).zip(&one).map(|(n, b)| 2.0 * f64::from(n - 1) / (load * f64::from(n)) * b).collect();
         suffix_sums(&mut one);
         suffix_sums(&mut two);
-        // Entry i holds Pr[n >= i + 1] by now, which is Pr[n > i].
+        // Entry i is now Pr[n >= i + 1], which is Pr[n > i].
         let mut ends: Vec<_> = one.iter().zip(&two).map(|(one, two)| (1.0 - load) * (two - one).max(0.0)).collect();
         suffix_sums(&mut ends);
         Some(Self::from_survival(ends))
     }
 
-    /// A mixture: a share `hits` of present keys' lookups, the rest of absent keys. `None` unless both are shares.
+    /// Returns the distribution for a mixture of lookups: a share `hits` of present keys, the rest of absent keys.
+    /// `None` unless `load` is a load and `hits` is between 0 and 1.
     pub fn of_mixture(load: f64, hits: f64) -> Option<Self> {
         let (present, absent) = (Self::of_hits(load)?, Self::of_misses(load)?);
         (0.0..=1.0).contains(&hits).then(|| {
@@ -155,29 +159,29 @@ impl Probes {
         })
     }
 
-    /// What is known about a lookup that begins `distance` slots before a cluster of `len` filled slots (formula 10); with
-    /// `distance` 0 it begins in a cluster of which `len` slots are left.
+    /// Returns the distribution for a lookup that begins `distance` slots before a cluster of `len` filled slots
+    /// (formula 10). With `distance` 0 the lookup begins in a cluster of which `len` slots are left.
     #[must_use]
-    pub fn beside_cluster(&self, distance: u64, len: u64) -> Self {
+    pub fn near_cluster(&self, distance: u64, len: u64) -> Self {
         let within = (0..=distance).map(|k| self.beyond(k));
         let inside = (0..len).map(|_| self.beyond(distance));
         Probes { survival: within.chain(inside).collect() }
     }
 
-    /// Probability that the first `slots` slots do not end the lookup: `1 - C_k`.
+    /// Returns the probability that the first `slots` slots do not end the lookup: `1 - C_k`.
     pub fn beyond(&self, slots: u64) -> f64 {
         usize::try_from(slots).ok().and_then(|k| self.survival.get(k)).copied().unwrap_or(0.0)
     }
-    /// `C_k`: probability that the first `slots` slots end the lookup.
+    /// Returns the probability that the first `slots` slots end the lookup: `C_k`.
     pub fn within(&self, slots: u64) -> f64 {
         1.0 - self.beyond(slots)
     }
-    /// Slots beyond which no lookup goes, as far as this distribution can tell.
+    /// Returns the largest number of slots that a lookup reads, up to the truncation.
     pub fn longest(&self) -> u64 {
         self.survival.len() as u64
     }
-    /// `E[X(R)]`: the expected number of READs of `read` slots each (formula 4, which is the sum of `1 - C_iR` over all `i`).
-    /// A READ of no slot at all never ends.
+    /// Returns `E[X(R)]`: the expected number of READs of `read` slots each (formula 4, which is the sum of `1 - C_iR`
+    /// over all `i`). Infinite for READs of no slot.
     pub fn requests(&self, read: u64) -> f64 {
         let Ok(step) = usize::try_from(read) else { return 1.0 };
         if step == 0 {
@@ -185,7 +189,7 @@ impl Probes {
         }
         self.survival.iter().step_by(step).sum()
     }
-    /// Expected number of slots looked at.
+    /// Returns the expected number of slots that a lookup reads.
     pub fn mean(&self) -> f64 {
         self.requests(1)
     }
@@ -201,9 +205,9 @@ mod tests {
         assert!((a - b).abs() <= relative * b.abs().max(1e-300), "{a} is not {b}");
     }
 
-    /// Knuth, 6.4: an absent key takes (1 + 1/(1-a)^2)/2 probes, a present one (1 + 1/(1-a))/2.
+    /// Knuth, 6.4: an absent key takes (1 + 1/(1-a)^2)/2 probes, a present key (1 + 1/(1-a))/2.
     #[test]
-    fn the_means_are_knuths() {
+    fn means_are_knuths() {
         for load in LOADS {
             let free = 1.0 - load;
             close(Probes::of_misses(load).unwrap().mean(), (1.0 + 1.0 / (free * free)) / 2.0, 1e-9);
@@ -213,9 +217,9 @@ mod tests {
         }
     }
 
-    /// Every sequence of homes of small tables: formula 7 without an approximation.
+    /// Counts every sequence of homes of small tables: formula 7 without an approximation.
     #[test]
-    fn the_exact_form_counts_every_small_table() {
+    fn exact_distribution_matches_an_enumeration_of_small_tables() {
         for (slots, filled) in [(1u64, 0u64), (4, 3), (5, 2), (6, 4), (6, 5), (7, 0), (7, 5)] {
             let exact = Probes::of_misses_exactly(slots, filled).unwrap();
             let mut survivors = vec![0u64; slots as usize + 2];
@@ -245,7 +249,7 @@ mod tests {
 
     /// The limit differs from the exact form by a term of the order of 1/M.
     #[test]
-    fn a_large_table_is_the_limit() {
+    fn exact_distribution_of_a_large_table_is_close_to_the_limit() {
         for (load, bits) in [(0.25, 20), (0.5, 20), (0.8, 20), (0.95, 24)] {
             let slots = 1u64 << bits;
             let filled = (slots as f64 * load) as u64;
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn survival_never_grows() {
+    fn survival_probabilities_never_increase() {
         for load in LOADS {
             for probes in [
                 Probes::of_misses(load),
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_load_is_refused() {
+    fn distributions_refuse_loads_out_of_range() {
         for load in [-0.1, 1.0, f64::NAN, f64::INFINITY] {
             assert!(Probes::of_misses(load).is_none() && Probes::of_hits(load).is_none());
             assert!(Probes::of_all_matches(load).is_none() && Probes::of_mixture(load, 0.5).is_none());
@@ -286,14 +290,14 @@ mod tests {
 
     /// Formula 10.
     #[test]
-    fn a_known_cluster_ends_the_lookup() {
+    fn lookups_end_behind_a_known_cluster() {
         let probes = Probes::of_misses(0.65).unwrap();
-        let known = probes.beside_cluster(4, 10);
+        let known = probes.near_cluster(4, 10);
         assert_eq!(known.beyond(4), probes.beyond(4));
         assert_eq!(known.beyond(14), probes.beyond(4));
         assert_eq!(known.beyond(15), 0.0);
         assert_eq!(known.requests(15), 1.0);
-        assert_eq!(probes.beside_cluster(0, 3).requests(4), 1.0);
-        assert_eq!(probes.beside_cluster(0, 3).requests(3), 2.0);
+        assert_eq!(probes.near_cluster(0, 3).requests(4), 1.0);
+        assert_eq!(probes.near_cluster(0, 3).requests(3), 2.0);
     }
 }
