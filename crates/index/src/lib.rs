@@ -43,6 +43,8 @@ pub mod registry;
 pub mod slotted;
 mod sync_interval;
 pub mod traits;
+#[cfg(feature = "test-kinds")]
+pub mod tree;
 pub mod value;
 mod write;
 

@@ -124,3 +124,41 @@ fn coalesced_cuckoo_in_memory() {
     let world = World::memory(1, 48 << 20, Delivery::Deferred);
     world.run(|ctx| suite::<Coalesced<Cuckoo>>(ctx, Scale { coroutines: 12, seed: 6, ..SCALE }));
 }
+
+use farindex_index::tree::blink::BLink;
+
+#[test]
+fn blink_in_memory() {
+    let world = World::memory(1, 160 << 20, Delivery::Immediate);
+    world.run(|ctx| suite::<BLink>(ctx, Scale { longest: true, ..SCALE }));
+}
+
+#[test]
+fn blink_in_memory_interleaved() {
+    let world = World::memory(1, 48 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<BLink>(ctx, Scale { coroutines: 24, seed: 2, ..SCALE }));
+}
+
+#[test]
+fn blink_on_three_nodes() {
+    let world = World::memory(3, 32 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<BLink>(ctx, Scale { seed: 3, ..SCALE }));
+}
+
+#[test]
+fn blink_in_a_mapped_file() {
+    let world = World::shm(48 << 20);
+    world.run(|ctx| suite::<BLink>(ctx, Scale { seed: 4, ..SCALE }));
+}
+
+#[test]
+fn blink_in_the_simulator() {
+    let world = World::calm(5, 48 << 20);
+    world.run(|ctx| suite::<BLink>(ctx, Scale { random: 1000, coroutines: 24, seed: 5, ..SCALE }));
+}
+
+#[test]
+fn coalesced_blink_in_memory() {
+    let world = World::memory(1, 48 << 20, Delivery::Deferred);
+    world.run(|ctx| suite::<Coalesced<BLink>>(ctx, Scale { coroutines: 12, seed: 6, ..SCALE }));
+}

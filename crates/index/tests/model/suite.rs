@@ -46,6 +46,12 @@ impl Smallest for Linear {
     }
 }
 
+impl Smallest for farindex_index::tree::blink::BLink {
+    fn smallest() -> farindex_index::tree::blink::Config {
+        farindex_index::tree::blink::Config { fanout: 4 }
+    }
+}
+
 impl Smallest for Cuckoo {
     fn smallest() -> cuckoo::Config {
         cuckoo::Config { slots: 1, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() }
