@@ -5,7 +5,7 @@ mod faults;
 pub mod scenarios;
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::Race;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::race::{Config, Variant};
 use farindex_sim::Dice;
 
@@ -44,24 +44,27 @@ impl RaceUnderTest {
 }
 
 impl IndexUnderTest for RaceUnderTest {
-    type Index = Race;
-
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, dice: &mut Dice) -> Box<dyn IndexUnderTest> {
         if !self.grows {
-            return self.clone();
+            return Box::new(self.clone());
         }
         let config = Config {
             initial_depth: dice.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
             groups: dice.pick(&[1, 1, 1, 2, 4]).unwrap_or(1),
             ..self.config
         };
-        RaceUnderTest { config, ..*self }
+        Box::new(RaceUnderTest { config, ..*self })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::Race(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::Race(Config { initial_depth: 1, groups: 1, ..Config::default() })
     }
     /// A copy of the directory may be lost, or have been behind all the time.
-    fn perturb(&self, index: &Race, dice: &mut Dice) {
+    fn perturb(&self, index: &AnyIndex, dice: &mut Dice) {
+        let AnyIndex::Race(index) = index else { return };
+        let index = index.inner();
         if let Some(table) = dice.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) {
             table.directory().mirror().forget();
         }

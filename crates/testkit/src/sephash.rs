@@ -1,7 +1,7 @@
 //! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::SepHash;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::sephash::{Config, TableKind};
 use farindex_sim::{Dice, Fate};
 
@@ -40,11 +40,9 @@ impl SepHashUnderTest {
 }
 
 impl IndexUnderTest for SepHashUnderTest {
-    type Index = SepHash;
-
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, dice: &mut Dice) -> Box<dyn IndexUnderTest> {
         if self.smallest {
-            return self.clone();
+            return Box::new(self.clone());
         }
         let config = Config {
             cur_bytes: dice.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
@@ -60,16 +58,21 @@ impl IndexUnderTest for SepHashUnderTest {
             told: dice.pick(&[false, false, true]).unwrap_or_default(),
             ..self.config
         };
-        SepHashUnderTest { config, ..*self }
+        Box::new(SepHashUnderTest { config, ..*self })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::SepHash(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::SepHash(Config { cur_bytes: 128, ratio: 2, initial_depth: 0, ..Config::default() })
     }
     fn removes_by_writing(&self) -> bool {
         true
     }
     /// Caches may be forgotten at any time.
-    fn perturb(&self, index: &SepHash, _dice: &mut Dice) {
+    fn perturb(&self, index: &AnyIndex, _dice: &mut Dice) {
+        let AnyIndex::SepHash(index) = index else { return };
+        let index = index.inner();
         index.tables().iter().for_each(farindex_index::sephash::Table::forget);
     }
     fn colliding_bits(&self, dice: &mut Dice) -> u32 {
@@ -84,17 +87,17 @@ const VERBS: u64 = 600;
 /// What the released code does, and what its writers must not do: each planted in the shipped form.
 #[cfg(feature = "marks")]
 pub fn fault_detection() -> Vec<crate::fault_detection::FaultCase> {
-    use crate::fault_detection::{in_trial, verdict};
+    use crate::fault_detection::{planted_in, verdict};
     use farindex_index::faults::Fault;
 
     let case = |name, planted, faults: &'static [Fault]| {
-        in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
+        planted_in(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
     };
     vec![
         case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
         case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
         // Who reads such a segment waits until it makes sense; but who is to write it may die between the two.
-        in_trial(
+        planted_in(
             "SepHash: the directory names a segment that is written later",
             "Fault::EarlyDirectory",
             &[Fault::EarlyDirectory],

@@ -1,7 +1,7 @@
 //! SHARD on trial: small tables that grow all the time, and for the protocol as published one that stands still.
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::Shard;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::shard::{Config, Variant};
 use farindex_sim::Dice;
 
@@ -34,11 +34,9 @@ impl ShardUnderTest {
 }
 
 impl IndexUnderTest for ShardUnderTest {
-    type Index = Shard;
-
-    fn draw(&self, dice: &mut Dice) -> Self {
+    fn draw(&self, dice: &mut Dice) -> Box<dyn IndexUnderTest> {
         if !self.grows {
-            return self.clone();
+            return Box::new(self.clone());
         }
         let config = Config {
             initial_bits: dice.pick(&[0, 0, 0, 1, 3]).unwrap_or_default(),
@@ -46,13 +44,18 @@ impl IndexUnderTest for ShardUnderTest {
             alpha: dice.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
             ..self.config
         };
-        ShardUnderTest { config, ..*self }
+        Box::new(ShardUnderTest { config, ..*self })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::Shard(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::Shard(Config { initial_bits: 0, ..Config::default() })
     }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
-    fn perturb(&self, index: &Shard, dice: &mut Dice) {
+    fn perturb(&self, index: &AnyIndex, dice: &mut Dice) {
+        let AnyIndex::Shard(index) = index else { return };
+        let index = index.inner();
         if !self.grows {
             return;
         }

@@ -1,105 +1,31 @@
-//! The suite that every index passes on every fabric: operations with all their outcomes against a `BTreeMap`, dumps,
-//! reopening, audits, drops.
+//! The model-based suite that every kind of index passes on every fabric: operations with all their outcomes against a
+//! `BTreeMap`, dumps and scans in order, reopening, audits, drops.
 //!
-//! Invariants: each step leaves index and model equal; nothing in here knows how an index works, except through
-//! [`IndexUnderTest`].
+//! Invariants: each step leaves index and model equal; nothing in here knows how an index works. Everything here panics on
+//! errors: it is for tests alone.
 
-use crate::common::{Ctx, Member, Rng, bytes, join_all};
+use crate::world::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
-    Coalesced, Cuckoo, IndexAudit, IndexError, Insert, Lifecycle, Linear, PointIndex, PoolIndex, Race, Remove, SepHash,
-    Shard, Update, Upsert, Value, cuckoo, linear, race, sephash, shard,
+    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
 };
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A kind that goes through the suite, with the settings that make it grow, split and overflow soonest.
-pub(crate) trait Smallest: PoolIndex {
-    fn smallest() -> Self::Config;
-}
+/// What the index should hold.
+pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-impl Smallest for Shard {
-    fn smallest() -> shard::Config {
-        shard::Config { initial_bits: 0, ..shard::Config::default() }
-    }
-}
-
-impl Smallest for Race {
-    fn smallest() -> race::Config {
-        race::Config { initial_depth: 1, groups: 1, ..race::Config::default() }
-    }
-}
-
-impl Smallest for SepHash {
-    fn smallest() -> sephash::Config {
-        sephash::Config { cur_bytes: 128, ratio: 2, initial_depth: 0, ..sephash::Config::default() }
-    }
-}
-
-impl Smallest for Linear {
-    fn smallest() -> linear::Config {
-        linear::Config { slots: 1, ..linear::Config::default() }
-    }
-}
-
-impl Smallest for farindex_index::tree::blink::BLink {
-    fn smallest() -> farindex_index::tree::blink::Config {
-        farindex_index::tree::blink::Config { fanout: 4 }
-    }
-}
-
-impl Smallest for Cuckoo {
-    fn smallest() -> cuckoo::Config {
-        cuckoo::Config { slots: 1, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() }
-    }
-}
-
-/// An index on trial: a kind alone, or behind a lock table.
-pub(crate) trait IndexUnderTest: PointIndex + Sized + 'static {
-    type Plain: Smallest;
-    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError>;
-    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError>;
-    fn plain(&self) -> &Self::Plain;
-}
-
-impl<I: Smallest> IndexUnderTest for I {
-    type Plain = I;
-    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        <I as PoolIndex>::create(session, name, &I::smallest()).await
-    }
-    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        <I as Lifecycle>::open(session, name).await
-    }
-    fn plain(&self) -> &I {
-        self
-    }
-}
-
-impl<I: Smallest> IndexUnderTest for Coalesced<I> {
-    type Plain = I;
-    async fn create(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let index = <I as IndexUnderTest>::create(session, name).await?;
-        let uid = index.uid();
-        Ok(Coalesced::new(index, Arc::default(), uid))
-    }
-    async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let index = <I as IndexUnderTest>::open(session, name).await?;
-        let uid = index.uid();
-        Ok(Coalesced::new(index, Arc::default(), uid))
-    }
-    fn plain(&self) -> &I {
-        self.inner()
-    }
-}
-
-pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// Does one operation on both, and compares.
-pub(crate) async fn step(index: &impl PointIndex, model: &mut Model, what: u64, key: &[u8], value: &[u8]) {
+/// Does one operation on index and model, and compares the outcomes. `what` is 0 for get, 1 insert, 2 update, 3 upsert, and
+/// removal otherwise.
+///
+/// # Panics
+/// If they differ.
+pub async fn step(index: &impl PointIndex, model: &mut Model, what: u64, key: &[u8], value: &[u8]) {
     let name = || format!("key {} of {} bytes", key[..key.len().min(40)].escape_ascii(), key.len());
     let before = model.get(key);
     match what {
@@ -119,8 +45,8 @@ pub(crate) async fn step(index: &impl PointIndex, model: &mut Model, what: u64, 
         }
         3 => {
             let expected = if before.is_some() { Upsert::Updated } else { Upsert::Inserted };
-            let told = index.upsert(key, value).await.unwrap();
-            assert!(told == expected || told == Upsert::Written, "{told:?}, not {expected:?}: {}", name());
+            let outcome = index.upsert(key, value).await.unwrap();
+            assert!(outcome == expected || outcome == Upsert::Written, "{outcome:?}, not {expected:?}: {}", name());
             model.insert(key.to_vec(), value.to_vec());
         }
         _ => {
@@ -131,15 +57,23 @@ pub(crate) async fn step(index: &impl PointIndex, model: &mut Model, what: u64, 
     }
 }
 
-/// Every key of the model is there, and nothing else is.
-pub(crate) async fn compare<S: IndexUnderTest>(index: &S, model: &Model) {
+/// Compares the index with the model: every key of the model is there, and nothing else is.
+///
+/// # Panics
+/// If they differ.
+pub async fn compare(index: &AnyIndex, model: &Model) {
     let mut found = Model::new();
     let each = async |key: &[u8], value: Value| {
+        let ascends = found.last_key_value().is_none_or(|(last, _)| last.as_slice() < key);
+        assert!(ascends || !index.is_ordered(), "{} is out of order", key.escape_ascii());
         assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "{} twice", key.escape_ascii());
         Ok(())
     };
-    assert_eq!(index.plain().visit(each, &mut Damage::fail).await.unwrap(), model.len() as u64);
+    assert_eq!(index.visit(each, &mut Damage::fail).await.unwrap(), model.len() as u64);
     assert!(found == *model, "the dump differs from the model");
+    if index.is_ordered() {
+        compare_scans(index, model).await;
+    }
     for (key, value) in model {
         assert_eq!(index.get(key).await.unwrap().as_deref(), Some(value.as_slice()), "{}", key.escape_ascii());
     }
@@ -156,11 +90,30 @@ pub(crate) async fn compare<S: IndexUnderTest>(index: &S, model: &Model) {
     assert!(index.get_many(&[]).await.unwrap().is_empty());
 }
 
-/// The whole pool, by its only client.
-pub(crate) async fn audit<S: IndexUnderTest>(
-    member: &Member,
-    indexes: &[(&str, &S)],
-) -> (Vec<IndexAudit>, AuditReport) {
+/// Scans with all kinds of bounds and limits return what the model holds there.
+async fn compare_scans(index: &AnyIndex, model: &Model) {
+    let mut keys: Vec<&[u8]> = model.keys().step_by(model.len() / 5 + 1).map(Vec::as_slice).collect();
+    keys.extend([b"".as_slice(), b"never there", &[0xFF; 9]]);
+    let bounds: Vec<Bound<&[u8]>> = keys.iter().flat_map(|key| [Bound::Included(*key), Bound::Excluded(*key)]).collect();
+    for from in bounds.iter().chain([&Bound::Unbounded]) {
+        for to in bounds.iter().chain([&Bound::Unbounded]) {
+            let within = |key: &[u8]| std::ops::RangeBounds::contains(&(*from, *to), key);
+            for limit in [0, 1, 7, usize::MAX] {
+                let expected = model.iter().filter(|(key, _)| within(key)).take(limit);
+                let found = index.scan((*from, *to), limit).await.unwrap();
+                let found = found.iter().map(|entry| (&*entry.key, &*entry.value));
+                let expected = expected.map(|(key, value)| (key.as_slice(), value.as_slice()));
+                assert!(found.eq(expected), "scan of {from:?} to {to:?}, {limit} at most");
+            }
+        }
+    }
+}
+
+/// Audits the whole pool, as its only client.
+///
+/// # Panics
+/// If anything is wrong.
+pub async fn audit(member: &Member, indexes: &[(&str, &AnyIndex)]) -> (Vec<IndexAudit>, AuditReport) {
     let span = member.span();
     member.session.flush().await.unwrap();
     let mut audit = Audit::begin(&member.session, &span).await.unwrap();
@@ -168,11 +121,11 @@ pub(crate) async fn audit<S: IndexUnderTest>(
     for (name, index) in indexes {
         let info = catalog::find(member.session.pool(), &span, name).await.unwrap();
         audit.reach(info.root, member.session.pool().nodes().len() as u64 * 8, "a list of roots");
-        let report = index.plain().audit(&mut audit, true).await.unwrap();
+        let report = index.audit(&mut audit, true).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         found.push(report);
     }
-    // What has been unlinked is nobody's until the epoch allows it.
+    // What has been unlinked is freed when the epoch allows it.
     while !settled(&member.session).await {}
     let report = audit.settle(&member.session, &span).await.unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
@@ -192,8 +145,8 @@ async fn settled(session: &Session) -> bool {
 const KEY_LENS: [usize; 16] = [0, 1, 2, 7, 8, 9, 40, 41, 47, 48, 49, 1007, 1008, 1009, 1010, 64 << 10];
 const VALUE_LENS: [usize; 16] = [0, 1, 8, 40, 47, 48, 943, 944, 945, 959, 960, 961, 1007, 1008, 1009, 1024];
 
-/// Keys that meet in one bucket for as long as there are at most `2^bits`, and if `fp` is given have that fingerprint.
-pub(crate) fn colliding(bits: u32, fp: Option<u64>, count: usize) -> Vec<Vec<u8>> {
+/// Returns keys that lie in one bucket as long as there are at most `2^bits` buckets; with `fp`, keys of that fingerprint.
+pub fn colliding(bits: u32, fp: Option<u64>, count: usize) -> Vec<Vec<u8>> {
     let keys = (0u64..).map(|i| i.to_le_bytes().to_vec());
     let fits = |key: &Vec<u8>| {
         let hash = KeyHash::unseeded(key);
@@ -202,7 +155,7 @@ pub(crate) fn colliding(bits: u32, fp: Option<u64>, count: usize) -> Vec<Vec<u8>
     keys.filter(fits).take(count).collect()
 }
 
-/// Operations in an order that meets every outcome, and then random ones.
+/// Keys and values of lengths at which something changes, with operations in an order that has every outcome.
 async fn nasty_lengths(index: &impl PointIndex, model: &mut Model) {
     for key_len in KEY_LENS {
         let key = bytes(key_len, 1);
@@ -215,22 +168,37 @@ async fn nasty_lengths(index: &impl PointIndex, model: &mut Model) {
     }
 }
 
-/// How much a run does.
-#[derive(Clone, Copy)]
-pub(crate) struct Scale {
+/// Size of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    /// Random operations.
     pub random: u64,
+    /// How often the index grows.
     pub resizes: u64,
+    /// Coroutines at work at the same time.
     pub coroutines: u64,
-    /// Also a key and a value as long as may be.
+    /// Also a key and a value as long as they may be.
     pub longest: bool,
+    /// Behind a lock table.
+    pub coalesced: bool,
+    /// Seed of the random operations.
     pub seed: u64,
 }
 
-pub(crate) async fn suite<S: IndexUnderTest>(ctx: Ctx, scale: Scale) {
+/// Runs the suite on an index with these settings, behind a lock table if `coalesced`.
+///
+/// # Panics
+/// If anything is wrong.
+pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
+    let opened = async |session: &Rc<Session>| {
+        let index = AnyIndex::open(session, "model").await?;
+        Ok::<_, IndexError>(if scale.coalesced { index.coalesced(&Arc::default()) } else { index })
+    };
     let pool = ctx.pool(&PoolOptions::default()).await;
     let member = ctx.join(&pool).await;
-    let (_, empty) = audit::<S>(&member, &[]).await;
-    let index = S::create(&member.session, "model").await.unwrap();
+    let (_, empty) = audit(&member, &[]).await;
+    drop(AnyIndex::create(&member.session, "model", &config).await.unwrap());
+    let index = opened(&member.session).await.unwrap();
     let mut model = Model::new();
     let mut rng = Rng::new(scale.seed);
 
@@ -270,10 +238,10 @@ pub(crate) async fn suite<S: IndexUnderTest>(ctx: Ctx, scale: Scale) {
 
     // As another client finds it.
     let other = ctx.join(&pool).await;
-    let again = S::open(&other.session, "model").await.unwrap();
+    let again = opened(&other.session).await.unwrap();
     compare(&again, &model).await;
     drop(again);
-    other.close_beside(&[&member]).await;
+    other.close_while_ticking(&[&member]).await;
 
     let (reports, report) = audit(&member, &[("model", &index)]).await;
     assert_eq!(reports[0].entries, model.len() as u64);
@@ -282,14 +250,14 @@ pub(crate) async fn suite<S: IndexUnderTest>(ctx: Ctx, scale: Scale) {
 
     // Dropped while it is open here and elsewhere.
     let session = ctx.session(&member);
-    let elsewhere = S::open(&session, "model").await.unwrap();
-    S::Plain::drop_index(&member.session, "model").await.unwrap();
+    let elsewhere = opened(&session).await.unwrap();
+    AnyIndex::drop_named(&member.session, "model").await.unwrap();
     let key = keys.first().unwrap();
     assert_eq!(elsewhere.get(key).await.map(drop), Err(IndexError::Dropped));
     assert_eq!(index.upsert(key, b"").await.map(drop), Err(IndexError::Dropped));
-    assert!(S::open(&session, "model").await.is_err());
+    assert!(opened(&session).await.is_err());
     drop((elsewhere, session, index));
-    let (_, report) = audit::<S>(&member, &[]).await;
+    let (_, report) = audit(&member, &[]).await;
     assert!(report.alone && report.lost == 0, "{report:?}");
     for (before, after) in empty.nodes.iter().zip(&report.nodes) {
         assert_eq!((after.live_bytes, after.held_bytes), (before.live_bytes, before.held_bytes), "{after:?}");
@@ -298,9 +266,9 @@ pub(crate) async fn suite<S: IndexUnderTest>(ctx: Ctx, scale: Scale) {
 }
 
 /// Inserts until the index has grown so often, with other operations in between.
-async fn grow<S: IndexUnderTest>(index: &S, model: &mut Model, rng: &mut Rng, scale: Scale) {
+async fn grow(index: &AnyIndex, model: &mut Model, rng: &mut Rng, scale: Scale) {
     let mut added = 0u64;
-    while index.plain().statistics().resizes < scale.resizes {
+    while index.statistics().resizes < scale.resizes {
         let key = format!("grown {added}").into_bytes();
         step(index, model, 1, &key, &added.to_le_bytes()).await;
         added += 1;
@@ -312,7 +280,7 @@ async fn grow<S: IndexUnderTest>(index: &S, model: &mut Model, rng: &mut Rng, sc
 }
 
 /// Many coroutines on one handle, each with keys of its own.
-async fn together<S: IndexUnderTest>(index: &S, model: &mut Model, scale: Scale) {
+async fn together(index: &AnyIndex, model: &mut Model, scale: Scale) {
     let work = (0..scale.coroutines).map(async |coroutine| {
         let mut mine = Model::new();
         let mut rng = Rng::new(scale.seed ^ coroutine << 32);
