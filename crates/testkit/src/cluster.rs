@@ -335,7 +335,8 @@ fn drive(
         PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
     let preparing = Dice::new(dice.word(), WORKERS);
     let perturbing = dice.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
-    let prepare = prepare(index_under_test.config(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
+    let prepare =
+        prepare(index_under_test.config(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
     for number in 1..=dice.within(setup.clients.0, setup.clients.1) {

@@ -1,8 +1,8 @@
 //! Cuckoo hashing on trial: small tables with full buckets, displaced and moved all the time.
 
 use crate::IndexUnderTest;
-use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::cuckoo::{Config, Lookup};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::Dice;
 
 /// Cuckoo hashing with settings of the seed.

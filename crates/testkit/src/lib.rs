@@ -14,11 +14,12 @@
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`shard`], [`race`], [`sephash`], [`linear`], [`cuckoo`] | the kinds under test, and their faults |
 //! | [`test_runs`] | every kind by its name, alone and behind the local lock table |
-//! | [`world`] | fabrics for tests that are no simulated cluster |
+//! | [`world`], [`alone`] | fabrics and clients for tests that are no simulated cluster |
 //! | [`suite`] | the model-based suite for every kind on every fabric |
 //! | `fault_detection` | planted faults, and the seeds that detect them (feature `marks`) |
 //! | `damage` | damaged memory, for fault detection |
 
+pub mod alone;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 mod cluster;

@@ -1,8 +1,8 @@
 //! Linear probing on trial: small tables of narrow and wide slots, that are moved all the time.
 
 use crate::IndexUnderTest;
-use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::linear::Config;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::Dice;
 
 /// Linear probing with settings of the seed.

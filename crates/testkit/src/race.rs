@@ -5,8 +5,8 @@ mod faults;
 pub mod scenarios;
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::race::{Config, Variant};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::Dice;
 
 #[cfg(feature = "marks")]

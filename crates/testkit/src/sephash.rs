@@ -1,8 +1,8 @@
 //! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::sephash::{Config, TableKind};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::{Dice, Fate};
 
 /// Seeds that split again and again: more keys, and fewer of them hot.

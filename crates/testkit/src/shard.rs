@@ -1,8 +1,8 @@
 //! SHARD on trial: small tables that grow all the time, and for the protocol as published one that stands still.
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::{AnyIndex, IndexConfig};
 use farindex_index::shard::{Config, Variant};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::Dice;
 
 /// A few keys that come and go in a table that stands still.

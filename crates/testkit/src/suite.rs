@@ -8,14 +8,51 @@ use crate::world::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
-    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, Remove, Shard, Update, Upsert,
+    Value,
 };
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// An index that the suite's checks can walk: of any kind, or SHARD.
+pub trait Walk: PointIndex {
+    /// See [`AnyIndex::audit`].
+    fn walk(&self, audit: &mut Audit, alone: bool) -> impl Future<Output = Result<IndexAudit, IndexError>>;
+    /// See [`AnyIndex::visit`]; damage is an error.
+    fn visit_all(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+    ) -> impl Future<Output = Result<u64, IndexError>>;
+    /// The index, if its keys are ordered.
+    fn ordered(&self) -> Option<&AnyIndex>;
+}
+
+macro_rules! walk {
+    ($index:ty, $ordered:expr) => {
+        impl Walk for $index {
+            async fn walk(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+                self.audit(audit, alone).await
+            }
+            async fn visit_all(
+                &self,
+                each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+            ) -> Result<u64, IndexError> {
+                self.visit(each, &mut Damage::fail).await
+            }
+            fn ordered(&self) -> Option<&AnyIndex> {
+                let ordered: fn(&$index) -> Option<&AnyIndex> = $ordered;
+                ordered(self)
+            }
+        }
+    };
+}
+walk!(AnyIndex, |index| index.is_ordered().then_some(index));
+walk!(Shard, |_| None);
 
 /// What the index should hold.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -61,17 +98,17 @@ pub async fn step(index: &impl PointIndex, model: &mut Model, what: u64, key: &[
 ///
 /// # Panics
 /// If they differ.
-pub async fn compare(index: &AnyIndex, model: &Model) {
+pub async fn compare(index: &impl Walk, model: &Model) {
     let mut found = Model::new();
     let each = async |key: &[u8], value: Value| {
         let ascends = found.last_key_value().is_none_or(|(last, _)| last.as_slice() < key);
-        assert!(ascends || !index.is_ordered(), "{} is out of order", key.escape_ascii());
+        assert!(ascends || index.ordered().is_none(), "{} is out of order", key.escape_ascii());
         assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "{} twice", key.escape_ascii());
         Ok(())
     };
-    assert_eq!(index.visit(each, &mut Damage::fail).await.unwrap(), model.len() as u64);
+    assert_eq!(index.visit_all(each).await.unwrap(), model.len() as u64);
     assert!(found == *model, "the dump differs from the model");
-    if index.is_ordered() {
+    if let Some(index) = index.ordered() {
         compare_scans(index, model).await;
     }
     for (key, value) in model {
@@ -94,7 +131,8 @@ pub async fn compare(index: &AnyIndex, model: &Model) {
 async fn compare_scans(index: &AnyIndex, model: &Model) {
     let mut keys: Vec<&[u8]> = model.keys().step_by(model.len() / 5 + 1).map(Vec::as_slice).collect();
     keys.extend([b"".as_slice(), b"never there", &[0xFF; 9]]);
-    let bounds: Vec<Bound<&[u8]>> = keys.iter().flat_map(|key| [Bound::Included(*key), Bound::Excluded(*key)]).collect();
+    let bounds: Vec<Bound<&[u8]>> =
+        keys.iter().flat_map(|key| [Bound::Included(*key), Bound::Excluded(*key)]).collect();
     for from in bounds.iter().chain([&Bound::Unbounded]) {
         for to in bounds.iter().chain([&Bound::Unbounded]) {
             let within = |key: &[u8]| std::ops::RangeBounds::contains(&(*from, *to), key);
@@ -113,7 +151,7 @@ async fn compare_scans(index: &AnyIndex, model: &Model) {
 ///
 /// # Panics
 /// If anything is wrong.
-pub async fn audit(member: &Member, indexes: &[(&str, &AnyIndex)]) -> (Vec<IndexAudit>, AuditReport) {
+pub async fn audit<I: Walk>(member: &Member, indexes: &[(&str, &I)]) -> (Vec<IndexAudit>, AuditReport) {
     let span = member.span();
     member.session.flush().await.unwrap();
     let mut audit = Audit::begin(&member.session, &span).await.unwrap();
@@ -121,7 +159,7 @@ pub async fn audit(member: &Member, indexes: &[(&str, &AnyIndex)]) -> (Vec<Index
     for (name, index) in indexes {
         let info = catalog::find(member.session.pool(), &span, name).await.unwrap();
         audit.reach(info.root, member.session.pool().nodes().len() as u64 * 8, "a list of roots");
-        let report = index.audit(&mut audit, true).await.unwrap();
+        let report = index.walk(&mut audit, true).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         found.push(report);
     }
@@ -196,7 +234,7 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
     };
     let pool = ctx.pool(&PoolOptions::default()).await;
     let member = ctx.join(&pool).await;
-    let (_, empty) = audit(&member, &[]).await;
+    let (_, empty) = audit::<AnyIndex>(&member, &[]).await;
     drop(AnyIndex::create(&member.session, "model", &config).await.unwrap());
     let index = opened(&member.session).await.unwrap();
     let mut model = Model::new();
@@ -257,7 +295,7 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
     assert_eq!(index.upsert(key, b"").await.map(drop), Err(IndexError::Dropped));
     assert!(opened(&session).await.is_err());
     drop((elsewhere, session, index));
-    let (_, report) = audit(&member, &[]).await;
+    let (_, report) = audit::<AnyIndex>(&member, &[]).await;
     assert!(report.alone && report.lost == 0, "{report:?}");
     for (before, after) in empty.nodes.iter().zip(&report.nodes) {
         assert_eq!((after.live_bytes, after.held_bytes), (before.live_bytes, before.held_bytes), "{after:?}");

@@ -9,7 +9,8 @@ fn every_kind_survives(crashes: bool, coalesces: bool) {
     // Behind the lock table, seed 3000020 of SHARD failed with crashes: a client that took over a slot inherited the table of
     // the client that had crashed in it.
     let seeds = seeds_or(3_000_000..3_000_040);
-    for test_run in test_runs().iter().filter(|test_run| test_run.variant == SHIPPED && test_run.coalesces() == coalesces)
+    for test_run in
+        test_runs().iter().filter(|test_run| test_run.variant == SHIPPED && test_run.coalesces() == coalesces)
     {
         let setup = if crashes { test_run.setup.clone().with_crashes() } else { test_run.setup.clone() };
         let totals = test_run.explore(seeds.clone(), &setup, |_| ControlFlow::Continue(()));

@@ -1,6 +1,6 @@
 //! Cost in verbs is the fabric's business nowhere: the budgets of SHARD, as on memory.
 
-#[path = "../../index/tests/budgets.rs"]
+#[path = "../../index/tests/it/budgets.rs"]
 mod budgets;
 mod common;
 

@@ -1,0 +1,112 @@
+//! Cuckoo hashing under the adversary: many seeds, every history checked, every index audited.
+//!
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it cuckoo::adversary` runs more of them;
+//! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
+
+use crate::{adversary, marks};
+use farindex_sim::ODDS;
+use farindex_testkit::cuckoo::{CuckooUnderTest, packed};
+use farindex_testkit::shard::insert_remove_churn;
+use farindex_testkit::{Setup, replay, run_cases, seeds_or};
+
+/// Paths that some of 300 seeds pass.
+const COMMON: &[&str] = &[
+    "cuckoo change: waits for a move",
+    "cuckoo displace",
+    "cuckoo lookup: a newer table",
+    "cuckoo move",
+    "cuckoo put: lock lost",
+    "cuckoo put: the next table's lock",
+    "cuckoo replace: CAS lost",
+    "cuckoo replace: inline again",
+    "slot inline: overtaken",
+    "table grow",
+    "table grow: settled",
+];
+
+/// The same where clients crash.
+const COMMON_WITH_CRASHES: &[&str] =
+    &["table rescue: region claimed", "takeover: client evicted", "takeover: held by somebody alive"];
+
+/// Is this a path of many lookups at once, or of a walk?
+fn is_apart(mark: &str) -> bool {
+    mark.starts_with("cuckoo many: ") || mark.starts_with("cuckoo walk: ")
+}
+
+#[test]
+fn survives_the_adversary() {
+    let totals = adversary::survives(300, &Setup::default(), &CuckooUnderTest::default());
+    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted"]);
+    // It takes somebody's death, many lookups at once, or a walk beside writers (the test `slotted`).
+    all.retain(|mark| !mark.contains(" rescue: ") && !is_apart(mark));
+    marks::assert_passed(&totals, &all, COMMON);
+}
+
+/// Tables that are filled up, so that displacements meet each other.
+#[test]
+fn survives_displacements() {
+    adversary::survives(200, &packed(), &CuckooUnderTest::default());
+}
+
+/// Clients crash between any two verbs, with verbs in flight; other clients take their locks over.
+#[test]
+fn survives_crashes() {
+    let totals = adversary::survives(300, &Setup::crashing(), &CuckooUnderTest::default());
+    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
+    // No lock of this kind covers another. `held` has the scene for the others, which take a death between two verbs.
+    let apart = ["takeover: covered lock claimed", "cuckoo rescue: thawed", "cuckoo rescue: displaced"];
+    assert!(apart.iter().all(|mark| all.remove(*mark)));
+    all.retain(|mark| !is_apart(mark));
+    marks::assert_passed(&totals, &all, COMMON_WITH_CRASHES);
+}
+
+/// The same where tables are filled up.
+#[test]
+fn survives_crashes_among_displacements() {
+    adversary::survives(200, &packed().with_crashes(), &CuckooUnderTest::default());
+}
+
+/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many keys at
+/// once.
+#[test]
+fn survives_tearing() {
+    let setup = Setup { tearing: ODDS, many: ODDS / 3, ..insert_remove_churn() };
+    let totals = adversary::survives(300, &setup, &CuckooUnderTest::default());
+    let common = ["cuckoo lookup: torn record", "cuckoo many: alone"];
+    marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
+}
+
+#[test]
+fn survives_gets_of_many_keys() {
+    adversary::survives_gets_of_many_keys(&CuckooUnderTest::default(), "cuckoo many: alone");
+}
+
+/// A client crashes at each of its verbs, and what it posted lands, is lost, or lands in part.
+#[test]
+fn survives_a_crash_at_every_verb() {
+    adversary::survives_a_crash_at_every_verb(&CuckooUnderTest::default());
+}
+
+#[test]
+#[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, FARINDEX_CRASHES for one with crashes, FARINDEX_PACKED for a full table"]
+fn replays_one() {
+    if std::env::var_os("FARINDEX_PACKED").is_none() {
+        return adversary::replays_one(&CuckooUnderTest::default());
+    }
+    let crashing = std::env::var_os("FARINDEX_CRASHES").is_some();
+    let setup = if crashing { packed().with_crashes() } else { packed() };
+    for seed in seeds_or(0..1) {
+        assert!(replay(seed, &setup, &CuckooUnderTest::default()).is_sound());
+    }
+}
+
+/// Those of docs/bugs/091 and 092, which went wrong before: the dead held regions that displacements, or a repair, came to.
+#[test]
+fn survives_the_seeds_that_found_something() {
+    let crashing = [4575, 6280, 6529, 8714, 12_489].map(|seed| (seed, Setup::crashing()));
+    let among = [7292, 8261, 10_579, 13_058, 17_653, 19_201].map(|seed| (seed, packed().with_crashes()));
+    let cases: Vec<_> = crashing.into_iter().chain(among).collect();
+    let totals = run_cases(&cases, &CuckooUnderTest::default());
+    println!("{totals}");
+    totals.assert_sound();
+}
