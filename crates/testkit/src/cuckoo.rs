@@ -1,4 +1,4 @@
-//! Cuckoo hashing on trial: small tables with full buckets, displaced and moved all the time.
+//! Cuckoo hashing under test: small tables with full buckets, displaced and moved all the time.
 
 use crate::IndexUnderTest;
 use farindex_index::cuckoo::{Config, Lookup};

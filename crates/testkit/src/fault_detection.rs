@@ -4,7 +4,7 @@
 //! [`FaultCase::detect`] counts the seeds until the fault is detected, and runs the shipped form on the same seeds. An
 //! adversary that detects all of these within its limit is some evidence when it finds nothing else.
 
-use crate::damage::a_bit_turns_over;
+use crate::damage::one_bit_flips;
 use crate::index_under_test::IndexUnderTest;
 use crate::seeds::threads;
 use crate::shard::{ShardUnderTest, insert_remove_churn};
@@ -193,10 +193,10 @@ pub fn cases() -> Vec<FaultCase> {
             &[Fault::NoGrace, Fault::NoChecksum],
         ),
         planted_in(
-            "SHARD: checksums off, epochs on: a bit of a value turns over",
+            "SHARD: checksums off, epochs on: a bit of a value flips",
             "Fault::NoChecksum",
             &[Fault::NoChecksum],
-            a_bit_turns_over,
+            one_bit_flips,
         ),
         in_pool(
             "a lock without a lease: no intent names it, and its holder crashes",

@@ -1,4 +1,4 @@
-//! Linear probing on trial: small tables of narrow and wide slots, that are moved all the time.
+//! Linear probing under test: small tables of narrow and wide slots, that are moved all the time.
 
 use crate::IndexUnderTest;
 use farindex_index::linear::Config;

@@ -1,4 +1,4 @@
-//! RACE on trial: small segments that are split all the time; as published, with the settings that bring its errors about.
+//! RACE under test: small segments that are split all the time; as published, with the settings that show its errors.
 
 #[cfg(feature = "marks")]
 mod faults;
@@ -12,8 +12,8 @@ use farindex_sim::Dice;
 #[cfg(feature = "marks")]
 pub use faults::cases;
 
-/// Many who put keys of their own into a small table: somebody comes by whatever is split, at every moment of that.
-pub fn crowded() -> Setup {
+/// Many clients that insert keys of their own into a small table: other clients come to a segment at every moment of its split.
+pub fn many_clients() -> Setup {
     let (hot_keys, colliding_keys, cold_keys) = ((1, 3), (0, 0), (100, 250));
     let (clients, coroutines, operations) = ((3, 5), (3, 6), (10, 30));
     Setup { clients, coroutines, operations, hot_keys, colliding_keys, cold_keys, overflowing: 0, ..Setup::default() }

@@ -1,4 +1,4 @@
-//! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
+//! SepHash under test: the smallest segments, so that merges, splits and rounds of depth information are common.
 
 use crate::{IndexUnderTest, Setup};
 use farindex_index::sephash::{Config, TableKind};
@@ -10,7 +10,7 @@ pub fn deepening() -> Setup {
     Setup { operations: (20, 80), colliding_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
 }
 
-/// Two clients that split segments all the time, one of which dies at this verb; what it had in flight is lost.
+/// Two clients that split segments all the time, one of which crashes at this verb; what it had in flight is lost.
 pub fn splitting(verb: u64) -> Setup {
     let (clients, coroutines, operations) = ((2, 2), (1, 1), (60, 120));
     // All keys are hot: hardly any entry is superseded, and segments are split rather than cleaned.
@@ -69,7 +69,7 @@ impl IndexUnderTest for SepHashUnderTest {
     fn removes_by_writing(&self) -> bool {
         true
     }
-    /// Caches may be forgotten at any time.
+    /// Caches may be dropped at any time.
     fn perturb(&self, index: &AnyIndex, _dice: &mut Dice) {
         let AnyIndex::SepHash(index) = index else { return };
         let index = index.inner();
@@ -96,7 +96,7 @@ pub fn fault_detection() -> Vec<crate::fault_detection::FaultCase> {
     vec![
         case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
         case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
-        // Who reads such a segment waits until it makes sense; but who is to write it may die between the two.
+        // A reader of such a segment waits until it is valid; but its writer may crash between the two.
         planted_in(
             "SepHash: the directory names a segment that is written later",
             "Fault::EarlyDirectory",

@@ -1,11 +1,11 @@
-//! SHARD on trial: small tables that grow all the time, and for the protocol as published one that stands still.
+//! SHARD under test: small tables that grow all the time; for the protocol as published, one that does not grow.
 
 use crate::{IndexUnderTest, Setup};
 use farindex_index::shard::{Config, Variant};
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::Dice;
 
-/// A few keys that come and go in a table that stands still.
+/// A few keys that are inserted and removed all the time in a table that does not grow.
 pub fn insert_remove_churn() -> Setup {
     let none = (0, 0);
     Setup { hot_keys: (1, 3), colliding_keys: none, cold_keys: (0, 12), overflowing: 0, tight: 0, ..Setup::default() }

@@ -148,7 +148,7 @@ fn an_update_and_a_removal_are_bucket_block_cas() {
     });
 }
 
-/// Figure 10b: two round trips more, for whoever comes first to a bucket; also where sids are renewed (every fourth
+/// Figure 10b: two round trips more, for the first operation on a bucket; also where sids are renewed (every fourth
 /// time), and whether the key stays or moves.
 #[test]
 fn moving_a_bucket_takes_two_round_trips_more() {

@@ -99,7 +99,7 @@ fn a_walk_meets_what_is_split_off_meanwhile() {
 }
 
 #[test]
-fn whoever_loses_the_race_for_a_chunk_gives_its_own_back() {
+fn the_loser_of_a_race_for_a_chunk_frees_its_own() {
     World::memory(1, 8 << 20, Delivery::Deferred).run(async |ctx: Ctx| {
         let pool = ctx.pool(&PoolOptions::default()).await;
         let members = [ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await];
@@ -144,7 +144,7 @@ fn a_dropped_directory_is_known_to_every_later_epoch() {
         assert_eq!(looks().await, Ok(false));
         Directory::mark_dropped(&member.span(), root, SEAL + 1).await.unwrap();
         member.client.tick(&member.endpoint).await.unwrap();
-        assert_eq!(looks().await, Ok(true), "somebody else's seal");
+        assert_eq!(looks().await, Ok(true), "another index's tag");
         Directory::mark_dropped(&member.span(), root, SEAL).await.unwrap();
         member.client.tick(&member.endpoint).await.unwrap();
         assert_eq!(looks().await, Err(IndexError::Dropped));

@@ -122,7 +122,7 @@ fn a_dump_is_dear_to_load_where_indexes_share_a_seed() {
     });
 }
 
-/// Keys that share the low ten bits of their unseeded hash: in every kind's unseeded index they crowd into one place.
+/// Keys that share the low ten bits of their unseeded hash: in every kind's unseeded index they lie in one place.
 fn flood(count: usize) -> Keys {
     let keys = (0_u64..).map(|i| i.to_le_bytes().to_vec());
     keys.filter(|key| KeyHash::unseeded(key).bits() & 0x3FF == 0).take(count).collect()
@@ -147,13 +147,13 @@ async fn flooded_kinds(member: &Member) -> [(&'static str, f64); 5] {
 }
 
 #[test]
-fn keys_that_crowd_an_unseeded_index_load_into_a_seeded_one_as_any_others_do() {
+fn colliding_keys_of_an_unseeded_index_load_into_a_seeded_one_like_others() {
     in_memory(SEEDED, async |member: &Member| {
         for (into, ratio) in flooded_kinds(member).await {
             assert!(ratio < 1.1, "{into}: {ratio:.2} times");
         }
     });
-    // They do crowd.
+    // They do collide.
     in_memory(PoolOptions::unseeded(), async |member: &Member| {
         for (into, ratio) in flooded_kinds(member).await {
             assert!(ratio > 1.3, "{into}: {ratio:.2} times");
@@ -175,7 +175,7 @@ async fn own_seed<I: PoolIndex>(ctx: &Ctx, member: &Member, seeds: &mut BTreeSet
         }
         let seed = seed_of(pool, name).await;
         assert!(seeds.insert(seed), "another index has the seed of {name}");
-        // Somebody who knows the memory nodes and the name.
+        // A client that knows the memory nodes and the name.
         let opened = Pool::open(Arc::clone(&ctx.fabric), &member.endpoint).await.unwrap();
         let other = ctx.join(&opened).await;
         let again = I::open(&other.session, name).await.unwrap();

@@ -1,5 +1,5 @@
 //! The local lock table: histories on the simulator and of real threads, cancellations, cost; and its published faults,
-//! which the checker convicts.
+//! which the checker must detect.
 
 mod table;
 mod threads;
@@ -82,7 +82,7 @@ pub(crate) async fn work(
     index: &impl PointIndex,
     mut dice: Dice,
     work: Work,
-    who: u64,
+    number: u64,
     log: &RefCell<ClientLog>,
     stamps: &Stamps,
 ) {
@@ -93,7 +93,7 @@ pub(crate) async fn work(
             continue;
         }
         let key = vec![b'a' + dice.below(work.keys) as u8];
-        let value = ((who << 20 | i) as u32).to_le_bytes().to_vec();
+        let value = ((number << 20 | i) as u32).to_le_bytes().to_vec();
         let call = match dice.below(10) {
             0..=3 => Call::Get { key },
             4 => Call::Insert { key, value },
@@ -129,12 +129,12 @@ fn toy_history(seed: u64, run: Run) -> History {
         for thread in 0..2 {
             let index = Rc::new(Coalesced::new(Toy(client.connect()), Arc::clone(&table), 1));
             for coroutine in 0..3 {
-                let who = node * 6 + thread * 3 + coroutine;
+                let number = node * 6 + thread * 3 + coroutine;
                 let (index, stamps) = (Rc::clone(&index), Rc::clone(&stamps));
-                let log = RefCell::new(recorder.client(who));
+                let log = RefCell::new(recorder.client(number));
                 let todo = Work { ops: 6, keys: 2, cancel: run.cancel };
                 sim.spawn(&client, async move {
-                    work(&*index, Dice::new(seed, 100 + who), todo, who, &log, &stamps).await;
+                    work(&*index, Dice::new(seed, 100 + number), todo, number, &log, &stamps).await;
                 });
             }
         }
@@ -162,22 +162,22 @@ fn linearizable_on_the_simulator() {
     }
 }
 
-fn convicted(fault: Fault) -> u64 {
+fn is_detected(fault: Fault) -> u64 {
     let detected_by =
         |seed: &u64| verdict(&toy_history(*seed, Run { fault, cancel: 0, errors: 0 })) == Verdict::Violation;
-    let seed = (0..2000).find(detected_by).expect("convicted within 2000 seeds");
-    println!("{fault:?} is convicted by seed {seed}");
+    let seed = (0..2000).find(detected_by).expect("detected within 2000 seeds");
+    println!("{fault:?} is detected by seed {seed}");
     seed
 }
 
 #[test]
-fn readers_that_came_too_late_are_convicted() {
-    convicted(Fault::LateReaders);
+fn late_readers_are_detected() {
+    is_detected(Fault::LateReaders);
 }
 
 #[test]
-fn dropped_values_are_convicted() {
-    convicted(Fault::DroppedValues);
+fn dropped_values_are_detected() {
+    is_detected(Fault::DroppedValues);
 }
 
 /// The same over SHARD.
@@ -218,11 +218,11 @@ fn linearizable_over_shard() {
                     indexes.push(Coalesced::new(opened, Arc::clone(&table), uid));
                 }
                 let all = (0..6).map(async |coroutine| {
-                    let who = node * 6 + coroutine;
-                    let log = RefCell::new(recorder.client(who));
+                    let number = node * 6 + coroutine;
+                    let log = RefCell::new(recorder.client(number));
                     let todo = Work { ops: 8, keys: 2, cancel: 0 };
                     let index = &indexes[coroutine as usize % 2];
-                    work(index, Dice::new(seed, 100 + who), todo, who, &log, &stamps).await;
+                    work(index, Dice::new(seed, 100 + number), todo, number, &log, &stamps).await;
                 });
                 farindex_testkit::world::join_all(all).await;
             });

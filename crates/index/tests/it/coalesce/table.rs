@@ -1,4 +1,4 @@
-//! The table itself: who pays for what, what is dropped, what stays.
+//! The table itself: cost, dropped futures, memory.
 
 use super::toy::Toy;
 use super::within;
@@ -39,7 +39,7 @@ fn followers_cost_nothing() {
     assert_eq!(table.busy_keys(), 0);
 }
 
-/// Many keys are one batch, in which a key that is asked for twice counts once; where somebody else is at a key, his next
+/// Many keys are one batch, in which a key that is asked for twice counts once; where another operation is at a key, its next
 /// get answers.
 #[test]
 fn gets_of_many_keys_share_a_batch() {
@@ -54,17 +54,17 @@ fn gets_of_many_keys_share_a_batch() {
         };
         let names: Vec<[u8; 1]> = (0..60).chain(40..45).map(|key| [key]).collect();
         let keys: Vec<&[u8]> = names.iter().map(|key| &key[..]).collect();
-        let told = |values: Result<Vec<Option<farindex_index::Value>>, IndexError>| {
+        let check = |values: Result<Vec<Option<farindex_index::Value>>, IndexError>| {
             let expected = keys.iter().map(|key| (key[0] < 50).then(|| vec![key[0], 1]));
             let values = values.unwrap();
             assert!(values.iter().map(|value| value.as_deref().map(<[u8]>::to_vec)).eq(expected));
         };
         let before = *endpoint.meter().of(OpKind::Get);
-        told(index.get_many(&keys).await);
+        check(index.get_many(&keys).await);
         assert_eq!(gets(before), (1, 60));
         // Of three at once, the first READs for itself, and the second for the third, key by key.
         let before = *endpoint.meter().of(OpKind::Get);
-        join_all((0..3).map(|_| index.get_many(&keys))).await.into_iter().for_each(told);
+        join_all((0..3).map(|_| index.get_many(&keys))).await.into_iter().for_each(check);
         assert_eq!(gets(before), (61, 120));
         let long = index.get_many(&[b"a", b"kk", b"b"]).await;
         assert_eq!(long.map(drop), Err(IndexError::KeyTooLong { len: 2, max: 1 }));
@@ -102,25 +102,26 @@ fn indexes_do_not_mix() {
     });
 }
 
-/// Whoever is dropped, in whatever state: the others get on.
+/// A future may be dropped in any state: the others complete.
 #[test]
 fn cancelled_at_every_point() {
     for polls in 0..6 {
-        for who in 0..6u8 {
+        for dropped in 0..6u8 {
             let (endpoint, table, index) = toy(Delivery::Deferred);
             Executor::new().block_on(&endpoint, async {
                 let work = (0..6u8).map(async |i| {
-                    let patience = if i == who { polls } else { u64::MAX };
+                    let patience = if i == dropped { polls } else { u64::MAX };
                     let wrote = within(patience, index.upsert(b"k", &[i])).await;
                     let got = within(patience, index.get(b"k")).await;
                     let many = within(patience, index.get_many(&[b"l", b"k", b"m", b"k"])).await;
-                    assert!(many.is_none_or(|many| many.is_ok_and(|many| many.len() == 4)), "{polls} {who} {i}");
+                    assert!(many.is_none_or(|many| many.is_ok_and(|many| many.len() == 4)), "{polls} {dropped} {i}");
                     (wrote, got)
                 });
                 for (i, (wrote, got)) in join_all(work).await.into_iter().enumerate() {
-                    let told = |error: Option<IndexError>| error.is_none_or(|error| error == IndexError::Interrupted);
-                    assert!(told(wrote.and_then(Result::err)), "{polls} {who} {i}");
-                    assert!(got.is_none_or(|got| got.is_ok()), "{polls} {who} {i}");
+                    let harmless =
+                        |error: Option<IndexError>| error.is_none_or(|error| error == IndexError::Interrupted);
+                    assert!(harmless(wrote.and_then(Result::err)), "{polls} {dropped} {i}");
+                    assert!(got.is_none_or(|got| got.is_ok()), "{polls} {dropped} {i}");
                 }
                 assert!(index.get(b"k").await.unwrap().is_some());
             });
@@ -168,7 +169,7 @@ fn memory_is_bounded() {
     assert_eq!(table.busy_keys(), 0);
 }
 
-/// Prints what an operation pays that meets nobody. Run with `--ignored --nocapture` in release.
+/// Prints the cost of an operation that shares nothing. Run with `--ignored --nocapture` in release.
 #[test]
 #[ignore = "a measurement"]
 fn uncontended_cost() {

@@ -22,10 +22,10 @@ fn history(seed: u64, fault: Fault, cancel: u64) -> History {
                 let endpoint = fabric.connect(&fabric.new_identity()).unwrap();
                 let index = Coalesced::new(Toy(endpoint.clone()), table, 1);
                 let all = (0..4).map(async |coroutine| {
-                    let who = thread * 4 + coroutine;
-                    let log = RefCell::new(recorder.client(who));
+                    let number = thread * 4 + coroutine;
+                    let log = RefCell::new(recorder.client(number));
                     let todo = Work { ops: 30, keys: 2, cancel };
-                    work(&index, Dice::new(seed, who), todo, who, &log, stamps).await;
+                    work(&index, Dice::new(seed, number), todo, number, &log, stamps).await;
                 });
                 Executor::new().block_on(&endpoint, farindex_testkit::world::join_all(all));
             });
@@ -44,9 +44,9 @@ fn linearizable_in_threads() {
 }
 
 #[test]
-fn faults_are_convicted_in_threads() {
+fn faults_are_detected_in_threads() {
     for fault in [Fault::LateReaders, Fault::DroppedValues] {
         let seed = (0..2000).find(|seed| verdict(&history(*seed, fault, 0)) == Verdict::Violation);
-        println!("{fault:?}: run {}", seed.expect("convicted within 2000 runs"));
+        println!("{fault:?}: run {}", seed.expect("detected within 2000 runs"));
     }
 }

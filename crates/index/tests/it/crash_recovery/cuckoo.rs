@@ -1,6 +1,6 @@
-//! Where clients die in cuckoo hashing.
+//! Where clients crash in cuckoo hashing.
 
-use crate::crash_recovery::kinds::{Kind, MANY, Mortal, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage, everywhere, keys_at};
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_index::cuckoo::Config;
 use farindex_index::cuckoo::places::first_slots;
@@ -11,7 +11,7 @@ use farindex_pool::Session;
 use farindex_testkit::workload::Op;
 use std::rc::Rc;
 
-/// What the operation meets, and what it has to do by the way.
+/// What the operation finds, and what else it has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A record that goes into the slot, and the first of its slot.
@@ -68,9 +68,9 @@ fn squatters(key: &str) -> Vec<String> {
     places(key).into_iter().filter_map(squatter).collect()
 }
 
-impl Mortal for Cuckoo {
+impl CrashTested for Cuckoo {
     type Place = Place;
-    const MENDED: Place = Displaces;
+    const RECOVERED: Place = Displaces;
 
     fn kinds() -> Vec<Kind<Place>> {
         let everyplace = [Plain, Otherwise, Long, RegionMigrator, MovesBlocks, Half];

@@ -1,8 +1,8 @@
-//! Two clients meet: the first one is stopped behind any of its batches while the second one works; and the second one may be
-//! stopped as well while the first one goes on. Nobody dies: what they are told is linearizable, they leave nothing that somebody
-//! would have to put right, and they lose no memory.
+//! Interleavings of two clients: the first one is stopped behind any of its batches while the second one works; the second one
+//! may be stopped as well while the first one goes on. No client crashes. The outcomes are linearizable, nothing is left that a
+//! client would have to recover, and no memory is lost.
 
-use crate::crash_recovery::kinds::{Kind, Mortal};
+use crate::crash_recovery::kinds::{CrashTested, Kind};
 use crate::crash_recovery::run::{Shared, account, join, make};
 use farindex_index::IndexError;
 use farindex_index::Lifecycle;
@@ -19,10 +19,10 @@ const LEASE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_micros(2);
 /// It has taken effect, and the client has not heard of that.
 const HALF: Duration = Duration::from_micros(1);
-/// Longer than an operation takes that nobody holds up. Whoever is held up gives up waiting meanwhile, and looks after others.
+/// Longer than an operation takes that does not wait for another client. A client that waits checks the lock holder meanwhile.
 const WHILE: Duration = Duration::from_millis(6);
 
-/// What somebody does.
+/// One action of a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     /// An operation on one key.
@@ -34,14 +34,14 @@ pub(crate) enum Act {
 /// One after the other.
 pub(crate) type Does = Vec<Act>;
 
-/// Somebody who is about to begin.
+/// A client that is about to begin.
 struct Ready<I> {
     client: Arc<Client>,
     session: Rc<Session>,
     index: I,
 }
 
-async fn ready<I: Mortal>(pool: Pool, me: farindex_sim::Client) -> Result<Ready<I>, IndexError> {
+async fn ready<I: CrashTested>(pool: Pool, me: farindex_sim::Client) -> Result<Ready<I>, IndexError> {
     let (client, session) = join(&pool, &me).await?;
     let index = I::open(&session, "old").await?;
     // It takes a stock of memory, so that its first write does not have to.
@@ -49,7 +49,7 @@ async fn ready<I: Mortal>(pool: Pool, me: farindex_sim::Client) -> Result<Ready<
     Ok(Ready { client, session, index })
 }
 
-async fn work<I: Mortal>(
+async fn work<I: CrashTested>(
     shared: Shared<I>,
     number: u64,
     ready: Ready<I>,
@@ -58,13 +58,13 @@ async fn work<I: Mortal>(
 ) -> Ready<I> {
     let mut log = shared.recorder.client(number);
     for (i, act) in does.iter().enumerate() {
-        let told = match act {
+        let outcome = match act {
             Act::On(op, key) => {
                 shared.run(&mut log, (&ready.session, &ready.index), *op, key, &format!("{number} {i}")).await
             }
             Act::Grow => ready.index.enlarge(&ready.session).await,
         };
-        told.unwrap_or_else(|error| panic!("{act:?}: {error}"));
+        outcome.unwrap_or_else(|error| panic!("{act:?}: {error}"));
     }
     done.set(true);
     ready
@@ -78,7 +78,7 @@ async fn leave<I>(ready: Ready<I>, me: farindex_sim::Client) -> Result<(), Index
 }
 
 /// Everything that is there is where it belongs, and each key is asked for once more.
-async fn look<I: Mortal>(shared: Shared<I>, pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> {
+async fn look<I: CrashTested>(shared: Shared<I>, pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> {
     let (_client, session) = join(&pool, &me).await?;
     account::<I>(&session).await?;
     let index = I::open(&session, "old").await?;
@@ -89,9 +89,9 @@ async fn look<I: Mortal>(shared: Shared<I>, pool: Pool, me: farindex_sim::Client
     Ok(())
 }
 
-/// Runs one meeting: they take turns, the first one first, each for so many batches; then the next one for as long as it takes, and
+/// Runs one interleaving: the clients take turns, the first one first, each for so many batches; then the next one for as long as it takes, and
 /// then both. Had the one whose turn was last ended before?
-pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], turns: &[u32]) -> bool {
+pub(crate) fn interleave<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2], turns: &[u32]) -> bool {
     let context = format!("{kind:?}, {does:?}, turns {turns:?}");
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
@@ -133,13 +133,13 @@ pub(crate) fn meet<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], turns: &[u
 }
 
 /// All meetings of these two with up to so many turns that are cut short; how many there were.
-pub(crate) fn meet_everywhere<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], depth: usize) -> u64 {
-    fn deeper<I: Mortal>(kind: Kind<I::Place>, does: &[Does; 2], turns: &mut Vec<u32>, depth: usize) -> u64 {
+pub(crate) fn interleave_everywhere<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2], depth: usize) -> u64 {
+    fn deeper<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2], turns: &mut Vec<u32>, depth: usize) -> u64 {
         let mut runs = 0;
-        // Who has begun gets further in its turn.
+        // A client that has begun gets further in its turn.
         for batches in u32::from(turns.len() > 1).. {
             turns.push(batches);
-            let ended = meet::<I>(kind, does, turns);
+            let ended = interleave::<I>(kind, does, turns);
             runs += 1;
             if !ended && turns.len() < depth {
                 runs += deeper::<I>(kind, does, turns, depth);

@@ -1,4 +1,4 @@
-//! What a client can be at when it dies, and what an index must bring along for it.
+//! Operations that a client may crash in, and what a kind of index brings along for them.
 
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{IndexError, PoolIndex};
@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// More than a table of any size here needs to grow, in the hint that steers growth.
 pub(crate) const MANY: i64 = 1 << 20;
 
-/// What the dying client is at.
+/// The operation in which the client crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<P> {
     /// An operation on one key.
@@ -22,8 +22,8 @@ pub(crate) enum Kind<P> {
     Create,
     /// Drops one.
     Drop,
-    /// Looks for the dead, evicts them, and puts right what one has left that died at this verb of an upsert at
-    /// [`Mortal::MENDED`].
+    /// Evicts crashed clients, and recovers what one left that crashed at this verb of an upsert at
+    /// [`CrashTested::RECOVERED`].
     Recover(u64),
     /// Joins the pool.
     Register,
@@ -60,12 +60,12 @@ pub(crate) struct Stage {
     pub(crate) padded: usize,
 }
 
-/// A kind of index that clients die over.
-pub(crate) trait Mortal: PoolIndex {
-    /// What an operation meets, and what it has to do by the way.
+/// A kind of index that is tested with crashes.
+pub(crate) trait CrashTested: PoolIndex {
+    /// What an operation finds, and what else it has to do.
     type Place: Debug + Clone + Copy + PartialEq + Send + Sync + RefUnwindSafe;
-    /// What somebody died over whose traces are to be mended.
-    const MENDED: Self::Place;
+    /// What the client was doing whose unfinished steps are to be recovered.
+    const RECOVERED: Self::Place;
 
     /// Everything that a client may be at.
     fn kinds() -> Vec<Kind<Self::Place>>;
@@ -75,7 +75,7 @@ pub(crate) trait Mortal: PoolIndex {
     fn must_pass(kind: Kind<Self::Place>) -> &'static [&'static str];
     /// Verbs that it has at least, in a calm run: with fewer, it would not be what it is meant to be.
     fn budget(kind: Kind<Self::Place>) -> u64;
-    /// Settings for a new table of this size, which grows when it is told.
+    /// Settings for a new table of this size, which grows only when the test makes it.
     fn config(initial_bits: u64) -> Self::Config;
     /// Makes it believe in so many entries more than there are.
     fn swell(&self, entries: i64);

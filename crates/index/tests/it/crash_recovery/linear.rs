@@ -1,6 +1,6 @@
-//! Where clients die in linear probing.
+//! Where clients crash in linear probing.
 
-use crate::crash_recovery::kinds::{Kind, MANY, Mortal, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage, everywhere, keys_at};
 use farindex_fabric::OpKind;
 use farindex_index::linear::Config;
 use farindex_index::{IndexError, Linear};
@@ -8,7 +8,7 @@ use farindex_pool::Session;
 use farindex_testkit::workload::Op;
 use std::rc::Rc;
 
-/// What the operation meets, and what it has to do by the way.
+/// What the operation finds, and what else it has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A record that goes into the slot, and the first of its slot.
@@ -54,9 +54,9 @@ fn is_present(kind: Kind<Place>) -> bool {
     }
 }
 
-impl Mortal for Linear {
+impl CrashTested for Linear {
     type Place = Place;
-    const MENDED: Place = MovesBlocks;
+    const RECOVERED: Place = MovesBlocks;
 
     fn kinds() -> Vec<Kind<Place>> {
         let everyplace = [Plain, Otherwise, Long, RegionMigrator, MovesBlocks, Cleans, Half];

@@ -1,5 +1,5 @@
-//! A client dies at each verb of each kind of operation, and what it posted lands, is lost, or lands in part: the others go
-//! on, what they are told is linearizable, the index and the pool are sound, and nothing is lost for good.
+//! A client crashes at each verb of each kind of operation, and what it posted lands, is lost, or lands in part. The other
+//! clients go on: their outcomes are linearizable, the index and the pool are sound, and no memory is lost.
 //!
 //! `FARINDEX_EVERY=1` leaves no verb out, and no fate; `FARINDEX_SEEDS=0..20` adds runs in which the adversary is at work and
 //! the survivor is there from the beginning.
@@ -14,7 +14,7 @@ mod scenarios;
 mod sephash;
 mod shard;
 
-use self::kinds::{Kind, Mortal};
+use self::kinds::{CrashTested, Kind};
 use self::run::run;
 use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard};
 use farindex_sim::Fate;
@@ -23,13 +23,13 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const FATES: [Fate; 3] = [Fate::Lost, Fate::Landed, Fate::Prefix];
-/// No kind has more verbs under the adversary: who waits for a lease looks again and again.
+/// More verbs than any operation has under the adversary: a client that waits for a lease reads again and again.
 const MOST: u64 = 3000;
 
 /// What one kind came to.
 #[derive(Default)]
 struct Sum {
-    /// Verbs of it in a calm run without a death.
+    /// Its verbs in a calm run without a crash.
     positions: u64,
     runs: u64,
     crashes: u64,
@@ -37,8 +37,8 @@ struct Sum {
     drops: u64,
 }
 
-/// Dies at every `every`-th verb until there is none left.
-fn sweep<I: Mortal>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, every: u64) -> Sum {
+/// Crashes at every `every`-th verb until there is none left.
+fn sweep<I: CrashTested>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, every: u64) -> Sum {
     let alive = run::<I>(0, kind, None).expect("calm runs are not late");
     for mark in I::must_pass(kind) {
         assert!(alive.marks.contains_key(mark), "{kind:?} does not pass {mark:?}: {:?}", alive.marks);
@@ -55,7 +55,7 @@ fn sweep<I: Mortal>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, every: u
                 sum.drops += ran.drops;
                 let context = || format!("seed {seed}, {kind:?}, verb {verb}, {fate:?}");
                 assert_eq!(ran.live_bytes, alive.live_bytes, "{}: bytes that are in use for good", context());
-                if !ran.died {
+                if !ran.crashed {
                     break;
                 }
                 sum.crashes += 1;
@@ -66,8 +66,8 @@ fn sweep<I: Mortal>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, every: u
     sum
 }
 
-/// All kinds of deaths in one kind of index.
-fn sweep_all<I: Mortal>() {
+/// Crashes in every operation of one kind of index.
+fn sweep_all<I: CrashTested>() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(13);
     let seeds = seeds_or(0..1);
     let kinds = I::kinds();
@@ -75,7 +75,7 @@ fn sweep_all<I: Mortal>() {
     let work = || {
         let mut done = Vec::new();
         while let Some(kind) = kinds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            // The others are run all the same; what is wrong has been told.
+            // The other operations are run all the same; the panic has been printed.
             done.push((*kind, catch_unwind(|| sweep::<I>(*kind, &seeds, every)).ok()));
         }
         done
@@ -99,32 +99,32 @@ fn sweep_all<I: Mortal>() {
         }
     }
     let total = |count: fn(&Sum) -> u64| sums.iter().flat_map(|(_, sum)| sum).map(count).sum::<u64>();
-    println!("{} runs, {} deaths", total(|sum| sum.runs), total(|sum| sum.crashes));
+    println!("{} runs, {} crashes", total(|sum| sum.runs), total(|sum| sum.crashes));
     assert!(failed.is_empty(), "{failed:?}");
-    assert!(scarce.is_empty(), "too few places to die in: {scarce:#?}");
+    assert!(scarce.is_empty(), "too few places to crash at: {scarce:#?}");
 }
 
 #[test]
-fn a_death_at_every_verb_of_every_kind() {
+fn a_crash_at_every_verb_of_every_operation_of_shard() {
     sweep_all::<Shard>();
 }
 
 #[test]
-fn a_death_at_every_verb_of_every_kind_in_sephash() {
+fn a_crash_at_every_verb_of_every_operation_of_sephash() {
     sweep_all::<SepHash>();
 }
 
 #[test]
-fn a_death_at_every_verb_of_every_kind_in_linear() {
+fn a_crash_at_every_verb_of_every_operation_of_linear() {
     sweep_all::<Linear>();
 }
 
 #[test]
-fn a_death_at_every_verb_of_every_kind_in_cuckoo() {
+fn a_crash_at_every_verb_of_every_operation_of_cuckoo() {
     sweep_all::<Cuckoo>();
 }
 
 #[test]
-fn a_death_at_every_verb_of_every_kind_in_race() {
+fn a_crash_at_every_verb_of_every_operation_of_race() {
     sweep_all::<Race>();
 }

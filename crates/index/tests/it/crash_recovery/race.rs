@@ -1,6 +1,6 @@
-//! Where clients die in RACE.
+//! Where clients crash in RACE.
 
-use crate::crash_recovery::kinds::{Kind, Mortal, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, Kind, Stage, everywhere, keys_at};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::race::Config;
 use farindex_index::{IndexError, PointIndex, Race};
@@ -8,7 +8,7 @@ use farindex_pool::Session;
 use farindex_testkit::workload::Op;
 use std::rc::Rc;
 
-/// What the operation meets, and what it has to do by the way.
+/// What the operation finds, and what else it has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Nothing special.
@@ -31,7 +31,7 @@ const SLOTS: usize = 24;
 fn place_of(kind: Kind<Place>) -> Place {
     match kind {
         Kind::On(_, place) => place,
-        Kind::Recover(_) => Race::MENDED,
+        Kind::Recover(_) => Race::RECOVERED,
         _ => Plain,
     }
 }
@@ -52,9 +52,9 @@ fn splits(kind: Kind<Place>) -> bool {
     matches!(kind, Kind::On(Op::Insert | Op::Upsert, Splits | Doubles) | Kind::Recover(_))
 }
 
-impl Mortal for Race {
+impl CrashTested for Race {
     type Place = Place;
-    const MENDED: Place = Splits;
+    const RECOVERED: Place = Splits;
 
     fn kinds() -> Vec<Kind<Place>> {
         let mut all = Vec::new();

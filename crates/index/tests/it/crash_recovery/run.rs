@@ -1,6 +1,6 @@
-//! One run: somebody dies, or does not, somebody goes on, and somebody looks.
+//! One run: a client crashes or does not, another one works on, and the pool is audited.
 
-use crate::crash_recovery::kinds::{Kind, MANY, Mortal, Stage};
+use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{FabricError, OpKind};
 use farindex_index::Lifecycle;
@@ -18,11 +18,11 @@ const LEASE: Duration = Duration::from_millis(50);
 
 /// What became of it.
 pub(crate) struct Ran {
-    /// Did the client die?
-    pub(crate) died: bool,
+    /// Did the client crash?
+    pub(crate) crashed: bool,
     /// Verbs of what it was at, if it lived.
     pub(crate) verbs: u64,
-    /// Bytes that are reachable when all has been put right.
+    /// Bytes that are reachable after recovery.
     pub(crate) live_bytes: u64,
     /// Drops that others finished.
     pub(crate) drops: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Ran {
 }
 
 /// What all in a run share.
-pub(crate) struct Shared<I: Mortal> {
+pub(crate) struct Shared<I: CrashTested> {
     kind: Kind<I::Place>,
     pub(crate) stage: Rc<Stage>,
     pub(crate) recorder: Recorder,
@@ -41,7 +41,7 @@ pub(crate) struct Shared<I: Mortal> {
     over: Rc<Cell<bool>>,
 }
 
-impl<I: Mortal> Clone for Shared<I> {
+impl<I: CrashTested> Clone for Shared<I> {
     fn clone(&self) -> Self {
         let Shared { kind, stage, recorder, stamps, kept, over } = self;
         Shared {
@@ -71,18 +71,22 @@ pub(crate) async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<(Arc<
     Ok((client, session))
 }
 
-async fn fill<I: Mortal>(index: &I) -> Result<(), IndexError> {
+async fn fill<I: CrashTested>(index: &I) -> Result<(), IndexError> {
     for key in 0..20u32 {
         index.upsert(&key.to_le_bytes(), b"value").await?;
     }
     Ok(())
 }
 
-pub(crate) async fn make<I: Mortal>(session: &Rc<Session>, name: &str, initial_bits: u64) -> Result<I, IndexError> {
+pub(crate) async fn make<I: CrashTested>(
+    session: &Rc<Session>,
+    name: &str,
+    initial_bits: u64,
+) -> Result<I, IndexError> {
     I::create(session, name, &I::config(initial_bits)).await
 }
 
-impl<I: Mortal> Shared<I> {
+impl<I: CrashTested> Shared<I> {
     pub(crate) fn new(kind: Kind<I::Place>) -> Self {
         Shared {
             kind,
@@ -104,14 +108,14 @@ impl<I: Mortal> Shared<I> {
         pool
     }
 
-    /// What they were told is linearizable. To be asked when nobody records any more.
+    /// Asserts that the recorded outcomes are linearizable. No client records any more.
     pub(crate) fn judge(self, context: &str) {
         let history = self.recorder.finish().expect("no log is open");
         let report = check(&history, &Limits::default());
         assert_eq!(report.verdict, Verdict::Ok, "{context}: {report}");
     }
 
-    /// An operation, with what it was told in the history.
+    /// Runs an operation and records it.
     pub(crate) async fn run(
         &self,
         log: &mut ClientLog,
@@ -190,8 +194,8 @@ impl<I: Mortal> Shared<I> {
         Ok(client.close(&me.connect()).await?)
     }
 
-    /// What the client is at, after `arm` has decided where it dies.
-    async fn victim(
+    /// Runs the operation of the client that crashes; `arm` decides where.
+    async fn crashing_client(
         self,
         pool: Pool,
         me: farindex_sim::Client,
@@ -259,7 +263,7 @@ impl<I: Mortal> Shared<I> {
         Ok(())
     }
 
-    /// Somebody else comes by all that the dead one may have held.
+    /// Runs another client that uses everything that the crashed one may have held.
     async fn survivor(self, pool: Pool, me: farindex_sim::Client, at_once: bool) -> Result<(), IndexError> {
         let over = Over(Rc::clone(&self.over));
         let (client, session) = join(&pool, &me).await?;
@@ -313,7 +317,7 @@ impl<I: Mortal> Shared<I> {
         }
     }
 
-    /// Makes sure that the table has grown once, whoever died over it.
+    /// Makes sure that the table has grown once, even if the client that resized it crashed.
     async fn grow(&self, log: &mut ClientLog, session: &Session, index: &I) -> Result<(), IndexError> {
         let to = (session, index);
         for turn in 0.. {
@@ -330,7 +334,7 @@ impl<I: Mortal> Shared<I> {
         Ok(())
     }
 
-    /// All have left: puts right what is left, brings the index into one state whatever has happened, and draws up the
+    /// After all clients have left: recovers, brings the index into one state whatever has happened, and audits the
     /// account. Returns the bytes that are reachable, and how many drops it had to finish.
     async fn try_recover_lock(self, pool: Pool, me: farindex_sim::Client) -> Result<(u64, u64), IndexError> {
         let (client, session) = join(&pool, &me).await?;
@@ -364,7 +368,7 @@ impl<I: Mortal> Shared<I> {
         Ok((account::<I>(&session).await?, drops))
     }
 
-    /// What a run with a death and one without must have in common in the end.
+    /// Brings runs with and without a crash to the same state.
     async fn level_out(&self, session: &Rc<Session>) -> Result<(), IndexError> {
         let span = session.span(OpKind::Maintenance);
         let has = async |name: &str| {
@@ -398,7 +402,7 @@ impl<I: Mortal> Shared<I> {
     }
 }
 
-async fn reach_all<I: Mortal>(session: &Rc<Session>, audit: &mut Audit) -> Result<Vec<String>, IndexError> {
+async fn reach_all<I: CrashTested>(session: &Rc<Session>, audit: &mut Audit) -> Result<Vec<String>, IndexError> {
     let span = session.span(OpKind::Maintenance);
     let mut problems = Vec::new();
     for info in catalog::list(session.pool(), &span).await? {
@@ -410,7 +414,7 @@ async fn reach_all<I: Mortal>(session: &Rc<Session>, audit: &mut Audit) -> Resul
 }
 
 /// The account of the pool: nothing is wrong, nothing is lost. Returns the bytes that are reachable.
-pub(crate) async fn account<I: Mortal>(session: &Rc<Session>) -> Result<u64, IndexError> {
+pub(crate) async fn account<I: CrashTested>(session: &Rc<Session>) -> Result<u64, IndexError> {
     let span = session.span(OpKind::Maintenance);
     let mut audit = Audit::begin(session, &span).await?;
     assert_eq!(reach_all::<I>(session, &mut audit).await?, [""; 0]);
@@ -427,10 +431,10 @@ fn is_late(error: &IndexError) -> bool {
     )
 }
 
-/// Runs a kind; the client dies at this verb of it, if it has as many. Seed 0 is calm, and the survivor comes when the
-/// dying client has died or gone; with others both work at the same time, under the adversary. `None` if somebody was too
+/// Runs an operation; the client crashes at this verb of it, if it has as many. Seed 0 is calm, and the survivor comes when the
+/// crashing client has crashed or left; with others both work at the same time, under the adversary. `None` if a client was too
 /// slow for the lease.
-pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64, Fate)>) -> Option<Ran> {
+pub(crate) fn run<I: CrashTested>(seed: u64, kind: Kind<I::Place>, crash: Option<(u64, Fate)>) -> Option<Ran> {
     let calm = seed == 0;
     let config = SimConfig {
         node_len: 4 << 20,
@@ -444,19 +448,19 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
     if let Kind::Recover(at) = kind {
         let first = sim.client();
         let arm = move |me: &farindex_sim::Client| me.die_at(me.verbs() + at, Fate::Prefix);
-        let dying = Shared { kind: Kind::On(Op::Upsert, I::MENDED), ..shared.clone() };
-        sim.spawn(&first, dying.victim(pool.clone(), first.clone(), arm, |_| ()));
+        let crashing = Shared { kind: Kind::On(Op::Upsert, I::RECOVERED), ..shared.clone() };
+        sim.spawn(&first, crashing.crashing_client(pool.clone(), first.clone(), arm, |_| ()));
         sim.run().assert_done();
-        assert!(first.has_crashed(), "what is to be mended is done by {} verbs", first.verbs());
+        assert!(first.has_crashed(), "what is to be recovered is done by {} verbs", first.verbs());
     }
     marks::take();
-    let (dying, living) = (sim.client(), sim.client());
+    let (crashing, living) = (sim.client(), sim.client());
     let (begun, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let arm = {
         let begun = Rc::clone(&begun);
         move |me: &farindex_sim::Client| {
             begun.set(me.verbs());
-            if let Some((verb, fate)) = death {
+            if let Some((verb, fate)) = crash {
                 me.die_at(me.verbs() + verb, fate);
             }
         }
@@ -468,7 +472,7 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
             me.die_at(u64::MAX, Fate::Lost);
         }
     };
-    let died = sim.spawn(&dying, shared.clone().victim(pool.clone(), dying.clone(), arm, disarm));
+    let crashed = sim.spawn(&crashing, shared.clone().crashing_client(pool.clone(), crashing.clone(), arm, disarm));
     if calm {
         sim.run().assert_done();
     }
@@ -477,8 +481,8 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
     sim.spawn(&living, shared.clone().keep(living.clone()));
     sim.run().assert_done();
     sim.settle();
-    let context = format!("seed {seed}, {kind:?}, {death:?}");
-    for result in [died.take(), Some(lived.take().expect("the survivor is alive"))].into_iter().flatten() {
+    let context = format!("seed {seed}, {kind:?}, {crash:?}");
+    for result in [crashed.take(), Some(lived.take().expect("the survivor is running"))].into_iter().flatten() {
         match result {
             Ok(()) => {}
             Err(error) if !calm && is_late(&error) => return None,
@@ -487,9 +491,9 @@ pub(crate) fn run<I: Mortal>(seed: u64, kind: Kind<I::Place>, death: Option<(u64
     }
     let looked = sim.block_on(shared.clone().try_recover_lock(pool, sim.harness())).expect("done");
     let (live_bytes, drops) = looked.unwrap_or_else(|error| panic!("{context}: {error}"));
-    let died = dying.has_crashed();
+    let crashed = crashing.has_crashed();
     drop(sim);
     shared.judge(&context);
     let verbs = ended.get().saturating_sub(begun.get());
-    Some(Ran { died, verbs, live_bytes, drops, marks: passed })
+    Some(Ran { crashed, verbs, live_bytes, drops, marks: passed })
 }

@@ -1,6 +1,6 @@
-//! Where clients die in SepHash.
+//! Where clients crash in SepHash.
 
-use crate::crash_recovery::kinds::{Kind, Mortal, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, Kind, Stage, everywhere, keys_at};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::sephash::{Config, Table};
 use farindex_index::{IndexError, PointIndex, SepHash};
@@ -8,7 +8,7 @@ use farindex_pool::Session;
 use farindex_testkit::workload::Op;
 use std::rc::Rc;
 
-/// What the operation meets, and what it has to do by the way.
+/// What the operation finds, and what else it has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Nothing special.
@@ -35,7 +35,7 @@ const SLOTS: usize = 7;
 fn place_of(kind: Kind<Place>) -> Place {
     match kind {
         Kind::On(_, place) => place,
-        Kind::Recover(_) => SepHash::MENDED,
+        Kind::Recover(_) => SepHash::RECOVERED,
         _ => Plain,
     }
 }
@@ -70,9 +70,9 @@ fn taken(table: &Table, suffix: u64) -> usize {
     table.views().get(suffix).map_or(0, |view| view.sight.count)
 }
 
-impl Mortal for SepHash {
+impl CrashTested for SepHash {
     type Place = Place;
-    const MENDED: Place = Splits;
+    const RECOVERED: Place = Splits;
 
     fn kinds() -> Vec<Kind<Place>> {
         let mut all = Vec::new();

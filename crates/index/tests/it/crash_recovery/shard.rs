@@ -1,7 +1,7 @@
-//! Where clients die in SHARD.
+//! Where clients crash in SHARD.
 
-use crate::crash_recovery::interleavings::{Act, meet_everywhere};
-use crate::crash_recovery::kinds::{Kind, MANY, Mortal, Stage, everywhere, keys_at};
+use crate::crash_recovery::interleavings::{Act, interleave_everywhere};
+use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage, everywhere, keys_at};
 use farindex_fabric::OpKind;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::shard::Config;
@@ -12,7 +12,7 @@ use farindex_pool::audit::Audit;
 use farindex_testkit::workload::Op;
 use std::rc::Rc;
 
-/// What the operation meets, and what it has to do by the way.
+/// What the operation finds, and what else it has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Nothing special.
@@ -76,7 +76,7 @@ fn is_present(kind: Kind<Place>) -> bool {
 }
 
 /// Further keys that belong to all the places of the first one.
-fn beside(stage: &Stage) -> impl Iterator<Item = String> {
+fn neighbours(stage: &Stage) -> impl Iterator<Item = String> {
     let mask = (1 << (stage.initial_bits + 1)) - 1;
     let choices = move |name: &str| Places::of(KeyHash::unseeded(name.as_bytes())).choices.map(|choice| choice & mask);
     let of_key = choices(&stage.key);
@@ -85,7 +85,7 @@ fn beside(stage: &Stage) -> impl Iterator<Item = String> {
         .filter(|name| *name != stage.key && !stage.keys.contains(name))
 }
 
-/// Each operation on a key, and what it may meet: others on that key, an insert beside it, growth.
+/// Each operation on a key, and what it may be interleaved with: others on that key, an insert next to it, growth.
 #[test]
 fn two_clients_meet_behind_any_batch() {
     let deep = std::env::var("FARINDEX_EVERY").is_ok();
@@ -94,7 +94,7 @@ fn two_clients_meet_behind_any_batch() {
         for (op, present) in [(Op::Get, true), (Op::Insert, false), (Op::Update, true), (Op::Remove, true)] {
             let kind = Kind::On(if present { Op::Update } else { Op::Insert }, place);
             let stage = Shard::stage(kind);
-            let other = beside(&stage).next().unwrap_or_default();
+            let other = neighbours(&stage).next().unwrap_or_default();
             let on = |op| Act::On(op, stage.key.clone());
             for second in [
                 vec![Act::On(Op::Insert, other)],
@@ -103,16 +103,16 @@ fn two_clients_meet_behind_any_batch() {
                 vec![Act::Grow, on(Op::Get)],
             ] {
                 let depth = if deep && place != MovesAll { 2 } else { 1 };
-                runs += meet_everywhere::<Shard>(kind, &[vec![on(op)], second], depth);
+                runs += interleave_everywhere::<Shard>(kind, &[vec![on(op)], second], depth);
             }
         }
         println!("{place:?}: {runs} meetings");
     }
 }
 
-impl Mortal for Shard {
+impl CrashTested for Shard {
     type Place = Place;
-    const MENDED: Place = MovesAll;
+    const RECOVERED: Place = MovesAll;
 
     fn stage(kind: Kind<Place>) -> Stage {
         let place = place_of(kind);
@@ -235,7 +235,7 @@ impl Mortal for Shard {
         Ok(())
     }
 
-    /// Whoever comes by a bucket moves it.
+    /// The first client that needs a bucket moves it.
     async fn move_parts(&self, _: &Rc<Session>, _: u64, keys: &[String]) -> Result<(), IndexError> {
         for key in keys {
             self.get(key.as_bytes()).await?;

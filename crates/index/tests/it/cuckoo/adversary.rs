@@ -37,12 +37,12 @@ fn is_apart(mark: &str) -> bool {
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &CuckooUnderTest::default());
     let mut all = marks::of(&["src/hash/cuckoo", "src/slotted"]);
-    // It takes somebody's death, many lookups at once, or a walk beside writers (the test `slotted`).
+    // The others take a crash, many lookups at once, or a walk while writers work (`slotted`).
     all.retain(|mark| !mark.contains(" rescue: ") && !is_apart(mark));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
-/// Tables that are filled up, so that displacements meet each other.
+/// Tables that are filled up, so that displacements are interleaved.
 #[test]
 fn survives_displacements() {
     adversary::survives(200, &packed(), &CuckooUnderTest::default());
@@ -53,7 +53,7 @@ fn survives_displacements() {
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &CuckooUnderTest::default());
     let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
-    // No lock of this kind covers another. `held` has the scene for the others, which take a death between two verbs.
+    // No lock of this kind covers another. `held` has the scenario for the others, which take a crash between two verbs.
     let apart = ["takeover: covered lock claimed", "cuckoo rescue: thawed", "cuckoo rescue: displaced"];
     assert!(apart.iter().all(|mark| all.remove(*mark)));
     all.retain(|mark| !is_apart(mark));
@@ -100,7 +100,7 @@ fn replays_one() {
     }
 }
 
-/// Those of docs/bugs/091 and 092, which went wrong before: the dead held regions that displacements, or a repair, came to.
+/// Those of docs/bugs/091 and 092, which went wrong before: crashed clients held regions that displacements, or a repair, needed.
 #[test]
 fn survives_the_seeds_that_found_something() {
     let crashing = [4575, 6280, 6529, 8714, 12_489].map(|seed| (seed, Setup::crashing()));

@@ -1,4 +1,4 @@
-//! Inserts that come to a region whose lock a dead client holds.
+//! Inserts into a region whose lock a crashed client holds.
 
 use farindex_fabric::OpKind;
 use farindex_index::cuckoo::Config;
@@ -25,7 +25,7 @@ fn name(holds: impl Fn(&str) -> bool) -> String {
     (0..).map(|i: u32| i.to_string()).find(|name| holds(name)).expect("there is always one")
 }
 
-/// A key, and others that come first: then all of its slots are in use, and only the entry at its second place, in the region that is
+/// A key, and others that are inserted first: then all of its slots are in use, and only the entry at its second place, in the region that is
 /// held, can move. Its own lock is another one.
 fn beset(table: &Segment) -> (String, Vec<String>) {
     let all_differ = |key: &str, first: &str, second: &str| {
@@ -60,8 +60,8 @@ async fn make(session: &Rc<Session>, keys: impl FnOnce(&Segment) -> Vec<String>)
     Ok(index)
 }
 
-/// Makes a table with these keys, and dies with the lock.
-async fn die(
+/// Makes a table with these keys, takes the lock, and crashes.
+async fn crash_with_the_lock(
     pool: Pool,
     me: farindex_sim::Client,
     keys: impl FnOnce(&Segment) -> Vec<String>,
@@ -94,8 +94,8 @@ async fn insert(pool: Pool, me: farindex_sim::Client, key: impl FnOnce(&Segment)
     Ok(verbs)
 }
 
-/// Inserts the key that is beset, and dies at this verb of it.
-async fn die_displacing(pool: Pool, me: farindex_sim::Client, verb: u64) -> Result<(), IndexError> {
+/// Inserts the key that needs a displacement, and crashes at this verb of it.
+async fn crash_displacing(pool: Pool, me: farindex_sim::Client, verb: u64) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
     let index = make(&session, |table| beset(table).1).await?;
     let key = beset(&index.tables()[0].geometry().current).0;
@@ -133,19 +133,19 @@ fn after_a_crash(
     key: impl FnOnce(&Segment) -> String + 'static,
 ) -> (u64, marks::Marks) {
     let (sim, pool) = world();
-    let (dying, living) = (sim.client(), sim.client());
-    sim.spawn(&dying, die(pool.clone(), dying.clone(), keys));
+    let (crashing, other) = (sim.client(), sim.client());
+    sim.spawn(&crashing, crash_with_the_lock(pool.clone(), crashing.clone(), keys));
     sim.run().assert_done();
-    assert!(dying.has_crashed());
+    assert!(crashing.has_crashed());
     marks::take();
-    let inserted = sim.spawn(&living, insert(pool, living.clone(), key));
+    let inserted = sim.spawn(&other, insert(pool, other.clone(), key));
     sim.run().assert_done();
-    let verbs = inserted.take().expect("it is alive").expect("it was inserted");
+    let verbs = inserted.take().expect("it runs").expect("it was inserted");
     (verbs, marks::take())
 }
 
 #[test]
-fn a_displacement_takes_the_lock_of_the_dead() {
+fn a_displacement_takes_over_the_lock_of_a_crashed_client() {
     let (verbs, marks) = after_a_crash(|table| beset(table).1, |table| beset(table).0);
     println!("{verbs} verbs, {marks:?}");
     for mark in ["cuckoo put: waits for a region in the way", "table rescue: region claimed", "cuckoo displace"] {
@@ -153,10 +153,10 @@ fn a_displacement_takes_the_lock_of_the_dead() {
     }
 }
 
-/// An attempt to take a lock declares an intent, by which it is told who holds it: so who has waited long makes none before the lock
-/// is free. For a lease of pauses of a millisecond it takes a READ each, and what looking after the holder takes.
+/// An attempt to take a lock declares an intent, which names the client as a possible holder. So a client that has waited long
+/// makes no attempt before the lock is free: in a lease of pauses of a millisecond it takes a READ each, and checks the holder.
 #[test]
-fn who_waits_long_only_reads() {
+fn a_client_that_waits_long_only_reads() {
     let in_it = |table: &Segment| name(|name| places(name, table)[0] / REGION == HELD);
     let (verbs, marks) = after_a_crash(|_| Vec::new(), in_it);
     println!("{verbs} verbs, {marks:?}");
@@ -164,22 +164,23 @@ fn who_waits_long_only_reads() {
     assert!(marks["cuckoo put: lock lost"] <= 14, "{marks:?}");
 }
 
-/// A displacement dies at each of its verbs: what it has frozen is made live again, or taken out where it was, by who would change it.
+/// A client crashes at each verb of a displacement. The next client that changes the frozen entry unfreezes it, or removes the old
+/// copy.
 #[test]
-fn what_was_being_displaced_is_put_right() {
+fn an_unfinished_displacement_is_recovered() {
     let mut passed = marks::Marks::new();
     for verb in 1.. {
         let (sim, pool) = world();
-        let (dying, living) = (sim.client(), sim.client());
-        sim.spawn(&dying, die_displacing(pool.clone(), dying.clone(), verb));
+        let (crashing, other) = (sim.client(), sim.client());
+        sim.spawn(&crashing, crash_displacing(pool.clone(), crashing.clone(), verb));
         sim.run().assert_done();
-        if !dying.has_crashed() {
+        if !crashing.has_crashed() {
             break;
         }
         marks::take();
-        let changed = sim.spawn(&living, change(pool, living.clone()));
+        let changed = sim.spawn(&other, change(pool, other.clone()));
         sim.run().assert_done();
-        changed.take().expect("it is alive").expect("it was changed");
+        changed.take().expect("it runs").expect("it was changed");
         passed.extend(marks::take());
     }
     for mark in ["cuckoo rescue: thawed", "cuckoo rescue: displaced"] {

@@ -1,4 +1,4 @@
-//! Cuckoo hashing: what it costs, what the adversary finds, which faults are convicted, and what a dead client holds up.
+//! Cuckoo hashing: what it costs, what the adversary finds, and what a crashed client holds up.
 
 mod adversary;
 mod budgets;

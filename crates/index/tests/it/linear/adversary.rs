@@ -44,8 +44,8 @@ fn is_apart(mark: &str) -> bool {
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &LinearUnderTest::default());
     let mut all = marks::of(&["src/hash/linear", "src/slotted"]);
-    // `room` has the scene for the first. The others take somebody's death, many lookups at once, or a walk beside writers (the test
-    // `slotted`).
+    // `room` has the scenario for the first. The others take a crash, many lookups at once, or a walk while writers work
+    // (`slotted`).
     assert!(all.remove("linear put: no room yet"));
     all.retain(|mark| !mark.contains(" rescue: ") && !is_apart(mark));
     marks::assert_passed(&totals, &all, COMMON);

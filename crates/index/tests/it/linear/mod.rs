@@ -1,4 +1,4 @@
-//! Linear probing: what it costs, what the adversary finds, which faults are convicted.
+//! Linear probing: what it costs, what the adversary finds.
 
 mod adversary;
 mod budgets;

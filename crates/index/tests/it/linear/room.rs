@@ -28,8 +28,8 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<Rc<Session>, Ind
     Ok(Rc::new(client.session(endpoint)))
 }
 
-/// A table of one region that is about to be moved to one as large, with its lock held by nobody who moves it; and the same as
-/// somebody knows it who looks at the root rarely.
+/// A table of one region that is about to be moved to one as large, with its lock held although no client moves it; and the same as
+/// a client knows it that reads the root rarely.
 async fn hold(pool: Pool, me: farindex_sim::Client) -> Result<(Linear, Linear), IndexError> {
     let session = join(&pool, &me).await?;
     let config = Config { slots: SLOTS, threshold: 0.95, alpha: 100.0, ..Config::default() };
@@ -58,7 +58,7 @@ async fn hold(pool: Pool, me: farindex_sim::Client) -> Result<(Linear, Linear), 
 }
 
 /// Puts in more than there is room for.
-async fn crowd_in(pool: Pool, me: farindex_sim::Client, done: Rc<Cell<u64>>) -> Result<(), IndexError> {
+async fn overfill(pool: Pool, me: farindex_sim::Client, done: Rc<Cell<u64>>) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
     let index = Linear::open(&session, "held").await?;
     for i in 0..2 * SLOTS {
@@ -73,7 +73,7 @@ async fn crowd_in(pool: Pool, me: farindex_sim::Client, done: Rc<Cell<u64>>) -> 
 }
 
 #[test]
-fn whoever_comes_early_leaves_room_for_what_is_moved() {
+fn early_inserts_leave_room_for_moved_entries() {
     let config = SimConfig { node_len: 8 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -84,7 +84,7 @@ fn whoever_comes_early_leaves_room_for_what_is_moved() {
     marks::take();
     let done = Rc::new(Cell::new(0));
     let (first, second) = (sim.client(), sim.client());
-    let crowd = sim.spawn(&first, crowd_in(pool, first.clone(), Rc::clone(&done)));
+    let filled = sim.spawn(&first, overfill(pool, first.clone(), Rc::clone(&done)));
     let released = {
         let endpoint = second.connect();
         let lock = index.tables()[0].geometry().current.lock(0).at;
@@ -92,7 +92,7 @@ fn whoever_comes_early_leaves_room_for_what_is_moved() {
             endpoint.sleep(Duration::from_millis(20)).await;
             let early = done.get();
             // The old table has neither an empty slot nor a sealed one, and the latest keys are in the next (docs/bugs/064).
-            assert!(stale.tables()[0].geometry().next.is_none(), "whoever knows of the growth proves nothing");
+            assert!(stale.tables()[0].geometry().next.is_none(), "a handle that knows of the growth proves nothing");
             for i in (REMOVED..FIRST + early).rev() {
                 assert_eq!(stale.get(&key(i)).await.map(|value| value.is_some()), Ok(true), "key {i}");
             }
@@ -101,6 +101,6 @@ fn whoever_comes_early_leaves_room_for_what_is_moved() {
     };
     sim.run().assert_done();
     assert_eq!(released.take().expect("done"), Ok(WELCOME), "more would leave no room, fewer would waste it");
-    crowd.take().expect("done").expect("no insert fails");
+    filled.take().expect("done").expect("no insert fails");
     assert!(marks::take().contains_key("linear put: no room yet"));
 }

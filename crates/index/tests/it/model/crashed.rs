@@ -1,4 +1,4 @@
-//! A client crashes in the midst of a split, and nobody recovers what it has left: a walk meets each key once all the same.
+//! A client crashes in the midst of a split, and nobody recovers what it has left: a walk visits each key once all the same.
 
 use farindex_index::audit::Damage;
 use farindex_index::{Lifecycle, PoolIndex, Race, SepHash, race, sephash};
@@ -17,9 +17,9 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Rc<Session> {
     Rc::new(client.session(endpoint))
 }
 
-/// How many of its inserts the client was told of, how many verbs it took, and which keys a walk meets; `None` if a segment does not
-/// settle.
-fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64, Option<Vec<u64>>) {
+/// Returns how many inserts were acknowledged, how many verbs the client posted, and which keys a walk visits; `None` if a
+/// segment does not settle.
+fn run<I: PoolIndex>(config: I::Config, crash: Option<(u64, Fate)>) -> (u64, u64, Option<Vec<u64>>) {
     let sim = Config { node_len: 4 << 20, swarm: Some(Swarm::calm()), tells_deaths: true, ..Config::default() };
     let sim = Sim::new(11, sim).unwrap();
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -30,11 +30,11 @@ fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64
     });
     let pool = made.unwrap_or_else(|ended| panic!("{ended}"));
     let loader = sim.client();
-    if let Some((verb, fate)) = death {
+    if let Some((verb, fate)) = crash {
         loader.die_at(verb, fate);
     }
-    let told = Rc::new(Cell::new(0));
-    let (me, on, count) = (loader.clone(), pool.clone(), Rc::clone(&told));
+    let acknowledged = Rc::new(Cell::new(0));
+    let (me, on, count) = (loader.clone(), pool.clone(), Rc::clone(&acknowledged));
     sim.spawn(&loader, async move {
         let index = I::open(&join(&on, &me).await, "words").await.unwrap();
         for i in 0..KEYS {
@@ -56,7 +56,7 @@ fn run<I: PoolIndex>(config: I::Config, death: Option<(u64, Fate)>) -> (u64, u64
         walked.is_ok().then_some(visited)
     };
     let visited = sim.block_on(walk).unwrap_or_else(|ended| panic!("{ended}"));
-    (told.get(), loader.verbs(), visited)
+    (acknowledged.get(), loader.verbs(), visited)
 }
 
 fn sweep<I: PoolIndex>(config: I::Config)
@@ -68,15 +68,15 @@ where
     let (mut runs, mut unsettled) = (0, 0);
     for fate in [Fate::Prefix, Fate::Landed] {
         for verb in verbs / 2..=verbs {
-            let (told, _, visited) = run::<I>(config, Some((verb, fate)));
+            let (acknowledged, _, visited) = run::<I>(config, Some((verb, fate)));
             runs += 1;
             let Some(visited) = visited else {
                 unsettled += 1;
                 continue;
             };
             let all: BTreeSet<u64> = visited.iter().copied().collect();
-            assert_eq!(all.len(), visited.len(), "verb {verb}, {fate:?}: keys are met twice");
-            assert!((0..told).all(|key| all.contains(&key)), "verb {verb}, {fate:?}: a key is missing");
+            assert_eq!(all.len(), visited.len(), "verb {verb}, {fate:?}: keys are visited twice");
+            assert!((0..acknowledged).all(|key| all.contains(&key)), "verb {verb}, {fate:?}: a key is missing");
         }
     }
     println!("{runs} crashes, {unsettled} of them in the midst of CurSegMeta");

@@ -1,4 +1,4 @@
-//! Structures that are damaged: a walk says so, meets all the rest, and hands out nothing that is wrong.
+//! Damaged structures: a walk reports them, visits everything else, and returns nothing that is wrong.
 
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{NodeId, RemotePtr};
@@ -21,13 +21,13 @@ fn value(i: u32, round: u32) -> Vec<u8> {
     format!("value-{round}-of-{i:06}").into_bytes()
 }
 
-/// What a client walks that comes anew, and so has no copy of anything. No key may be met twice.
+/// Returns what a new client visits, which has no copy of anything. No key may be visited twice.
 async fn walked<I: PoolIndex>(ctx: &Ctx, pool: &Pool, member: &Member) -> (BTreeMap<Vec<u8>, Vec<u8>>, Vec<String>) {
     let reader = ctx.join(pool).await;
     let index = I::open(&reader.session, "words").await.unwrap();
     let (mut visited, mut damages) = (BTreeMap::new(), Vec::new());
     let each = async |key: &[u8], value: farindex_index::Value| {
-        assert_eq!(visited.insert(key.to_vec(), value.to_vec()), None, "met twice");
+        assert_eq!(visited.insert(key.to_vec(), value.to_vec()), None, "visited twice");
         Ok(())
     };
     let mut damaged = |damage: Damage| {
@@ -38,7 +38,7 @@ async fn walked<I: PoolIndex>(ctx: &Ctx, pool: &Pool, member: &Member) -> (BTree
     assert_eq!(
         index.visit(async |_, _| Ok(()), &mut Damage::fail).await.is_err(),
         !damages.is_empty(),
-        "what is reported is an error for those who want all or nothing"
+        "what is reported is an error for a walk that wants all or nothing"
     );
     drop(index);
     reader.close_while_ticking(&[member]).await;

@@ -145,7 +145,7 @@ fn dropped_by_another_client() {
         }
         let open = Shard::open(&two.session, "a").await.unwrap();
         assert!(open.get(&3u64.to_le_bytes()).await.unwrap().is_some());
-        let told = async {
+        let working = async {
             // It works all the time, and its lease lives.
             loop {
                 two.client.tick(&two.endpoint).await.unwrap();
@@ -159,7 +159,7 @@ fn dropped_by_another_client() {
             Shard::drop_index(&one.session, "a").await.unwrap();
         };
         let keeping = async {
-            told.await;
+            working.await;
             for _ in 0..200 {
                 two.client.tick(&two.endpoint).await.unwrap();
             }
@@ -194,8 +194,8 @@ fn a_handle_of_a_dropped_index_changes_nothing() {
                 step(&new, &mut model, 1, &i.to_le_bytes(), &bytes(480 - (i % 3) as usize * 200, i)).await;
             }
             // All at once: none may rely on what another is about to learn.
-            let told = farindex_testkit::world::join_all((0..several).map(|_| old.upsert(b"k", b"v"))).await;
-            assert!(told.iter().all(|told| *told == Err(IndexError::Dropped)), "{told:?}");
+            let outcomes = farindex_testkit::world::join_all((0..several).map(|_| old.upsert(b"k", b"v"))).await;
+            assert!(outcomes.iter().all(|outcomes| *outcomes == Err(IndexError::Dropped)), "{outcomes:?}");
             for _ in 0..100 {
                 assert_eq!(old.get(b"k").await, Err(IndexError::Dropped));
                 assert_eq!(old.remove(&1u64.to_le_bytes()).await, Err(IndexError::Dropped));
@@ -237,7 +237,7 @@ fn a_node_without_room_for_a_table() {
     });
 }
 
-/// Who drops an index dies before he has told anybody; who finishes that for him does.
+/// A client crashes before it has marked the roots of an index that it drops; the client that finishes the drop marks them.
 #[test]
 fn a_drop_that_another_client_finishes() {
     World::memory(2, 8 << 20, Delivery::Immediate).run(async |ctx| {

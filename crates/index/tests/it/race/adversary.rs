@@ -5,7 +5,7 @@
 
 use crate::{adversary, marks};
 use farindex_index::race::Variant;
-use farindex_testkit::race::{RaceUnderTest, crowded, scenarios::Scene};
+use farindex_testkit::race::{RaceUnderTest, many_clients, scenarios::Scenario};
 use farindex_testkit::{Setup, seeds_or};
 use std::collections::BTreeSet;
 
@@ -37,32 +37,32 @@ fn shipped() -> BTreeSet<String> {
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &RaceUnderTest::repaired());
     let mut all = shipped();
-    // The first take somebody's death, the others many lookups at once.
+    // The first take a crash, the others many lookups at once.
     all.retain(|mark| !mark.starts_with("race: rescue") && !mark.starts_with("race many: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
-/// Many in a small table: hardly a split that nobody meets in the midst of it.
+/// Many clients in a small table: other clients come to most segments while they are split.
 #[test]
-fn survives_splits_in_a_crowd() {
-    adversary::survives(100, &crowded(), &RaceUnderTest::repaired());
+fn survives_splits_with_many_clients() {
+    adversary::survives(100, &many_clients(), &RaceUnderTest::repaired());
 }
 
-/// Everybody at one table that grows, and everybody at one key.
+/// All clients in one table that grows, and all clients at one key.
 #[test]
-fn survives_its_scenes() {
+fn survives_its_scenarios() {
     let mut wrong = Vec::new();
-    for scene in Scene::ALL {
-        let seeds = seeds_or(0..200).map(|seed| (seed, scene.play(seed, Variant::Repaired)));
-        wrong.extend(seeds.filter_map(|(seed, what)| Some(format!("{scene:?}, seed {seed}: {}", what?))));
+    for scenario in Scenario::ALL {
+        let seeds = seeds_or(0..200).map(|seed| (seed, scenario.play(seed, Variant::Repaired)));
+        wrong.extend(seeds.filter_map(|(seed, what)| Some(format!("{scenario:?}, seed {seed}: {}", what?))));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A crowd, and clients die.
+/// The same with crashes.
 #[test]
-fn survives_crashes_in_a_crowd() {
-    let setup = Setup { overflowing: 0, ..crowded().with_crashes() };
+fn survives_crashes_with_many_clients() {
+    let setup = Setup { overflowing: 0, ..many_clients().with_crashes() };
     adversary::survives(100, &setup, &RaceUnderTest::repaired());
 }
 

@@ -1,4 +1,4 @@
-//! RACE: what it costs, what the adversary finds, which faults are convicted.
+//! RACE: what it costs, what the adversary finds.
 
 mod adversary;
 mod budgets;

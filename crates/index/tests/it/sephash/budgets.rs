@@ -167,7 +167,7 @@ fn outcomes_that_are_true_cost_the_range_and_the_block() {
     });
 }
 
-/// A merge or a split, with what was told about it.
+/// A merge or a split, with what was recorded of it.
 struct Resize {
     cost: Counters,
     splits: bool,
@@ -199,7 +199,7 @@ async fn resizes(index: &SepHash, splits: usize) -> Vec<Resize> {
         if done.iter().filter(|resize| resize.splits).count() == splits {
             break;
         }
-        // The epoch is looked after in between, so that no resize has a heartbeat beside it.
+        // The epoch is advanced in between, so that no resize includes a heartbeat.
         index.session().maintain().await.unwrap();
         assert!((0..9).filter(|_| index.session().maintenance_due()).count() <= 1);
         let (meter, known) = (endpoint.meter(), chunks());
@@ -218,7 +218,7 @@ async fn resizes(index: &SepHash, splits: usize) -> Vec<Resize> {
 }
 
 /// Behind the probe that finds the segment full: {intent, lock, both segments}; [keys of entries that share both
-/// fingerprints;] what is new; what makes it seen. Every fourth split reads headers in between, and who is first to need a
+/// fingerprints;] what is new; what makes it seen. Every fourth split reads headers in between, and the first to need a
 /// larger directory reads the root, writes zeros and links them.
 #[test]
 fn a_merge_takes_four_round_trips_and_a_split_five_at_most() {

@@ -53,8 +53,8 @@ fn more_than_255_entries_share_a_fingerprint() {
             with_index(ctx, config, async |member, index| {
                 let mut keys = keys_where(700, |hash| fp_of(hash) == 0x5A);
                 // Among them some that share the second one as well.
-                let twin = fp2_of(KeyHash::unseeded(&keys[0]));
-                keys.extend(keys_where(4, |hash| fp_of(hash) == 0x5B && fp2_of(hash) == twin));
+                let same_fingerprint = fp2_of(KeyHash::unseeded(&keys[0]));
+                keys.extend(keys_where(4, |hash| fp_of(hash) == 0x5B && fp2_of(hash) == same_fingerprint));
                 keys.extend(keys_where(300, |hash| fp_of(hash) != 0x5A && fp_of(hash) != 0x5B));
                 fill(index, &keys).await;
                 expect(index, &keys).await;

@@ -1,4 +1,4 @@
-//! SepHash: the model-based suite, what it costs, what the adversary finds, which faults are convicted, and the ends of its widths.
+//! SepHash: what it costs, what the adversary finds, and the limits of its fields.
 
 mod adversary;
 mod budgets;

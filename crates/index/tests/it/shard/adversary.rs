@@ -42,7 +42,7 @@ const COMMON: &[&str] = &[
     "split: straggler frozen again",
 ];
 
-/// Those that it takes deaths for.
+/// Those that take crashes.
 const COMMON_WITH_CRASHES: &[&str] = &[
     "rescue: entry thawed",
     "rescue: lock claimed",
@@ -64,7 +64,7 @@ const UNMET: &[&str] = &["lookup: found by the sid of another round"];
 /// The marks of these folders, but for those that no seed has passed.
 fn marks_of(folders: &[&str]) -> BTreeSet<String> {
     let mut all = marks::of(folders);
-    // `survives_gets_of_many_keys` is for the first ones, the scenes of the crash suite for the others.
+    // `survives_gets_of_many_keys` is for the first ones, the scenarios of `crash_recovery` for the others.
     all.retain(|mark| !mark.starts_with("many: ") && !mark.starts_with("walk: "));
     for unmet in UNMET {
         assert!(all.remove(*unmet), "no such mark: {unmet:?}");
@@ -76,7 +76,7 @@ fn marks_of(folders: &[&str]) -> BTreeSet<String> {
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &ShardUnderTest::repaired());
     let mut all = marks_of(&["src/hash/shard"]);
-    // It takes somebody's death.
+    // It takes a crash.
     all.retain(|mark| !mark.starts_with("rescue: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
@@ -126,12 +126,12 @@ fn what_once_failed() {
 }
 
 #[test]
-fn the_published_removal_is_convicted() {
-    let convicts = |report: &SeedReport| report.failures.iter().any(|failure| failure.contains("not linearizable"));
-    let published = run_until(0..2000, &insert_remove_churn(), &ShardUnderTest::still(Variant::Published), convicts);
-    assert!(published.failures.iter().any(convicts), "nobody found it: {published}");
+fn the_published_removal_is_detected() {
+    let detects = |report: &SeedReport| report.failures.iter().any(|failure| failure.contains("not linearizable"));
+    let published = run_until(0..2000, &insert_remove_churn(), &ShardUnderTest::still(Variant::Published), detects);
+    assert!(published.failures.iter().any(detects), "not detected: {published}");
     let seeds = 0..published.failed.last().copied().unwrap_or_default() + 1;
-    println!("convicted by seed {}", seeds.end - 1);
+    println!("detected by seed {}", seeds.end - 1);
     run_seeds(seeds, &insert_remove_churn(), &ShardUnderTest::still(Variant::Repaired)).assert_sound();
 }
 

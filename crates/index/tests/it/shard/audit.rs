@@ -41,7 +41,7 @@ async fn with(index: &Shard, at: RemotePtr, damage: u64) -> [Vec<String>; 2] {
     said
 }
 
-/// Those that say so, of one that is told.
+/// The problems that say so.
 fn says(said: &[String], what: &str) -> bool {
     said.iter().any(|problem| problem.contains(what))
 }
@@ -96,7 +96,7 @@ fn the_audit_tells_what_is_wrong() {
             let at = at.add(16);
             let old = word(&span, at).await;
             let Slot::Live(entry) = Slot::decode(old) else { panic!("{what}: {:?}", Slot::decode(old)) };
-            // What is wrong whoever is at work.
+            // Problems whether other clients work or not.
             let far = RemotePtr::new(entry.ptr.node(), entry.ptr.offset() + 64);
             let sid = Entry { sid: entry.sid ^ 5, ..entry };
             for (how, damage, problem) in [
@@ -133,7 +133,7 @@ fn the_audit_tells_what_is_wrong() {
             assert!(says(&said[1], "the same key"), "{what}: {said:?}");
         }
         recycled_in_part(&index, &span, empty).await;
-        // Who walks reports a damaged block, and does not go on as if nothing were there.
+        // A walk reports a damaged block.
         let Slot::Live(entry) = Slot::decode(word(&span, mine.add(16)).await) else { panic!("no entry") };
         let value = entry.ptr.add(16);
         let old = word(&span, value).await;
@@ -151,8 +151,8 @@ async fn recycled_in_part(index: &Shard, span: &Span, at: RemotePtr) {
     let [first, second] = [at.add(80), at.add(88)];
     let before = [word(span, first).await, word(span, second).await];
     put(span, first, Slot::Fresh(0, Stamp::of_pin(9)).over(before[0])).await;
-    for (died, left) in [(6, true), (7, false)] {
-        put(span, second, Slot::Dead(0, Stamp::of_pin(died)).over(before[1])).await;
+    for (since, left) in [(6, true), (7, false)] {
+        put(span, second, Slot::Dead(0, Stamp::of_pin(since)).over(before[1])).await;
         let said = [problems(index, false).await, problems(index, true).await];
         assert_eq!((said[0].len(), says(&said[1], "left out")), (0, left), "{said:?}");
         assert_eq!(index.audit(&mut Audit::default(), true).await.unwrap().figure("dead_slots"), 1);

@@ -155,12 +155,12 @@ fn who_reads_idles_or_has_finished_does_not_hold_up_growth() {
         for i in 0..4000u64 {
             let expected = if i < 30 { Upsert::Updated } else { Upsert::Inserted };
             assert_eq!(index.upsert(&i.to_le_bytes(), b"v").await, Ok(expected));
-            // The reader never writes, never looks after its lease.
+            // The reader never writes, and never extends its lease.
             assert_eq!(open[0].get(&(i / 2).to_le_bytes()).await.unwrap().as_deref(), Some(&b"v"[..]));
         }
         assert!(index.resizes() >= 6, "{}", index.resizes());
         drop(stuck);
-        // Who slept through all of it finds everything.
+        // A client that slept through all of it finds everything.
         for i in 0..4000u64 {
             assert_eq!(open[1].get(&i.to_le_bytes()).await.unwrap().as_deref(), Some(&b"v"[..]));
         }
@@ -227,7 +227,7 @@ fn more_than_eight_resizes() {
     });
 }
 
-/// A client that has slept through many resizes meets buckets of every age: the multi-version case.
+/// A client that has slept through many resizes reads buckets of every age: the multi-version case.
 #[test]
 fn buckets_that_are_many_versions_behind() {
     World::memory(1, 64 << 20, Delivery::Deferred).run(async |ctx| {

@@ -18,7 +18,7 @@ fn config() -> shard::Config {
 fn load(coroutines: u64) -> (u64, u64, u64) {
     let world = World::memory(1, 48 << 20, Delivery::Deferred);
     let result = std::rc::Rc::new(std::cell::Cell::new((0, 0, 0)));
-    let told = std::rc::Rc::clone(&result);
+    let report_to = std::rc::Rc::clone(&result);
     world.run(async move |ctx| {
         let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
         let index = &Shard::create(&member.session, "a", &config()).await.unwrap();
@@ -38,7 +38,7 @@ fn load(coroutines: u64) -> (u64, u64, u64) {
             let report = index.audit(&mut Audit::default(), true).await.unwrap();
             assert_eq!((report.entries, report.problems.as_slice()), (KEYS, &[][..]));
             let batches = cost.round_trips * 1000 / KEYS;
-            told.set((report.figure("level2_entries"), report.figure("level3_entries"), batches));
+            report_to.set((report.figure("level2_entries"), report.figure("level3_entries"), batches));
         }
     });
     result.get()

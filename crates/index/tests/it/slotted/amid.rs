@@ -18,14 +18,18 @@ async fn fill<I: Kind>(index: &I) {
     assert_eq!(index.geometry().current.slots(), SLOTS);
 }
 
-/// When the walk has met its first key, everything is changed, and moved as often as asked.
+/// When the walk has visited its first key, everything is changed, and moved as often as asked.
 fn is_met_once_while_it_moves<I: Kind>(times: u64) {
     with_index(64 << 20, I::config(SLOTS), async |index: &I| {
         fill(index).await;
         let mut visited = Entries::new();
-        let each = async |of: &[u8], value_met: Value| {
+        let each = async |of: &[u8], value_seen: Value| {
             let first = visited.is_empty();
-            assert!(visited.insert(of.to_vec(), value_met.to_vec()).is_none(), "{} is met twice", of.escape_ascii());
+            assert!(
+                visited.insert(of.to_vec(), value_seen.to_vec()).is_none(),
+                "{} is visited twice",
+                of.escape_ascii()
+            );
             for _ in 0..if first { times } else { 0 } {
                 index.enlarge().await?;
                 for i in 0..KEYS {

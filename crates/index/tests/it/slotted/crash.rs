@@ -1,4 +1,4 @@
-//! A loader dies, and nobody repairs anything: what it was told is in, is met once, and counted once.
+//! A loader crashes, and nothing is repaired: what it has acknowledged is visited once, and counted once.
 
 use crate::slotted::kinds::{Kind, counted, join, key, value, walk};
 use farindex_index::Lifecycle;
@@ -12,35 +12,38 @@ const KEYS: u32 = 180;
 const FATES: [Fate; 3] = [Fate::Landed, Fate::Lost, Fate::Prefix];
 
 /// Puts keys in, from the smallest table on.
-async fn load<I: Kind>(pool: Pool, me: farindex_sim::Client, told: Rc<Cell<u32>>) -> Result<(), IndexError> {
+async fn load<I: Kind>(pool: Pool, me: farindex_sim::Client, acknowledged: Rc<Cell<u32>>) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
     let index = I::open(&session, "loaded").await?;
     for i in 0..KEYS {
         assert_eq!(index.insert(&key(i), &value(i, "value")).await?, Insert::Inserted);
-        told.set(i + 1);
+        acknowledged.set(i + 1);
     }
     Ok(())
 }
 
-async fn look<I: Kind>(pool: Pool, me: farindex_sim::Client, told: u32) -> Result<(), IndexError> {
+async fn look<I: Kind>(pool: Pool, me: farindex_sim::Client, acknowledged: u32) -> Result<(), IndexError> {
     let session = join(&pool, &me).await?;
     let index = I::open(&session, "loaded").await?;
     let counted = counted(&index).await?;
-    assert!((told..=told + 1).contains(&(counted[0] as u32)), "{counted:?} entries, {told} were told");
+    assert!(
+        (acknowledged..=acknowledged + 1).contains(&(counted[0] as u32)),
+        "{counted:?} entries, {acknowledged} were acknowledged"
+    );
     let visited = walk(&index).await?;
-    for i in 0..told {
-        assert_eq!(visited.get(&key(i)), Some(&value(i, "value")), "key {i} of {told}");
+    for i in 0..acknowledged {
+        assert_eq!(visited.get(&key(i)), Some(&value(i, "value")), "key {i} of {acknowledged}");
     }
-    // The next one it had not been told of.
-    let last = visited.get(&key(told));
-    assert!(last.is_none_or(|last| *last == value(told, "value")));
+    // The next one was not acknowledged.
+    let last = visited.get(&key(acknowledged));
+    assert!(last.is_none_or(|last| *last == value(acknowledged, "value")));
     let all = visited.len() as u64;
-    assert_eq!(all, u64::from(told) + u64::from(last.is_some()));
+    assert_eq!(all, u64::from(acknowledged) + u64::from(last.is_some()));
     assert_eq!(counted, [all; 2]);
     Ok(())
 }
 
-/// Runs a loader that dies at this verb of its own, if it comes so far.
+/// Runs a loader that crashes at this verb of its own, if it gets that far.
 fn crashes_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
@@ -59,33 +62,33 @@ fn crashes_at<I: Kind>(verb: u64, fate: Fate) -> bool {
     let pool = made.expect("done").expect("a pool");
     let (loader, survivor) = (sim.client(), sim.client());
     loader.die_at(verb, fate);
-    let told = Rc::new(Cell::new(0));
-    let loaded = sim.spawn(&loader, load::<I>(pool.clone(), loader.clone(), Rc::clone(&told)));
+    let acknowledged = Rc::new(Cell::new(0));
+    let loaded = sim.spawn(&loader, load::<I>(pool.clone(), loader.clone(), Rc::clone(&acknowledged)));
     sim.run().assert_done();
     if let Some(loaded) = loaded.take() {
         loaded.expect("it is loaded");
     }
-    let looked = sim.spawn(&survivor, look::<I>(pool, survivor.clone(), told.get()));
+    let looked = sim.spawn(&survivor, look::<I>(pool, survivor.clone(), acknowledged.get()));
     sim.run().assert_done();
-    let looked = looked.take().expect("it is alive");
+    let looked = looked.take().expect("it runs");
     looked.unwrap_or_else(|error| panic!("verb {verb}, {fate:?}: {error}"));
     loader.has_crashed()
 }
 
-fn is_met_once_after_a_crash<I: Kind>() {
+fn walk_visits_each_key_once_after_a_crash<I: Kind>() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(17);
     for (i, fate) in FATES.into_iter().enumerate() {
         let verbs = (1 + i as u64..).step_by(every).take_while(|verb| crashes_at::<I>(*verb, fate));
-        assert!(verbs.count() as u64 * every as u64 > u64::from(KEYS), "it did not die");
+        assert!(verbs.count() as u64 * every as u64 > u64::from(KEYS), "it did not crash");
     }
 }
 
 #[test]
-fn linear_is_met_once_after_a_crash() {
-    is_met_once_after_a_crash::<Linear>();
+fn linear_walk_visits_each_key_once_after_a_crash() {
+    walk_visits_each_key_once_after_a_crash::<Linear>();
 }
 
 #[test]
-fn cuckoo_is_met_once_after_a_crash() {
-    is_met_once_after_a_crash::<Cuckoo>();
+fn cuckoo_walk_visits_each_key_once_after_a_crash() {
+    walk_visits_each_key_once_after_a_crash::<Cuckoo>();
 }

@@ -1,4 +1,4 @@
-//! What a walk cannot read it tells, and goes on behind it.
+//! A walk reports what it cannot read, and goes on behind it.
 
 use crate::slotted::kinds::{Entries, Kind, key, poke, value};
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
@@ -12,32 +12,32 @@ use farindex_testkit::alone::with_index;
 
 const KEYS: u32 = 100;
 
-/// Keys and values that a walk meets, and what it tells.
+/// Keys and values that a walk visits, and the damage that it reports.
 async fn salvage<I: Kind>(index: &I) -> (Entries, Vec<Damage>) {
-    let (mut visited, mut told) = (Entries::new(), Vec::new());
+    let (mut visited, mut reported) = (Entries::new(), Vec::new());
     let each = async |key: &[u8], value: Value| {
-        assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
+        assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is visited twice", key.escape_ascii());
         Ok(())
     };
     let mut damaged = |damage| {
-        told.push(damage);
+        reported.push(damage);
         Ok(())
     };
     let seen = index.visit(each, &mut damaged).await.expect("a walk");
     assert_eq!(seen, visited.len() as u64);
-    (visited, told)
+    (visited, reported)
 }
 
-/// Damages one word: all other entries are met, the damage is told once, and where that is.
+/// Damages one word: all other entries are visited, and the damage is reported once, with its place.
 async fn is_told<I: Kind>(index: &I, at: RemotePtr, word: u64, slot: u64, says: &str) {
     let old = poke(index, at, word).await;
-    let (visited, told) = salvage(index).await;
-    assert_eq!(visited.len() as u32, KEYS - 1, "{told:?}");
+    let (visited, reported) = salvage(index).await;
+    assert_eq!(visited.len() as u32, KEYS - 1, "{reported:?}");
     assert!((0..KEYS).all(|i| visited.get(&key(i)).is_none_or(|visited| *visited == value(i, "value"))));
     let node = index.geometry().current.start.node();
     let (region, slot) = (slot / REGION, slot % REGION);
     let place = format!("slot {slot} of region {region} of the table of generation 0 on memory node {node} ");
-    let [damage] = told.as_slice() else { panic!("told {} times: {told:?}", told.len()) };
+    let [damage] = reported.as_slice() else { panic!("reported {} times: {reported:?}", reported.len()) };
     assert!(damage.what.starts_with(&place) && damage.what.contains(says), "{}", damage.what);
     let failed = index.visit(async |_, _| Ok(()), &mut Damage::fail).await;
     let corrupt = PoolError::Corrupt { at: damage.at, what: damage.what.clone() };
@@ -45,8 +45,8 @@ async fn is_told<I: Kind>(index: &I, at: RemotePtr, word: u64, slot: u64, says: 
     let report = index.audit(&mut Audit::default(), false).await.expect("an audit");
     assert_eq!((report.entries, report.problems), (u64::from(KEYS) - 1, vec![damage.what.clone()]));
     poke(index, at, old).await;
-    let (visited, told) = salvage(index).await;
-    assert_eq!((visited.len() as u32, told), (KEYS, vec![]));
+    let (visited, reported) = salvage(index).await;
+    assert_eq!((visited.len() as u32, reported), (KEYS, vec![]));
 }
 
 fn damage_is_told<I: Kind>() {
@@ -106,9 +106,9 @@ fn a_root_is_told<I: Kind>() {
         ] {
             let at = root.add(8 * word as u64);
             let old = poke(index, at, broken).await;
-            let (visited, told) = salvage(index).await;
+            let (visited, reported) = salvage(index).await;
             assert!(visited.is_empty(), "{visited:?}");
-            let [damage] = told.as_slice() else { panic!("{told:?}") };
+            let [damage] = reported.as_slice() else { panic!("{reported:?}") };
             assert!(damage.at == root && damage.what.contains(says), "{damage:?}");
             let report = index.audit(&mut Audit::default(), false).await.expect("an audit");
             assert!(report.entries == 0 && report.problems.len() == 1, "{:?}", report.problems);

@@ -69,7 +69,7 @@ pub(crate) fn value(i: u32, what: &str) -> Vec<u8> {
 pub(crate) async fn walk<I: Kind>(index: &I) -> Result<Entries, IndexError> {
     let mut visited = Entries::new();
     let each = async |key: &[u8], value: Value| {
-        assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is met twice", key.escape_ascii());
+        assert!(visited.insert(key.to_vec(), value.to_vec()).is_none(), "{} is visited twice", key.escape_ascii());
         Ok(())
     };
     let seen = index.visit(each, &mut Damage::fail).await?;
@@ -77,7 +77,7 @@ pub(crate) async fn walk<I: Kind>(index: &I) -> Result<Entries, IndexError> {
     Ok(visited)
 }
 
-/// Entries that an audit beside others counts, in all and by where they lie.
+/// Entries that an audit counts while other clients work, in all and by where they lie.
 pub(crate) async fn counted<I: Kind>(index: &I) -> Result<[u64; 2], IndexError> {
     let report = index.audit(&mut Audit::default(), false).await?;
     assert_eq!(report.problems, Vec::<String>::new());

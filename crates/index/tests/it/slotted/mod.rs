@@ -2,7 +2,7 @@
 //! it had during the walk, however the table is moved meanwhile.
 
 mod amid;
-mod beside;
+mod concurrent;
 mod crash;
 mod damage;
 mod kinds;

@@ -1,7 +1,7 @@
 //! Memory that is damaged, which is beyond the fabric's contract: every operation comes to an end all the same.
 
 use super::{LEASE, alone, word};
-use crate::crash_recovery::kinds::Mortal;
+use crate::crash_recovery::kinds::CrashTested;
 use crate::crash_recovery::run::make;
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::Level;
@@ -179,7 +179,7 @@ fn a_zeroed_bucket_is_named() {
         }
         let at = index.tables()[0].geometry().bucket(Level::One, 1);
         damage(&session, at, RANGE, None).await?;
-        let mut told = 0;
+        let mut reported = 0;
         for i in 1000..1020 {
             let began = session.endpoint().now();
             match index.insert(&key(i), b"new").await {
@@ -188,12 +188,12 @@ fn a_zeroed_bucket_is_named() {
                     assert_eq!((named, what.contains("bucket 1")), (at, true), "{what}");
                     let waited = session.endpoint().now() - began;
                     assert!((LEASE * 2..LEASE * 3).contains(&waited), "{waited:?}");
-                    told += 1;
+                    reported += 1;
                 }
                 Err(error) => panic!("{error}"),
             }
         }
-        assert!(told > 0);
+        assert!(reported > 0);
         Ok(())
     });
 }

@@ -1,7 +1,7 @@
 //! A pool that becomes full while SHARD splits a bucket or overflows.
 
 use super::{alone, audited, word};
-use crate::crash_recovery::kinds::{Mortal, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, keys_at};
 use crate::crash_recovery::run::make;
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_index::shard::bucket::{LOCK_SLOT, Level};
@@ -58,8 +58,8 @@ fn a_split_that_finds_no_room_for_level_3_is_undone() {
             let at = index.tables()[0].geometry().bucket(Level::One, 0);
             let taken = drain(&session, at.node(), left).await?;
             for key in keys.iter().take(3) {
-                let told = index.get(key.as_bytes()).await;
-                assert!(matches!(told, Err(IndexError::Pool(PoolError::Full { .. }))), "{left}: {told:?}");
+                let outcome = index.get(key.as_bytes()).await;
+                assert!(matches!(outcome, Err(IndexError::Pool(PoolError::Full { .. }))), "{left}: {outcome:?}");
                 let now = audited(&index).await?;
                 assert_eq!((now.entries, now.problems, now.index_bytes), (105, vec![], before.index_bytes));
                 assert_eq!(now.figures, before.figures, "{left}");
@@ -87,8 +87,8 @@ fn an_insert_that_finds_no_room_for_level_3_lets_go() {
         }
         let at = index.tables()[0].geometry().bucket(Level::One, 0);
         let taken = drain(&session, at.node(), 1).await?;
-        let told = index.insert(b"one more", b"value").await;
-        assert!(matches!(told, Err(IndexError::Pool(PoolError::Full { .. }))), "{told:?}");
+        let outcome = index.insert(b"one more", b"value").await;
+        assert!(matches!(outcome, Err(IndexError::Pool(PoolError::Full { .. }))), "{outcome:?}");
         assert_eq!((audited(&index).await?.entries, audited(&index).await?.problems), (73, vec![]));
         let_go(&session, at, taken, 1).await?;
         assert_eq!(index.insert(b"one more", b"value").await?, Insert::Inserted);

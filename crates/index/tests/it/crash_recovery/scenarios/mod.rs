@@ -1,11 +1,11 @@
 //! What no seed brings about, set up by hand: slots that stand still although nobody splits, and locks of the living where
-//! somebody puts right what the dead have left.
+//! another client recovers what a crashed client left.
 
 mod damage;
 mod full;
 mod walks;
 
-use crate::crash_recovery::kinds::{Mortal, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, keys_at};
 use crate::crash_recovery::run::{join, make};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::{LOCK_SLOT, Level};
@@ -40,10 +40,10 @@ fn run<T: 'static>(
     body: impl Future<Output = Result<T, IndexError>> + 'static,
 ) -> T {
     let done = Rc::new(Cell::new(false));
-    let told = Rc::clone(&done);
+    let ended = Rc::clone(&done);
     let result = sim.spawn(me, async move {
         let result = body.await;
-        told.set(true);
+        ended.set(true);
         result
     });
     for _ in 0..1000 {
@@ -87,7 +87,7 @@ async fn word(session: &Session, at: RemotePtr) -> Result<u64, IndexError> {
     Ok(session.span(OpKind::Other).read(at, 8).await?.words()[0])
 }
 
-/// Freezes an entry, or bars a slot, as who splits a bucket does.
+/// Freezes an entry, or bars a slot, as a client that splits a bucket does.
 async fn hold_still(session: &Session, at: RemotePtr) -> Result<(), IndexError> {
     let old = word(session, at).await?;
     let new = match Slot::decode(old) {
@@ -103,7 +103,7 @@ async fn audited(index: &Shard) -> Result<IndexAudit, IndexError> {
     index.audit(&mut Audit::default(), true).await
 }
 
-/// Who has lost the lock of a bucket after freezing slots by mistake dies before it can undo that. A walk does; and it leaves
+/// A client that has lost the lock of a bucket after freezing slots crashes before it can undo that. A walk does; and it leaves
 /// alone what belongs to a split that is due.
 #[test]
 fn what_stands_still_for_no_split_is_made_live_by_a_walk() {
@@ -136,7 +136,7 @@ fn what_stands_still_for_no_split_is_made_live_by_a_walk() {
     });
 }
 
-/// The same, without a walk: who needs one of these slots waits a little, and then puts all of them right.
+/// The same, without a walk: a client that needs one of these slots waits a little, and then recovers all of them.
 #[test]
 fn what_stands_still_for_no_split_is_made_live_by_who_needs_it() {
     for (level, keys, still, get) in [
@@ -223,13 +223,13 @@ async fn fill(session: Rc<Session>, half: u64, new: usize) -> Result<Result<(), 
     Ok(Ok(()))
 }
 
-/// Who takes a bucket over looks at the one that its latest split has made. Somebody alive may hold that one for a while, and
-/// releases it; or for two leases: then it is told who that is, as everybody who waits.
+/// A client that takes a bucket over reads the one that its latest split has made. A working client may hold that one for a
+/// while and release it. If it holds it for two leases, an error names it.
 #[test]
 fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
     for patient in [true, false] {
         let (sim, pool) = world();
-        let [maker, dying, living, new_holder] = [(); 4].map(|()| sim.client());
+        let [maker, crashing, living, new_holder] = [(); 4].map(|()| sim.client());
         let (made, at) = {
             let (pool, me) = (pool.clone(), maker.clone());
             run(&sim, &maker, async move {
@@ -239,7 +239,7 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
                     index.insert(key.as_bytes(), b"first").await?;
                 }
                 index.enlarge(&session).await?;
-                // The bucket is split by whoever comes first.
+                // The first client that needs the bucket splits it.
                 index.get(b"any key").await?;
                 let geometry = index.tables()[0].geometry();
                 let at = [0, 1].map(|bucket| geometry.bucket(Level::One, bucket));
@@ -251,25 +251,25 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
         };
         let [old, new] = at;
         let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);
-        let (theirs, others, mine) = (joined(&dying), joined(&living), joined(&new_holder));
-        run(&sim, &dying, async move {
+        let (theirs, others, mine) = (joined(&crashing), joined(&living), joined(&new_holder));
+        run(&sim, &crashing, async move {
             std::mem::forget(take(&theirs, made, old).await?);
             Ok(())
         });
-        dying.kill(Fate::Landed);
+        crashing.kill(Fate::Landed);
         let holds = async move {
             let cell = take(&others, made, new).await?;
             others.endpoint().sleep(if patient { LEASE * 5 / 2 } else { LEASE * 6 }).await;
             release(&others, &cell, new).await
         };
         let held = sim.spawn(&living, holds);
-        let told = run(&sim, &new_holder, fill(Rc::clone(&mine), 0, 0));
+        let outcome = run(&sim, &new_holder, fill(Rc::clone(&mine), 0, 0));
         if patient {
-            assert_eq!(told, Ok(()));
+            assert_eq!(outcome, Ok(()));
             assert_eq!(held.take(), Some(Ok(())));
             continue;
         }
-        assert!(matches!(told, Err(IndexError::Locked { at, waited_ms: 100, .. }) if at == new), "{told:?}");
+        assert!(matches!(outcome, Err(IndexError::Locked { at, waited_ms: 100, .. }) if at == new), "{outcome:?}");
         // It lives on; what it had claimed by then is the next one's, its own as well.
         let last = sim.client();
         let session = joined(&last);
@@ -285,7 +285,7 @@ fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
     }
 }
 
-/// Nothing waits for ever: who is alive and holds a bucket for two leases is told of.
+/// Nothing waits for ever: an error names the client that holds a bucket for two leases.
 #[test]
 fn a_living_holder_is_named_after_two_leases() {
     let (sim, pool) = world();
@@ -303,18 +303,18 @@ fn a_living_holder_is_named_after_two_leases() {
     let me = waiting.clone();
     let (client, mine) = run(&sim, &waiting, async move { join(&pool, &me).await });
     keep(&sim, &waiting, &client);
-    let told = run(&sim, &waiting, async move {
+    let outcome = run(&sim, &waiting, async move {
         let index = Shard::open(&mine, "old").await?;
         Ok(index.insert(b"key", b"value").await)
     });
-    let Err(IndexError::Locked { at: told_of, waited_ms, holder }) = &told else { panic!("{told:?}") };
-    assert_eq!((*told_of, holder.as_str()), (at, "client 0 (process 0)"));
+    let Err(IndexError::Locked { at: reported, waited_ms, holder }) = &outcome else { panic!("{outcome:?}") };
+    assert_eq!((*reported, holder.as_str()), (at, "client 0 (process 0)"));
     assert!((100..150).contains(waited_ms), "{waited_ms}");
     drop((session, index));
 }
 
-/// A recycling gives a stamp to all dead slots that it may use; what its death leaves of it counts as recycled, so that the next one
-/// comes later. What died after it keeps its own stamp.
+/// A recycling gives a stamp to all dead slots that it may use; what a crash leaves of it counts as recycled, so that the next one
+/// comes later. Slots that became dead after it keep their own stamps.
 #[test]
 fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
     let stamp = Stamp::of_pin;
@@ -324,9 +324,9 @@ fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
         (Level::Two, stamp(9), [stamp(6), stamp(7), stamp(30)]),
     ] {
         let (sim, pool) = world();
-        let [dying, new_holder] = [(); 2].map(|()| sim.client());
-        let (theirs, me) = (pool.clone(), dying.clone());
-        let at = run(&sim, &dying, async move {
+        let [crashing, new_holder] = [(); 2].map(|()| sim.client());
+        let (theirs, me) = (pool.clone(), crashing.clone());
+        let at = run(&sim, &crashing, async move {
             let (_client, session) = join(&theirs, &me).await?;
             let index: Shard = make(&session, "old", 0).await?;
             let at = index.tables()[0].geometry().bucket(level, 0);
@@ -341,7 +341,7 @@ fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
             std::mem::forget(take(&session, index.uid(), at).await?);
             Ok(at)
         });
-        dying.kill(Fate::Landed);
+        crashing.kill(Fate::Landed);
         let me = new_holder.clone();
         let left = run(&sim, &new_holder, async move {
             let (client, session) = join(&pool, &me).await?;
@@ -356,19 +356,19 @@ fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
     }
 }
 
-/// Nobody waits for whoever resizes; but when that one has died, whoever would like to grow takes the lock over, and the table grows.
+/// No client waits for a resize; but when the resizing client has crashed, the next one that wants to grow takes the lock over.
 #[test]
 fn a_table_whose_resizer_has_died_grows_all_the_same() {
     let (sim, pool) = world();
-    let [dying, new_holder] = [(); 2].map(|()| sim.client());
+    let [crashing, new_holder] = [(); 2].map(|()| sim.client());
     let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);
-    let (theirs, mine) = (joined(&dying), joined(&new_holder));
-    run(&sim, &dying, async move {
+    let (theirs, mine) = (joined(&crashing), joined(&new_holder));
+    run(&sim, &crashing, async move {
         let index: Shard = make(&theirs, "old", 0).await?;
         std::mem::forget(begin_to_grow(&index, &theirs).await?);
         Ok(())
     });
-    dying.kill(Fate::Landed);
+    crashing.kill(Fate::Landed);
     let waited = run(&sim, &new_holder, async move {
         let index = Shard::open(&mine, "old").await?;
         index.swell(1 << 20);

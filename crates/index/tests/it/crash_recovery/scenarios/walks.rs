@@ -1,7 +1,7 @@
-//! What walks through SHARD meet: a table that grows before them, entries that move, and locks of the living and the dead.
+//! Walks through SHARD while the table grows, while entries move, and with locks that working or crashed clients hold.
 
 use super::{LEASE, alone, audited, begin_to_grow, run, staying, take, word, world};
-use crate::crash_recovery::kinds::Mortal;
+use crate::crash_recovery::kinds::CrashTested;
 use crate::crash_recovery::run::make;
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::audit::Damage;
@@ -46,7 +46,7 @@ fn a_walk_goes_on_into_segments_that_have_come_since() {
         let mut visited = BTreeSet::new();
         let mut grown = false;
         let each = async |key: &[u8], _: Value| {
-            assert!(visited.insert(key.to_vec()), "key {key:?} is met twice");
+            assert!(visited.insert(key.to_vec()), "key {key:?} is visited twice");
             if !std::mem::replace(&mut grown, true) {
                 index.enlarge(&session).await?;
                 for key in 0..KEYS {
@@ -64,7 +64,7 @@ fn a_walk_goes_on_into_segments_that_have_come_since() {
 /// An entry that moves counts as one. While its split is due, and nobody has begun it, that is in order; in level 3, and in buckets that
 /// are split, it is not, and recovery makes it live again; so does a walk over all keys, as a lookup would.
 #[test]
-fn entries_that_stand_still_are_met_and_those_that_nobody_moves_are_mended() {
+fn a_walk_visits_frozen_entries_and_recovers_abandoned_ones() {
     const KEYS: u64 = 90;
     alone(async move |session| {
         let span = session.span(OpKind::Other);
@@ -80,7 +80,7 @@ fn entries_that_stand_still_are_met_and_those_that_nobody_moves_are_mended() {
                 let report = audited(&index).await?;
                 assert_eq!(report.entries, KEYS, "level {level}");
                 assert_eq!(report.problems.len(), usize::from(!due), "level {level}: {:?}", report.problems);
-                // Beside others, it is being moved, and counts once wherever it is met.
+                // While other clients work, it counts once wherever it is visited.
                 let report = index.audit(&mut Audit::default(), false).await?;
                 assert_eq!((report.entries, report.problems), (KEYS, vec![]), "level {level}");
                 assert_eq!(index.recover().await?, u64::from(!due), "level {level}");
@@ -152,11 +152,11 @@ fn a_block_in_free_memory_is_told_of() {
     });
 }
 
-/// A walk that mends waits for the living, but not for ever; and what the dead have left it counts once.
+/// A recovering walk waits for working clients, but not for ever; what crashed clients left counts once.
 #[test]
-fn a_walk_that_mends_waits_for_the_living_and_counts_the_dead() {
+fn a_recovering_walk_waits_for_working_clients_and_counts_repairs() {
     for growth in [false, true] {
-        for dies in [false, true] {
+        for crashes in [false, true] {
             let (sim, pool) = world();
             let [holder, walker] = [(); 2].map(|()| sim.client());
             let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);
@@ -172,18 +172,18 @@ fn a_walk_that_mends_waits_for_the_living_and_counts_the_dead() {
                 std::mem::forget(index);
                 Ok(at)
             });
-            if dies {
+            if crashes {
                 holder.kill(Fate::Landed);
             }
-            let told = run(&sim, &walker, async move {
-                if dies {
+            let outcome = run(&sim, &walker, async move {
+                if crashes {
                     // Its lease runs out first.
                     mine.endpoint().sleep(LEASE * 2).await;
                     mine.client().wait_and_evict_expired(mine.endpoint()).await?;
                 }
                 let index = Shard::open(&mine, "old").await?;
-                let told = index.recover().await;
-                if told.is_ok() {
+                let outcome = index.recover().await;
+                if outcome.is_ok() {
                     let intents = intent::intents(&mine, &mine.span(OpKind::Other), lock.node()).await?;
                     assert_eq!(
                         (intents.len(), audited(&index).await?.problems, index.recover().await?),
@@ -191,23 +191,23 @@ fn a_walk_that_mends_waits_for_the_living_and_counts_the_dead() {
                     );
                     index.enlarge(&mine).await?;
                 }
-                Ok(told)
+                Ok(outcome)
             });
-            match (&told, dies) {
+            match (&outcome, crashes) {
                 (Ok(1), true) => {}
                 (Err(IndexError::Locked { at, waited_ms, holder }), false) => {
                     assert_eq!((*at, holder.as_str()), (lock, "client 0 (process 0)"), "growth: {growth}");
                     let waited = Duration::from_millis(*waited_ms);
                     assert!((LEASE * 2..LEASE * 3).contains(&waited), "growth: {growth}, {waited:?}");
                 }
-                _ => panic!("growth: {growth}, dies: {dies}: {told:?}"),
+                _ => panic!("growth: {growth}, crashes: {crashes}: {outcome:?}"),
             }
         }
     }
 }
 
 /// Walks while a client loads the table, which grows from two buckets on, and changes what it has loaded: `kill` is when it crashes.
-fn walk_beside_a_loader(kill: Option<Duration>) {
+fn walk_with_a_loader(kill: Option<Duration>) {
     const KEYS: u32 = 2500;
     let (sim, pool) = world();
     let [loader, walker] = [(); 2].map(|()| sim.client());
@@ -237,7 +237,7 @@ fn walk_beside_a_loader(kill: Option<Duration>) {
             let mut visited = BTreeSet::new();
             let each = async |key: &[u8], value: Value| {
                 assert_eq!(&value[..4], key, "another key's value");
-                assert!(visited.insert(key.to_vec()), "{kill:?}: key {key:?} is met twice");
+                assert!(visited.insert(key.to_vec()), "{kill:?}: key {key:?} is visited twice");
                 Ok(())
             };
             index.visit(each, &mut Damage::fail).await?;
@@ -258,18 +258,18 @@ fn walk_beside_a_loader(kill: Option<Duration>) {
 }
 
 #[test]
-fn a_walk_meets_each_key_once_beside_a_loader() {
-    walk_beside_a_loader(None);
+fn a_walk_visits_each_key_once_while_a_loader_works() {
+    walk_with_a_loader(None);
 }
 
 #[test]
 fn a_walk_meets_each_key_once_after_a_crash_of_the_loader() {
     for i in 1..60 {
-        walk_beside_a_loader(Some(Duration::from_micros(i * 137)));
+        walk_with_a_loader(Some(Duration::from_micros(i * 137)));
     }
 }
 
-/// Damage is reported with the place that leads there, and everything else is met.
+/// Damage is reported with the place that leads there, and everything else is visited.
 #[test]
 fn a_walk_names_what_it_cannot_read_and_goes_on() {
     const KEYS: u32 = 90;
@@ -302,16 +302,16 @@ fn a_walk_names_what_it_cannot_read_and_goes_on() {
                 (old & !(0xF << 48) | 0xF << 52, "holds 0x"),
             ] {
                 put(at, damage).await?;
-                let mut told = Vec::new();
+                let mut reported = Vec::new();
                 let mut tell = |damage: Damage| {
-                    told.push(damage.what);
+                    reported.push(damage.what);
                     Ok(())
                 };
                 let visited = index.visit(async |_, _| Ok(()), &mut tell).await?;
-                assert_eq!(visited, u64::from(KEYS) - 1, "{name}: {what}: {told:?}");
+                assert_eq!(visited, u64::from(KEYS) - 1, "{name}: {what}: {reported:?}");
                 assert!(
-                    matches!(&told[..], [one] if one.contains(name) && one.contains(what)),
-                    "{name}: {what}: {told:?}"
+                    matches!(&reported[..], [one] if one.contains(name) && one.contains(what)),
+                    "{name}: {what}: {reported:?}"
                 );
                 let failed = index.visit(async |_, _| Ok(()), &mut Damage::fail).await;
                 assert!(matches!(failed, Err(IndexError::Pool(_))), "{failed:?}");
@@ -323,13 +323,13 @@ fn a_walk_names_what_it_cannot_read_and_goes_on() {
         let mut batch = span.batch();
         batch.write_words(bucket, &[0; 8]);
         batch.post().await?;
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut tell = |damage: Damage| {
-            told.push(damage);
+            reported.push(damage);
             Ok(())
         };
         assert_eq!(index.visit(async |_, _| Ok(()), &mut tell).await?, u64::from(KEYS) - 8);
-        assert!(matches!(&told[..], [one] if one.at == bucket && one.what.contains("bucket 0")), "{told:?}");
+        assert!(matches!(&reported[..], [one] if one.at == bucket && one.what.contains("bucket 0")), "{reported:?}");
         assert!(index.visit(async |_, _| Ok(()), &mut Damage::fail).await.is_err());
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Walks beside writers under the adversary: what nobody touches is met exactly once, nothing twice, and every value was the key's at
+//! Walks while writers work under the adversary: a key that no writer touches is visited exactly once, none twice, and every value was the key's at
 //! some moment of the walk.
 
 use crate::slotted::kinds::{Entries, Kind, counted, join, key, value, walk};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Keys that nobody touches; those of each writer.
+/// Keys that no writer touches; those of each writer.
 const STILL: u32 = 60;
 const OWN: u32 = 25;
 const WRITERS: u32 = 3;
@@ -45,7 +45,7 @@ impl Done {
         self.changes.borrow_mut().entry(key).or_default().push(change);
     }
 
-    /// Is each key's value one that it had during the walk, and was each key met that was there all the time?
+    /// Is each key's value one that it had during the walk, and was each key visited that was there all the time?
     fn judge(&self, walked: &Walked, context: &str) {
         let changes = self.changes.borrow();
         let own = |key: &[u8]| changes.get(key).map(Vec::as_slice).unwrap_or_default();
@@ -162,7 +162,7 @@ fn is_met_once<I: Kind>(seed: u64) -> usize {
     walks.len()
 }
 
-fn is_met_once_beside_writers<I: Kind>(passed: &[&str]) {
+fn walk_visits_each_key_once_while_writers_work<I: Kind>(passed: &[&str]) {
     marks::take();
     let mut walks = 0;
     for seed in seeds_or(0..60) {
@@ -176,11 +176,14 @@ fn is_met_once_beside_writers<I: Kind>(passed: &[&str]) {
 }
 
 #[test]
-fn linear_is_met_once_beside_writers() {
-    is_met_once_beside_writers::<Linear>(&["linear walk: on to the next table", "linear walk: range begun again"]);
+fn linear_walk_visits_each_key_once_while_writers_work() {
+    walk_visits_each_key_once_while_writers_work::<Linear>(&[
+        "linear walk: on to the next table",
+        "linear walk: range begun again",
+    ]);
 }
 
 #[test]
-fn cuckoo_is_met_once_beside_writers() {
-    is_met_once_beside_writers::<Cuckoo>(&["cuckoo walk: pass", "cuckoo displace"]);
+fn cuckoo_walk_visits_each_key_once_while_writers_work() {
+    walk_visits_each_key_once_while_writers_work::<Cuckoo>(&["cuckoo walk: pass", "cuckoo displace"]);
 }

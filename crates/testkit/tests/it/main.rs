@@ -45,7 +45,7 @@ fn every_kind_survives_crashes_behind_the_lock_table() {
 fn seeds_that_once_failed() {
     // docs/bugs/108
     for (seed, coalesces) in [(9242, false), (11_047, true)] {
-        let test_run = test_run("shard", SHIPPED, coalesces).expect("a trial");
+        let test_run = test_run("shard", SHIPPED, coalesces).expect("a test run");
         let report = test_run.run_seed(seed, &test_run.setup.clone().with_crashes());
         assert!(report.is_sound(), "{report}");
     }
