@@ -32,18 +32,6 @@ fn survives_crashes() {
     marks::assert_passed(&totals, &marks::of(&["src/tree/blink"]), &["blink: lock of a crashed client was released"]);
 }
 
-/// A client crashes at each of its verbs, and what it posted lands, is lost, or lands in part.
-#[test]
-fn survives_a_crash_at_every_verb() {
-    adversary::survives_a_crash_at_every_verb(&BLinkUnderTest::default());
-}
-
-#[test]
-#[ignore = "shows one seed: set FARINDEX_SEEDS, FARINDEX_LOG, and FARINDEX_CRASHES for one with crashes"]
-fn replays_one() {
-    adversary::replays_one(&BLinkUnderTest::default());
-}
-
 fn key(i: u32) -> Vec<u8> {
     format!("key {i:04}").into_bytes()
 }

@@ -1,8 +1,6 @@
 //! SHARD under the adversary: many seeds, every history checked, every index audited.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it shard::adversary` runs more of them;
-//! `FARINDEX_EVERY=1` with the test `survives_a_crash_at_every_verb` leaves no verb out;
-//! `FARINDEX_SEEDS=17..18 FARINDEX_LOG=5000` with the test `replays_one` shows what one of them did.
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it shard::adversary` runs more of them.
 
 use crate::{adversary, marks};
 use farindex_index::coalesce;
@@ -64,7 +62,7 @@ const UNMET: &[&str] = &["lookup: found by the sid of another round"];
 /// The marks of these folders, but for those that no seed has passed.
 fn marks_of(folders: &[&str]) -> BTreeSet<String> {
     let mut all = marks::of(folders);
-    // `survives_gets_of_many_keys` is for the first ones, the scenarios of `crash_recovery` for the others.
+    // `every_kind_survives_gets_of_many_keys` is for the first ones, the scenarios of `crash_recovery` for the others.
     all.retain(|mark| !mark.starts_with("many: ") && !mark.starts_with("walk: "));
     for unmet in UNMET {
         assert!(all.remove(*unmet), "no such mark: {unmet:?}");
@@ -99,17 +97,6 @@ fn survives_behind_the_lock_table() {
     marks::assert_passed(&totals, &all, &common);
 }
 
-#[test]
-fn survives_gets_of_many_keys() {
-    adversary::survives_gets_of_many_keys(&ShardUnderTest::repaired(), "many: alone");
-}
-
-/// A client crashes at each of its verbs, and what it posted lands, is lost, or lands in part.
-#[test]
-fn survives_a_crash_at_every_verb() {
-    adversary::survives_a_crash_at_every_verb(&ShardUnderTest::repaired());
-}
-
 /// Seeds that once failed, as this workload draws them; a change to what it draws makes them seeds like any others.
 ///
 /// * 1110, 4902, 5663: a lookup read its level-1 bucket, a split took the key out of level 3, the lookup read level 3 and
@@ -133,10 +120,4 @@ fn the_published_removal_is_detected() {
     let seeds = 0..published.failed.last().copied().unwrap_or_default() + 1;
     println!("detected by seed {}", seeds.end - 1);
     run_seeds(seeds, &insert_remove_churn(), &ShardUnderTest::still(Variant::Repaired)).assert_sound();
-}
-
-#[test]
-#[ignore = "shows one seed: set FARINDEX_SEEDS and FARINDEX_LOG"]
-fn replays_one() {
-    adversary::replays_one(&ShardUnderTest::repaired());
 }
