@@ -1,4 +1,5 @@
-//! One client with one index: for tests of what an operation costs, and of one kind alone. Everything here panics on errors.
+//! One client with one index: for tests of what an operation costs, and of one kind alone. Everything here panics on
+//! errors.
 
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, Meter, OpKind, OpStats};
 use farindex_index::PoolIndex;

@@ -28,7 +28,8 @@ async fn index_of(pool: &Pool, me: &farindex_sim::Client, new: bool) -> Result<S
     }
 }
 
-/// Flips one bit of one value in far memory. A get of the key is an error, and no get returns a value that was not written.
+/// Flips one bit of one value in far memory. A get of the key is an error, and no get returns a value that was not
+/// written.
 pub(crate) fn one_bit_flips(seed: u64) -> Option<String> {
     let mut dice = Dice::new(seed, DAMAGE);
     let sim = match Sim::new(seed, SimConfig::default()) {

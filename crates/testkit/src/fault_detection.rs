@@ -1,6 +1,7 @@
 //! Faults, and the seeds that find them.
 //!
-//! A [`FaultCase`] names a fault that is planted or published, how it is planted, and runs one seed with it or without it.
+//! A [`FaultCase`] names a fault that is planted or published, how it is planted, and runs one seed with it or without
+//! it.
 //! [`FaultCase::detect`] counts the seeds until the fault is detected, and runs the shipped form on the same seeds. An
 //! adversary that detects all of these within its limit is some evidence when it finds nothing else.
 

@@ -3,8 +3,8 @@
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::Dice;
 
-/// A kind of index with settings that are drawn from a seed. The harness knows a kind by this trait alone; operations go
-/// through [`AnyIndex`].
+/// A kind of index with settings that are drawn from a seed. The harness knows a kind by this trait alone; operations
+/// go through [`AnyIndex`].
 pub trait IndexUnderTest: Send + Sync {
     /// Draws the settings for one seed.
     fn draw(&self, dice: &mut Dice) -> Box<dyn IndexUnderTest>;
@@ -12,15 +12,15 @@ pub trait IndexUnderTest: Send + Sync {
     fn config(&self) -> IndexConfig;
     /// Returns the settings with which the index grows, splits and overflows soonest.
     fn smallest(&self) -> IndexConfig;
-    /// Does something to an open index that a client may do at any time and that leads to rare paths: pushes a table towards
-    /// growth, forgets a cache.
+    /// Does something to an open index that a client may do at any time and that leads to rare paths: pushes a table
+    /// towards growth, forgets a cache.
     fn perturb(&self, _index: &AnyIndex, _dice: &mut Dice) {}
     /// Does a removal need memory, and fail if there is none?
     fn removes_by_writing(&self) -> bool {
         false
     }
-    /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the first
-    /// `bits` doublings.
+    /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
+    /// first `bits` doublings.
     fn colliding_bits(&self, dice: &mut Dice) -> u32;
 }
 

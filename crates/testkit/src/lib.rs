@@ -1,8 +1,8 @@
 //! Test harness for indexes: one seed, one simulated cluster, one history, one verdict.
 //!
 //! [`run_seed`] builds a cluster under the adversary, lets clients work on an index, checks the recorded history
-//! ([`farindex_check`]), and audits the index and the pool when all clients have left or crashed. Everything is drawn from
-//! the seed, so a seed is a repeatable test case.
+//! ([`farindex_check`]), and audits the index and the pool when all clients have left or crashed. Everything is drawn
+//! from the seed, so a seed is a repeatable test case.
 //!
 //! | Module | What it holds |
 //! |---|---|

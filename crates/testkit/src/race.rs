@@ -12,7 +12,8 @@ use farindex_sim::Dice;
 #[cfg(feature = "marks")]
 pub use faults::cases;
 
-/// Many clients that insert keys of their own into a small table: other clients come to a segment at every moment of its split.
+/// Many clients that insert keys of their own into a small table: other clients come to a segment at every moment of
+/// its split.
 pub fn many_clients() -> Setup {
     let (hot_keys, colliding_keys, cold_keys) = ((1, 3), (0, 0), (100, 250));
     let (clients, coroutines, operations) = ((3, 5), (3, 6), (10, 30));
@@ -36,8 +37,8 @@ impl RaceUnderTest {
     pub fn published() -> Self {
         RaceUnderTest { config: Config { variant: Variant::Published, ..Config::default() }, grows: true }
     }
-    /// A table that is large enough for a few keys from the beginning, and so small that others change what an insert chooses its
-    /// slot by: two inserts of a key that see the same choose the same slot.
+    /// A table that is large enough for a few keys from the beginning, and so small that others change what an insert
+    /// chooses its slot by: two inserts of a key that see the same choose the same slot.
     pub fn still(variant: Variant) -> Self {
         RaceUnderTest { config: Config { initial_depth: 1, groups: 1, variant, ..Config::default() }, grows: false }
     }

@@ -35,8 +35,8 @@ pub fn run_seeds(seeds: Range<u64>, setup: &Setup, index_under_test: &dyn IndexU
     run_until(seeds, setup, index_under_test, |_| false)
 }
 
-/// Runs these seeds until one of them is `enough`; which further ones have run by then is left open. Failures are printed
-/// as they come.
+/// Runs these seeds until one of them is `enough`; which further ones have run by then is left open. Failures are
+/// printed as they come.
 pub fn run_until(
     seeds: Range<u64>,
     setup: &Setup,
@@ -55,8 +55,8 @@ pub fn run_cases(cases: &[(u64, Setup)], index_under_test: &dyn IndexUnderTest) 
     run_on_all_cores(0..cases.len() as u64, run, printing(|_| false))
 }
 
-/// Runs these seeds in their order, on all cores. `each` gets every report, on any thread, and may end the run: seeds that
-/// other threads have begun by then are still finished and counted.
+/// Runs these seeds in their order, on all cores. `each` gets every report, on any thread, and may end the run: seeds
+/// that other threads have begun by then are still finished and counted.
 pub fn explore(
     seeds: Range<u64>,
     setup: &Setup,

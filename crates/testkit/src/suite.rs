@@ -1,8 +1,8 @@
 //! The model-based suite that every kind of index passes on every fabric: operations with all their outcomes against a
 //! `BTreeMap`, dumps and scans in order, reopening, audits, drops.
 //!
-//! Invariants: each step leaves index and model equal; nothing in here knows how an index works. Everything here panics on
-//! errors: it is for tests alone.
+//! Invariants: each step leaves index and model equal; nothing in here knows how an index works. Everything here panics
+//! on errors: it is for tests alone.
 
 use crate::world::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
@@ -57,8 +57,8 @@ walk!(Shard, |_| None);
 /// What the index should hold.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Does one operation on index and model, and compares the outcomes. `what` is 0 for get, 1 insert, 2 update, 3 upsert, and
-/// removal otherwise.
+/// Does one operation on index and model, and compares the outcomes. `what` is 0 for get, 1 insert, 2 update, 3 upsert,
+/// and removal otherwise.
 ///
 /// # Panics
 /// If they differ.
@@ -183,7 +183,8 @@ async fn settled(session: &Session) -> bool {
 const KEY_LENS: [usize; 16] = [0, 1, 2, 7, 8, 9, 40, 41, 47, 48, 49, 1007, 1008, 1009, 1010, 64 << 10];
 const VALUE_LENS: [usize; 16] = [0, 1, 8, 40, 47, 48, 943, 944, 945, 959, 960, 961, 1007, 1008, 1009, 1024];
 
-/// Returns keys that lie in one bucket as long as there are at most `2^bits` buckets; with `fp`, keys of that fingerprint.
+/// Returns keys that lie in one bucket as long as there are at most `2^bits` buckets; with `fp`, keys of that
+/// fingerprint.
 pub fn colliding(bits: u32, fp: Option<u64>, count: usize) -> Vec<Vec<u8>> {
     let keys = (0u64..).map(|i| i.to_le_bytes().to_vec());
     let fits = |key: &Vec<u8>| {

@@ -63,7 +63,8 @@ pub fn test_runs() -> Vec<TestRun> {
             test_runs.push(TestRun::new(SHIPPED, setup, Arc::clone(&index)));
         }
     }
-    // The published removal of SHARD takes keys that are inserted and removed all the time in a table that does not grow.
+    // The published removal of SHARD takes keys that are inserted and removed all the time in a table that does not
+    // grow.
     let shard = Arc::new(ShardUnderTest::still(Variant::Published));
     test_runs.push(TestRun::new("published", insert_remove_churn(), shard));
     test_runs.push(TestRun::new("published", Setup::default(), Arc::new(RaceUnderTest::published())));

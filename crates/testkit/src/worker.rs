@@ -43,8 +43,8 @@ pub(crate) struct Shared {
     pub(crate) evicted: Cell<u64>,
     /// With a lock table for each client: the fault that the tables have.
     pub(crate) coalescing: Option<Fault>,
-    /// By client slot and generation: one table for all coroutines of a client. The next client in a slot needs a new one,
-    /// because the lanes of the old one belong to coroutines that a crash has ended.
+    /// By client slot and generation: one table for all coroutines of a client. The next client in a slot needs a new
+    /// one, because the lanes of the old one belong to coroutines that a crash has ended.
     pub(crate) tables: RefCell<BTreeMap<(u64, u64), Arc<Coalescer>>>,
 }
 
@@ -88,17 +88,7 @@ impl Worker {
     pub(crate) async fn run(&mut self, op: Op, key: &[u8]) -> bool {
         self.written += 1;
         let value = self.shared.workload.value(&mut self.dice, self.name, self.written);
-        let call = {
-            let key = key.to_vec();
-            match op {
-                Op::Get => Call::Get { key },
-                Op::Insert => Call::Insert { key, value: value.clone() },
-                Op::Update => Call::Update { key, value: value.clone() },
-                Op::Upsert => Call::Upsert { key, value: value.clone() },
-                Op::Remove => Call::Remove { key },
-            }
-        };
-        let ticket = self.log.invoke(call, self.shared.stamp(&self.endpoint));
+        let ticket = self.log.invoke(call_of(op, key, &value), self.shared.stamp(&self.endpoint));
         match carry_out(&*self.index, op, key, &value).await {
             Ok(outcome) => {
                 self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome);
@@ -116,8 +106,8 @@ impl Worker {
         }
     }
 
-    /// Handles an operation that failed; `false` if the client has lost its lease. Then the operation may have taken effect or
-    /// not, for ever: it stays open in the history.
+    /// Handles an operation that failed; `false` if the client has lost its lease. Then the operation may have taken
+    /// effect or not, for ever: it stays open in the history.
     fn failed(&self, error: IndexError, doing: impl FnOnce() -> String) -> bool {
         match error {
             error if self.shared.crashes && is_eviction(&error) => {
@@ -220,6 +210,18 @@ impl Worker {
         }
         // What it has posted without waiting for it.
         self.endpoint.settle().await;
+    }
+}
+
+/// Returns an operation in the checker's terms.
+pub fn call_of(op: Op, key: &[u8], value: &[u8]) -> Call {
+    let (key, value) = (key.to_vec(), value.to_vec());
+    match op {
+        Op::Get => Call::Get { key },
+        Op::Insert => Call::Insert { key, value },
+        Op::Update => Call::Update { key, value },
+        Op::Upsert => Call::Upsert { key, value },
+        Op::Remove => Call::Remove { key },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys and operations of a seed.
 //!
-//! A few hot keys get most operations; colliding keys lie in the same bucket, so that it overflows; cold keys make the index
-//! grow. Values are unique, so that a read names the write that it returns.
+//! A few hot keys get most operations; colliding keys lie in the same bucket, so that it overflows; cold keys make the
+//! index grow. Values are unique, so that a read names the write that it returns.
 
 use crate::setup::Setup;
 use farindex_index::keyhash::KeyHash;
@@ -141,7 +141,8 @@ impl Workload {
     pub fn describe(&self) -> String {
         let Workload { hot, colliding, cold, odds, weights, overflowing, padding } = self;
         format!(
-            "{} hot, {} colliding, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, overflowing {overflowing}, padding {padding}",
+            "{} hot, {} colliding, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, \
+             overflowing {overflowing}, padding {padding}",
             hot.len(),
             colliding.len(),
             cold.len()

@@ -13,8 +13,8 @@ fn crashes(verb: u64, fate: Fate) -> Setup {
     Setup { crashes: 0, clients: (2, 3), coroutines: (1, 2), ..setup }
 }
 
-/// A client crashes at each of its verbs, and what it posted lands, is lost, or lands in part. `FARINDEX_EVERY=1` leaves no verb
-/// out.
+/// A client crashes at each of its verbs, and what it posted lands, is lost, or lands in part. `FARINDEX_EVERY=1`
+/// leaves no verb out.
 #[test]
 fn every_kind_survives_a_crash_at_every_verb() {
     let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
@@ -47,8 +47,8 @@ fn every_kind_survives_gets_of_many_keys() {
     }
 }
 
-/// Shows seeds of `FARINDEX_INDEX`; with `FARINDEX_CRASHES` set, with crashes; with `FARINDEX_CRASHES_AT` set to a verb, with a
-/// crash there; with `FARINDEX_PACKED` set, of tables that are filled up.
+/// Shows seeds of `FARINDEX_INDEX`; with `FARINDEX_CRASHES` set, with crashes; with `FARINDEX_CRASHES_AT` set to a
+/// verb, with a crash there; with `FARINDEX_PACKED` set, of tables that are filled up.
 #[test]
 #[ignore = "shows one seed: set FARINDEX_INDEX, FARINDEX_SEEDS and FARINDEX_LOG"]
 fn replays_one() {

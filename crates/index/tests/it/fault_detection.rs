@@ -1,5 +1,5 @@
-//! Every fault that is planted or published, and how many seeds it takes until it is detected. The shipped form passes the
-//! same seeds.
+//! Every fault that is planted or published, and how many seeds it takes until it is detected. The shipped form passes
+//! the same seeds.
 //!
 //! `cargo test --release -p farindex-index --test it fault_detection -- --nocapture` prints the table; with
 //! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that, with `FARINDEX_SEED_LIMIT` other limits.

@@ -1,5 +1,5 @@
-//! What tests of a pool that is alone stand on: the memory fabric. Tests of other fabrics put another module of this name
-//! at their root.
+//! What tests of a pool that is alone stand on: the memory fabric. Tests of other fabrics put another module of this
+//! name at their root.
 #![allow(dead_code, unreachable_pub)]
 
 use farindex_fabric::{Fabric, MemoryFabric};

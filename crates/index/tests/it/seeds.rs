@@ -1,4 +1,5 @@
-//! The seed of an index's key hash: each index has its own, and no order or choice of keys that ignores it makes loading dear.
+//! The seed of an index's key hash: each index has its own, and no order or choice of keys that ignores it makes
+//! loading dear.
 //!
 //! What loading costs is counted, not timed: verbs and bytes, of inserts and of the growth that they cause.
 
@@ -41,7 +42,8 @@ fn in_memory(options: PoolOptions, body: impl AsyncFnOnce(&Member) + 'static) {
     });
 }
 
-/// Loads keys in this order into a new index with default settings; returns what that cost, and the keys in the order of a dump.
+/// Loads keys in this order into a new index with default settings; returns what that cost, and the keys in the order
+/// of a dump.
 async fn load<I: PoolIndex>(member: &Member, keys: &Keys) -> (Cost, Keys) {
     let index = I::create(&member.session, "loaded", &I::Config::default()).await.unwrap();
     let before = member.endpoint.meter();

@@ -18,8 +18,8 @@ pub enum Scenario {
     Grow,
     /// The same, and each looks all the time for those that it has added.
     GrowAndLook,
-    /// All insert the same key at about the same time, again and again, while other keys are inserted and removed. In the end each
-    /// has one entry.
+    /// All insert the same key at about the same time, again and again, while other keys are inserted and removed. In
+    /// the end each has one entry.
     SameKey,
 }
 
@@ -137,7 +137,8 @@ async fn count_missing(index: &Race) -> Result<u64, IndexError> {
     Ok(missing)
 }
 
-/// Inserts keys that all clients insert at about the same time, while others come and go: two clients see different slots empty.
+/// Inserts keys that all clients insert at about the same time, while others come and go: two clients see different
+/// slots empty.
 async fn insert_same_keys(index: &Race, client: u64, dice: &mut Dice) -> Result<(), IndexError> {
     let endpoint = index.session().endpoint();
     for round in 0..ROUNDS {

@@ -1,4 +1,5 @@
-//! What `farindex check` runs, for every kind: sound code passes, with and without the lock table, with and without crashes.
+//! What `farindex check` runs, for every kind: sound code passes, with and without the lock table, with and without
+//! crashes.
 
 use farindex_testkit::seeds_or;
 use farindex_testkit::test_run;
@@ -6,8 +7,8 @@ use farindex_testkit::test_runs::{SHIPPED, test_runs};
 use std::ops::ControlFlow;
 
 fn every_kind_survives(crashes: bool, coalesces: bool) {
-    // Behind the lock table, seed 3000020 of SHARD failed with crashes: a client that took over a slot inherited the table of
-    // the client that had crashed in it.
+    // Behind the lock table, seed 3000020 of SHARD failed with crashes: a client that took over a slot inherited the
+    // table of the client that had crashed in it.
     let seeds = seeds_or(3_000_000..3_000_040);
     for test_run in
         test_runs().iter().filter(|test_run| test_run.variant == SHIPPED && test_run.coalesces() == coalesces)

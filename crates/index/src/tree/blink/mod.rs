@@ -3,23 +3,27 @@
 //! It proves that an ordered index fits the traits, the pool and the tests, and is allowed to be slow: every operation
 //! descends from the root and caches nothing. The whole tree lies on memory node 0.
 //!
-//! Each node has a low key, a right sibling, and immutable contents that its header points to (see [`node`]). A writer locks
-//! one node, reads it again, and writes new contents. If that splits the node, the writer has released it before it locks the
-//! parent to add the separator.
+//! Each node has a low key, a right sibling, and immutable contents that its header points to (see [`node`]). A writer
+//! locks one node, reads it again, and writes new contents. If that splits the node, the writer has released it before
+//! it locks the parent to add the separator.
 //!
 //! Invariants:
 //!
-//! * **L1** A node's contents change only under its lock. The holder's intent names the lock before it is held, so the next
+//! * **L1** A node's contents change only under its lock. The holder's intent names the lock before it is held, so the
+//!   next
 //!   client that needs the lock takes it over after a crash.
-//! * **L2** The pointer to new contents is written after everything that it leads to: in the same batch, and WRITEs of one
-//!   batch take effect in their order (G4). A crash leaves the node before the change or after it, so the new holder has
+//! * **L2** The pointer to new contents is written after everything that it leads to: in the same batch, and WRITEs of
+//!   one
+//! batch take effect in their order (G4). A crash leaves the node before the change or after it, so the new holder has
 //!   nothing to repair but the lock.
-//! * **L3** Every key belongs to exactly one leaf: the one that is reached from any node further left by right siblings. A
-//!   separator that is missing in a parent costs a step to the right and nothing else; the next writer that takes such a
+//! * **L3** Every key belongs to exactly one leaf: the one that is reached from any node further left by right
+//!   siblings. A
+//! separator that is missing in a parent costs a step to the right and nothing else; the next writer that takes such a
 //!   step adds the separator.
 //!
-//! A lookup is linearizable: it takes effect at the READ of the header word of the leaf that covers the key. A write takes
-//! effect when the header word is written. Nodes are never merged: an empty leaf stays until the index is dropped.
+//! A lookup is linearizable: it takes effect at the READ of the header word of the leaf that covers the key. A write
+//! takes effect when the header word is written. Nodes are never merged: an empty leaf stays until the index is
+//! dropped.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -103,8 +107,8 @@ impl BLink {
         self.tables.first().copied().unwrap_or_default()
     }
 
-    /// Descends to the node of this level that the key belongs to. `bound` becomes the least key that lies beyond the node, as
-    /// far as its ancestors know, even if the node cannot be read.
+    /// Descends to the node of this level that the key belongs to. `bound` becomes the least key that lies beyond the
+    /// node, as far as its ancestors know, even if the node cannot be read.
     async fn descend(
         &self,
         span: &Span,

@@ -1,9 +1,9 @@
 //! Nodes: a fixed header that a lock and a pointer fill, and immutable contents.
 //!
 //! Invariants: contents never change once a header points to them; each change of a node writes new contents, then the
-//! pointer, then retires the old contents. So a reader that is pinned reads contents of one moment, however the READ is torn
-//! (N2), and a writer that crashes leaves a whole node. A node's level and low key never change. A node's high key is the
-//! low key of its right sibling.
+//! pointer, then retires the old contents. So a reader that is pinned reads contents of one moment, however the READ is
+//! torn (N2), and a writer that crashes leaves a whole node. A node's level and low key never change. A node's high key
+//! is the low key of its right sibling.
 //!
 //! ```text
 //! header   word 0  lock: 0 is free, 1 is held
@@ -157,7 +157,8 @@ impl BLink {
         let node = self.read_contents(span, at, lock, word).await?;
         match node.contents.level == level && node.contents.low == entry.key {
             true => Ok(node),
-            // Every step to the right goes to a larger low key, and every step down to a lower level: no walk is endless.
+            // Every step to the right goes to a larger low key, and every step down to a lower level: no walk is
+            // endless.
             false => Err(corrupt(at, "the node is not the one that was pointed to")),
         }
     }

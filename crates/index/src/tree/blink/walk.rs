@@ -1,5 +1,5 @@
-//! Visiting every entry: scans, dumps, audits, recovery, drops. Each node is read under a pin of its own, by a descent to its
-//! low key: nothing is pinned between two nodes.
+//! Visiting every entry: scans, dumps, audits, recovery, drops. Each node is read under a pin of its own, by a descent
+//! to its low key: nothing is pinned between two nodes.
 
 use super::node::{Entry, HEADER_LEN, Node};
 use super::{BLink, Descent, Fault, Pair, Separator, planted};
@@ -32,7 +32,8 @@ impl BLink {
         Ok(self.session.pin(self.session.span(OpKind::Scan))?)
     }
 
-    /// Reads the node of this level that a key belongs to. A node that is damaged is skipped as far as its parent knows it.
+    /// Reads the node of this level that a key belongs to. A node that is damaged is skipped as far as its parent knows
+    /// it.
     async fn step(&self, span: &Span, from: &[u8], level: u32) -> Result<Step, IndexError> {
         let mut bound = None;
         match self.descend(span, from, level, &mut bound).await {
@@ -255,8 +256,8 @@ impl BLink {
         Ok(pin.span().read(at, 8).await?.words().first().is_some_and(|word| *word != 0))
     }
 
-    /// Second half of a drop: waits until no client can still use the index, and frees its memory. What damage hides is left
-    /// to the pool's reclamation.
+    /// Second half of a drop: waits until no client can still use the index, and frees its memory. What damage hides is
+    /// left to the pool's reclamation.
     pub(super) async fn free_all(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
         Self::mark_dropped(span, self.root(), self.tag).await?;
         wait_for_grace_period(&self.session, span, &info.name).await?;

@@ -114,8 +114,8 @@ impl BLink {
         Ok(wrote)
     }
 
-    /// Adds separators to inner nodes; returns how many were missing. One that cannot be added is left to the next writer: only
-    /// an error after which nothing else can be done is returned.
+    /// Adds separators to inner nodes; returns how many were missing. One that cannot be added is left to the next
+    /// writer: only an error after which nothing else can be done is returned.
     pub(super) async fn add_separators(&self, mut missing: Vec<Separator>) -> Result<u64, IndexError> {
         let mut added = 0;
         while let Some(Separator { level, child }) = missing.pop() {
@@ -215,8 +215,8 @@ impl BLink {
         Ok(())
     }
 
-    /// Changes a node under its lock, and releases the lock. `None` if the key belongs to another node by now. After a failed
-    /// verb the lock stays held (N7): the client is evicted before another one goes on.
+    /// Changes a node under its lock, and releases the lock. `None` if the key belongs to another node by now. After a
+    /// failed verb the lock stays held (N7): the client is evicted before another one goes on.
     async fn change_locked(
         &self,
         pin: &Pin<'_>,
@@ -278,8 +278,8 @@ impl BLink {
         }
     }
 
-    /// Plans the WRITEs that give a node new contents, which splits it if there are too many entries; returns the separator
-    /// that its parent is to get then.
+    /// Plans the WRITEs that give a node new contents, which splits it if there are too many entries; returns the
+    /// separator that its parent is to get then.
     async fn plan(
         &self,
         span: &Span,
@@ -332,8 +332,8 @@ impl BLink {
         Ok((place, len))
     }
 
-    /// Releases the lock of a node if its holder has crashed; returns whether it was. There is nothing else to repair (L2). An
-    /// error if the same client has held it for two leases.
+    /// Releases the lock of a node if its holder has crashed; returns whether it was. There is nothing else to repair
+    /// (L2). An error if the same client has held it for two leases.
     pub(super) async fn try_recover_lock(&self, at: RemotePtr, backoff: &mut Backoff) -> Result<bool, IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
         // While the index is not dropped, and this is pinned, the node is a node.
@@ -355,8 +355,8 @@ impl BLink {
     }
 }
 
-/// Moves the upper half of the entries to a new right sibling. In leaves its low key is the shortest one that separates the
-/// halves.
+/// Moves the upper half of the entries to a new right sibling. In leaves its low key is the shortest one that separates
+/// the halves.
 fn split(contents: &mut Contents) -> Contents {
     let entries = contents.entries.split_off(contents.entries.len() / 2);
     let first = entries.first().map(|entry| entry.key.as_slice()).unwrap_or_default();

@@ -39,8 +39,8 @@ fn followers_cost_nothing() {
     assert_eq!(table.busy_keys(), 0);
 }
 
-/// Many keys are one batch, in which a key that is asked for twice counts once; where another operation is at a key, its next
-/// get answers.
+/// Many keys are one batch, in which a key that is asked for twice counts once; where another operation is at a key,
+/// its next get answers.
 #[test]
 fn gets_of_many_keys_share_a_batch() {
     let (endpoint, table, index) = toy(Delivery::Deferred);

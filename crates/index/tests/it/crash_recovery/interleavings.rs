@@ -1,6 +1,6 @@
-//! Interleavings of two clients: the first one is stopped behind any of its batches while the second one works; the second one
-//! may be stopped as well while the first one goes on. No client crashes. The outcomes are linearizable, nothing is left that a
-//! client would have to recover, and no memory is lost.
+//! Interleavings of two clients: the first one is stopped behind any of its batches while the second one works; the
+//! second one may be stopped as well while the first one goes on. No client crashes. The outcomes are linearizable,
+//! nothing is left that a client would have to recover, and no memory is lost.
 
 use crate::crash_recovery::kinds::{CrashTested, Kind};
 use crate::crash_recovery::run::{Shared, account, join, make};
@@ -19,7 +19,8 @@ const LEASE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_micros(2);
 /// It has taken effect, and the client has not heard of that.
 const HALF: Duration = Duration::from_micros(1);
-/// Longer than an operation takes that does not wait for another client. A client that waits checks the lock holder meanwhile.
+/// Longer than an operation takes that does not wait for another client. A client that waits checks the lock holder
+/// meanwhile.
 const WHILE: Duration = Duration::from_millis(6);
 
 /// One action of a client.
@@ -89,8 +90,8 @@ async fn look<I: CrashTested>(shared: Shared<I>, pool: Pool, me: farindex_sim::C
     Ok(())
 }
 
-/// Runs one interleaving: the clients take turns, the first one first, each for so many batches; then the next one for as long as it takes, and
-/// then both. Had the one whose turn was last ended before?
+/// Runs one interleaving: the clients take turns, the first one first, each for so many batches; then the next one for
+/// as long as it takes, and then both. Had the one whose turn was last ended before?
 pub(crate) fn interleave<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2], turns: &[u32]) -> bool {
     let context = format!("{kind:?}, {does:?}, turns {turns:?}");
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };

@@ -1,13 +1,14 @@
 //! One run: a client crashes or does not, another one works on, and the pool is audited.
 
 use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage};
-use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
+use farindex_check::{ClientLog, Limits, Recorder, Stamps, Verdict, check};
 use farindex_fabric::{FabricError, OpKind};
+use farindex_index::IndexError;
 use farindex_index::Lifecycle;
-use farindex_index::{IndexError, Insert, Remove, Update, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog, marks};
 use farindex_sim::{Config as SimConfig, Fate, Sim, Swarm};
+use farindex_testkit::worker::{call_of, carry_out};
 use farindex_testkit::workload::Op;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -126,35 +127,8 @@ impl<I: CrashTested> Shared<I> {
     ) -> Result<(), IndexError> {
         let now = || self.stamps.at(session.endpoint().now().as_nanos() as u64);
         let (key, value) = (key.as_bytes(), value.as_bytes());
-        let (k, v) = (key.to_vec(), value.to_vec());
-        let call = match op {
-            Op::Get => Call::Get { key: k },
-            Op::Insert => Call::Insert { key: k, value: v },
-            Op::Update => Call::Update { key: k, value: v },
-            Op::Upsert => Call::Upsert { key: k, value: v },
-            Op::Remove => Call::Remove { key: k },
-        };
-        let ticket = log.invoke(call, now());
-        let outcome = match op {
-            Op::Get => Outcome::Value(index.get(key).await?.map(|value| value.to_vec())),
-            Op::Insert => match index.insert(key, value).await? {
-                Insert::Inserted => Outcome::Inserted,
-                Insert::Exists => Outcome::Exists,
-            },
-            Op::Update => match index.update(key, value).await? {
-                Update::Updated => Outcome::Updated,
-                Update::Absent => Outcome::Absent,
-            },
-            Op::Upsert => match index.upsert(key, value).await? {
-                Upsert::Inserted => Outcome::Inserted,
-                Upsert::Updated => Outcome::Updated,
-                Upsert::Written => Outcome::Written,
-            },
-            Op::Remove => match index.remove(key).await? {
-                Remove::Removed => Outcome::Removed,
-                Remove::Absent => Outcome::Absent,
-            },
-        };
+        let ticket = log.invoke(call_of(op, key, value), now());
+        let outcome = carry_out(index, op, key, value).await?;
         log.complete(ticket, now(), outcome);
         Ok(())
     }
@@ -431,9 +405,9 @@ fn is_late(error: &IndexError) -> bool {
     )
 }
 
-/// Runs an operation; the client crashes at this verb of it, if it has as many. Seed 0 is calm, and the survivor comes when the
-/// crashing client has crashed or left; with others both work at the same time, under the adversary. `None` if a client was too
-/// slow for the lease.
+/// Runs an operation; the client crashes at this verb of it, if it has as many. Seed 0 is calm, and the survivor comes
+/// when the crashing client has crashed or left; with others both work at the same time, under the adversary. `None` if
+/// a client was too slow for the lease.
 pub(crate) fn run<I: CrashTested>(seed: u64, kind: Kind<I::Place>, crash: Option<(u64, Fate)>) -> Option<Ran> {
     let calm = seed == 0;
     let config = SimConfig {

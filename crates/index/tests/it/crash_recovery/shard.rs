@@ -116,8 +116,8 @@ impl CrashTested for Shard {
 
     fn stage(kind: Kind<Place>) -> Stage {
         let place = place_of(kind);
-        // Keys ahead of the operation's, and further ones that are tight: in a table of four buckets all of them belong to
-        // the last one, whose 64 slots fill first, then one level-2 bucket of 8 slots, the slot of level 3, a node.
+        // Keys ahead of the operation's, and further ones that are tight: in a table of four buckets all of them belong
+        // to the last one, whose 64 slots fill first, then one level-2 bucket of 8 slots, the slot of level 3, a node.
         let (initial_bits, others, tight) = match place {
             Plain | Otherwise | Resizes | Twice => (0, 20, 0),
             RegionMigrator | Renews => (0, 30, 0),
@@ -243,8 +243,8 @@ impl CrashTested for Shard {
         Ok(())
     }
 
-    /// Values of one length take as much in any table, but for level 3: one run waits for the epoch, and finds room in level 1, where
-    /// another, whose epoch a crashed client holds up, links a node. Here every full table gets one.
+    /// Values of one length take as much in any table, but for level 3: one run waits for the epoch, and finds room in
+    /// level 1, where another, whose epoch a crashed client holds up, links a node. Here every full table gets one.
     async fn level_out(&self, _: &Rc<Session>) -> Result<(), IndexError> {
         let geometry = self.tables()[0].geometry();
         if geometry.initial_bits() != 2 {

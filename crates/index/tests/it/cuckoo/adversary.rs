@@ -52,7 +52,8 @@ fn survives_displacements() {
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &CuckooUnderTest::default());
     let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
-    // No lock of this kind covers another. `held` has the scenario for the others, which take a crash between two verbs.
+    // No lock of this kind covers another. `held` has the scenario for the others, which take a crash between two
+    // verbs.
     let apart = ["takeover: covered lock claimed", "cuckoo rescue: thawed", "cuckoo rescue: displaced"];
     assert!(apart.iter().all(|mark| all.remove(*mark)));
     all.retain(|mark| !is_apart(mark));
@@ -65,8 +66,8 @@ fn survives_crashes_among_displacements() {
     adversary::survives(200, &packed().with_crashes(), &CuckooUnderTest::default());
 }
 
-/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many keys at
-/// once.
+/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many
+/// keys at once.
 #[test]
 fn survives_tearing() {
     let setup = Setup { tearing: ODDS, many: ODDS / 3, ..insert_remove_churn() };
@@ -75,7 +76,8 @@ fn survives_tearing() {
     marks::assert_passed(&totals, &common.map(str::to_owned).into(), &common);
 }
 
-/// Those of docs/bugs/091 and 092, which went wrong before: crashed clients held regions that displacements, or a repair, needed.
+/// Those of docs/bugs/091 and 092, which went wrong before: crashed clients held regions that displacements, or a
+/// repair, needed.
 #[test]
 fn survives_the_seeds_that_found_something() {
     let crashing = [4575, 6280, 6529, 8714, 12_489].map(|seed| (seed, Setup::crashing()));

@@ -25,8 +25,8 @@ fn name(holds: impl Fn(&str) -> bool) -> String {
     (0..).map(|i: u32| i.to_string()).find(|name| holds(name)).expect("there is always one")
 }
 
-/// A key, and others that are inserted first: then all of its slots are in use, and only the entry at its second place, in the region that is
-/// held, can move. Its own lock is another one.
+/// A key, and others that are inserted first: then all of its slots are in use, and only the entry at its second place,
+/// in the region that is held, can move. Its own lock is another one.
 fn beset(table: &Segment) -> (String, Vec<String>) {
     let all_differ = |key: &str, first: &str, second: &str| {
         let [_, b, c] = places(first, table);
@@ -153,8 +153,9 @@ fn a_displacement_takes_over_the_lock_of_a_crashed_client() {
     }
 }
 
-/// An attempt to take a lock declares an intent, which names the client as a possible holder. So a client that has waited long
-/// makes no attempt before the lock is free: in a lease of pauses of a millisecond it takes a READ each, and checks the holder.
+/// An attempt to take a lock declares an intent, which names the client as a possible holder. So a client that has
+/// waited long makes no attempt before the lock is free: in a lease of pauses of a millisecond it takes a READ each,
+/// and checks the holder.
 #[test]
 fn a_client_that_waits_long_only_reads() {
     let in_it = |table: &Segment| name(|name| places(name, table)[0] / REGION == HELD);
@@ -164,8 +165,8 @@ fn a_client_that_waits_long_only_reads() {
     assert!(marks["cuckoo put: lock lost"] <= 14, "{marks:?}");
 }
 
-/// A client crashes at each verb of a displacement. The next client that changes the frozen entry unfreezes it, or removes the old
-/// copy.
+/// A client crashes at each verb of a displacement. The next client that changes the frozen entry unfreezes it, or
+/// removes the old copy.
 #[test]
 fn an_unfinished_displacement_is_recovered() {
     let mut passed = marks::Marks::new();

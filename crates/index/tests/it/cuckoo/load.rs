@@ -4,7 +4,8 @@ use farindex_index::cuckoo::{Config, places};
 use farindex_index::{Cuckoo, Insert, PointIndex};
 use farindex_testkit::alone::with_index;
 
-/// Entries of one table of 4096 slots when it first begins to move: at the highest threshold, or when there is no path for a key.
+/// Entries of one table of 4096 slots when it first begins to move: at the highest threshold, or when there is no path
+/// for a key.
 fn filled(associativity: u64) -> u64 {
     let config = Config { slots: 4096, width: 8, associativity, threshold: 0.98, ..Config::default() };
     let mut entries = 0;

@@ -43,8 +43,8 @@ fn is_apart(mark: &str) -> bool {
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &LinearUnderTest::default());
     let mut all = marks::of(&["src/hash/linear", "src/slotted"]);
-    // `room` has the scenario for the first. The others take a crash, many lookups at once, or a walk while writers work
-    // (`slotted`).
+    // `room` has the scenario for the first. The others take a crash, many lookups at once, or a walk while writers
+    // work (`slotted`).
     assert!(all.remove("linear put: no room yet"));
     all.retain(|mark| !mark.contains(" rescue: ") && !is_apart(mark));
     marks::assert_passed(&totals, &all, COMMON);
@@ -61,8 +61,8 @@ fn survives_crashes() {
     marks::assert_passed(&totals, &all, COMMON_WITH_CRASHES);
 }
 
-/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many keys at
-/// once.
+/// Records that are put in and taken out all the time, under READs that take as long: they come torn. And gets of many
+/// keys at once.
 #[test]
 fn survives_tearing() {
     let setup = Setup { tearing: ODDS, many: ODDS / 3, ..insert_remove_churn() };

@@ -28,8 +28,8 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<Rc<Session>, Ind
     Ok(Rc::new(client.session(endpoint)))
 }
 
-/// A table of one region that is about to be moved to one as large, with its lock held although no client moves it; and the same as
-/// a client knows it that reads the root rarely.
+/// A table of one region that is about to be moved to one as large, with its lock held although no client moves it; and
+/// the same as a client knows it that reads the root rarely.
 async fn hold(pool: Pool, me: farindex_sim::Client) -> Result<(Linear, Linear), IndexError> {
     let session = join(&pool, &me).await?;
     let config = Config { slots: SLOTS, threshold: 0.95, alpha: 100.0, ..Config::default() };
@@ -91,7 +91,8 @@ fn early_inserts_leave_room_for_moved_entries() {
         sim.spawn(&second, async move {
             endpoint.sleep(Duration::from_millis(20)).await;
             let early = done.get();
-            // The old table has neither an empty slot nor a sealed one, and the latest keys are in the next (docs/bugs/064).
+            // The old table has neither an empty slot nor a sealed one, and the latest keys are in the next
+            // (docs/bugs/064).
             assert!(stale.tables()[0].geometry().next.is_none(), "a handle that knows of the growth proves nothing");
             for i in (REMOVED..FIRST + early).rev() {
                 assert_eq!(stale.get(&key(i)).await.map(|value| value.is_some()), Ok(true), "key {i}");

@@ -1,4 +1,5 @@
-//! A client crashes in the midst of a split, and nobody recovers what it has left: a walk visits each key once all the same.
+//! A client crashes in the midst of a split, and nobody recovers what it has left: a walk visits each key once all the
+//! same.
 
 use farindex_index::audit::Damage;
 use farindex_index::{Lifecycle, PoolIndex, Race, SepHash, race, sephash};
@@ -17,8 +18,8 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Rc<Session> {
     Rc::new(client.session(endpoint))
 }
 
-/// Returns how many inserts were acknowledged, how many verbs the client posted, and which keys a walk visits; `None` if a
-/// segment does not settle.
+/// Returns how many inserts were acknowledged, how many verbs the client posted, and which keys a walk visits; `None`
+/// if a segment does not settle.
 fn run<I: PoolIndex>(config: I::Config, crash: Option<(u64, Fate)>) -> (u64, u64, Option<Vec<u64>>) {
     let sim = Config { node_len: 4 << 20, swarm: Some(Swarm::calm()), tells_deaths: true, ..Config::default() };
     let sim = Sim::new(11, sim).unwrap();

@@ -173,8 +173,8 @@ fn dropped_by_another_client() {
     });
 }
 
-/// What this worker has added is reported with the first verbs of a later operation: not to memory that has become another
-/// index's by then.
+/// What this worker has added is reported with the first verbs of a later operation: not to memory that has become
+/// another index's by then.
 #[test]
 fn a_handle_of_a_dropped_index_changes_nothing() {
     World::memory(1, 8 << 20, Delivery::Deferred).run(async |ctx| {
@@ -237,7 +237,8 @@ fn a_node_without_room_for_a_table() {
     });
 }
 
-/// A client crashes before it has marked the roots of an index that it drops; the client that finishes the drop marks them.
+/// A client crashes before it has marked the roots of an index that it drops; the client that finishes the drop marks
+/// them.
 #[test]
 fn a_drop_that_another_client_finishes() {
     World::memory(2, 8 << 20, Delivery::Immediate).run(async |ctx| {

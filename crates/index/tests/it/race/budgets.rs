@@ -1,4 +1,5 @@
-//! Cost in verbs, asserted exactly. Table 3 of SHARD's paper has 2.03 round trips for a search, 3.03 for an update and a deletion, and
+//! Cost in verbs, asserted exactly. Table 3 of SHARD's paper has 2.03 round trips for a search, 3.03 for an update and
+//! a deletion, and
 //! 12.79 for an insert, resizes included; SepHash's Table 1 counts 2.0 READs of buckets for a search.
 
 use farindex_fabric::{OpKind, OpStats};

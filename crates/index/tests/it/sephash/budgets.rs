@@ -246,7 +246,8 @@ fn a_merge_takes_four_round_trips_and_a_split_five_at_most() {
             // The probe's three, the CurSegment, and the MainSegment unless it is the first merge.
             let reads = cost.reads - cost.block_reads;
             assert!(reads == 5 || reads == 4 && std::ptr::eq(cost, &all[0].cost), "{cost:?}");
-            // Intent, MainSegment, CurSegMeta; a split: the other MainSegment, the CurSegment, its word, the emptied slots.
+            // Intent, MainSegment, CurSegMeta; a split: the other MainSegment, the CurSegment, its word, the emptied
+            // slots.
             let writes = if *splits { 7 } else { 3 };
             assert_eq!((cost.writes, cost.cas, cost.faa), (writes, 2, if *splits { 3 } else { 1 }), "{cost:?}");
         }

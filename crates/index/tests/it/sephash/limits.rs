@@ -71,8 +71,8 @@ fn more_than_255_entries_share_a_fingerprint() {
     }
 }
 
-/// Splits beyond 4, 8 and 12 take the next four bits of the hash out of the blocks; what was split by stale ones would lie
-/// where no lookup comes by.
+/// Splits beyond 4, 8 and 12 take the next four bits of the hash out of the blocks; what was split by stale ones would
+/// lie where no lookup comes by.
 #[test]
 fn splits_go_through_three_rounds_of_depth_information() {
     World::memory(1, 64 << 20, Delivery::Immediate).run(async |ctx: Ctx| {

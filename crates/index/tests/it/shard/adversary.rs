@@ -55,7 +55,8 @@ const COMMON_WITH_CRASHES: &[&str] = &[
 /// Paths that no seed has passed yet, and why.
 ///
 /// * A READ that a renewal of the sids has torn, and that is in good health all the same, with the key in it: it takes
-///   a whole renewal between two words of one READ, and no fresh slot in the bucket that would tell (docs/protocols/shard.md,
+/// a whole renewal between two words of one READ, and no fresh slot in the bucket that would tell
+/// (docs/protocols/shard.md,
 ///   "Renewed sids"). `torn_patterns_are_those_of_the_rounds_up_to_the_next` looks at what it rests on.
 const UNMET: &[&str] = &["lookup: found by the sid of another round"];
 
@@ -99,9 +100,11 @@ fn survives_behind_the_lock_table() {
 
 /// Seeds that once failed, as this workload draws them; a change to what it draws makes them seeds like any others.
 ///
-/// * 1110, 4902, 5663: a lookup read its level-1 bucket, a split took the key out of level 3, the lookup read level 3 and
+/// * 1110, 4902, 5663: a lookup read its level-1 bucket, a split took the key out of level 3, the lookup read level 3
+///   and
 ///   found a dead slot: absent, although the key was there all the time.
-/// * 1007, 5077, 8633: the loser of a split froze entries that the winner had just given their old sid again. Nobody came
+/// * 1007, 5077, 8633: the loser of a split froze entries that the winner had just given their old sid again. Nobody
+///   came
 ///   back for them, and an insert into that bucket looked again under its lock for ever.
 #[test]
 fn what_once_failed() {

@@ -37,8 +37,8 @@ fn nothing_is_lost_from_the_smallest_table_on() {
     });
 }
 
-/// A READ that is torn by two renewals of the sids would miss an entry that is there, so the second one is not published
-/// while an operation may be in progress that does not know the first.
+/// A READ that is torn by two renewals of the sids would miss an entry that is there, so the second one is not
+/// published while an operation may be in progress that does not know the first.
 #[test]
 fn the_sids_are_renewed_once_during_an_operation() {
     with_index(64 << 20, shard::Config { initial_bits: 0, ..Default::default() }, async |shard: &Shard| {

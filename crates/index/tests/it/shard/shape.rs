@@ -9,7 +9,8 @@ use farindex_testkit::world::{World, join_all};
 
 const KEYS: u64 = 30_000;
 
-/// Large enough for growth to keep up with all inserts that are in flight; what is left is that splits leave dead slots.
+/// Large enough for growth to keep up with all inserts that are in flight; what is left is that splits leave dead
+/// slots.
 fn config() -> shard::Config {
     shard::Config { initial_bits: 8, ..shard::Config::default() }
 }

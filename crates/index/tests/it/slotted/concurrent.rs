@@ -1,5 +1,5 @@
-//! Walks while writers work under the adversary: a key that no writer touches is visited exactly once, none twice, and every value was the key's at
-//! some moment of the walk.
+//! Walks while writers work under the adversary: a key that no writer touches is visited exactly once, none twice, and
+//! every value was the key's at some moment of the walk.
 
 use crate::slotted::kinds::{Entries, Kind, counted, join, key, value, walk};
 use farindex_index::Lifecycle;

@@ -40,8 +40,8 @@ async fn let_go(session: &Session, at: RemotePtr, taken: Vec<(RemotePtr, u64)>, 
     Ok(())
 }
 
-/// All keys of a bucket move to one child, more than it has room for; what level 3 needs nodes for finds none, or one and no second.
-/// Then everything is as it was before, until there is room again.
+/// All keys of a bucket move to one child, more than it has room for; what level 3 needs nodes for finds none, or one
+/// and no second. Then everything is as it was before, until there is room again.
 #[test]
 fn a_split_that_finds_no_room_for_level_3_is_undone() {
     for left in [0, 1] {
@@ -75,7 +75,8 @@ fn a_split_that_finds_no_room_for_level_3_is_undone() {
     }
 }
 
-/// An insert has its block, and under the lock finds no node of level 3: the lock is released, and the block is free again.
+/// An insert has its block, and under the lock finds no node of level 3: the lock is released, and the block is free
+/// again.
 #[test]
 fn an_insert_that_finds_no_room_for_level_3_lets_go() {
     alone(async move |session| {

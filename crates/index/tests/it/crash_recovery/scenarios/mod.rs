@@ -1,5 +1,5 @@
-//! What no seed brings about, set up by hand: slots that stand still although nobody splits, and locks of the living where
-//! another client recovers what a crashed client left.
+//! Scenarios that no seed produces, set up by hand: frozen slots although no client splits, and locks that a working client
+//! holds where another one recovers what a crashed client left.
 
 mod damage;
 mod full;
@@ -103,10 +103,10 @@ async fn audited(index: &Shard) -> Result<IndexAudit, IndexError> {
     index.audit(&mut Audit::default(), true).await
 }
 
-/// A client that has lost the lock of a bucket after freezing slots crashes before it can undo that. A walk does; and it leaves
-/// alone what belongs to a split that is due.
+/// A client that has lost the lock of a bucket after freezing slots crashes before it can undo that. A walk does; and
+/// it leaves alone what belongs to a split that is due.
 #[test]
-fn what_stands_still_for_no_split_is_made_live_by_a_walk() {
+fn a_walk_unfreezes_slots_that_no_split_needs() {
     alone(async move |session| {
         let span = session.span(OpKind::Other);
         for (level, keys, still) in [(Level::One, 40u32, [3, 0, 40]), (Level::Two, 70, [1, 0, 6])] {
@@ -223,8 +223,8 @@ async fn fill(session: Rc<Session>, half: u64, new: usize) -> Result<Result<(), 
     Ok(Ok(()))
 }
 
-/// A client that takes a bucket over reads the one that its latest split has made. A working client may hold that one for a
-/// while and release it. If it holds it for two leases, an error names it.
+/// A client that takes a bucket over reads the one that its latest split has made. A working client may hold that one
+/// for a while and release it. If it holds it for two leases, an error names it.
 #[test]
 fn a_living_holder_of_the_new_bucket_is_waited_for_but_not_for_ever() {
     for patient in [true, false] {
@@ -313,8 +313,8 @@ fn a_living_holder_is_named_after_two_leases() {
     drop((session, index));
 }
 
-/// A recycling gives a stamp to all dead slots that it may use; what a crash leaves of it counts as recycled, so that the next one
-/// comes later. Slots that became dead after it keep their own stamps.
+/// A recycling gives a stamp to all dead slots that it may use; what a crash leaves of it counts as recycled, so that
+/// the next one comes later. Slots that became dead after it keep their own stamps.
 #[test]
 fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
     let stamp = Stamp::of_pin;
@@ -356,9 +356,10 @@ fn a_recycling_that_was_cut_short_counts_and_nothing_else_does() {
     }
 }
 
-/// No client waits for a resize; but when the resizing client has crashed, the next one that wants to grow takes the lock over.
+/// No client waits for a resize; but when the resizing client has crashed, the next one that wants to grow takes the
+/// lock over.
 #[test]
-fn a_table_whose_resizer_has_died_grows_all_the_same() {
+fn a_table_grows_after_its_resizer_has_crashed() {
     let (sim, pool) = world();
     let [crashing, new_holder] = [(); 2].map(|()| sim.client());
     let joined = |me: &farindex_sim::Client| staying(&sim, &pool, me);

@@ -35,8 +35,8 @@ async fn firsts(index: &Shard) -> Result<[RemotePtr; 3], IndexError> {
     Ok([geometry.bucket(Level::One, 0).add(16), geometry.bucket(Level::Two, 0).add(16), node.add(16)])
 }
 
-/// The table grows, and all of its buckets are split, while a walk has read a part of the first segment: what it has not read by then
-/// moves to a segment that was not there when it began.
+/// The table grows, and all of its buckets are split, while a walk has read a part of the first segment: what it has
+/// not read by then moves to a segment that was not there when it began.
 #[test]
 fn a_walk_goes_on_into_segments_that_have_come_since() {
     const KEYS: u32 = 1000;
@@ -61,8 +61,9 @@ fn a_walk_goes_on_into_segments_that_have_come_since() {
     });
 }
 
-/// An entry that moves counts as one. While its split is due, and nobody has begun it, that is in order; in level 3, and in buckets that
-/// are split, it is not, and recovery makes it live again; so does a walk over all keys, as a lookup would.
+/// An entry that moves counts as one. While its split is due, and nobody has begun it, that is in order; in level 3,
+/// and in buckets that are split, it is not, and recovery makes it live again; so does a walk over all keys, as a
+/// lookup would.
 #[test]
 fn a_walk_visits_frozen_entries_and_recovers_abandoned_ones() {
     const KEYS: u64 = 90;
@@ -206,7 +207,8 @@ fn a_recovering_walk_waits_for_working_clients_and_counts_repairs() {
     }
 }
 
-/// Walks while a client loads the table, which grows from two buckets on, and changes what it has loaded: `kill` is when it crashes.
+/// Walks while a client loads the table, which grows from two buckets on, and changes what it has loaded: `kill` is
+/// when it crashes.
 fn walk_with_a_loader(kill: Option<Duration>) {
     const KEYS: u32 = 2500;
     let (sim, pool) = world();
