@@ -34,13 +34,13 @@ impl IndexUnderTest for BLinkUnderTest {
 #[cfg(feature = "marks")]
 pub fn cases() -> Vec<crate::fault_detection::FaultCase> {
     use crate::Setup;
-    use crate::fault_detection::{FaultCase, violation};
+    use crate::fault_detection::{FaultCase, verdict};
     use farindex_index::tree::blink::faults::{Fault, plant};
 
     let case = |name, how, fault: Fault| {
         FaultCase::new(name, how, move |seed, planted| {
             plant(if planted { std::slice::from_ref(&fault) } else { &[] });
-            let found = violation(seed, &Setup::default(), &BLinkUnderTest::default());
+            let found = verdict(seed, &Setup::default(), &BLinkUnderTest::default());
             plant(&[]);
             found
         })

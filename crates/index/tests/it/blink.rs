@@ -49,8 +49,11 @@ fn a_walk_goes_on_behind_damage() {
         let span = member.span();
         let all =
             span.read(farindex_fabric::RemotePtr::new(farindex_fabric::NodeId::new(0), 0), 8 << 20).await.unwrap();
-        // Blocks of entries begin with their keys; contents of nodes do not.
-        let is_block = |line: &[u8]| line[16..].starts_with(b"key ");
+        // Blocks of entries begin with a header for a key of 8 bytes and a value of 5.
+        let is_block = |line: &[u8]| {
+            let lengths = u64::from_le_bytes(line[..8].try_into().unwrap()) & ((1 << 42) - 1);
+            lengths == 8 | 5 << 17 && line[16..].starts_with(b"key ")
+        };
         let holds_keys = |line: &[u8]| line.windows(4).any(|bytes| bytes == b"key ");
         let (mut damaged, mut unreadable) = (0, 0);
         for (i, line) in all.bytes().chunks(64).enumerate().filter(|(_, line)| holds_keys(line)) {
