@@ -10,16 +10,13 @@
 //! Invariants:
 //!
 //! * **L1** A node's contents change only under its lock. The holder's intent names the lock before it is held, so the
-//!   next
-//!   client that needs the lock takes it over after a crash.
+//!   next client that needs the lock takes it over after a crash.
 //! * **L2** The pointer to new contents is written after everything that it leads to: in the same batch, and WRITEs of
-//!   one
-//! batch take effect in their order (G4). A crash leaves the node before the change or after it, so the new holder has
-//!   nothing to repair but the lock.
+//!   one batch take effect in their order (G4). A crash leaves the node before the change or after it, so the new
+//!   holder has nothing to repair but the lock.
 //! * **L3** Every key belongs to exactly one leaf: the one that is reached from any node further left by right
-//!   siblings. A
-//! separator that is missing in a parent costs a step to the right and nothing else; the next writer that takes such a
-//!   step adds the separator.
+//!   siblings. A separator that is missing in a parent costs a step to the right and nothing else; the next writer that
+//!   takes such a step adds the separator.
 //!
 //! A lookup is linearizable: it takes effect at the READ of the header word of the leaf that covers the key. A write
 //! takes effect when the header word is written. Nodes are never merged: an empty leaf stays until the index is

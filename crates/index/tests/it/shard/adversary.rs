@@ -55,8 +55,8 @@ const COMMON_WITH_CRASHES: &[&str] = &[
 /// Paths that no seed has passed yet, and why.
 ///
 /// * A READ that a renewal of the sids has torn, and that is in good health all the same, with the key in it: it takes
-/// a whole renewal between two words of one READ, and no fresh slot in the bucket that would tell
-/// (docs/protocols/shard.md,
+///   a whole renewal between two words of one READ, and no fresh slot in the bucket that would tell
+///   (docs/protocols/shard.md,
 ///   "Renewed sids"). `torn_patterns_are_those_of_the_rounds_up_to_the_next` looks at what it rests on.
 const UNMET: &[&str] = &["lookup: found by the sid of another round"];
 
