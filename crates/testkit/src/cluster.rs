@@ -1,13 +1,14 @@
-//! One run: clients on a simulated cluster, and what became of it.
+//! One run: clients on a simulated cluster, and the report.
 
-use crate::index_under_test::{Access, IndexUnderTest, NAME};
+use crate::index_under_test::{IndexUnderTest, NAME};
+use crate::worker::{LAST, Shared, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck};
-use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
-use farindex_fabric::{Endpoint, Fabric, FabricError, OpKind};
-use farindex_index::{IndexAudit, IndexError, Insert, PointIndex, PoolIndex, Remove, Update, Upsert};
+use farindex_check::{Limits, Recorder, Stamps, Verdict, check};
+use farindex_fabric::{Endpoint, Fabric, OpKind};
+use farindex_index::{AnyIndex, IndexAudit, IndexConfig, IndexError, KINDS};
 use farindex_pool::audit::{Audit, AuditReport};
-use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
+use farindex_pool::{Client, Pool, PoolOptions, Session, catalog};
 use farindex_sim::{Config, CrashOutcome, ODDS, Outcome as Ended, Sim, SimRng, Swarm};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,173 +18,16 @@ use std::time::Duration;
 /// Streams of draws: the simulator takes the first ones.
 const SETTINGS: u64 = 1000;
 const WORKERS: u64 = 2000;
-/// Whoever looks when all is over.
-const LAST: u64 = 999;
-/// With a lease of less, verbs and sleeps may take as long as that.
-const HASTY: Duration = Duration::from_millis(1000);
-
-/// What all coroutines share.
-struct Shared {
-    workload: Workload,
-    recorder: Recorder,
-    stamps: Stamps,
-    failures: RefCell<Vec<String>>,
-    /// Do removals need memory?
-    removes_by_writing: bool,
-    /// Operations that the pool had no room for.
-    refused: Cell<u64>,
-    /// May clients lose their leases?
-    kills: bool,
-    /// Is the lease so short that the living may hold a lock for longer?
-    hasty: bool,
-    lease: Duration,
-    /// Odds that a get asks for many keys at once.
-    many: u32,
-    /// Gets of many keys.
-    batched: Cell<u64>,
-    /// Operations that ended because their client had lost its lease.
-    evicted: Cell<u64>,
-}
-
-/// Has this client lost its lease?
-fn is_eviction(error: &IndexError) -> bool {
-    matches!(error, IndexError::Fabric(FabricError::Revoked) | IndexError::Pool(PoolError::LeaseLost))
-}
-
-impl Shared {
-    fn fail(&self, what: String) {
-        self.failures.borrow_mut().push(what);
-    }
-    fn stamp(&self, endpoint: &Endpoint) -> u64 {
-        self.stamps.at(endpoint.now().as_nanos() as u64)
-    }
-}
-
-/// One coroutine's hands.
-struct Worker<I> {
-    shared: Rc<Shared>,
-    index: Rc<I>,
-    endpoint: Endpoint,
-    log: ClientLog,
-    rng: SimRng,
-    name: u64,
-    written: u64,
-}
-
-impl<I: PointIndex> Worker<I> {
-    /// Runs one operation; `false` if the client has lost its lease.
-    async fn run(&mut self, op: Op, key: &[u8]) -> bool {
-        self.written += 1;
-        let value = self.shared.workload.value(&mut self.rng, self.name, self.written);
-        let call = {
-            let key = key.to_vec();
-            match op {
-                Op::Get => Call::Get { key },
-                Op::Insert => Call::Insert { key, value: value.clone() },
-                Op::Update => Call::Update { key, value: value.clone() },
-                Op::Upsert => Call::Upsert { key, value: value.clone() },
-                Op::Remove => Call::Remove { key },
-            }
-        };
-        let ticket = self.log.invoke(call, self.shared.stamp(&self.endpoint));
-        let index = &self.index;
-        let outcome = match op {
-            Op::Get => index.get(key).await.map(|value| Outcome::Value(value.map(|value| value.to_vec()))),
-            Op::Insert => index.insert(key, &value).await.map(|done| match done {
-                Insert::Inserted => Outcome::Inserted,
-                Insert::Exists => Outcome::Exists,
-            }),
-            Op::Update => index.update(key, &value).await.map(|done| match done {
-                Update::Updated => Outcome::Updated,
-                Update::Absent => Outcome::Absent,
-            }),
-            Op::Upsert => index.upsert(key, &value).await.map(|done| match done {
-                Upsert::Inserted => Outcome::Inserted,
-                Upsert::Updated => Outcome::Updated,
-                Upsert::Written => Outcome::Written,
-            }),
-            Op::Remove => index.remove(key).await.map(|done| match done {
-                Remove::Removed => Outcome::Removed,
-                Remove::Absent => Outcome::Absent,
-            }),
-        };
-        match outcome {
-            Ok(outcome) => self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome),
-            // Only what needs memory may fail for want of it.
-            Err(IndexError::Pool(PoolError::Full { .. }))
-                if op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
-            {
-                self.log.cancel(ticket);
-                self.shared.refused.set(self.shared.refused.get() + 1);
-            }
-            // It may have taken effect or not, for ever: it stays open in the history.
-            Err(error) if self.shared.kills && is_eviction(&error) => {
-                self.shared.evicted.set(self.shared.evicted.get() + 1);
-                return false;
-            }
-            Err(IndexError::Locked { .. }) if self.shared.hasty && self.name != LAST => {}
-            Err(error) => self.shared.fail(format!("{op:?} of {}: {error}", key.escape_ascii())),
-        }
-        true
-    }
-
-    /// Asks for this key and others at once, each an operation of its own; `false` if the client has lost its lease.
-    async fn look_up_many(&mut self, key: Vec<u8>) -> bool {
-        self.shared.batched.set(self.shared.batched.get() + 1);
-        let mut keys = vec![key];
-        for _ in 0..self.rng.within(1, 12) {
-            keys.push(self.shared.workload.next(&mut self.rng).1);
-        }
-        let now = self.shared.stamp(&self.endpoint);
-        let tickets: Vec<_> = keys.iter().map(|key| self.log.invoke(Call::Get { key: key.clone() }, now)).collect();
-        let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
-        match self.index.get_many(&asked).await {
-            Ok(values) if values.len() == keys.len() => {
-                let now = self.shared.stamp(&self.endpoint);
-                for (ticket, value) in tickets.into_iter().zip(values) {
-                    self.log.complete(ticket, now, Outcome::Value(value.map(|value| value.to_vec())));
-                }
-            }
-            Ok(values) => self.shared.fail(format!("{} answers for {} keys", values.len(), keys.len())),
-            Err(error) if self.shared.kills && is_eviction(&error) => {
-                self.shared.evicted.set(self.shared.evicted.get() + 1);
-                return false;
-            }
-            Err(IndexError::Locked { .. }) if self.shared.hasty => {}
-            Err(error) => self.shared.fail(format!("get of {} keys: {error}", keys.len())),
-        }
-        true
-    }
-
-    async fn work(mut self, operations: u64, pause: u32, perturb: impl Fn(&I, &mut SimRng)) {
-        for _ in 0..operations {
-            perturb(&self.index, &mut self.rng);
-            if self.rng.chance(ODDS / 3) {
-                let pause = Duration::from_nanos(self.rng.tail(pause));
-                self.endpoint.sleep(pause).await;
-            }
-            let (op, key) = self.shared.workload.next(&mut self.rng);
-            let many = op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many);
-            let goes_on = if many { self.look_up_many(key).await } else { self.run(op, &key).await };
-            if !goes_on {
-                return;
-            }
-        }
-        // What it has posted and not waited for.
-        self.endpoint.settle().await;
-    }
-}
+/// With a lease of less, verbs and sleeps may take as long as the lease.
+const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
 async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
     Rc::new(client.session(endpoint.clone()))
 }
 
-/// The kind of index that is on trial.
-type Index<A> = <<A as Access>::IndexUnderTest as IndexUnderTest>::Index;
-
-/// Pool, index, and the keys that are there from the beginning.
-async fn prepare<A: Access>(
-    access: A,
+/// Creates the pool and the index, and inserts the keys that are present from the beginning.
+async fn prepare(
+    index_config: IndexConfig,
     shared: Rc<Shared>,
     fabric: Arc<dyn Fabric>,
     harness: farindex_sim::Client,
@@ -194,8 +38,7 @@ async fn prepare<A: Access>(
     let pool = Pool::create(fabric, &endpoint, &options).await?;
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = Index::<A>::create(&session, NAME, &access.index_under_test().config()).await?;
-    let index = Rc::new(index);
+    let index = Rc::new(AnyIndex::create(&session, NAME, &index_config).await?);
     let keys = shared.workload.preload(&mut rng);
     let log = shared.recorder.client(0);
     let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, rng, name: 0, written: 0 };
@@ -214,16 +57,15 @@ async fn prepare<A: Access>(
         }
     }
     drop(worker);
-    // This identity looks after everything in the end, so it must leave as one who owes nothing.
+    // The same identity audits everything in the end, so nothing of it may be in flight.
     endpoint.settle().await;
     drop(session);
     client.close(&endpoint).await?;
     Ok(pool)
 }
 
-/// A client: joins, starts its coroutines, keeps its lease, leaves when they are done.
-struct Node<A: Access> {
-    access: A,
+/// A client: registers, starts its coroutines, keeps its lease, leaves when they are done.
+struct Node {
     shared: Rc<Shared>,
     pool: Pool,
     me: farindex_sim::Client,
@@ -232,19 +74,19 @@ struct Node<A: Access> {
     setup: Setup,
 }
 
-impl<A: Access> Node<A> {
-    async fn live(mut self, spawn: impl Fn(Worker<A::Handle>, u64, u32, Rc<Cell<u64>>)) {
-        if let Err(error) = self.try_live(spawn).await
-            && !(self.shared.kills && is_eviction(&error))
+impl Node {
+    async fn run(mut self, spawn: impl Fn(Worker, u64, u32, Rc<Cell<u64>>)) {
+        if let Err(error) = self.try_run(spawn).await
+            && !(self.shared.crashes && is_eviction(&error))
         {
             self.shared.fail(format!("client {}: {error}", self.number));
         }
     }
 
-    async fn try_live(&mut self, spawn: impl Fn(Worker<A::Handle>, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
+    async fn try_run(&mut self, spawn: impl Fn(Worker, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
         let endpoint = self.me.connect();
-        if self.shared.kills && self.number > 1 && self.rng.chance(ODDS / 2) {
-            // Somebody may be dead by then.
+        if self.shared.crashes && self.number > 1 && self.rng.chance(ODDS / 2) {
+            // Another client may have crashed by then.
             let pause = self.rng.tail(27);
             endpoint.sleep(Duration::from_nanos(pause)).await;
         }
@@ -253,21 +95,21 @@ impl<A: Access> Node<A> {
         let coroutines = self.rng.within(self.setup.coroutines.0, self.setup.coroutines.1);
         let one_session = self.rng.chance(ODDS * 2 / 3);
         let pause = self.rng.within(8, 20) as u32;
-        let mut hand: Option<(Rc<A::Handle>, Endpoint)> = None;
+        let mut handle: Option<(Rc<AnyIndex>, Endpoint)> = None;
         for coroutine in 0..coroutines {
-            if hand.is_none() || !one_session {
+            if handle.is_none() || !one_session {
                 let endpoint = self.me.connect();
                 let session = session_of(&client, &endpoint).await;
-                hand = Some((Rc::new(self.access.open(&session).await?), endpoint));
+                handle = Some((Rc::new(self.shared.open(&session).await?), endpoint));
             }
-            let Some((index, endpoint)) = hand.clone() else { continue };
+            let Some((index, endpoint)) = handle.clone() else { continue };
             let name = self.number * 10 + coroutine;
             let worker = Worker {
                 shared: Rc::clone(&self.shared),
                 index,
                 endpoint,
                 log: self.shared.recorder.client(self.number),
-                rng: SimRng::new(self.me_seed(), WORKERS + name),
+                rng: SimRng::new(self.rng.word(), WORKERS + name),
                 name,
                 written: 0,
             };
@@ -275,30 +117,22 @@ impl<A: Access> Node<A> {
             working.set(working.get() + 1);
             spawn(worker, operations, pause, Rc::clone(&working));
         }
-        drop(hand);
+        drop(handle);
         let beat = self.rng.within(10, 19) as u32;
         while working.get() > 0 {
             client.tick(&endpoint).await?;
             let pause = Duration::from_nanos(1000 + self.rng.tail(beat));
-            // Where deaths are waited out, a keeper that ticks much more often only costs time.
-            let least = if self.shared.kills { self.pool.lease() / 500 } else { Duration::ZERO };
+            // In runs with crashes clients wait for whole leases: ticks that are much more frequent only cost time.
+            let least = if self.shared.crashes { self.pool.lease() / 500 } else { Duration::ZERO };
             endpoint.sleep(pause.max(least)).await;
         }
         client.close(&endpoint).await?;
         Ok(())
     }
-
-    fn me_seed(&mut self) -> u64 {
-        self.rng.word()
-    }
 }
 
-async fn walk<A: Access>(
-    index: &Index<A>,
-    pool: &Pool,
-    session: &Session,
-    audit: &mut Audit,
-) -> Result<IndexAudit, IndexError> {
+/// Audits the index, and reaches every object of the pool.
+async fn walk(index: &AnyIndex, pool: &Pool, session: &Session, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
     let report = index.audit(audit, true).await?;
     for info in catalog::list(pool, &session.span(OpKind::Other)).await? {
         audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
@@ -306,9 +140,8 @@ async fn walk<A: Access>(
     Ok(report)
 }
 
-/// Everybody has left: is everything where it should be?
-async fn try_recover_lock<A: Access>(
-    access: A,
+/// Recovers and audits the index and the pool after all clients have left or crashed.
+async fn recover_and_audit(
     shared: Rc<Shared>,
     harness: farindex_sim::Client,
     pool: Pool,
@@ -316,40 +149,40 @@ async fn try_recover_lock<A: Access>(
     let endpoint = harness.connect();
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = Rc::new(access.open(&session).await?);
-    if shared.kills {
+    let index = Rc::new(shared.open(&session).await?);
+    if shared.crashes {
         client.wait_and_evict_expired(&endpoint).await?;
-        access.plain(&index).recover().await?;
-        // What is there, in the eyes of a survivor.
-        let log = shared.recorder.client(LAST);
-        let mut worker = Worker {
-            shared: Rc::clone(&shared),
-            index: Rc::clone(&index),
-            endpoint: endpoint.clone(),
-            log,
-            rng: SimRng::new(0, WORKERS),
-            name: LAST,
-            written: 0,
-        };
-        let Workload { hot, crowd, cold, .. } = &shared.workload;
-        for key in hot.iter().chain(crowd).chain(cold) {
-            worker.run(Op::Get, key).await;
-        }
-        drop(worker);
-        // What the dead had in their hands, and what mending has replaced.
+        index.recover().await?;
+        last_worker(&shared, &index, &endpoint).read_all().await;
+        // What crashed clients had allocated, and what recovery has replaced.
         session.drain().await?;
         let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-        walk::<A>(access.plain(&index), &pool, &session, &mut audit).await?;
+        walk(&index, &pool, &session, &mut audit).await?;
         let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
         if !reclaimed.alone {
-            shared.fail("pool: somebody has not left, so nothing was reclaimed".to_owned());
+            shared.fail("pool: another client is registered, so nothing was reclaimed".to_owned());
         }
+    } else if shared.ordered {
+        last_worker(&shared, &index, &endpoint).read_all().await;
     }
     let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-    let report = walk::<A>(access.plain(&index), &pool, &session, &mut audit).await?;
+    let report = walk(&index, &pool, &session, &mut audit).await?;
     drop(index);
     let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
     Ok((report, pool_report))
+}
+
+/// The worker that reads what is there in the end.
+fn last_worker(shared: &Rc<Shared>, index: &Rc<AnyIndex>, endpoint: &Endpoint) -> Worker {
+    Worker {
+        shared: Rc::clone(shared),
+        index: Rc::clone(index),
+        endpoint: endpoint.clone(),
+        log: shared.recorder.client(LAST),
+        rng: SimRng::new(0, WORKERS),
+        name: LAST,
+        written: 0,
+    }
 }
 
 /// Moves this thread's counts of rare paths into a report.
@@ -362,7 +195,7 @@ fn count_marks(report: &mut SeedReport) {
 #[cfg(not(feature = "marks"))]
 fn count_marks(_: &mut SeedReport) {}
 
-/// What went wrong, in words; a run that got stuck is also counted as what it is.
+/// Describes how a run ended that did not finish, and counts it as a deadlock or a livelock.
 fn stuck(report: &mut SeedReport, ended: &Ended, doing: &str) -> String {
     report.stuck = match ended {
         Ended::Done => None,
@@ -372,28 +205,36 @@ fn stuck(report: &mut SeedReport, ended: &Ended, doing: &str) -> String {
     format!("{doing}{ended}")
 }
 
-/// Puts one seed on trial.
-pub fn run_seed<A: Access>(seed: u64, setup: &Setup, access: &A) -> SeedReport {
+/// Runs one seed: a simulated cluster, clients that work on the index, a history, a verdict.
+pub fn run_seed(seed: u64, setup: &Setup, index_under_test: &dyn IndexUnderTest) -> SeedReport {
     // What an earlier seed left uncounted is not this one's.
     count_marks(&mut SeedReport::default());
     let mut report = SeedReport { seed, ..SeedReport::default() };
-    if let Err(what) = try_seed(seed, setup, access, &mut report) {
+    if let Err(what) = try_seed(seed, setup, index_under_test, &mut report) {
         report.failures.push(what);
     }
     count_marks(&mut report);
     report
 }
 
-fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedReport) -> Result<(), String> {
+fn try_seed(
+    seed: u64,
+    setup: &Setup,
+    index_under_test: &dyn IndexUnderTest,
+    report: &mut SeedReport,
+) -> Result<(), String> {
     let mut rng = SimRng::new(seed, SETTINGS);
-    let access = access.draw(&mut rng);
-    let colliding_bits = access.index_under_test().colliding_bits(&mut rng);
+    let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
+    let index_config = index_under_test.config();
+    let colliding_bits = index_under_test.colliding_bits(&mut rng);
     let workload = Workload::draw(&mut rng, setup, colliding_bits);
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
     let freezing = rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = rng.within(12, 24) as u32;
+    let coalescing = setup.coalescing.map(|fault| format!(", coalesced with fault {fault:?}")).unwrap_or_default();
+    let described = workload.describe();
     report.settings =
-        format!("{}; {}; {nodes} nodes, freezes {freezing}/{freezing_for}", access.describe(), workload.describe());
+        format!("{index_config:?}{coalescing}; {described}; {nodes} nodes, freezes {freezing}/{freezing_for}");
     let tight = rng.chance(setup.tight);
     let swarm = rng.chance(setup.tearing).then(|| tearing(&mut rng));
     let config = Config {
@@ -403,10 +244,10 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         max_steps: setup.max_steps,
         max_time: setup.max_time,
         log: setup.log,
-        reports_crashes: setup.kills() && rng.chance(ODDS / 3),
+        reports_crashes: setup.has_crashes() && rng.chance(ODDS / 3),
         ..Config::default()
     };
-    let lease = match setup.kills() {
+    let lease = match setup.has_crashes() {
         true => Duration::from_millis(rng.pick(&[5, 40, 200, 1000, 1000, 1000]).unwrap_or(1000)),
         false => setup.lease,
     };
@@ -417,16 +258,20 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
         recorder: Recorder::new(),
         stamps: Stamps::new(),
         failures: RefCell::default(),
-        removes_by_writing: access.index_under_test().removes_by_writing(),
+        removes_by_writing: index_under_test.removes_by_writing(),
         refused: Cell::new(0),
-        kills: setup.kills(),
-        hasty: lease < HASTY,
+        crashes: setup.has_crashes(),
+        short_lease: lease < SHORT_LEASE,
         lease,
         many: setup.many,
+        ordered: KINDS.iter().any(|kind| kind.name == index_config.kind() && kind.ordered),
         batched: Cell::new(0),
+        scans: Cell::new(0),
         evicted: Cell::new(0),
+        coalescing: setup.coalescing,
+        tables: RefCell::default(),
     });
-    let outcome = drive(&sim, setup, &access, &shared, rng, (freezing, freezing_for), report);
+    let outcome = drive(&sim, setup, &index_under_test, &shared, rng, (freezing, freezing_for), report);
     let stats = sim.stats();
     report.verbs = stats.verbs;
     report.events = stats.events;
@@ -437,17 +282,18 @@ fn try_seed<A: Access>(seed: u64, setup: &Setup, access: &A, report: &mut SeedRe
     }
     report.failures.append(&mut shared.failures.borrow_mut());
     report.marks.insert("refused: pool full".to_owned(), shared.refused.get());
-    report.marks.insert("clients: died".to_owned(), stats.crashes);
+    report.marks.insert("clients: crashed".to_owned(), stats.crashes);
     report.marks.insert("operations: gets of many keys".to_owned(), shared.batched.get());
+    report.marks.insert("operations: scans".to_owned(), shared.scans.get());
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.retain(|_, count| *count > 0);
-    // What is still waiting must let go of its log.
+    // Coroutines that still wait hold their logs.
     drop(sim);
     judge(&shared, report);
     outcome
 }
 
-/// Decides when a client dies: while it takes or releases a lock, at a verb of its first operations, or at any.
+/// Decides when a client crashes: while it takes or releases a lock, at a verb of its first operations, or at any.
 fn schedule_crash(me: &farindex_sim::Client, rng: &mut SimRng) {
     let crash_outcome = [
         CrashOutcome::Lost,
@@ -468,7 +314,7 @@ fn schedule_crash(me: &farindex_sim::Client, rng: &mut SimRng) {
     }
 }
 
-/// Verbs in many pieces, as far apart as another client's whole step.
+/// Splits verbs into many pieces, as far apart as another client's whole step.
 pub(crate) fn tearing(rng: &mut SimRng) -> Swarm {
     Swarm {
         split: ODDS,
@@ -483,10 +329,10 @@ pub(crate) fn tearing(rng: &mut SimRng) -> Swarm {
     }
 }
 
-fn drive<A: Access>(
+fn drive(
     sim: &Rc<Sim>,
     setup: &Setup,
-    access: &A,
+    index_under_test: &Rc<dyn IndexUnderTest>,
     shared: &Rc<Shared>,
     mut rng: SimRng,
     freezing: (u32, u32),
@@ -495,8 +341,9 @@ fn drive<A: Access>(
     let options =
         PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
     let preparing = SimRng::new(rng.word(), WORKERS);
-    let shaking = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
-    let prepare = prepare(access.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
+    let perturbing = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
+    let prepare =
+        prepare(index_under_test.config(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
     for number in 1..=rng.within(setup.clients.0, setup.clients.1) {
@@ -509,7 +356,6 @@ fn drive<A: Access>(
             me.crash_at(verb, crash_outcome);
         }
         let node = Node {
-            access: access.clone(),
             shared: Rc::clone(shared),
             pool: pool.clone(),
             me: me.clone(),
@@ -518,17 +364,17 @@ fn drive<A: Access>(
             setup: setup.clone(),
         };
         let weak = Rc::downgrade(sim);
-        let access = access.clone();
+        let index_under_test = Rc::clone(index_under_test);
         let whose = me.clone();
         sim.spawn(
             &me,
-            node.live(move |worker, operations, pause, working| {
+            node.run(move |worker, operations, pause, working| {
                 let Some(sim) = weak.upgrade() else { return };
-                let access = access.clone();
+                let index_under_test = Rc::clone(&index_under_test);
                 sim.spawn(&whose, async move {
-                    let perturb = |index: &A::Handle, rng: &mut SimRng| {
-                        if rng.chance(shaking) {
-                            access.index_under_test().perturb(access.plain(index), rng);
+                    let perturb = |index: &AnyIndex, rng: &mut SimRng| {
+                        if rng.chance(perturbing) {
+                            index_under_test.perturb(index, rng);
                         }
                     };
                     worker.work(operations, pause, perturb).await;
@@ -542,14 +388,14 @@ fn drive<A: Access>(
         return Err(stuck(report, &outcome, ""));
     }
     sim.settle();
-    let looked = sim.block_on(try_recover_lock(access.clone(), Rc::clone(shared), sim.harness(), pool));
-    let looked = looked.map_err(|ended| stuck(report, &ended, "while looking: "))?;
-    let (index, pool) = looked.map_err(|error| format!("while looking: {error}"))?;
+    let audited = sim.block_on(recover_and_audit(Rc::clone(shared), sim.harness(), pool));
+    let audited = audited.map_err(|ended| stuck(report, &ended, "while auditing: "))?;
+    let (index, pool) = audited.map_err(|error| format!("while auditing: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));
     shared.failures.borrow_mut().extend(pool.problems.iter().map(|problem| format!("pool: {problem}")));
     shared.failures.borrow_mut().extend(pool.leak().map(|leak| format!("pool: {leak}")));
     if !pool.alone {
-        shared.fail("pool: somebody has not left".to_owned());
+        shared.fail("pool: another client is still registered".to_owned());
     }
     for (name, count) in &index.figures {
         report.marks.insert(format!("audit: {name}"), *count);

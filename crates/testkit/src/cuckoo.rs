@@ -1,8 +1,8 @@
-//! Cuckoo hashing on trial: small tables with full buckets, displaced and moved all the time.
+//! Cuckoo hashing under test: small tables with full buckets, displaced and moved all the time.
 
 use crate::IndexUnderTest;
-use farindex_index::Cuckoo;
 use farindex_index::cuckoo::{Config, Lookup};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::SimRng;
 
 /// Cuckoo hashing with settings of the seed.
@@ -12,9 +12,7 @@ pub struct CuckooUnderTest {
 }
 
 impl IndexUnderTest for CuckooUnderTest {
-    type Index = Cuckoo;
-
-    fn draw(&self, rng: &mut SimRng) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
         let config = Config {
             slots: rng.pick(&[1, 1, 1, 128, 512]).unwrap_or(1),
             width: rng.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
@@ -23,13 +21,18 @@ impl IndexUnderTest for CuckooUnderTest {
             threshold: rng.pick(&[0.05, 0.1, 0.3, 0.75, 0.98, 0.98]).unwrap_or(0.8),
             alpha: rng.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
         };
-        CuckooUnderTest { config }
+        Box::new(CuckooUnderTest { config })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::Cuckoo(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::Cuckoo(Config { slots: 1, associativity: 1, threshold: 0.98, ..Config::default() })
     }
     /// The counts are hints that steer growth: wrong ones must do no harm.
-    fn perturb(&self, index: &Cuckoo, rng: &mut SimRng) {
+    fn perturb(&self, index: &AnyIndex, rng: &mut SimRng) {
+        let AnyIndex::Cuckoo(index) = index else { return };
+        let index = index.inner();
         let Some(table) = rng.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let segment = table.geometry().current;
         if segment.regions < 32 && rng.chance(farindex_sim::ODDS / 4) {
@@ -49,21 +52,15 @@ pub use faults::cases;
 #[cfg(feature = "marks")]
 mod faults {
     use super::CuckooUnderTest;
-    use crate::fault_detection::FaultCase;
+    use crate::Setup;
+    use crate::fault_detection::{FaultCase, planted_in, violation};
     use crate::shard::insert_remove_churn;
-    use crate::{Setup, run_seed};
-    use farindex_index::faults::{Fault, plant};
+    use farindex_index::faults::Fault;
     use farindex_sim::ODDS;
 
-    /// A rule broken, as the histories of others show it.
-    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
-        FaultCase::new(name, how, move |seed, detected_by| {
-            plant(if detected_by { std::slice::from_ref(&fault) } else { &[] });
-            let report = run_seed(seed, &setup, &CuckooUnderTest::default());
-            plant(&[]);
-            let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
-            lines.find(|line| line.contains("not linearizable")).map(str::to_owned)
-        })
+    /// A case that the check for linearizability must detect.
+    fn planted(name: &'static str, how: &'static str, setup: Setup, faults: &'static [Fault]) -> FaultCase {
+        planted_in(name, how, faults, move |seed| violation(seed, &setup, &CuckooUnderTest::default()))
     }
 
     /// All of cuckoo hashing's.
@@ -73,31 +70,31 @@ mod faults {
                 "cuckoo: a displacement clears the source before the target is visible",
                 "Fault::CuckooEarlyClear",
                 super::packed(),
-                Fault::CuckooEarlyClear,
+                &[Fault::CuckooEarlyClear],
             ),
             planted(
                 "cuckoo: a torn record behind its head is believed",
                 "Fault::CuckooTorn",
                 Setup { tearing: ODDS, ..insert_remove_churn() },
-                Fault::CuckooTorn,
+                &[Fault::CuckooTorn],
             ),
             planted(
                 "cuckoo: a worker's copy of the root misses the growth",
                 "Fault::CuckooUnseen",
                 Setup::default(),
-                Fault::CuckooUnseen,
+                &[Fault::CuckooUnseen],
             ),
             planted(
                 "cuckoo: a copy is changed before its source is gone",
                 "Fault::CuckooCopyChanged",
                 Setup::default(),
-                Fault::CuckooCopyChanged,
+                &[Fault::CuckooCopyChanged],
             ),
             planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",
                 insert_remove_churn(),
-                Fault::CuckooUnlocked,
+                &[Fault::CuckooUnlocked],
             ),
         ]
     }

@@ -1,4 +1,4 @@
-//! Memory that is damaged, which is beyond the fabric's contract: whoever reads it is told.
+//! Damaged memory, which is beyond the fabric's contract: reading it is an error.
 
 use farindex_fabric::OpKind;
 use farindex_index::shard::bucket::Level;
@@ -10,7 +10,7 @@ use farindex_sim::{Config as SimConfig, Sim, SimRng};
 use std::rc::Rc;
 
 const KEYS: u32 = 100;
-/// Stream of draws: beside those of the cluster.
+/// Stream of draws, next to those of the cluster.
 const DAMAGE: u64 = 5000;
 
 fn value(i: u32) -> [u8; 40] {
@@ -28,9 +28,9 @@ async fn index_of(pool: &Pool, me: &farindex_sim::Client, new: bool) -> Result<S
     }
 }
 
-/// One bit of one value turns over in far memory. Whoever reads the key is told, and nobody gets another value than was
+/// Flips one bit of one value in far memory. A get of the key is an error, and no get returns a value that was not
 /// written.
-pub(crate) fn a_bit_turns_over(seed: u64) -> Option<String> {
+pub(crate) fn one_bit_flips(seed: u64) -> Option<String> {
     let mut rng = SimRng::new(seed, DAMAGE);
     let sim = match Sim::new(seed, SimConfig::default()) {
         Ok(sim) => sim,
@@ -67,16 +67,16 @@ pub(crate) fn a_bit_turns_over(seed: u64) -> Option<String> {
     let reader = sim.client();
     let looked = sim.block_on(async move {
         let index = index_of(&pool, &reader, false).await?;
-        let (mut told, mut wrong) = (0, None);
+        let (mut reported, mut wrong) = (0, None);
         for i in 0..KEYS {
             match index.get(&i.to_le_bytes()).await {
                 Ok(Some(found)) if *found == value(i) => {}
                 Ok(found) => wrong = Some(format!("key {i} reads {found:?}")),
-                Err(IndexError::Pool(PoolError::Corrupt { .. })) => told += 1,
+                Err(IndexError::Pool(PoolError::Corrupt { .. })) => reported += 1,
                 Err(error) => return Err(error),
             }
         }
-        Ok(wrong.or((told != 1).then(|| format!("{told} keys are told that their block is damaged, not one"))))
+        Ok(wrong.or((reported != 1).then(|| format!("{reported} gets report a damaged block, not one"))))
     });
     match looked {
         Ok(Ok(found)) => found,

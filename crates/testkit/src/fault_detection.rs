@@ -1,11 +1,12 @@
 //! Faults, and the seeds that find them.
 //!
-//! A [`FaultCase`] names a fault that is planted or published, how it is planted, and runs one seed with it or without it.
-//! [`Case::detect`] counts the seeds until something is found, and puts the shipped form through the same seeds. An
-//! adversary that convicts all of these within its limit can be believed a little when it finds nothing else.
+//! A [`FaultCase`] names a fault that is planted or published, how it is planted, and runs one seed with it or without
+//! it.
+//! [`FaultCase::detect`] counts the seeds until the fault is detected, and runs the shipped form on the same seeds. An
+//! adversary that detects all of these within its limit is some evidence when it finds nothing else.
 
-use crate::damage::a_bit_turns_over;
-use crate::index_under_test::{Access, Coalescing};
+use crate::damage::one_bit_flips;
+use crate::index_under_test::IndexUnderTest;
 use crate::seeds::threads;
 use crate::shard::{ShardUnderTest, insert_remove_churn};
 use crate::{Setup, run_seed};
@@ -29,23 +30,23 @@ pub struct FaultCase {
     run: Box<Try>,
 }
 
-/// What became of one fault.
+/// Result for one fault.
 #[derive(Debug, Clone)]
 pub struct FaultDetection {
     /// Which rule is broken.
     pub name: &'static str,
     /// How it is planted.
     pub planted: &'static str,
-    /// The first seed that finds it, with the first line of what it found; `None` if none did within the limit.
+    /// The first seed that detects it, with the first line of the failure; `None` if none does within the limit.
     pub found: Option<(u64, String)>,
-    /// What the shipped form was found guilty of on the same seeds, which must be nothing.
+    /// The failure of the shipped form on the same seeds, which must not exist.
     pub shipped: Option<(u64, String)>,
     /// Seeds that were allowed.
     pub limit: u64,
 }
 
 impl FaultDetection {
-    /// Was the fault found, and nothing in the shipped form?
+    /// Was the fault detected, and nothing in the shipped form?
     pub fn holds(&self) -> bool {
         self.found.is_some() && self.shipped.is_none()
     }
@@ -80,7 +81,7 @@ impl FaultCase {
         let lock = || found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let work = || {
             loop {
-                // Seeds are handed out in order, so whatever is smaller than a find has been begun, and is finished.
+                // Seeds are handed out in order: all smaller seeds have begun by then, and are finished.
                 let seed = next.fetch_add(1, Ordering::Relaxed);
                 if seed >= seeds || lock().is_some() {
                     return;
@@ -97,7 +98,7 @@ impl FaultCase {
         found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Looks for the fault with up to `limit` seeds, and at the shipped form with those that it took.
+    /// Runs up to `limit` seeds with the fault until one detects it, and as many with the shipped form.
     pub fn detect(&self, limit: u64) -> FaultDetection {
         let found = self.first(limit, true);
         let same = found.as_ref().map_or(limit, |(seed, _)| seed + 1);
@@ -106,8 +107,8 @@ impl FaultCase {
     }
 }
 
-/// The first line of the first thing that is wrong with a seed.
-pub(crate) fn verdict<A: Access>(seed: u64, setup: &Setup, index_under_test: &A) -> Option<String> {
+/// Returns the first line of the first failure of a seed; one of linearizability goes first.
+pub(crate) fn verdict(seed: u64, setup: &Setup, index_under_test: &dyn IndexUnderTest) -> Option<String> {
     let report = run_seed(seed, setup, index_under_test);
     let failure = report.failures.iter().find(|failure| failure.contains("not linearizable"));
     let failure = failure.or(report.failures.first())?;
@@ -115,13 +116,20 @@ pub(crate) fn verdict<A: Access>(seed: u64, setup: &Setup, index_under_test: &A)
     Some(line.trim().to_owned())
 }
 
-/// SHARD with these faults planted, or as shipped.
-fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault]) -> FaultCase {
-    in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
+/// Returns the first line that says that a seed's history is not linearizable.
+pub(crate) fn violation(seed: u64, setup: &Setup, index_under_test: &dyn IndexUnderTest) -> Option<String> {
+    let report = run_seed(seed, setup, index_under_test);
+    let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
+    lines.find(|line| line.contains("not linearizable")).map(str::to_owned)
 }
 
-/// The same with a trial of its own.
-pub(crate) fn in_trial(
+/// SHARD with these faults planted, or as shipped.
+fn in_shard(name: &'static str, planted: &'static str, faults: &'static [Fault]) -> FaultCase {
+    planted_in(name, planted, faults, |seed| verdict(seed, &Setup::default(), &ShardUnderTest::repaired()))
+}
+
+/// A case with these faults planted while `test_run` runs a seed, or without them.
+pub(crate) fn planted_in(
     name: &'static str,
     planted: &'static str,
     faults: &'static [Fault],
@@ -149,12 +157,12 @@ fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -
     FaultCase::new(name, planted, move |seed, detected_by| {
         let fault = if detected_by { fault } else { coalesce::Fault::None };
         // Clients of one coroutine have nothing to coalesce.
-        let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), ..Setup::default() };
-        verdict(seed, &setup, &Coalescing::new(ShardUnderTest::repaired(), fault))
+        let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), coalescing: Some(fault), ..Setup::default() };
+        verdict(seed, &setup, &ShardUnderTest::repaired())
     })
 }
 
-/// All of them.
+/// Faults of SHARD, the pool and the lock table.
 pub fn cases() -> Vec<FaultCase> {
     let crashing = Setup::crashing;
     vec![
@@ -185,14 +193,14 @@ pub fn cases() -> Vec<FaultCase> {
             "Fault::NoGrace, Fault::NoChecksum",
             &[Fault::NoGrace, Fault::NoChecksum],
         ),
-        in_trial(
-            "SHARD: checksums off, epochs on: a bit of a value turns over",
+        planted_in(
+            "SHARD: checksums off, epochs on: a bit of a value flips",
             "Fault::NoChecksum",
             &[Fault::NoChecksum],
-            a_bit_turns_over,
+            one_bit_flips,
         ),
         in_pool(
-            "a lock without a lease: no intent names it, and its holder dies",
+            "a lock without a lease: no intent names it, and its holder crashes",
             "pool::Fault::NoIntent",
             crashing(),
             pool::Fault::NoIntent,

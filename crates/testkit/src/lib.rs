@@ -1,26 +1,27 @@
-//! An index on trial: one seed, one simulated cluster, one history, one verdict.
+//! Test harness for indexes: one seed, one simulated cluster, one history, one verdict.
 //!
-//! [`run_seed`] builds a cluster under the adversary, lets clients work on an index, checks what they were told
-//! ([`farindex_check`]), and walks the index and the pool when all is quiet. Everything is drawn from the seed, so a seed
-//! is a repeatable test case.
+//! [`run_seed`] builds a cluster under the adversary, lets clients work on an index, checks the recorded history
+//! ([`farindex_check`]), and audits the index and the pool when all clients have left or crashed. Everything is drawn
+//! from the seed, so a seed is a repeatable test case.
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`index_under_test`] | what an index must bring along: [`IndexUnderTest`] |
-//! | [`setup`] | how much of everything: [`Setup`] |
-//! | [`workload`] | which keys and operations |
-//! | `cluster` | the run |
+//! | [`index_under_test`] | what a kind brings along: [`IndexUnderTest`] |
+//! | [`setup`] | sizes of a run: [`Setup`] |
+//! | [`workload`] | keys and operations |
+//! | `cluster`, `worker` | the run, and the operations of its coroutines |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
-//! | [`linear`] | linear probing as a subject |
-//! | [`cuckoo`] | cuckoo hashing as a subject |
-//! | [`shard`] | SHARD as a subject |
-//! | [`race`] | RACE as a subject, and its faults |
-//! | [`sephash`] | SepHash as a subject |
-//! | [`test_runs`] | every subject by its name, alone and behind the local lock table |
-//! | `convictions` | faults, and the seeds that find them (feature `marks`) |
-//! | `damage` | memory that is damaged, for the convictions |
+//! | [`shard`], [`race`], [`sephash`], [`linear`], [`cuckoo`] | the kinds under test, and their faults |
+//! | [`test_runs`] | every kind by its name, alone and behind the local lock table |
+//! | [`world`], [`alone`] | fabrics and clients for tests that are no simulated cluster |
+//! | [`suite`] | the model-based suite for every kind on every fabric |
+//! | `fault_detection` | planted faults, and the seeds that detect them (feature `marks`) |
+//! | `damage` | damaged memory, for fault detection |
 
+pub mod alone;
+#[cfg(feature = "test-kinds")]
+pub mod blink;
 mod cluster;
 pub mod cuckoo;
 #[cfg(feature = "marks")]
@@ -35,11 +36,14 @@ pub mod seeds;
 pub mod sephash;
 pub mod setup;
 pub mod shard;
+pub mod suite;
 pub mod test_runs;
+pub mod worker;
 pub mod workload;
+pub mod world;
 
 pub use cluster::run_seed;
-pub use index_under_test::{Access, Coalescing, IndexUnderTest};
+pub use index_under_test::IndexUnderTest;
 pub use report::{SeedReport, Stuck, Totals};
 pub use seeds::{explore, parse_seeds, replay, run_cases, run_seeds, seeds_or};
 pub use setup::{Setup, Size};

@@ -1,8 +1,8 @@
-//! Linear probing on trial: small tables of narrow and wide slots, that are moved all the time.
+//! Linear probing under test: small tables of narrow and wide slots, that are moved all the time.
 
 use crate::IndexUnderTest;
-use farindex_index::Linear;
 use farindex_index::linear::Config;
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::SimRng;
 
 /// Linear probing with settings of the seed.
@@ -14,9 +14,7 @@ pub struct LinearUnderTest {
 }
 
 impl IndexUnderTest for LinearUnderTest {
-    type Index = Linear;
-
-    fn draw(&self, rng: &mut SimRng) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
         let config = Config {
             slots: rng.pick(&[1, 1, 128, 512]).unwrap_or(1),
             width: rng.pick(&[8, 16, 32, 32, 64, 128]).unwrap_or(32),
@@ -27,13 +25,18 @@ impl IndexUnderTest for LinearUnderTest {
             hits: rng.pick(&[0.0, 0.5, 1.0]).unwrap_or(0.5),
             ..self.config
         };
-        LinearUnderTest { config, cleans: rng.chance(farindex_sim::ODDS / 3) }
+        Box::new(LinearUnderTest { config, cleans: rng.chance(farindex_sim::ODDS / 3) })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::Linear(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::Linear(Config { slots: 1, ..Config::default() })
     }
     /// The counts are hints that steer growth: wrong ones must do no harm.
-    fn perturb(&self, index: &Linear, rng: &mut SimRng) {
+    fn perturb(&self, index: &AnyIndex, rng: &mut SimRng) {
+        let AnyIndex::Linear(index) = index else { return };
+        let index = index.inner();
         let Some(table) = rng.pick(&[0, 0, 1]).and_then(|i| index.tables().get(i)) else { return };
         let segment = table.geometry().current;
         if segment.regions < 32 {
@@ -55,21 +58,15 @@ pub use faults::cases;
 #[cfg(feature = "marks")]
 mod faults {
     use super::LinearUnderTest;
-    use crate::fault_detection::FaultCase;
+    use crate::Setup;
+    use crate::fault_detection::{FaultCase, planted_in, violation};
     use crate::shard::insert_remove_churn;
-    use crate::{Setup, run_seed};
-    use farindex_index::faults::{Fault, plant};
+    use farindex_index::faults::Fault;
     use farindex_sim::ODDS;
 
-    /// A rule broken, as the histories of others show it.
-    fn planted(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
-        FaultCase::new(name, how, move |seed, detected_by| {
-            plant(if detected_by { std::slice::from_ref(&fault) } else { &[] });
-            let report = run_seed(seed, &setup, &LinearUnderTest::default());
-            plant(&[]);
-            let mut lines = report.failures.iter().flat_map(|failure| failure.lines()).map(str::trim);
-            lines.find(|line| line.contains("not linearizable")).map(str::to_owned)
-        })
+    /// A case that the check for linearizability must detect.
+    fn planted(name: &'static str, how: &'static str, setup: Setup, faults: &'static [Fault]) -> FaultCase {
+        planted_in(name, how, faults, move |seed| violation(seed, &setup, &LinearUnderTest::default()))
     }
 
     /// All of linear probing's.
@@ -80,19 +77,19 @@ mod faults {
                 "linear: a lookup stops at a slot that a removal has emptied",
                 "Fault::LinearEmptied",
                 removals(),
-                Fault::LinearEmptied,
+                &[Fault::LinearEmptied],
             ),
             planted(
                 "linear: a torn record behind its head is believed",
                 "Fault::LinearTorn",
                 Setup { tearing: ODDS, ..insert_remove_churn() },
-                Fault::LinearTorn,
+                &[Fault::LinearTorn],
             ),
             planted(
                 "linear: a worker's copy of the root misses the growth",
                 "Fault::LinearUnsealed",
                 Setup::default(),
-                Fault::LinearUnsealed,
+                &[Fault::LinearUnsealed],
             ),
         ]
     }

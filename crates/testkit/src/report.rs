@@ -1,4 +1,4 @@
-//! What one seed said, and the sum over many.
+//! The report of one seed, and the sum over many.
 
 use farindex_check::History;
 use farindex_index::IndexAudit;
@@ -8,13 +8,13 @@ use std::fmt;
 /// How a run got stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stuck {
-    /// Everybody waits, and nothing will ever happen again.
+    /// All coroutines wait, and nothing will ever happen again.
     Deadlock,
-    /// Somebody retries for ever: the steps or the virtual time that a run may take are spent.
+    /// A client retries for ever: the steps or the virtual time of the run are used up.
     Livelock,
 }
 
-/// What one seed said.
+/// The report of one seed.
 #[derive(Debug, Default)]
 pub struct SeedReport {
     /// The seed.
@@ -27,7 +27,7 @@ pub struct SeedReport {
     pub violation: bool,
     /// The run did not end.
     pub stuck: Option<Stuck>,
-    /// Clients that died.
+    /// Clients that crashed.
     pub crashes: u64,
     /// Operations in the history.
     pub operations: u64,
@@ -71,11 +71,11 @@ pub struct Totals {
     pub operations: u64,
     /// Undecided keys.
     pub unknown: u64,
-    /// Clients that died.
+    /// Clients that crashed.
     pub crashes: u64,
     /// Seeds whose history breaks a promise.
     pub violations: u64,
-    /// Seeds that ended with everybody waiting.
+    /// Seeds that ended with all coroutines waiting.
     pub deadlocks: u64,
     /// Seeds that did not end.
     pub livelocks: u64,

@@ -1,6 +1,6 @@
 //! Many seeds, on all cores.
 
-use crate::index_under_test::Access;
+use crate::index_under_test::IndexUnderTest;
 use crate::report::{SeedReport, Totals};
 use crate::{Setup, TestRun, run_seed};
 use std::ops::{ControlFlow, Range};
@@ -31,43 +31,43 @@ pub(crate) fn threads() -> usize {
 }
 
 /// Runs these seeds.
-pub fn run_seeds<A: Access + Sync>(seeds: Range<u64>, setup: &Setup, access: &A) -> Totals {
-    run_until(seeds, setup, access, |_| false)
+pub fn run_seeds(seeds: Range<u64>, setup: &Setup, index_under_test: &dyn IndexUnderTest) -> Totals {
+    run_until(seeds, setup, index_under_test, |_| false)
 }
 
-/// Runs these seeds until one of them is `enough`; which further ones have run by then is left open. Failures are told
-/// as they come.
-pub fn run_until<A: Access + Sync>(
+/// Runs these seeds until one of them is `enough`; which further ones have run by then is left open. Failures are
+/// printed as they come.
+pub fn run_until(
     seeds: Range<u64>,
     setup: &Setup,
-    access: &A,
+    index_under_test: &dyn IndexUnderTest,
     enough: impl Fn(&SeedReport) -> bool + Sync,
 ) -> Totals {
-    explore(seeds, setup, access, telling(enough))
+    explore(seeds, setup, index_under_test, printing(enough))
 }
 
 /// Runs one seed with each of these setups.
-pub fn run_cases<A: Access + Sync>(cases: &[(u64, Setup)], access: &A) -> Totals {
+pub fn run_cases(cases: &[(u64, Setup)], index_under_test: &dyn IndexUnderTest) -> Totals {
     let run = |case: u64| {
         let (seed, setup) = &cases[case as usize];
-        run_seed(*seed, setup, access)
+        run_seed(*seed, setup, index_under_test)
     };
-    run_on_all_cores(0..cases.len() as u64, run, telling(|_| false))
+    run_on_all_cores(0..cases.len() as u64, run, printing(|_| false))
 }
 
-/// Runs these seeds in their order, on all cores; `each` sees every report, on whatever thread, and may end it all: what
-/// other threads have begun by then is still finished and counted.
-pub fn explore<A: Access + Sync>(
+/// Runs these seeds in their order, on all cores. `each` gets every report, on any thread, and may end the run: seeds
+/// that other threads have begun by then are still finished and counted.
+pub fn explore(
     seeds: Range<u64>,
     setup: &Setup,
-    access: &A,
+    index_under_test: &dyn IndexUnderTest,
     each: impl Fn(&SeedReport) -> ControlFlow<()> + Sync,
 ) -> Totals {
-    run_on_all_cores(seeds, |seed| run_seed(seed, setup, access), each)
+    run_on_all_cores(seeds, |seed| run_seed(seed, setup, index_under_test), each)
 }
 
 impl TestRun {
-    /// [`explore`] for this trial.
+    /// [`explore`] for this test run.
     pub fn explore(
         &self,
         seeds: Range<u64>,
@@ -78,8 +78,8 @@ impl TestRun {
     }
 }
 
-/// Tells of failures as they come, and ends it all when there is enough.
-fn telling(enough: impl Fn(&SeedReport) -> bool + Sync) -> impl Fn(&SeedReport) -> ControlFlow<()> + Sync {
+/// Prints failures as they come, and ends the run when there is enough.
+fn printing(enough: impl Fn(&SeedReport) -> bool + Sync) -> impl Fn(&SeedReport) -> ControlFlow<()> + Sync {
     move |report| {
         if !report.is_sound() {
             eprintln!("{report}");
@@ -122,10 +122,10 @@ fn run_on_all_cores(
     })
 }
 
-/// Runs one seed and tells everything about it; with `FARINDEX_LOG=N` also the last N steps of the simulator.
-pub fn replay<A: Access>(seed: u64, setup: &Setup, access: &A) -> SeedReport {
+/// Runs one seed and prints everything about it; with `FARINDEX_LOG=N` also the last N steps of the simulator.
+pub fn replay(seed: u64, setup: &Setup, index_under_test: &dyn IndexUnderTest) -> SeedReport {
     let log = std::env::var("FARINDEX_LOG").ok().and_then(|log| log.parse().ok()).unwrap_or(setup.log);
-    let report = run_seed(seed, &Setup { log, ..setup.clone() }, access);
+    let report = run_seed(seed, &Setup { log, ..setup.clone() }, index_under_test);
     eprintln!("{}\n{report}", report.log);
     report
 }

@@ -1,8 +1,8 @@
-//! SepHash on trial: the smallest segments, so that merges, splits and rounds of depth information are common.
+//! SepHash under test: the smallest segments, so that merges, splits and rounds of depth information are common.
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::SepHash;
 use farindex_index::sephash::{Config, TableKind};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::{CrashOutcome, SimRng};
 
 /// Seeds that split again and again: more keys, and fewer of them hot.
@@ -10,7 +10,7 @@ pub fn deepening() -> Setup {
     Setup { operations: (20, 80), colliding_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
 }
 
-/// Two clients that split segments all the time, one of which dies at this verb; what it had in flight is lost.
+/// Two clients that split segments all the time, one of which crashes at this verb; what it had in flight is lost.
 pub fn splitting(verb: u64) -> Setup {
     let (clients, coroutines, operations) = ((2, 2), (1, 1), (60, 120));
     // All keys are hot: hardly any entry is superseded, and segments are split rather than cleaned.
@@ -40,11 +40,9 @@ impl SepHashUnderTest {
 }
 
 impl IndexUnderTest for SepHashUnderTest {
-    type Index = SepHash;
-
-    fn draw(&self, rng: &mut SimRng) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
         if self.smallest {
-            return self.clone();
+            return Box::new(self.clone());
         }
         let config = Config {
             cur_bytes: rng.pick(&[64, 64, 64, 128, 192, 320]).unwrap_or(64),
@@ -60,16 +58,21 @@ impl IndexUnderTest for SepHashUnderTest {
             report_outcome: rng.pick(&[false, false, true]).unwrap_or_default(),
             ..self.config
         };
-        SepHashUnderTest { config, ..*self }
+        Box::new(SepHashUnderTest { config, ..*self })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::SepHash(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::SepHash(Config { cur_bytes: 128, ratio: 2, initial_depth: 0, ..Config::default() })
     }
     fn removes_by_writing(&self) -> bool {
         true
     }
-    /// Caches may be forgotten at any time.
-    fn perturb(&self, index: &SepHash, _dice: &mut SimRng) {
+    /// Caches may be dropped at any time.
+    fn perturb(&self, index: &AnyIndex, _dice: &mut SimRng) {
+        let AnyIndex::SepHash(index) = index else { return };
+        let index = index.inner();
         index.tables().iter().for_each(farindex_index::sephash::Table::forget);
     }
     fn colliding_bits(&self, rng: &mut SimRng) -> u32 {
@@ -84,17 +87,17 @@ const VERBS: u64 = 600;
 /// What the released code does, and what its writers must not do: each planted in the shipped form.
 #[cfg(feature = "marks")]
 pub fn fault_detection() -> Vec<crate::fault_detection::FaultCase> {
-    use crate::fault_detection::{in_trial, verdict};
+    use crate::fault_detection::{planted_in, verdict};
     use farindex_index::faults::Fault;
 
     let case = |name, planted, faults: &'static [Fault]| {
-        in_trial(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
+        planted_in(name, planted, faults, |seed| verdict(seed, &Setup::default(), &SepHashUnderTest::shipped()))
     };
     vec![
         case("SepHash: nobody waits for a landing", "Fault::LateFp2", &[Fault::LateFp2]),
         case("SepHash: a slot points to a block that is written later", "Fault::EarlyPointer", &[Fault::EarlyPointer]),
-        // Who reads such a segment waits until it makes sense; but who is to write it may die between the two.
-        in_trial(
+        // A reader of such a segment waits until it is valid; but its writer may crash between the two.
+        planted_in(
             "SepHash: the directory names a segment that is written later",
             "Fault::EarlyDirectory",
             &[Fault::EarlyDirectory],

@@ -1,5 +1,6 @@
-//! How much of everything.
+//! Sizes of a run: clients, operations, keys, crashes.
 
+use farindex_index::coalesce;
 use farindex_sim::{CrashOutcome, ODDS};
 use std::time::Duration;
 
@@ -12,27 +13,29 @@ pub struct Setup {
     pub coroutines: (u64, u64),
     /// Operations of each coroutine.
     pub operations: (u64, u64),
-    /// Keys that are worked on all the time.
+    /// Keys that get most operations.
     pub hot_keys: (u64, u64),
-    /// Further keys that share the hot keys' place.
+    /// Further keys in the hot keys' bucket.
     pub colliding_keys: (u64, u64),
     /// Keys anywhere.
     pub cold_keys: (u64, u64),
-    /// How long a client may be silent; also bounds waiting for others.
+    /// The lease; it also bounds waiting for other clients.
     pub lease: Duration,
     /// Bytes of a memory node.
     pub node_len: u64,
     /// Odds (out of [`farindex_sim::ODDS`]) that the memory nodes are nearly full.
     pub tight: u32,
-    /// Odds that the seed is about overflow: the crowd fills its bucket, and the hot keys come last.
+    /// Odds that the seed is about overflow: colliding keys fill their bucket, and the hot keys come last.
     pub overflowing: u32,
-    /// Odds that the seed is about tearing: READs take as long as whole operations of others.
+    /// Odds that the seed is about tearing: READs take as long as whole operations of other clients.
     pub tearing: u32,
-    /// Odds that a client, other than the first one, dies at some verb. With this, leases are short.
+    /// Odds that a client, other than the first one, crashes at some verb. Then leases are short.
     pub crashes: u32,
     /// Odds that a get asks for many keys at once.
     pub many: u32,
-    /// The second client dies at this verb, counted from its first; for tests that try each.
+    /// Each client puts a [lock table](farindex_index::coalesce) in front of the index, with this fault.
+    pub coalescing: Option<coalesce::Fault>,
+    /// The second client crashes at this verb, counted from its first; for tests that try each.
     pub crashes_at: Option<(u64, CrashOutcome)>,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
@@ -43,16 +46,16 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Clients die in these seeds.
+    /// The default size, with crashes.
     pub fn crashing() -> Self {
         Setup::default().with_crashes()
     }
-    /// The same, but clients die.
+    /// The same size, with crashes.
     #[must_use]
     pub fn with_crashes(self) -> Self {
         Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
     }
-    pub(crate) fn kills(&self) -> bool {
+    pub(crate) fn has_crashes(&self) -> bool {
         self.crashes > 0 || self.crashes_at.is_some()
     }
 }
@@ -73,6 +76,7 @@ impl Default for Setup {
             tearing: ODDS / 3,
             crashes: 0,
             many: 0,
+            coalescing: None,
             crashes_at: None,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
@@ -81,19 +85,19 @@ impl Default for Setup {
     }
 }
 
-/// What a user may ask for in place of what the seed would draw.
+/// Sizes that a user asks for, in place of drawn ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
     /// Clients.
     pub clients: Option<u64>,
     /// Operations of each coroutine.
     pub operations: Option<u64>,
-    /// Keys, at most: a few hot ones, the others crowded or cold in about equal parts.
+    /// Keys, at most: a few hot ones, the others colliding or cold in about equal parts.
     pub keys: Option<u64>,
 }
 
 impl Size {
-    /// Changes a setup accordingly. Seeds mean something else afterwards: a seed belongs to its setup.
+    /// Changes a setup accordingly. A seed belongs to its setup: it means something else afterwards.
     pub fn apply(&self, setup: &mut Setup) {
         if let Some(clients) = self.clients {
             setup.clients = (clients, clients);
@@ -103,11 +107,11 @@ impl Size {
         }
         if let Some(keys) = self.keys {
             let hot = setup.hot_keys.1.min(keys);
-            let crowd = if setup.colliding_keys.1 > 0 { (keys - hot) / 2 } else { 0 };
+            let colliding = if setup.colliding_keys.1 > 0 { (keys - hot) / 2 } else { 0 };
             setup.hot_keys = (setup.hot_keys.0.min(hot), hot);
-            setup.colliding_keys = (0, crowd);
-            setup.cold_keys = (0, keys - hot - crowd);
-            // An overflowing crowd has its own size.
+            setup.colliding_keys = (0, colliding);
+            setup.cold_keys = (0, keys - hot - colliding);
+            // Overflowing seeds draw their own number of colliding keys.
             setup.overflowing = 0;
         }
     }

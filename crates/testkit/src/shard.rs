@@ -1,11 +1,11 @@
-//! SHARD on trial: small tables that grow all the time, and for the protocol as published one that stands still.
+//! SHARD under test: small tables that grow all the time; for the protocol as published, one that does not grow.
 
 use crate::{IndexUnderTest, Setup};
-use farindex_index::Shard;
 use farindex_index::shard::{Config, Variant};
+use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::SimRng;
 
-/// A few keys that come and go in a table that stands still.
+/// A few keys that are inserted and removed all the time in a table that does not grow.
 pub fn insert_remove_churn() -> Setup {
     let none = (0, 0);
     Setup { hot_keys: (1, 3), colliding_keys: none, cold_keys: (0, 12), overflowing: 0, tight: 0, ..Setup::default() }
@@ -34,11 +34,9 @@ impl ShardUnderTest {
 }
 
 impl IndexUnderTest for ShardUnderTest {
-    type Index = Shard;
-
-    fn draw(&self, rng: &mut SimRng) -> Self {
+    fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
         if !self.grows {
-            return self.clone();
+            return Box::new(self.clone());
         }
         let config = Config {
             initial_bits: rng.pick(&[0, 0, 0, 1, 3]).unwrap_or_default(),
@@ -46,13 +44,18 @@ impl IndexUnderTest for ShardUnderTest {
             alpha: rng.pick(&[0.0, 0.1, 1.0, 10.0]).unwrap_or(0.1),
             ..self.config
         };
-        ShardUnderTest { config, ..*self }
+        Box::new(ShardUnderTest { config, ..*self })
     }
-    fn config(&self) -> Config {
-        self.config
+    fn config(&self) -> IndexConfig {
+        IndexConfig::Shard(self.config)
+    }
+    fn smallest(&self) -> IndexConfig {
+        IndexConfig::Shard(Config { initial_bits: 0, ..Config::default() })
     }
     /// The count of entries is a hint that steers growth: a wrong one must do no harm.
-    fn perturb(&self, index: &Shard, rng: &mut SimRng) {
+    fn perturb(&self, index: &AnyIndex, rng: &mut SimRng) {
+        let AnyIndex::Shard(index) = index else { return };
+        let index = index.inner();
         if !self.grows {
             return;
         }

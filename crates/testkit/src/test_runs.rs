@@ -1,76 +1,99 @@
-//! Every kind of index that can be put on trial by its name.
+//! Every kind of index that can be tested by its name.
 
 use crate::cuckoo::CuckooUnderTest;
-use crate::index_under_test::{Access, Coalescing, IndexUnderTest};
 use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
 use crate::sephash::SepHashUnderTest;
 use crate::shard::{ShardUnderTest, insert_remove_churn};
-use crate::{SeedReport, Setup, run_seed};
+use crate::{IndexUnderTest, SeedReport, Setup, run_seed};
+use farindex_index::coalesce;
 use farindex_index::shard::Variant;
-use farindex_index::{PoolIndex, coalesce};
 use farindex_sim::ODDS;
+use std::sync::Arc;
 
-/// What is published is there to be convicted; what is shipped must survive.
+/// The variant that is shipped, which must pass. Published variants are there to be detected.
 pub const SHIPPED: &str = "repaired";
 
-type Run = Box<dyn Fn(u64, &Setup) -> SeedReport + Sync + Send>;
-
 /// One kind of index in one variant.
+#[derive(Clone)]
 pub struct TestRun {
     /// The kind.
     pub kind: &'static str,
     /// [`SHIPPED`], or the name of a variant.
     pub variant: &'static str,
-    /// Do operations of a client on one key share their verbs?
-    pub coalesces: bool,
-    /// What it is tried with.
+    /// Sizes of a run. With a lock table for each client if [`Setup::coalescing`] says so.
     pub setup: Setup,
-    run: Run,
+    /// The index.
+    pub index: Arc<dyn IndexUnderTest>,
 }
 
 impl TestRun {
-    fn new<A: Access + Sync + Send>(variant: &'static str, coalesces: bool, setup: Setup, access: A) -> Self {
-        let kind = <A::IndexUnderTest as IndexUnderTest>::Index::NAME;
-        TestRun { kind, variant, coalesces, setup, run: Box::new(move |seed, setup| run_seed(seed, setup, &access)) }
+    fn new(variant: &'static str, setup: Setup, index: Arc<dyn IndexUnderTest>) -> Self {
+        TestRun { kind: index.config().kind(), variant, setup, index }
     }
-    /// Puts one seed on trial.
+    /// Do operations of a client on one key share their verbs?
+    pub fn coalesces(&self) -> bool {
+        self.setup.coalescing.is_some()
+    }
+    /// Runs one seed.
     pub fn run_seed(&self, seed: u64, setup: &Setup) -> SeedReport {
-        (self.run)(seed, setup)
+        run_seed(seed, setup, &*self.index)
     }
 }
 
-/// A kind as it is shipped, alone and behind the local lock table.
-fn shipped<S: IndexUnderTest + Sync + Send>(index_under_test: S) -> [TestRun; 2] {
-    let coalescing = Coalescing::new(index_under_test.clone(), coalesce::Fault::None);
-    let setup = Setup { many: ODDS / 8, ..Setup::default() };
-    [TestRun::new(SHIPPED, false, setup.clone(), index_under_test), TestRun::new(SHIPPED, true, setup, coalescing)]
+/// Every kind as it is shipped.
+pub fn shipped() -> Vec<Arc<dyn IndexUnderTest>> {
+    vec![
+        Arc::new(ShardUnderTest::repaired()),
+        Arc::new(RaceUnderTest::repaired()),
+        Arc::new(SepHashUnderTest::shipped()),
+        Arc::new(LinearUnderTest::default()),
+        Arc::new(CuckooUnderTest::default()),
+        #[cfg(feature = "test-kinds")]
+        Arc::new(crate::blink::BLinkUnderTest::default()),
+    ]
 }
 
-/// All of them.
+/// Every kind and variant; shipped ones with and without the lock table.
 pub fn test_runs() -> Vec<TestRun> {
     let mut test_runs = Vec::new();
-    test_runs.extend(shipped(ShardUnderTest::repaired()));
-    // The published removal needs keys that come and go in a table that stands still.
-    test_runs.push(TestRun::new("published", false, insert_remove_churn(), ShardUnderTest::still(Variant::Published)));
-    test_runs.extend(shipped(RaceUnderTest::repaired()));
-    test_runs.push(TestRun::new("published", false, Setup::default(), RaceUnderTest::published()));
-    test_runs.extend(shipped(SepHashUnderTest::shipped()));
-    test_runs.extend(shipped(LinearUnderTest::default()));
-    test_runs.extend(shipped(CuckooUnderTest::default()));
+    for index in shipped() {
+        for coalescing in [None, Some(coalesce::Fault::None)] {
+            let setup = Setup { many: ODDS / 8, coalescing, ..Setup::default() };
+            test_runs.push(TestRun::new(SHIPPED, setup, Arc::clone(&index)));
+        }
+    }
+    // The published removal of SHARD takes keys that are inserted and removed all the time in a table that does not
+    // grow.
+    let shard = Arc::new(ShardUnderTest::still(Variant::Published));
+    test_runs.push(TestRun::new("published", insert_remove_churn(), shard));
+    test_runs.push(TestRun::new("published", Setup::default(), Arc::new(RaceUnderTest::published())));
     test_runs
 }
 
-/// The one of these names; else why there is none.
+/// Finds the test run of these names; the error says which there are.
 pub fn test_run(kind: &str, variant: &str, coalesces: bool) -> Result<TestRun, String> {
     let of_kind: Vec<_> = test_runs().into_iter().filter(|test_run| test_run.kind == kind).collect();
     let mut variants: Vec<_> = of_kind.iter().map(|test_run| test_run.variant).collect();
     variants.dedup();
     let variants = variants.join(", ");
     let has_variant = of_kind.iter().any(|test_run| test_run.variant == variant);
-    let found = of_kind.into_iter().find(|test_run| test_run.variant == variant && test_run.coalesces == coalesces);
+    let found = of_kind.into_iter().find(|test_run| test_run.variant == variant && test_run.coalesces() == coalesces);
     found.ok_or_else(|| match has_variant {
-        true => format!("the {variant} variant of {kind} is tried without the lock table"),
-        false => format!("{kind} is tried in these variants: {variants}"),
+        true => format!("the {variant} variant of {kind} is tested without the lock table"),
+        false => format!("{kind} is tested in these variants: {variants}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shipped;
+    use farindex_index::KINDS;
+
+    #[test]
+    fn every_registered_kind_is_tested() {
+        let tested: Vec<_> = shipped().iter().map(|index| index.config().kind()).collect();
+        let registered: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+        assert_eq!(tested, registered);
+    }
 }

@@ -1,7 +1,7 @@
-//! Which keys and operations a seed brings.
+//! Keys and operations of a seed.
 //!
-//! A few hot keys, on which most operations meet; a crowd of keys in the same place of the index, so that it overflows;
-//! cold keys that make it grow. Values are unique, so that a read names the write it saw.
+//! A few hot keys get most operations; colliding keys lie in the same bucket, so that it overflows; cold keys make the
+//! index grow. Values are unique, so that a read names the write that it returns.
 
 use crate::setup::Setup;
 use farindex_index::keyhash::KeyHash;
@@ -18,30 +18,30 @@ pub enum Op {
     Update,
     /// Sets.
     Upsert,
-    /// Takes out.
+    /// Removes.
     Remove,
 }
 
 /// The keys of a run and how they are used.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Worked on all the time.
+    /// Keys of most operations.
     pub hot: Vec<Vec<u8>>,
-    /// In the same place.
-    pub crowd: Vec<Vec<u8>>,
-    /// Anywhere.
+    /// Keys in the bucket of the hot keys.
+    pub colliding: Vec<Vec<u8>>,
+    /// Keys anywhere.
     pub cold: Vec<Vec<u8>>,
-    /// Odds of a hot key, and of a key of the crowd if not.
+    /// Odds of a hot key, and of a colliding key if it is not hot.
     odds: (u32, u32),
     /// Weights of the operations.
     weights: [u64; 5],
-    /// The crowd fills its bucket before the hot keys come.
+    /// Colliding keys fill their bucket before the hot keys are inserted.
     overflowing: bool,
     /// Bytes that values are padded to, at most.
     padding: u64,
 }
 
-/// The `n`-th key whose hash has `place` in its low `bits`.
+/// Returns `count` keys whose hashes have `place` in their low `bits`.
 fn keys_at(place: u64, bits: u32, count: u64, next: &mut u64) -> Vec<Vec<u8>> {
     let mask = (1u64 << bits) - 1;
     let mut keys = Vec::new();
@@ -56,17 +56,17 @@ fn keys_at(place: u64, bits: u32, count: u64, next: &mut u64) -> Vec<Vec<u8>> {
 }
 
 impl Workload {
-    /// Draws one.
+    /// Draws a workload.
     pub fn draw(rng: &mut SimRng, setup: &Setup, colliding_bits: u32) -> Self {
         let mut count = |(low, high)| rng.within(low, high);
-        let (hot, mut crowd, cold) = (count(setup.hot_keys), count(setup.colliding_keys), count(setup.cold_keys));
+        let (hot, mut colliding, cold) = (count(setup.hot_keys), count(setup.colliding_keys), count(setup.cold_keys));
         if rng.chance(ODDS / 2) && setup.colliding_keys.1 >= 64 {
             // Around what one bucket of the usual size holds.
-            crowd = rng.within(56, setup.colliding_keys.1);
+            colliding = rng.within(56, setup.colliding_keys.1);
         }
         let overflowing = rng.chance(setup.overflowing);
         if overflowing {
-            crowd = rng.within(62, 100);
+            colliding = rng.within(62, 100);
         }
         let place = rng.word();
         let mut next = rng.below(1000);
@@ -75,7 +75,7 @@ impl Workload {
         let shares = if rng.chance(ODDS / 6) { [12, 1, 2, 0, 0] } else { shares };
         Workload {
             hot: keys_at(place, colliding_bits, hot, &mut next),
-            crowd: keys_at(place, colliding_bits, crowd, &mut next),
+            colliding: keys_at(place, colliding_bits, colliding, &mut next),
             cold: keys_at(0, 0, cold, &mut next),
             odds: (
                 rng.pick(&[ODDS / 4, ODDS / 2, ODDS * 3 / 4, ODDS]).unwrap_or(ODDS),
@@ -87,17 +87,17 @@ impl Workload {
         }
     }
 
-    /// Keys to put in before the clients come: most of the crowd, some cold ones, perhaps hot ones.
+    /// Draws the keys to insert before the clients start: most colliding ones, some cold ones, perhaps hot ones.
     pub fn preload(&self, rng: &mut SimRng) -> Vec<Vec<u8>> {
         let mut share = rng.pick(&[0, ODDS / 2, ODDS * 15 / 16, ODDS]).unwrap_or(0);
         let cold = rng.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
         let mut hot = rng.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0);
-        // The hot ones first or last: they lie in front or overflow.
+        // The hot keys come first or last: they lie in front or overflow.
         let hot_first = rng.chance(ODDS / 2) && !self.overflowing;
         if self.overflowing {
             (share, hot) = (ODDS, ODDS);
         }
-        let mut keys: Vec<_> = self.crowd.iter().filter(|_| rng.chance(share)).cloned().collect();
+        let mut keys: Vec<_> = self.colliding.iter().filter(|_| rng.chance(share)).cloned().collect();
         keys.extend(self.cold.iter().filter(|_| rng.chance(cold)).cloned());
         let at = if hot_first { 0 } else { keys.len() };
         for key in self.hot.iter().rev().filter(|_| rng.chance(hot)) {
@@ -106,7 +106,7 @@ impl Workload {
         keys
     }
 
-    /// The next operation of a coroutine.
+    /// Draws the next operation of a coroutine.
     pub fn next(&self, rng: &mut SimRng) -> (Op, Vec<u8>) {
         let total: u64 = self.weights.iter().sum();
         let mut draw = rng.below(total);
@@ -121,7 +121,7 @@ impl Workload {
         }
         let from = match (rng.chance(self.odds.0), rng.chance(self.odds.1)) {
             (true, _) => &self.hot,
-            (_, true) if !self.crowd.is_empty() => &self.crowd,
+            (_, true) if !self.colliding.is_empty() => &self.colliding,
             _ if !self.cold.is_empty() => &self.cold,
             _ => &self.hot,
         };
@@ -129,7 +129,7 @@ impl Workload {
         (op, key)
     }
 
-    /// A value that no other write of the run has: the writer, its count, and some padding.
+    /// Draws a value that no other write of the run has: the writer, its count, and padding.
     pub fn value(&self, rng: &mut SimRng, writer: u64, count: u64) -> Vec<u8> {
         let mut value = format!("{writer}.{count}").into_bytes();
         let padding = rng.below(self.padding + 1) as usize;
@@ -137,13 +137,14 @@ impl Workload {
         value
     }
 
-    /// In words.
+    /// Describes the workload in a line.
     pub fn describe(&self) -> String {
-        let Workload { hot, crowd, cold, odds, weights, overflowing, padding } = self;
+        let Workload { hot, colliding, cold, odds, weights, overflowing, padding } = self;
         format!(
-            "{} hot, {} crowded, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, overflowing {overflowing}, padding {padding}",
+            "{} hot, {} colliding, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, \
+             overflowing {overflowing}, padding {padding}",
             hot.len(),
-            crowd.len(),
+            colliding.len(),
             cold.len()
         )
     }

@@ -1,7 +1,7 @@
-//! Faults of RACE, published and planted, for the [convictions](crate::fault_detection).
+//! Faults of RACE, published and planted, for [fault detection](crate::fault_detection).
 
-use super::scenarios::Scene;
-use super::{RaceUnderTest, crowded};
+use super::scenarios::Scenario;
+use super::{RaceUnderTest, many_clients};
 use crate::fault_detection::FaultCase;
 use crate::shard::insert_remove_churn;
 use crate::{Setup, run_seed};
@@ -23,13 +23,13 @@ fn variant(detected_by: bool) -> Variant {
 fn planted(name: &'static str, how: &'static str, fault: Fault) -> FaultCase {
     FaultCase::new(name, how, move |seed, detected_by| {
         plant(if detected_by { std::slice::from_ref(&fault) } else { &[] });
-        let found = line(seed, &crowded(), &RaceUnderTest::repaired(), |_| true);
+        let found = line(seed, &many_clients(), &RaceUnderTest::repaired(), |_| true);
         plant(&[]);
         found
     })
 }
 
-/// RACE on a pool that does not shut out who has expired before it is taken over from.
+/// RACE on a pool that does not revoke an expired client before its locks are taken over.
 fn without_revocation(seed: u64, detected_by: bool) -> Option<String> {
     pool::plant(if detected_by { &[pool::Fault::NoRevocation] } else { &[] });
     let found = line(seed, &Setup::crashing(), &RaceUnderTest::repaired(), |_| true);
@@ -49,10 +49,10 @@ pub fn cases() -> Vec<FaultCase> {
             },
         ),
         FaultCase::new("RACE: the same: a key has two entries for good", "Variant::Published", |seed, detected_by| {
-            Scene::Meet.play(seed, variant(detected_by))
+            Scenario::SameKey.play(seed, variant(detected_by))
         }),
-        FaultCase::new("RACE: a split beside inserts: keys are missing", "Variant::Published", |seed, detected_by| {
-            Scene::Grow.play(seed, variant(detected_by))
+        FaultCase::new("RACE: a split during inserts: keys are missing", "Variant::Published", |seed, detected_by| {
+            Scenario::Grow.play(seed, variant(detected_by))
         }),
         planted(
             "RACE: the directory names a segment that is written later",
@@ -62,7 +62,7 @@ pub fn cases() -> Vec<FaultCase> {
         planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked),
         FaultCase::new("RACE: headers prove an absence", "Fault::HeaderProves", |seed, detected_by| {
             plant(if detected_by { &[Fault::HeaderProves] } else { &[] });
-            let found = Scene::GrowAndLook.play(seed, Variant::Repaired);
+            let found = Scenario::GrowAndLook.play(seed, Variant::Repaired);
             plant(&[]);
             found
         }),

@@ -1,4 +1,4 @@
-//! Scenes of RACE that hardly ever come about by chance: everybody at one table that grows, or at one key.
+//! Scenarios of RACE that chance hardly ever produces: all clients in one table that grows, or at one key.
 
 use crate::cluster::tearing;
 use crate::index_under_test::NAME;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 /// What all clients do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scene {
+pub enum Scenario {
     /// Each adds keys of its own to a table that grows. In the end all are there.
     Grow,
     /// The same, and each looks all the time for those that it has added.
     GrowAndLook,
-    /// All put in the same key at about the same time, again and again, beside keys that come and go. In the end there is one entry of
-    /// each.
-    Meet,
+    /// All insert the same key at about the same time, again and again, while other keys are inserted and removed. In
+    /// the end each has one entry.
+    SameKey,
 }
 
 /// Clients, and keys that each of them adds; nobody else ever does anything with those.
@@ -44,15 +44,15 @@ async fn open(pool: &Pool, me: &farindex_sim::Client, config: Option<Config>) ->
     }
 }
 
-impl Scene {
+impl Scenario {
     /// All of them.
-    pub const ALL: [Scene; 3] = [Scene::Grow, Scene::GrowAndLook, Scene::Meet];
+    pub const ALL: [Scenario; 3] = [Scenario::Grow, Scenario::GrowAndLook, Scenario::SameKey];
 
     /// Plays it, and says what was wrong.
     pub fn play(self, seed: u64, variant: Variant) -> Option<String> {
         let what = match self {
-            Scene::Grow | Scene::GrowAndLook => "times a key was not found that was there",
-            Scene::Meet => "keys have two entries",
+            Scenario::Grow | Scenario::GrowAndLook => "times a key was not found that was there",
+            Scenario::SameKey => "keys have two entries",
         };
         match self.count(seed, variant) {
             Ok(0) => None,
@@ -102,17 +102,17 @@ impl Scene {
         let index = open(&pool, &me, None).await?;
         let mut rng = SimRng::new(seed, client);
         match self {
-            Scene::Grow => add(&index, client, 0, &mut rng).await,
-            Scene::GrowAndLook => add(&index, client, 4, &mut rng).await,
-            Scene::Meet => meet(&index, client, &mut rng).await.map(|()| 0),
+            Scenario::Grow => add(&index, client, 0, &mut rng).await,
+            Scenario::GrowAndLook => add(&index, client, 4, &mut rng).await,
+            Scenario::SameKey => insert_same_keys(&index, client, &mut rng).await.map(|()| 0),
         }
     }
 
     /// What is looked at when nobody is at work any more.
     async fn look(self, index: &Race) -> Result<u64, IndexError> {
         match self {
-            Scene::Grow | Scene::GrowAndLook => count_missing(index).await,
-            Scene::Meet => count_duplicate_keys(index).await,
+            Scenario::Grow | Scenario::GrowAndLook => count_missing(index).await,
+            Scenario::SameKey => count_duplicate_keys(index).await,
         }
     }
 }
@@ -137,8 +137,9 @@ async fn count_missing(index: &Race) -> Result<u64, IndexError> {
     Ok(missing)
 }
 
-/// Keys that all clients put in at about the same time, beside some that come and go: two of them see different slots empty.
-async fn meet(index: &Race, client: u64, rng: &mut SimRng) -> Result<(), IndexError> {
+/// Inserts keys that all clients insert at about the same time, while others come and go: two clients see different
+/// slots empty.
+async fn insert_same_keys(index: &Race, client: u64, rng: &mut SimRng) -> Result<(), IndexError> {
     let endpoint = index.session().endpoint();
     for round in 0..ROUNDS {
         let at = ROUND * (round as u32 + 1) + Duration::from_nanos(rng.within(0, 8000));

@@ -1,14 +1,21 @@
 //! The suite that every index passes on every fabric, over what UCX picks, over tcp and over shared memory.
 
-use crate::common::World;
 use crate::nodes;
-use crate::suite::{Scale, suite};
 use farindex_fabric::Fabric;
-use farindex_index::{Coalesced, Cuckoo, Linear, Race, SepHash, Shard};
+use farindex_index::IndexConfig;
+use farindex_testkit::suite::{Scale, suite};
+use farindex_testkit::test_runs::shipped;
+use farindex_testkit::world::World;
 use farindex_ucx::Poll;
 use std::sync::Arc;
 
-const SCALE: Scale = Scale { random: 600, resizes: 3, coroutines: 6, longest: false, seed: 21 };
+const SCALE: Scale = Scale { random: 600, resizes: 3, coroutines: 6, longest: false, coalesced: false, seed: 21 };
+
+/// The settings with which a kind grows soonest.
+fn smallest(kind: &str) -> IndexConfig {
+    let index = shipped().into_iter().find(|index| index.config().kind() == kind);
+    index.expect("a kind").smallest()
+}
 
 fn world(nodes: usize, len: u64) -> (World, Arc<nodes::Whole>) {
     let whole = Arc::new(nodes::Whole(nodes::serve(nodes, len, Poll::Adaptive)));
@@ -20,12 +27,13 @@ fn as_ucx_picks() {
     if nodes::have_ucx() {
         let (alone, whole) = world(1, 160 << 20);
         // Keys and values of any length: 16 MiB too.
-        alone.run(|ctx| suite::<Shard>(ctx, Scale { longest: true, ..SCALE }));
+        alone.run(|ctx| suite(ctx, smallest("shard"), Scale { longest: true, ..SCALE }));
         nodes::check_transports(&whole.0.fabric);
         let (three, _) = world(3, 32 << 20);
-        three.run(|ctx| suite::<Shard>(ctx, Scale { seed: 22, ..SCALE }));
+        three.run(|ctx| suite(ctx, smallest("shard"), Scale { seed: 22, ..SCALE }));
         let (coalesced, _) = world(1, 48 << 20);
-        coalesced.run(|ctx| suite::<Coalesced<Shard>>(ctx, Scale { coroutines: 12, seed: 23, ..SCALE }));
+        coalesced
+            .run(|ctx| suite(ctx, smallest("shard"), Scale { coalesced: true, coroutines: 12, seed: 23, ..SCALE }));
     }
 }
 
@@ -33,14 +41,14 @@ fn as_ucx_picks() {
 fn every_other_kind() {
     if nodes::have_ucx() {
         let (one, whole) = world(1, 64 << 20);
-        one.run(|ctx| suite::<Race>(ctx, Scale { seed: 24, ..SCALE }));
+        one.run(|ctx| suite(ctx, smallest("race"), Scale { seed: 24, ..SCALE }));
         nodes::check_transports(&whole.0.fabric);
         let (one, _) = world(1, 64 << 20);
-        one.run(|ctx| suite::<SepHash>(ctx, Scale { seed: 25, ..SCALE }));
+        one.run(|ctx| suite(ctx, smallest("sephash"), Scale { seed: 25, ..SCALE }));
         let (two, _) = world(2, 64 << 20);
-        two.run(|ctx| suite::<Linear>(ctx, Scale { seed: 26, ..SCALE }));
+        two.run(|ctx| suite(ctx, smallest("linear"), Scale { seed: 26, ..SCALE }));
         let (two, _) = world(2, 64 << 20);
-        two.run(|ctx| suite::<Cuckoo>(ctx, Scale { seed: 27, ..SCALE }));
+        two.run(|ctx| suite(ctx, smallest("cuckoo"), Scale { seed: 27, ..SCALE }));
     }
 }
 

@@ -1,16 +1,12 @@
 //! Tests of the fabric over RDMA verbs. On a machine without an RDMA device they say so and pass, unless `SOFT_ROCE` is
 //! set. scripts/soft-roce/suite runs them on a software device.
 
-#[path = "../../../index/tests/budgets.rs"]
+#[path = "../../../index/tests/it/budgets.rs"]
 mod budgets;
 mod calls;
-#[path = "../../../index/tests/common/mod.rs"]
-mod common;
 mod conformance;
 mod connection_lifecycle;
 mod counted;
 mod ground;
 mod model;
 mod nodes;
-#[path = "../../../index/tests/model/suite.rs"]
-mod suite;

@@ -1,0 +1,3 @@
+//! Ordered indexes.
+
+pub mod blink;

@@ -1,0 +1,157 @@
+//! What cuckoo hashing costs in verbs, asserted exactly.
+
+use farindex_fabric::{OpKind, OpStats};
+use farindex_index::cuckoo::{Config, Lookup};
+use farindex_index::{Cuckoo, Insert, PointIndex, Remove, Update, Upsert};
+use farindex_testkit::alone::{cost_of, with_index};
+
+/// Rare looks at the root.
+fn config(lookup: Lookup) -> Config {
+    Config { slots: 1 << 16, width: 32, alpha: 50.0, lookup, ..Config::default() }
+}
+
+/// Round trips, of those for blocks; READs, WRITEs, CASes; bytes read and written.
+type Budget = [u64; 7];
+
+fn budget(cost: &OpStats) -> Budget {
+    assert_eq!(cost.faa, 0);
+    let OpStats { total, .. } = cost;
+    [
+        total.round_trips,
+        total.block_round_trips,
+        total.reads,
+        total.writes,
+        total.cas,
+        total.bytes_read,
+        total.bytes_written,
+    ]
+}
+
+const TINY: &[u8] = b"";
+const INLINE: &[u8] = b"12345678";
+const HEAP: [u8; 100] = [7; 100];
+/// Bytes of a bucket.
+const BUCKET: u64 = 4 * 32;
+/// Bytes of an intent.
+const INTENT: u64 = 64;
+
+fn key(i: u32) -> [u8; 5] {
+    let [a, b, c, d] = i.to_le_bytes();
+    [b'k', a, b, c, d]
+}
+
+/// Allocation and root are warm; the root is not looked at for a while.
+async fn warm(index: &Cuckoo) {
+    for i in 0..300 {
+        assert_eq!(index.get(&key(i + 1_000_000)).await, Ok(None));
+    }
+    for (i, value) in [TINY, INLINE, &HEAP].into_iter().enumerate() {
+        assert_eq!(index.insert(&key(i as u32), value).await, Ok(Insert::Inserted));
+    }
+}
+
+#[test]
+fn lookups() {
+    let parallel = [
+        (0, Some(TINY), [1, 0, 3, 0, 0, 3 * BUCKET, 0]),
+        (1, Some(INLINE), [1, 0, 3, 0, 0, 3 * BUCKET, 0]),
+        (2, Some(HEAP.as_slice()), [2, 1, 4, 0, 0, 3 * BUCKET + 128, 0]),
+        (77, None, [1, 0, 3, 0, 0, 3 * BUCKET, 0]),
+    ];
+    // All of them lie at their first places.
+    let sequential = [
+        (0, Some(TINY), [1, 0, 1, 0, 0, BUCKET, 0]),
+        (1, Some(INLINE), [1, 0, 1, 0, 0, BUCKET, 0]),
+        (2, Some(HEAP.as_slice()), [2, 1, 2, 0, 0, BUCKET + 128, 0]),
+        (77, None, [3, 0, 3, 0, 0, 3 * BUCKET, 0]),
+    ];
+    for (lookup, expected) in [(Lookup::Parallel, parallel), (Lookup::Sequential, sequential)] {
+        with_index(64 << 20, config(lookup), async |index: &Cuckoo| {
+            warm(index).await;
+            for (i, value, costs) in expected {
+                let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
+                    assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), value);
+                });
+                assert_eq!(budget(&cost.await), costs, "{lookup:?}, key {i}");
+            }
+        });
+    }
+}
+
+#[test]
+fn inserts() {
+    with_index(64 << 20, config(Lookup::Parallel), async |index: &Cuckoo| {
+        warm(index).await;
+        let expected = [
+            (TINY, [2, 0, 3, 1, 4, 3 * BUCKET, INTENT]),
+            // 13 bytes: two words behind the head.
+            (INLINE, [3, 0, 3, 3, 5, 3 * BUCKET, INTENT + 64 + 16]),
+            (HEAP.as_slice(), [2, 0, 3, 2, 4, 3 * BUCKET, INTENT + 128]),
+        ];
+        for (i, (value, costs)) in expected.into_iter().enumerate() {
+            let key = key(10 + i as u32);
+            let cost = cost_of(index.session().endpoint(), OpKind::Insert, async || {
+                assert_eq!(index.insert(&key, value).await, Ok(Insert::Inserted));
+            });
+            assert_eq!(budget(&cost.await), costs, "insert {i}");
+            let cost = cost_of(index.session().endpoint(), OpKind::Insert, async || {
+                assert_eq!(index.insert(&key, TINY).await, Ok(Insert::Exists));
+            });
+            assert_eq!(budget(&cost.await)[0], if value.len() > 64 { 3 } else { 2 }, "insert {i} again");
+        }
+        let cost = cost_of(index.session().endpoint(), OpKind::Upsert, async || {
+            assert_eq!(index.upsert(&key(20), TINY).await, Ok(Upsert::Inserted));
+        });
+        assert_eq!(budget(&cost.await), [3, 0, 6, 1, 4, 6 * BUCKET, INTENT]);
+    });
+}
+
+#[test]
+fn updates_and_removals() {
+    with_index(64 << 20, config(Lookup::Parallel), async |index: &Cuckoo| {
+        warm(index).await;
+        let endpoint = index.session().endpoint();
+        let update = async |i: u32, value: &[u8]| {
+            let cost = cost_of(endpoint, OpKind::Update, async || {
+                assert_eq!(index.update(&key(i), value).await, Ok(Update::Updated));
+            });
+            budget(&cost.await)
+        };
+        assert_eq!(update(0, TINY).await, [2, 0, 3, 0, 1, 3 * BUCKET, 0]);
+        // What was in the slot goes out of band, and stays there until two epochs have passed.
+        assert_eq!(update(1, INLINE).await, [2, 0, 3, 1, 1, 3 * BUCKET, 64]);
+        assert_eq!(update(1, INLINE).await, [3, 1, 4, 1, 1, 3 * BUCKET + 64, 64]);
+        for _ in 0..4 {
+            index.session().maintain().await.expect("the epoch moves on");
+        }
+        // The first operation of an epoch reads the root along.
+        assert!(index.get(&key(0)).await.is_ok_and(|value| value.is_some()));
+        assert_eq!(update(1, INLINE).await, [4, 1, 4, 2, 2, 3 * BUCKET + 64, 64 + 16], "into the slot again");
+        assert_eq!(update(2, &HEAP).await, [3, 1, 4, 1, 1, 3 * BUCKET + 128, 128]);
+        let remove = async |i: u32, outcome: Remove| {
+            let cost = cost_of(endpoint, OpKind::Remove, async || {
+                assert_eq!(index.remove(&key(i)).await, Ok(outcome));
+            });
+            budget(&cost.await)
+        };
+        assert_eq!(remove(0, Remove::Removed).await, [2, 0, 3, 0, 1, 3 * BUCKET, 0]);
+        assert_eq!(remove(1, Remove::Removed).await, [2, 0, 3, 0, 1, 3 * BUCKET, 0]);
+        assert_eq!(remove(2, Remove::Removed).await, [3, 1, 4, 0, 1, 3 * BUCKET + 128, 0]);
+        assert_eq!(remove(2, Remove::Absent).await, [2, 0, 6, 0, 0, 6 * BUCKET, 0]);
+    });
+}
+
+/// Slots are used again: what comes and goes needs no larger table.
+#[test]
+fn a_churn_keeps_its_size() {
+    let small = Config { slots: 256, width: 32, ..Config::default() };
+    with_index(64 << 20, small, async |index: &Cuckoo| {
+        for i in 0..20_000u32 {
+            assert_eq!(index.insert(&key(i), INLINE).await, Ok(Insert::Inserted));
+            if let Some(old) = i.checked_sub(150) {
+                assert_eq!(index.remove(&key(old)).await, Ok(Remove::Removed));
+            }
+        }
+        assert_eq!(index.resizes(), 0);
+    });
+}

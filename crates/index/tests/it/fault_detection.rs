@@ -1,0 +1,54 @@
+//! Every fault that is planted or published, and how many seeds it takes until it is detected. The shipped form passes
+//! the same seeds.
+//!
+//! `cargo test --release -p farindex-index --test it fault_detection -- --nocapture` prints the table; with
+//! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that, with `FARINDEX_SEED_LIMIT` other limits.
+
+use farindex_testkit::fault_detection::FaultCase;
+use farindex_testkit::{blink, cuckoo, fault_detection, linear, race, sephash};
+
+/// Each fault is given so many seeds.
+fn all_are_detected(cases: Vec<FaultCase>, limit: u64) {
+    let limit = std::env::var("FARINDEX_SEED_LIMIT").ok().and_then(|limit| limit.parse().ok()).unwrap_or(limit);
+    let wanted = std::env::var("FARINDEX_FAULT").unwrap_or_default();
+    println!(" seeds  fault");
+    let mut missed = Vec::new();
+    for case in cases.iter().filter(|case| case.planted.contains(&wanted)) {
+        let detection = case.detect(limit);
+        println!("{detection}");
+        if !detection.holds() {
+            missed.push(detection.to_string());
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn faults_of_shard_the_pool_and_the_lock_table_are_detected() {
+    all_are_detected(fault_detection::cases(), 2000);
+}
+
+#[test]
+fn faults_of_race_are_detected() {
+    all_are_detected(race::cases(), 2000);
+}
+
+#[test]
+fn faults_of_sephash_are_detected() {
+    all_are_detected(sephash::fault_detection(), 600);
+}
+
+#[test]
+fn faults_of_linear_probing_are_detected() {
+    all_are_detected(linear::cases(), 2000);
+}
+
+#[test]
+fn faults_of_cuckoo_hashing_are_detected() {
+    all_are_detected(cuckoo::cases(), 2000);
+}
+
+#[test]
+fn faults_of_the_b_link_tree_are_detected() {
+    all_are_detected(blink::cases(), 2000);
+}

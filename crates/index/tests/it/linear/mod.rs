@@ -1,0 +1,5 @@
+//! Linear probing: what it costs, what the adversary finds.
+
+mod adversary;
+mod budgets;
+mod room;

@@ -1,0 +1,20 @@
+//! Tests of the indexes, in one program.
+
+mod adversary;
+mod blink;
+mod budgets;
+mod coalesce;
+mod crash_recovery;
+mod cuckoo;
+mod extendible;
+mod fault_detection;
+mod ground;
+mod linear;
+mod marks;
+mod model;
+mod race;
+mod read_size;
+mod seeds;
+mod sephash;
+mod shard;
+mod slotted;

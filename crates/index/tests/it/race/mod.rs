@@ -1,0 +1,5 @@
+//! RACE: what it costs, what the adversary finds.
+
+mod adversary;
+mod budgets;
+mod model;

@@ -1,0 +1,48 @@
+//! SepHash under the adversary: many seeds, every history checked, every index audited.
+//!
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it sephash::adversary` runs more of them.
+
+use crate::adversary;
+use farindex_testkit::sephash::{SepHashUnderTest, deepening};
+use farindex_testkit::{Setup, run_cases};
+
+/// Rare paths that a few hundred seeds take.
+const PATHS: [&str; 10] = [
+    "merge",
+    "split",
+    "split: headers read",
+    "append: CAS lost",
+    "append: full",
+    "window: not landed",
+    "lookup: CurSegment",
+    "directory: behind",
+    "view: stale",
+    "probe: locked or merged",
+];
+
+#[test]
+fn survives_the_adversary() {
+    let totals = adversary::survives(300, &Setup::default(), &SepHashUnderTest::shipped());
+    totals.assert_marks(PATHS);
+}
+
+/// More keys: splits through several rounds of depth information.
+#[test]
+fn survives_the_adversary_while_it_deepens() {
+    adversary::survives(150, &deepening(), &SepHashUnderTest::shipped());
+}
+
+/// Clients crash between any two verbs, with verbs in flight; other clients take their locks over.
+#[test]
+fn survives_crashes() {
+    adversary::survives(300, &Setup::crashing(), &SepHashUnderTest::shipped());
+}
+
+/// Those of docs/bugs/047 to 049, 080, 081 and 090, which went wrong before.
+#[test]
+fn survives_the_seeds_that_found_something() {
+    let crashing = [1911, 2757, 4377, 6065, 8770, 12_199].map(|seed| (seed, Setup::crashing()));
+    let cases: Vec<_> = crashing.into_iter().chain([232, 3147].map(|seed| (seed, Setup::default()))).collect();
+    let totals = run_cases(&cases, &SepHashUnderTest::shipped());
+    totals.assert_sound();
+}

@@ -1,0 +1,250 @@
+//! The operations of one coroutine: drawn, carried out, recorded.
+
+use crate::workload::{Op, Workload};
+use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps};
+use farindex_fabric::{Endpoint, FabricError};
+use farindex_index::coalesce::{Coalescer, Fault};
+use farindex_index::{AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use farindex_pool::{PoolError, Session};
+use farindex_sim::{ODDS, SimRng};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the worker that checks the index after all others have ended.
+pub(crate) const LAST: u64 = 999;
+
+/// State that all coroutines of a run share.
+pub(crate) struct Shared {
+    pub(crate) workload: Workload,
+    pub(crate) recorder: Recorder,
+    pub(crate) stamps: Stamps,
+    pub(crate) failures: RefCell<Vec<String>>,
+    /// Do removals need memory?
+    pub(crate) removes_by_writing: bool,
+    /// Operations that the pool had no room for.
+    pub(crate) refused: Cell<u64>,
+    /// May clients lose their leases?
+    pub(crate) crashes: bool,
+    /// Is the lease so short that a client at work may hold a lock for longer?
+    pub(crate) short_lease: bool,
+    pub(crate) lease: Duration,
+    /// Odds that a get asks for many keys at once.
+    pub(crate) many: u32,
+    /// Are keys ordered, so that some gets become scans?
+    pub(crate) ordered: bool,
+    /// Gets of many keys.
+    pub(crate) batched: Cell<u64>,
+    pub(crate) scans: Cell<u64>,
+    /// Operations that ended because their client had lost its lease.
+    pub(crate) evicted: Cell<u64>,
+    /// With a lock table for each client: the fault that the tables have.
+    pub(crate) coalescing: Option<Fault>,
+    /// By client slot and generation: one table for all coroutines of a client. The next client in a slot needs a new
+    /// one, because the lanes of the old one belong to coroutines that a crash has ended.
+    pub(crate) tables: RefCell<BTreeMap<(u64, u64), Arc<Coalescer>>>,
+}
+
+/// Has this client lost its lease?
+pub(crate) fn is_eviction(error: &IndexError) -> bool {
+    matches!(error, IndexError::Fabric(FabricError::Revoked) | IndexError::Pool(PoolError::LeaseLost))
+}
+
+impl Shared {
+    pub(crate) fn fail(&self, what: String) {
+        self.failures.borrow_mut().push(what);
+    }
+    fn stamp(&self, endpoint: &Endpoint) -> u64 {
+        self.stamps.at(endpoint.now().as_nanos() as u64)
+    }
+
+    /// Opens the index, behind its client's lock table if there is one.
+    pub(crate) async fn open(&self, session: &Rc<Session>) -> Result<AnyIndex, IndexError> {
+        let index = AnyIndex::open(session, crate::index_under_test::NAME).await?;
+        let Some(fault) = self.coalescing else { return Ok(index) };
+        let registration = (session.client().slot(), session.client().generation());
+        let mut tables = self.tables.borrow_mut();
+        let table = tables.entry(registration).or_insert_with(|| Arc::new(Coalescer::new(fault)));
+        Ok(index.coalesced(table))
+    }
+}
+
+/// One coroutine's state.
+pub(crate) struct Worker {
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) index: Rc<AnyIndex>,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) log: ClientLog,
+    pub(crate) rng: SimRng,
+    pub(crate) name: u64,
+    pub(crate) written: u64,
+}
+
+impl Worker {
+    /// Runs one operation; `false` if the client has lost its lease.
+    pub(crate) async fn run(&mut self, op: Op, key: &[u8]) -> bool {
+        self.written += 1;
+        let value = self.shared.workload.value(&mut self.rng, self.name, self.written);
+        let ticket = self.log.invoke(call_of(op, key, &value), self.shared.stamp(&self.endpoint));
+        match carry_out(&*self.index, op, key, &value).await {
+            Ok(outcome) => {
+                self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome);
+                true
+            }
+            // Only what needs memory may fail because there is none.
+            Err(IndexError::Pool(PoolError::Full { .. }))
+                if op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
+            {
+                self.log.cancel(ticket);
+                self.shared.refused.set(self.shared.refused.get() + 1);
+                true
+            }
+            Err(error) => self.failed(error, || format!("{op:?} of {}", key.escape_ascii())),
+        }
+    }
+
+    /// Handles an operation that failed; `false` if the client has lost its lease. Then the operation may have taken
+    /// effect or not, for ever: it stays open in the history.
+    fn failed(&self, error: IndexError, doing: impl FnOnce() -> String) -> bool {
+        match error {
+            error if self.shared.crashes && is_eviction(&error) => {
+                self.shared.evicted.set(self.shared.evicted.get() + 1);
+                return false;
+            }
+            IndexError::Locked { .. } if self.shared.short_lease && self.name != LAST => {}
+            error => self.shared.fail(format!("{}: {error}", doing())),
+        }
+        true
+    }
+
+    /// Gets this key and others at once, each an operation of its own; `false` if the client has lost its lease.
+    async fn get_many(&mut self, key: Vec<u8>) -> bool {
+        self.shared.batched.set(self.shared.batched.get() + 1);
+        let mut keys = vec![key];
+        for _ in 0..self.rng.within(1, 12) {
+            keys.push(self.shared.workload.next(&mut self.rng).1);
+        }
+        let now = self.shared.stamp(&self.endpoint);
+        let tickets: Vec<_> = keys.iter().map(|key| self.log.invoke(Call::Get { key: key.clone() }, now)).collect();
+        let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+        match self.index.get_many(&asked).await {
+            Ok(values) if values.len() == keys.len() => {
+                let now = self.shared.stamp(&self.endpoint);
+                for (ticket, value) in tickets.into_iter().zip(values) {
+                    self.log.complete(ticket, now, Outcome::Value(value.map(|value| value.to_vec())));
+                }
+            }
+            Ok(values) => self.shared.fail(format!("{} answers for {} keys", values.len(), keys.len())),
+            Err(error) => return self.failed(error, || format!("get of {} keys", keys.len())),
+        }
+        true
+    }
+
+    /// Draws the bounds and the limit of a scan near this key, and scans.
+    async fn scan_near(&mut self, key: Vec<u8>) -> bool {
+        let other = self.shared.workload.next(&mut self.rng).1;
+        let rng = &mut self.rng;
+        let mut bound = |key: Vec<u8>| match rng.below(5) {
+            0 => Bound::Unbounded,
+            1 | 2 => Bound::Included(key),
+            _ => Bound::Excluded(key),
+        };
+        // One scan in four has its bounds as they are drawn: most of those are inverted or empty.
+        let (low, high) = if key <= other { (key, other) } else { (other, key) };
+        let (from, to) = (bound(low), bound(high));
+        let (from, to) = if self.rng.chance(ODDS / 4) { (to, from) } else { (from, to) };
+        let limit = self.rng.pick(&[None, None, Some(0), Some(1), Some(2), Some(7), Some(30)]).unwrap_or_default();
+        self.scan(from, to, limit).await
+    }
+
+    /// Scans; `false` if the client has lost its lease.
+    pub(crate) async fn scan(&mut self, from: Bound<Vec<u8>>, to: Bound<Vec<u8>>, limit: Option<u64>) -> bool {
+        self.shared.scans.set(self.shared.scans.get() + 1);
+        let call = Call::Scan { from: from.clone(), to: to.clone(), limit };
+        let ticket = self.log.invoke(call, self.shared.stamp(&self.endpoint));
+        let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+        let most = limit.map_or(usize::MAX, |limit| limit as usize);
+        match self.index.scan(bounds, most).await {
+            Ok(entries) => {
+                let pairs = entries.iter().map(|entry| (entry.key.to_vec(), entry.value.to_vec())).collect();
+                self.log.complete(ticket, self.shared.stamp(&self.endpoint), Outcome::Pairs(pairs));
+                true
+            }
+            Err(error) => self.failed(error, || format!("scan of {from:?} to {to:?}")),
+        }
+    }
+
+    /// Reads every key of the workload, and for ordered kinds all at once in order.
+    pub(crate) async fn read_all(&mut self) {
+        let shared = Rc::clone(&self.shared);
+        let Workload { hot, colliding, cold, .. } = &shared.workload;
+        for key in hot.iter().chain(colliding).chain(cold) {
+            self.run(Op::Get, key).await;
+        }
+        if shared.ordered {
+            self.scan(Bound::Unbounded, Bound::Unbounded, None).await;
+        }
+    }
+
+    pub(crate) async fn work(mut self, operations: u64, pause: u32, perturb: impl Fn(&AnyIndex, &mut SimRng)) {
+        for _ in 0..operations {
+            perturb(&self.index, &mut self.rng);
+            if self.rng.chance(ODDS / 3) {
+                let pause = Duration::from_nanos(self.rng.tail(pause));
+                self.endpoint.sleep(pause).await;
+            }
+            let (op, key) = self.shared.workload.next(&mut self.rng);
+            let goes_on = if op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many) {
+                self.get_many(key).await
+            } else if op == Op::Get && self.shared.ordered && self.rng.chance(ODDS / 3) {
+                self.scan_near(key).await
+            } else {
+                self.run(op, &key).await
+            };
+            if !goes_on {
+                return;
+            }
+        }
+        // What it has posted without waiting for it.
+        self.endpoint.settle().await;
+    }
+}
+
+/// Returns an operation in the checker's terms.
+pub fn call_of(op: Op, key: &[u8], value: &[u8]) -> Call {
+    let (key, value) = (key.to_vec(), value.to_vec());
+    match op {
+        Op::Get => Call::Get { key },
+        Op::Insert => Call::Insert { key, value },
+        Op::Update => Call::Update { key, value },
+        Op::Upsert => Call::Upsert { key, value },
+        Op::Remove => Call::Remove { key },
+    }
+}
+
+/// Carries out one operation, and returns its outcome in the checker's terms.
+pub async fn carry_out(index: &impl PointIndex, op: Op, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
+    Ok(match op {
+        Op::Get => Outcome::Value(index.get(key).await?.map(|value| value.to_vec())),
+        Op::Insert => match index.insert(key, value).await? {
+            Insert::Inserted => Outcome::Inserted,
+            Insert::Exists => Outcome::Exists,
+        },
+        Op::Update => match index.update(key, value).await? {
+            Update::Updated => Outcome::Updated,
+            Update::Absent => Outcome::Absent,
+        },
+        Op::Upsert => match index.upsert(key, value).await? {
+            Upsert::Inserted => Outcome::Inserted,
+            Upsert::Updated => Outcome::Updated,
+            Upsert::Written => Outcome::Written,
+        },
+        Op::Remove => match index.remove(key).await? {
+            Remove::Removed => Outcome::Removed,
+            Remove::Absent => Outcome::Absent,
+        },
+    })
+}
