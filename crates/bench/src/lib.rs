@@ -45,4 +45,4 @@ pub use driver::{Bench, Control, Faults, Measured, Outcome, Plan, Progress, Simu
 pub use error::BenchError;
 pub use record::{Identity, Row};
 pub use scenario::Scenario;
-pub use workload::{Distribution, Mix, Op, ValueSize, Workload};
+pub use workload::{Distribution, KeyOrder, Mix, Op, SizeRange, ValueSize, Workload};

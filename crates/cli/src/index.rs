@@ -28,7 +28,7 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// List the kinds of index, and their settings with the values that they have if nothing is said
+    /// List the kinds of index: whether their keys are ordered (and can be scanned), and their settings with the defaults
     Kinds {
         #[command(flatten)]
         json: Json,
@@ -103,8 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             json.give(&info_of(&session, name)?, || format!("created index {name:?}\n"))?;
         }
         Command::Kinds { json } => {
-            let all: Vec<_> = KINDS.iter().filter_map(|kind| IndexConfig::of_kind(kind.name)).collect();
-            let line = |kind: &Kind| format!("{}\t{}\t{}\n", kind.name, usual(kind.name), kind.about);
+            let object = |kind: &Kind| {
+                let mut object = serde_json::to_value(IndexConfig::of_kind(kind.name)?).unwrap_or_default();
+                object["ordered"] = kind.ordered.into();
+                Some(object)
+            };
+            let all: Vec<Value> = KINDS.iter().filter_map(object).collect();
+            let line = |kind: &Kind| {
+                let order = if kind.ordered { "ordered" } else { "unordered" };
+                format!("{}\t{order}\t{}\t{}\n", kind.name, usual(kind.name), kind.about)
+            };
             json.give(&json!({ "kinds": all }), || KINDS.iter().map(line).collect())?;
         }
         Command::List { place, json } => {

@@ -17,9 +17,12 @@ use crate::driver::{Bench, Worker};
 use crate::workload::{Op, mix64};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+};
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::ops::Bound;
 use std::rc::Rc;
 
 /// What the raw reference imitates.
@@ -230,5 +233,18 @@ impl PointIndex for RawIndex {
     }
     fn cache_bytes(&self) -> u64 {
         0
+    }
+}
+
+impl OrderedIndex for RawIndex {
+    async fn scan(&self, (from, _): KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        if self.shapes.get(Op::Scan).is_none() {
+            return Err(IndexError::NotOrdered { kind: "raw" });
+        }
+        let (Bound::Included(key) | Bound::Excluded(key)) = from else { return Ok(Vec::new()) };
+        if limit > 0 {
+            self.run(Op::Scan, OpKind::Scan, key).await?;
+        }
+        Ok(Vec::new())
     }
 }

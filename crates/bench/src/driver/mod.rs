@@ -1,4 +1,4 @@
-//! The driver: runs a plan against anything that implements [`PointIndex`].
+//! The driver: runs a plan against any index ([`OrderedIndex`]; only workloads with scans call its scan).
 //!
 //! Invariants: each thread has one executor and one handle of the index, and its clients are coroutines on them; a phase
 //! begins when every thread is ready for it and ends when every client has finished, and meters are read as differences
@@ -39,7 +39,7 @@ pub use simulated::{Simulated, simulate};
 
 use crate::BenchError;
 use farindex_fabric::{Endpoint, Executor};
-use farindex_index::PointIndex;
+use farindex_index::OrderedIndex;
 use shared::Shared;
 use std::future::Future;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ pub trait Bench: Sync {
 
 /// What one thread holds: a handle of the index, used by all its clients at once.
 pub trait Worker {
-    /// The index.
-    type Index: PointIndex;
+    /// The index. One whose keys have no order answers a scan with [`NotOrdered`](farindex_index::IndexError::NotOrdered).
+    type Index: OrderedIndex;
     /// The handle.
     fn index(&self) -> &Self::Index;
     /// The endpoint it works through: driven while clients wait, and metered. `None` for what is local.
@@ -81,7 +81,7 @@ pub trait Worker {
                 0..10_000 => std::thread::yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
-            client::make_way().await;
+            client::yield_now().await;
         }
     }
     /// Called after every operation, when the client that calls holds nothing.

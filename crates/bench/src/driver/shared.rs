@@ -1,7 +1,7 @@
 //! What the threads of one run share.
 
 use super::{Plan, Progress};
-use crate::oracle::Oracle;
+use crate::oracle::{Oracle, SortedKeys};
 use crate::workload::{Chooser, Keys, Values};
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) oracle: Oracle,
     pub(crate) chooser: Chooser,
     pub(crate) keys: Keys,
+    /// For scans, where there are any.
+    pub(crate) sorted: Option<SortedKeys>,
     pub(crate) values: Values,
     stop: Arc<AtomicBool>,
     aborted: AtomicBool,
@@ -60,7 +62,8 @@ impl Shared {
         Shared {
             oracle: plan.oracle(),
             chooser: Chooser::new(plan.distribution(), plan.span(), plan.theta),
-            keys: Keys::new(plan.key_size),
+            keys: plan.key_space(),
+            sorted: plan.scans().then(|| SortedKeys::new(plan.key_space(), plan.span())),
             values: Values::new(plan.value_size),
             plan,
             stop,

@@ -10,10 +10,11 @@ use super::{Faults, Worker};
 use crate::oracle::WrongAnswer;
 use crate::workload::Op;
 use farindex_fabric::Meter;
-use farindex_index::{IndexError, PointIndex};
+use farindex_index::{IndexError, OrderedIndex, PointIndex};
 use hdrhistogram::Histogram;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ struct Gathering {
 
 impl Gathering {
     fn arrive(&self, tally: Tally) {
-        self.sum.borrow_mut().counts.iter_mut().zip(tally.counts).for_each(|(sum, count)| *sum += count);
+        self.sum.borrow_mut().add(tally);
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0
             && let Some(waker) = self.waiting.borrow_mut().take()
@@ -155,6 +156,11 @@ pub(crate) async fn live<W: Worker + 'static>(
     spawn: impl Fn(Coroutine),
 ) -> Result<Report, String> {
     let mut report = Report::default();
+    if context.shared.plan.scans() {
+        // Asks for nothing: an index that cannot scan reports so before anything is loaded.
+        let index = context.worker.index();
+        index.scan((Bound::Unbounded, Bound::Unbounded), 0).await.map_err(|error| error.to_string())?;
+    }
     phases(&context, thread, spawn, &mut report).await;
     context.worker.close().await?;
     report.latencies = context.latencies.take();

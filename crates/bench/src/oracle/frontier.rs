@@ -41,6 +41,10 @@ impl Frontier {
     pub fn acknowledged(&self) -> u64 {
         self.edge.load(Ordering::Acquire)
     }
+    /// All numbers from here on are unclaimed.
+    pub fn claimed(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
     /// The next number; `None` while the oldest claimed one has been under way for too long.
     pub fn claim(&self) -> Option<u64> {
         let ahead = self.next.load(Ordering::Relaxed).saturating_sub(self.acknowledged());

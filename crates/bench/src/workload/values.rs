@@ -19,23 +19,33 @@ use std::fmt;
 
 const CHECK_BITS: u32 = 40;
 
-/// How long values are: always the same, or anything between two bounds, both included.
+/// A range of lengths or numbers, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ValueSize {
-    /// The shortest.
+pub struct SizeRange {
+    /// The smallest.
     pub min: usize,
-    /// The longest.
+    /// The largest.
     pub max: usize,
 }
 
-impl ValueSize {
-    /// One size.
+/// How long values are, in bytes.
+pub type ValueSize = SizeRange;
+
+impl SizeRange {
+    /// One size alone.
     pub const fn fixed(size: usize) -> Self {
-        ValueSize { min: size, max: size }
+        SizeRange { min: size, max: size }
+    }
+    /// Returns the size for a uniform 64-bit draw; every size of the range is equally likely.
+    #[inline]
+    pub const fn draw(self, draw: u64) -> usize {
+        let SizeRange { min, max } = self;
+        // An inverted range is refused by the plan.
+        min + below(draw, max.saturating_sub(min) as u64 + 1) as usize
     }
 }
 
-impl fmt::Display for ValueSize {
+impl fmt::Display for SizeRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.min == self.max {
             true => write!(f, "{}", self.min),
@@ -94,7 +104,7 @@ impl Values {
         let ValueSize { min, max } = self.size;
         match min == max {
             true => min,
-            false => min + below(mix64(word), (max - min) as u64 + 1) as usize,
+            false => self.size.draw(mix64(word)),
         }
     }
     /// Word `i` of the value that begins with `word`: a bijection of it, because the factor is odd.

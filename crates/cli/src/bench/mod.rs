@@ -10,7 +10,7 @@ use crate::output::{Json, note};
 use crate::{progress, signals};
 use daemon::Daemon;
 use farindex::{Error, Pool, PoolError, PoolUrl};
-use farindex_bench::baseline::{LocalMap, Raw, RawSettings, efficiency};
+use farindex_bench::baseline::{LocalMap, LocalSkipList, Raw, RawSettings, efficiency};
 use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
@@ -166,6 +166,9 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
     let row = match run.index {
         options::IndexKind::Dashmap => {
             Row::new(identity("none"), &args.history.run(&LocalMap::new(), plan, watch, &mut told)?)
+        }
+        options::IndexKind::Skiplist => {
+            Row::new(identity("none"), &args.history.run(&LocalSkipList::new(), plan, watch, &mut told)?)
         }
         options::IndexKind::Raw => {
             let shapes = reference::budget(plan).map_err(|message| Failure::new(exit::BUG, message))?;

@@ -1,10 +1,12 @@
-//! The driver against indexes that tell the truth and indexes that lie.
+//! The driver against correct indexes and indexes with planted faults.
 
 use farindex_bench::baseline::{LocalMap, Null, Raw, RawSettings, Shapes, efficiency};
 use farindex_bench::{Bench, BenchError, Control, Distribution, Identity, Op, Outcome, Plan, Row, Worker, run};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, memory::Delivery};
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,6 +133,12 @@ impl PointIndex for Liar {
     }
     fn cache_bytes(&self) -> u64 {
         7
+    }
+}
+
+impl OrderedIndex for Liar {
+    async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        self.map.scan(bounds, limit).await
     }
 }
 
@@ -379,6 +387,12 @@ impl PointIndex for Counter {
     }
 }
 
+impl OrderedIndex for Counter {
+    async fn scan(&self, _: KeyBounds<'_>, _: usize) -> Result<Vec<Entry>, IndexError> {
+        Err(IndexError::NotOrdered { kind: "counter" })
+    }
+}
+
 struct Counters(MemoryFabric);
 
 impl Bench for Counters {
@@ -407,7 +421,7 @@ fn cpu_ns() -> f64 {
     ticks * 1e7
 }
 
-/// Prints what the driver costs: `cargo test --release -p farindex-bench --test driver -- --ignored --nocapture`.
+/// Prints what the driver costs: `cargo test --release -p farindex-bench --test it driver -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn overhead_of_the_driver() {

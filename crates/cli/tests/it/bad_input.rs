@@ -1,8 +1,6 @@
 //! What is wrong with an input is said in one line, with the exit code that docs/cli.md promises.
 
-mod common;
-
-use common::{Dir, Ended, run, start, text};
+use crate::common::{Dir, Ended, run, start, text};
 use farindex_pool::layout::{CATALOG_ENTRY_LEN, CatalogEntry, Geometry, Superblock};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -304,7 +302,7 @@ fn one_of_two_creators_wins() {
         let all: Vec<_> = (0..4).map(|_| start(&["index", "create", text(&pool), &name])).collect();
         let mut won = 0;
         for child in all {
-            let ended = common::Ended::from(child.wait_with_output().unwrap());
+            let ended = crate::common::Ended::from(child.wait_with_output().unwrap());
             match ended.code {
                 Some(0) => won += 1,
                 code => {
@@ -391,9 +389,9 @@ fn a_standard_output_that_is_closed() {
     let pool = dir.pool("pool", "8MiB");
     let pool = text(&pool);
     run(&["put", pool, "demo", "k", "v"]).ok();
-    let shell = |script: &str, args: &[&str]| -> common::Ended {
+    let shell = |script: &str, args: &[&str]| -> crate::common::Ended {
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", script, common::PROGRAM]).args(args).output().expect("sh").into()
+        command.args(["-c", script, crate::common::PROGRAM]).args(args).output().expect("sh").into()
     };
     for args in [
         &["index", "list", pool][..],

@@ -1,8 +1,6 @@
 //! `check`, `check-history`, `bench --history` and `sim`: what they find, what they leave behind, and how they are ended.
 
-mod common;
-
-use common::{Dir, Ended, run, start, text};
+use crate::common::{Dir, Ended, run, start, text};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
