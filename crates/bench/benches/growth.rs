@@ -1,6 +1,6 @@
 //! Growth from the smallest table: many keys of mixed sizes, several clients at once. Nothing may be lost.
 //!
-//! `growth [KEYS] [CLIENTS] [THREADS]`, 10,000,000 keys by 8 clients on 2 threads unless told otherwise.
+//! `growth [KEYS] [CLIENTS] [THREADS]`, 10,000,000 keys by 8 clients on 2 threads by default.
 
 use farindex::{IndexConfig, Insert, PointIndex, Pool, shard};
 

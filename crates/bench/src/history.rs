@@ -1,4 +1,4 @@
-//! Recording what the clients were told, so that the checker can judge it.
+//! Records the clients' operations and their answers, so that the checker can judge them.
 //!
 //! [`Recording`] is a [`Bench`] around another one, or a [`Simulated`] around one that runs on a simulated cluster: its
 //! workers stamp every call of the index before it begins and after it has answered, whatever phase it belongs to. The
@@ -52,8 +52,8 @@ impl Book {
         if self.begun.fetch_add(1, Ordering::Relaxed) < self.most {
             return true;
         }
-        // The first to come too late closes it, at a moment before its own invocation. Whoever finds it closed asks
-        // later than that moment; whoever did not is in the book, and cut off at that moment if it ended later.
+        // The first to come too late closes it, at a moment before its own invocation. An operation that finds it
+        // closed is invoked later than that moment; any other is recorded, and is pending if it ended later than that.
         let _ = self.end.compare_exchange(OPEN, now(), Ordering::AcqRel, Ordering::Acquire);
         false
     }

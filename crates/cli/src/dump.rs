@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Write to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Leave out damaged places, report each on standard error, and continue; exit code 9 if there are any
+    /// Leave out damaged places, report each on standard error, and continue; exit code 10 if there are any
     #[arg(long)]
     skip_damaged: bool,
 }

@@ -10,7 +10,7 @@ use farindex::{IndexConfig, IndexInfo, Inspection, Session};
 use farindex::{KINDS, Kind};
 use serde_json::{Value, json};
 
-/// Make and examine the named indexes of a pool
+/// Create and examine the named indexes of a pool
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an empty index
+    /// Create an empty index
     Create {
         #[command(flatten)]
         name: Named,
@@ -47,7 +47,7 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Drop an index: its memory goes back once nobody uses it
+    /// Drop an index: its memory is freed once no client uses it
     Drop {
         #[command(flatten)]
         name: Named,
@@ -73,7 +73,7 @@ impl Named {
     }
 }
 
-/// What to make.
+/// What to create.
 #[derive(Debug, clap::Args)]
 pub(crate) struct New {
     /// Kind of index

@@ -30,7 +30,8 @@ use std::process::ExitCode;
 
 /// Indexes for far (disaggregated) memory, operated by one-sided READ, WRITE, compare-and-swap and fetch-and-add
 ///
-/// Start with `farindex bench`. Sizes are bytes: 4096, 64KiB, 1.5GiB, 2GB.
+/// Start with `farindex bench`. Sizes are bytes: 4096, 64KiB, 1.5GiB, 2GB. In all numbers K, M, G and T are
+/// powers of 1000, Ki, Mi, Gi and Ti powers of 1024.
 #[derive(Debug, Parser)]
 #[command(name = "farindex", version, after_help = exit::TABLE)]
 struct Cli {

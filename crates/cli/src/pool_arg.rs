@@ -102,9 +102,7 @@ impl Place {
     }
 }
 
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    farindex::url::parse_size(text)
-}
+pub(crate) use farindex::size::parse_count as parse_size;
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Bytes to serve, such as 8GiB; a file that is there has its own length
     #[arg(long, value_name = "BYTES", value_parser = parse_size, required_unless_present = "file")]
     size: Option<u64>,
-    /// Keep the memory in this file; PATH.node beside it remembers who was shut out
+    /// Keep the memory in this file; PATH.node next to it records which clients were revoked
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
     /// Who may do what: lines `read-write TOKEN` and `read-only TOKEN`
@@ -127,7 +127,7 @@ mod daemon {
             Some(path) => Tokens::read(path).map_err(|why| Failure::new(exit::FILE, why))?,
             None => Tokens::open(),
         };
-        // From here on a signal waits for whoever looks for it below.
+        // From here on a signal is queued until the loop below takes it.
         let mut signals = signals::watch()?;
         let node = NodeId::new(args.node_id);
         let memory = match (&args.file, args.size) {

@@ -52,6 +52,7 @@ mod net;
 mod pool;
 pub mod salvage;
 mod session;
+pub mod size;
 pub mod url;
 mod walk;
 

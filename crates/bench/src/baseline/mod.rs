@@ -1,4 +1,4 @@
-//! What to compare an index with.
+//! Baselines: what an index is compared with.
 //!
 //! * [`Raw`]: the verbs of an index without the index, on the same fabric; its throughput is the fabric's limit, and an
 //!   index's efficiency is its own as a share of that.
@@ -20,7 +20,7 @@ pub use skiplist::LocalSkipList;
 
 use crate::driver::Outcome;
 
-/// Throughput of an index as a share of the raw reference's on the same operations: the time that the naked verbs take,
+/// Throughput of an index as a share of the raw reference's on the same operations: the time that the bare verbs take,
 /// over the time that the index takes. `None` if either was not measured.
 pub fn efficiency(index: &Outcome, raw: &Outcome) -> Option<f64> {
     let (index, raw) = (index.measured.throughput(), raw.measured.throughput());

@@ -7,7 +7,7 @@ use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
 };
 
-/// Nothing. Its answers are not meant.
+/// An index that does nothing. Its answers mean nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Null;
 

@@ -1,12 +1,12 @@
-//! The raw reference: the verbs of an index, naked.
+//! The raw baseline: the verbs of an index without the index.
 //!
 //! Invariants: the same driver draws the same operations on the same keys; an operation posts the verbs of its
 //! [`Shape`](super::Shape) in the same batches, each waiting for the one before; READs and atomics go to addresses that are
 //! hashes of its key, so a hot key is hot here too, and WRITEs of blocks to one place after the other, as an allocator has
 //! them; its memory is as large as the index's and written beforehand, so neither the caches nor untouched pages flatter it. Nothing is parsed, compared, retried or allocated, and its answers mean nothing.
 //!
-//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads that nobody looks
-//! at, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ brings
+//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads whose result is not
+//! used, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ brings
 //! decides what the second one fetches. So here, too, the address of a batch depends on a word of each cache line that the
 //! batch before has brought.
 //!
@@ -148,7 +148,7 @@ pub struct RawIndex {
     nodes: u64,
     /// Blocks written, from some number on that differs between threads.
     written: Cell<u64>,
-    /// Zero, but the compiler is not told: what a READ brought is masked by it and added to the next address.
+    /// Zero, but unknown to the compiler: what a READ brought is masked by it and added to the next address.
     nothing: u64,
 }
 

@@ -1,4 +1,4 @@
-//! One client: a coroutine that carries out operations, one after the other, and judges the answers.
+//! One client: a coroutine that executes operations, one after the other, and judges the answers.
 
 use super::Worker;
 use super::shared::{Phase, Shared};
@@ -48,7 +48,7 @@ pub(crate) async fn yield_now() {
 #[derive(Clone, Copy)]
 struct Target {
     number: u64,
-    /// A new key, which nobody else knows yet.
+    /// A new key, which no other client knows yet.
     fresh: bool,
 }
 

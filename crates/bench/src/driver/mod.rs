@@ -14,11 +14,11 @@
 //! An operation's latency is measured from just before the index is called until it has answered, for one operation in
 //! eight, drawn at random: reading the clock twice costs as much as a good part of a get from local memory.
 //!
-//! The same life of a worker runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
+//! The same worker code runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
 //! simulated cluster ([`simulate`]).
 //!
 //! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the next
-//! begins. Clients therefore make way for the others every few operations; that is also when timers are driven.
+//! begins. Clients therefore yield to the others every few operations; that is also when timers are driven.
 
 pub mod blind;
 mod client;
@@ -86,7 +86,7 @@ pub trait Worker {
     }
     /// Called after every operation, when the client that calls holds nothing.
     fn between(&self) {}
-    /// Are the answers meant? If not, they are not judged.
+    /// Do the answers mean anything? If not, they are not judged.
     fn answers(&self) -> bool {
         true
     }
@@ -122,8 +122,8 @@ pub struct Control<'a> {
     pub progress: Option<&'a dyn Fn(Progress)>,
 }
 
-/// Tells the caller when a thread is done, however it ends. (Whether the system calls the thread finished comes later,
-/// and without a sign.)
+/// Signals the caller when a thread is done, however it ends. (The system reports the thread as finished later, and without
+/// a signal.)
 struct Leaving<'a>(std::thread::Thread, &'a AtomicUsize);
 
 impl Drop for Leaving<'_> {

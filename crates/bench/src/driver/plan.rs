@@ -43,7 +43,7 @@ pub struct Plan {
     pub seed: u64,
     /// Read the whole key space afterwards, to find what was lost and not read meanwhile.
     pub audit: bool,
-    /// Nobody else changes these keys; if somebody does, presence cannot be judged.
+    /// No other process changes these keys; if one does, presence cannot be judged.
     pub alone: bool,
     /// Give up after this many failed operations.
     pub errors_max: u64,

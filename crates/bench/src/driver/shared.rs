@@ -95,7 +95,7 @@ impl Shared {
     pub(crate) fn too_many_failures(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= self.plan.errors_max
     }
-    /// Should clients put their work down?
+    /// Should clients stop?
     #[inline]
     pub(crate) fn over(&self, phase: Phase) -> bool {
         self.interrupted() || (phase == Phase::Measured && self.expired.load(Ordering::Relaxed))
@@ -116,7 +116,7 @@ impl Shared {
     pub(crate) fn base(&self, phase: Phase) -> u64 {
         if phase == Phase::Measured { self.plan.warmup } else { 0 }
     }
-    /// The next operations of this phase that nobody has taken on. Stretches shrink with the phase, so that clients end
+    /// The next operations of this phase that no client has taken. Stretches shrink with the phase, so that clients end
     /// about together.
     pub(crate) fn claim(&self, phase: Phase) -> Option<Range<u64>> {
         let total = self.total(phase).unwrap_or(u64::MAX);
@@ -130,11 +130,11 @@ impl Shared {
         (from < total).then(|| from..from.saturating_add(stretch).min(total))
     }
 
-    /// One more worker has come to its next meeting point.
+    /// One more worker has come to its next barrier.
     pub(crate) fn arrive(&self) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
     }
-    /// Has every worker come to meeting point `number` (1 for the first)?
+    /// Has every worker come to barrier `number` (1 for the first)?
     pub(crate) fn all_at(&self, number: usize) -> bool {
         self.arrived.load(Ordering::Acquire) >= number * self.plan.threads
     }

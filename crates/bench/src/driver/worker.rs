@@ -1,4 +1,4 @@
-//! One worker's life: takes its clients through the phases.
+//! One worker: takes its clients through the phases.
 //!
 //! Invariants: it is one coroutine, and what it waits for it awaits, so the same code runs on a thread with an executor of
 //! its own and on a simulated cluster, where all workers are coroutines of one executor and time is the simulator's.
@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) type Latencies = Histogram<u32>;
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 
-/// A coroutine for somebody else to run.
+/// A coroutine that the caller's executor runs.
 pub(crate) type Coroutine = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What the clients of one worker share.
@@ -90,7 +90,7 @@ pub(crate) struct PhaseReport {
     pub(crate) meter: Option<Meter>,
 }
 
-/// What one worker brings home.
+/// What one worker has measured.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) phases: [Option<PhaseReport>; Phase::ALL.len()],
@@ -102,7 +102,7 @@ pub(crate) struct Report {
     pub(crate) far_after: Option<u64>,
 }
 
-/// Adds up what the clients of one phase bring back.
+/// Adds up the tallies of the clients of one phase.
 #[derive(Default)]
 struct Gathering {
     left: Cell<usize>,
@@ -132,8 +132,8 @@ impl Gathering {
     }
 }
 
-/// Waits until every worker has come to meeting point `number` (1 for the first). `false` if the run is over instead.
-async fn meet<W: Worker>(context: &Context<W>, number: usize) -> bool {
+/// Waits until every worker has come to barrier `number` (1 for the first). `false` if the run is over instead.
+async fn wait_for_all<W: Worker>(context: &Context<W>, number: usize) -> bool {
     let shared = &*context.shared;
     shared.arrive();
     let mut turns = 0u32;
@@ -149,8 +149,8 @@ async fn meet<W: Worker>(context: &Context<W>, number: usize) -> bool {
     }
 }
 
-/// Lives. `spawn` starts a client's coroutine.
-pub(crate) async fn live<W: Worker + 'static>(
+/// Runs the worker through all phases. `spawn` starts a client's coroutine.
+pub(crate) async fn run<W: Worker + 'static>(
     context: Rc<Context<W>>,
     thread: usize,
     spawn: impl Fn(Coroutine),
@@ -180,13 +180,13 @@ async fn phases<W: Worker + 'static>(
     let first = thread == 0;
     let clients = plan.clients / plan.threads + usize::from(thread < plan.clients % plan.threads);
     let meter = || context.worker.endpoint().map(|endpoint| endpoint.meter());
-    let mut meetings = 0;
+    let mut barriers = 0;
     for phase in Phase::ALL {
         if first && phase == Phase::Measured {
             report.far_before = context.worker.far_bytes().await;
         }
-        meetings += 1;
-        if !meet(context, meetings).await {
+        barriers += 1;
+        if !wait_for_all(context, barriers).await {
             return;
         }
         if first {
@@ -211,8 +211,8 @@ async fn phases<W: Worker + 'static>(
             context.deadline.set(None);
             report.cache_bytes = context.worker.index().cache_bytes();
         }
-        meetings += 1;
-        if !meet(context, meetings).await {
+        barriers += 1;
+        if !wait_for_all(context, barriers).await {
             return;
         }
         if first && phase == Phase::Measured {

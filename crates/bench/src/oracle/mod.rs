@@ -1,4 +1,4 @@
-//! What the answers must be.
+//! The oracle: decides whether an answer is right.
 //!
 //! An answer is judged in two ways. Every *value* must be one that was written under its key ([`Values`](crate::workload::Values)), whatever
 //! else goes on. *Presence* must fit what this run has done:
@@ -11,8 +11,8 @@
 //!   outcome, and gets it checked. Where they overlap, any single outcome may be right; but insertions and removals of
 //!   one key that took effect alternate, so their sum must be 0 or 1 as soon as nothing is under way. Blind upserts do not
 //!   say whether they inserted: behind one that overlapped with others the key's presence is not known, until an operation
-//!   that nothing overlaps has told it.
-//! * **Keys that nobody inserts** ([`ABSENT`](crate::workload::ABSENT)) are absent.
+//!   that nothing overlaps reports it.
+//! * **Keys that no client inserts** ([`ABSENT`](crate::workload::ABSENT)) are absent.
 //! * An operation that ended in an error may have taken effect or not. From then on nothing is said about the presence
 //!   of its key.
 //!
@@ -20,7 +20,7 @@
 //!
 //! After the measured phase an audit reads the whole key space while nothing changes, so whatever was lost and not read
 //! meanwhile is found then. With several processes at work on the same keys ([`Oracle::alone`] is false) only values
-//! and keys that nobody inserts are judged.
+//! and keys that no client inserts are judged.
 
 mod frontier;
 mod ledger;
@@ -148,7 +148,7 @@ impl Oracle {
         let ledger = mix.has(Op::Remove).then(|| Ledger::new(keys, if in_place { loaded } else { 0 }));
         Oracle { frontier: Frontier::new(loaded), ledger, alone }
     }
-    /// Does nobody else change these keys?
+    /// Is this run the only one that changes these keys?
     pub fn alone(&self) -> bool {
         self.alone
     }
@@ -205,7 +205,7 @@ impl Oracle {
     pub fn fail(&self, number: u64, window: Window, changes: bool) {
         match &self.ledger {
             Some(ledger) => ledger.fail(number, window),
-            None if changes => self.frontier.give_up(number),
+            None if changes => self.frontier.mark_unknown(number),
             None => {}
         }
     }

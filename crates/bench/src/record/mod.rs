@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// What was measured, as the caller names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Kind of index, or yardstick.
+    /// Kind of index, or baseline.
     pub index: String,
     /// Fabric, as the user wrote it.
     pub fabric: String,
@@ -133,7 +133,7 @@ pub struct FaultRow {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Kind of index, or yardstick.
+    /// Kind of index, or baseline.
     pub index: String,
     /// Fabric.
     pub fabric: String,

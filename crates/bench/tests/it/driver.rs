@@ -1,6 +1,6 @@
 //! The driver against correct indexes and indexes with planted faults.
 
-use farindex_bench::baseline::{LocalMap, Null, Raw, RawSettings, Shapes, efficiency};
+use farindex_bench::baseline::{LocalMap, LocalSkipList, Null, Raw, RawSettings, Shapes, efficiency};
 use farindex_bench::{Bench, BenchError, Control, Distribution, Identity, Op, Outcome, Plan, Row, Worker, run};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, memory::Delivery};
 use farindex_index::join::try_join_all;
@@ -143,7 +143,7 @@ impl OrderedIndex for Liar {
 }
 
 #[test]
-fn an_honest_index_passes_every_workload() {
+fn correct_indexes_pass_every_workload() {
     for (name, _) in farindex_bench::Workload::NAMES {
         for (threads, clients) in [(1, 1), (2, 7)] {
             let plan = Plan { threads, clients, warmup: 500, ..plan(name) };
@@ -186,7 +186,7 @@ fn liars_are_convicted() {
 }
 
 #[test]
-fn a_lie_in_the_load_is_found_even_if_nobody_reads_the_key() {
+fn a_fault_in_the_load_is_detected_even_if_no_client_reads_the_key() {
     let plan = Plan { keys: 20_000, ops: Some(1), ..plan("get-absent") };
     let outcome = go(&Liar::new(Lie::LoseInsert), &plan);
     assert_eq!(outcome.wrong.total(), 2, "{}", outcome.wrong);
