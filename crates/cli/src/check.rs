@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Which index
     #[arg(long, default_value = IndexConfig::default().kind(), value_parser = PossibleValuesParser::new(kinds()))]
     index: String,
-    /// Which protocol: as shipped, or one that is there to be convicted, such as published
+    /// Which protocol: as shipped, or a faulty one that the check must detect, such as published
     #[arg(long, default_value = SHIPPED)]
     variant: String,
     /// Which seeds, the end left out [default: 0..1000]
