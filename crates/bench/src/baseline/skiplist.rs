@@ -42,12 +42,9 @@ impl LocalSkipList {
     }
     /// Changes the slot of a key, which is made if there is none.
     fn change<T>(&self, key: &[u8], change: impl FnOnce(&mut Option<Bytes>) -> T) -> T {
-        if let Some(entry) = self.map.get(key) {
-            return change(&mut entry.value().write());
-        }
-        let entry = self.map.get_or_insert_with(key.into(), Slot::default);
-        let outcome = change(&mut entry.value().write());
-        outcome
+        let present = self.map.get(key);
+        let entry = present.unwrap_or_else(|| self.map.get_or_insert_with(key.into(), Slot::default));
+        change(&mut entry.value().write())
     }
 }
 
