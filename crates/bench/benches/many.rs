@@ -60,7 +60,7 @@ fn main() {
     let session = pool.session().expect("a session");
     // The paper's network, and lookups that find their keys.
     let config = Config { slots, width: 8, hits: 1.0, ..Config::default() };
-    session.create_index("many", &IndexConfig::Linear(config)).expect("an index");
+    session.create_index("many", IndexConfig::Linear(config)).expect("an index");
     let index = session.open_index("many").expect("the index").async_handle();
     let keys = (slots as f64 * LOAD) as u64;
     session.block_on(async {

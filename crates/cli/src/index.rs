@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Command::Create { name: Named { place, name }, new, json } => {
             let config = new.config()?;
             let session = place.session()?;
-            session.create_index(name, &config)?;
+            session.create_index(name, config)?;
             json.give(&info_of(&session, name)?, || format!("created index {name:?}\n"))?;
         }
         Command::Kinds { json } => {
