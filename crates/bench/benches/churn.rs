@@ -40,7 +40,7 @@ fn main() {
     let live = {
         let pool = Pool::in_memory(1 << 30).expect("a pool");
         let session = pool.session().expect("a session");
-        let index = session.create_index("churn", &config).expect("an index");
+        let index = session.create_index("churn", config).expect("an index");
         let (mut random, mut buf) = (SplitMix64::seed_from_u64(1), Vec::new());
         for key in 0..keys {
             value(&mut random, &mut buf);
@@ -53,7 +53,7 @@ fn main() {
     println!("{keys} keys take {live} bytes; the pool has {size}");
     let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
-    session.create_index("churn", &config).expect("an index");
+    session.create_index("churn", config).expect("an index");
     let (done, after_tenth, worst) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let clock = std::time::Instant::now();
     std::thread::scope(|scope| {

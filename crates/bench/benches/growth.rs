@@ -27,7 +27,7 @@ fn main() {
     let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
     let config = IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() });
-    session.create_index("growth", &config).expect("an index");
+    session.create_index("growth", config).expect("an index");
     let clock = std::time::Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
