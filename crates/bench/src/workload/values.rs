@@ -184,6 +184,20 @@ impl Values {
 mod tests {
     use super::*;
 
+    #[test]
+    fn sizes_are_drawn_uniformly_from_both_ends_on() {
+        let range = SizeRange { min: 1, max: 100 };
+        let mut stream = crate::workload::Stream::new(5, 0, 0);
+        let mut counts = [0u32; 101];
+        for _ in 0..200_000 {
+            counts[range.draw(stream.value())] += 1;
+        }
+        assert_eq!(counts[0], 0);
+        let chi: f64 = counts[1..].iter().map(|&count| (f64::from(count) - 2000.0).powi(2) / 2000.0).sum();
+        assert!((chi - 99.0).abs() < 5.0 * (2.0f64 * 99.0).sqrt(), "{chi} with 99 degrees of freedom");
+        assert_eq!((SizeRange::fixed(7).draw(u64::MAX), range.draw(u64::MAX), range.draw(0)), (7, 100, 1));
+    }
+
     fn value(values: Values, number: u64, draw: u64) -> Vec<u8> {
         let mut buf = vec![0; values.longest()];
         values.fill(number, draw, &mut buf).to_vec()
