@@ -1,34 +1,23 @@
 //! Updates, removals and inserts for a long time, in a pool that is only four times as large as the live data: it must never fill, and
 //! its use of far memory must stay where it was after the first tenth.
 //!
-//! `churn [OPERATIONS] [KEYS] [THREADS] [KIND]`, 50,000,000 over 100,000 keys with 2 threads and SHARD unless told otherwise. Every thread has keys of
+//! `churn [OPERATIONS] [KEYS] [THREADS] [KIND]`, 50,000,000 over 100,000 keys with 2 threads and SHARD by default. Every thread has keys of
 //! its own and knows what each must hold, so every answer is checked.
 
 use farindex::{IndexConfig, Insert, Pool, Remove, Session, Update};
 use farindex_pool::layout::ChunkUse;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A small generator with a fixed sequence (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-}
 
 fn argument(at: usize, default: u64) -> u64 {
     std::env::args().nth(at).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
 /// Values of 40 to 167 bytes: blocks of one to three units.
-fn value(random: &mut Random, buf: &mut Vec<u8>) {
-    let word = random.next();
+fn value(random: &mut SplitMix64, buf: &mut Vec<u8>) {
+    let word = random.next_u64();
     buf.clear();
     buf.resize(40 + (word % 128) as usize, word as u8);
 }
@@ -51,8 +40,8 @@ fn main() {
     let live = {
         let pool = Pool::in_memory(1 << 30).expect("a pool");
         let session = pool.session().expect("a session");
-        let index = session.create_index("churn", &config).expect("an index");
-        let (mut random, mut buf) = (Random(1), Vec::new());
+        let index = session.create_index("churn", config).expect("an index");
+        let (mut random, mut buf) = (SplitMix64::seed_from_u64(1), Vec::new());
         for key in 0..keys {
             value(&mut random, &mut buf);
             index.insert(key.to_le_bytes(), &buf).expect("room");
@@ -64,7 +53,7 @@ fn main() {
     println!("{keys} keys take {live} bytes; the pool has {size}");
     let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
-    session.create_index("churn", &config).expect("an index");
+    session.create_index("churn", config).expect("an index");
     let (done, after_tenth, worst) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let clock = std::time::Instant::now();
     std::thread::scope(|scope| {
@@ -73,7 +62,7 @@ fn main() {
             scope.spawn(move || {
                 let session = pool.session().expect("a session");
                 let index = session.open_index("churn").expect("the index");
-                let mut random = Random(thread + 100);
+                let mut random = SplitMix64::seed_from_u64(thread + 100);
                 let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
                 let mut buf = Vec::new();
                 for key in (thread..keys).step_by(threads as usize) {
@@ -82,9 +71,9 @@ fn main() {
                     model.insert(key, buf.clone());
                 }
                 for i in 0..operations / threads {
-                    let key = random.next() % (keys / threads) * threads + thread;
+                    let key = random.next_u64() % (keys / threads) * threads + thread;
                     let present = model.contains_key(&key);
-                    match random.next() % 100 {
+                    match random.next_u64() % 100 {
                         0..40 => {
                             value(&mut random, &mut buf);
                             let expected = if present { Update::Updated } else { Update::Absent };

@@ -1,6 +1,6 @@
 //! Growth from the smallest table: many keys of mixed sizes, several clients at once. Nothing may be lost.
 //!
-//! `growth [KEYS] [CLIENTS] [THREADS]`, 10,000,000 keys by 8 clients on 2 threads unless told otherwise.
+//! `growth [KEYS] [CLIENTS] [THREADS]`, 10,000,000 keys by 8 clients on 2 threads by default.
 
 use farindex::{IndexConfig, Insert, PointIndex, Pool, shard};
 
@@ -27,7 +27,7 @@ fn main() {
     let pool = Pool::in_memory(size).expect("a pool");
     let session = pool.session().expect("a session");
     let config = IndexConfig::Shard(shard::Config { initial_bits: 0, ..shard::Config::default() });
-    session.create_index("growth", &config).expect("an index");
+    session.create_index("growth", config).expect("an index");
     let clock = std::time::Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {

@@ -1,11 +1,13 @@
 //! Lookups of 8-byte slots in the process's own memory, by one thread: one after the other, many at a time, and the bare READs of both.
 //!
-//! `many [SLOTS] [LOOKUPS] [ROUNDS]`, 1,048,576 slots filled to 65 %, 500,000 lookups, and the medians of 5 rounds unless told
-//! otherwise. All four take turns in each round, so what else the machine does hits all of them.
+//! `many [SLOTS] [LOOKUPS] [ROUNDS]`, 1,048,576 slots filled to 65 %, 500,000 lookups, and the medians of 5 rounds by
+//! default. All four take turns in each round, so what else the machine does hits all of them.
 
 use farindex::linear::Config;
 use farindex::{IndexConfig, Insert, PointIndex, Pool};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::time::Instant;
 
 /// Share of the slots that are filled.
@@ -17,17 +19,9 @@ fn argument(at: usize, default: u64) -> u64 {
     std::env::args().nth(at).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
-/// A small generator with a fixed sequence (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((u128::from(x ^ (x >> 31)) * u128::from(end)) >> 64) as u64
-    }
+/// Returns a number below `end`.
+fn below(random: &mut SplitMix64, end: u64) -> u64 {
+    ((u128::from(random.next_u64()) * u128::from(end)) >> 64) as u64
 }
 
 /// Four bytes of key and two of value: with its lengths and its kind that is a slot of 8 bytes.
@@ -38,12 +32,12 @@ fn record(i: u64) -> ([u8; 4], [u8; 2]) {
 /// READs of so many bytes at drawn places, so many behind one doorbell.
 async fn bare(endpoint: &Endpoint, len: usize, lookups: u64, together: usize, end: u64) -> Result<u64, FabricError> {
     let span = endpoint.span(OpKind::Other);
-    let (mut random, mut sum) = (Random(7), 0u64);
+    let (mut random, mut sum) = (SplitMix64::seed_from_u64(7), 0u64);
     let mut left = lookups as usize;
     while left > 0 {
         let count = left.min(together);
         let mut batch = span.batch();
-        let at = |random: &mut Random| RemotePtr::new(NodeId::new(0), random.below((end - len as u64) / 8) * 8);
+        let at = |random: &mut SplitMix64| RemotePtr::new(NodeId::new(0), below(random, (end - len as u64) / 8) * 8);
         let tickets: Vec<_> = (0..count).map(|_| batch.read(at(&mut random), len)).collect();
         let mut done = batch.post().await?;
         for ticket in tickets {
@@ -66,7 +60,7 @@ fn main() {
     let session = pool.session().expect("a session");
     // The paper's network, and lookups that find their keys.
     let config = Config { slots, width: 8, hits: 1.0, ..Config::default() };
-    session.create_index("many", &IndexConfig::Linear(config)).expect("an index");
+    session.create_index("many", IndexConfig::Linear(config)).expect("an index");
     let index = session.open_index("many").expect("the index").async_handle();
     let keys = (slots as f64 * LOAD) as u64;
     session.block_on(async {
@@ -77,8 +71,8 @@ fn main() {
     });
     let endpoint = session.raw().endpoint().clone();
     let draw = |seed| {
-        let mut random = Random(seed);
-        (0..lookups).map(|_| record(random.below(keys))).collect::<Vec<_>>()
+        let mut random = SplitMix64::seed_from_u64(seed);
+        (0..lookups).map(|_| record(below(&mut random, keys))).collect::<Vec<_>>()
     };
     let before = endpoint.meter();
     let asked = draw(1);

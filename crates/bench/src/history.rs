@@ -1,4 +1,4 @@
-//! Recording what the clients were told, so that the checker can judge it.
+//! Records the clients' operations and their answers, so that the checker can judge them.
 //!
 //! [`Recording`] is a [`Bench`] around another one, or a [`Simulated`] around one that runs on a simulated cluster: its
 //! workers stamp every call of the index before it begins and after it has answered, whatever phase it belongs to. The
@@ -19,7 +19,9 @@ use crate::driver::{Bench, Simulated, Worker};
 use farindex_check::{Call, ClientLog, History, HistoryError, Operation, Outcome, Recorder};
 use farindex_fabric::{Endpoint, Executor};
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,8 +52,8 @@ impl Book {
         if self.begun.fetch_add(1, Ordering::Relaxed) < self.most {
             return true;
         }
-        // The first to come too late closes it, at a moment before its own invocation. Whoever finds it closed asks
-        // later than that moment; whoever did not is in the book, and cut off at that moment if it ended later.
+        // The first to come too late closes it, at a moment before its own invocation. An operation that finds it
+        // closed is invoked later than that moment; any other is recorded, and is pending if it ended later than that.
         let _ = self.end.compare_exchange(OPEN, now(), Ordering::AcqRel, Ordering::Acquire);
         false
     }
@@ -140,7 +142,7 @@ fn shortened(value: &[u8]) -> Vec<u8> {
 
 /// Did the operation certainly change nothing?
 fn was_refused(error: &IndexError) -> bool {
-    matches!(error, IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. })
+    matches!(error, IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. } | IndexError::NotOrdered { .. })
 }
 
 impl<W: Worker> RecordingWorker<W> {
@@ -267,10 +269,22 @@ impl<W: Worker> PointIndex for RecordingWorker<W> {
     }
 }
 
+impl<W: Worker> OrderedIndex for RecordingWorker<W> {
+    async fn scan(&self, (from, to): KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        let call =
+            || Call::Scan { from: from.map(<[u8]>::to_vec), to: to.map(<[u8]>::to_vec), limit: Some(limit as u64) };
+        self.record(call, self.inner.index().scan((from, to), limit), |entries| {
+            Outcome::Pairs(entries.iter().map(|entry| (entry.key.to_vec(), shortened(&entry.value))).collect())
+        })
+        .await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::baseline::LocalMap;
+    use crate::baseline::{LocalMap, LocalSkipList};
+    use crate::workload::SizeRange;
     use crate::{Control, Plan, run};
     use farindex_check::{Verdict, check};
 
@@ -295,6 +309,21 @@ mod tests {
             assert!(history.operations().len() >= 3000 + 40 + rmws, "{}", history.operations().len());
             assert_eq!(check(&history, &farindex_check::Limits::default()).verdict, Verdict::Ok, "{workload}");
         }
+    }
+
+    #[test]
+    fn scans_are_recorded_and_hold() {
+        let list = LocalSkipList::new();
+        let recording = Recording::new(&list, u64::MAX);
+        let mix = "scan=40,insert=20,remove=20,update=20";
+        let plan = Plan { scan_length: SizeRange { min: 1, max: 10 }, ..plan(mix) };
+        let outcome = run(&recording, &plan, &Control::default()).unwrap();
+        assert_eq!(outcome.wrong.total() + outcome.errors.total(), 0, "{}", outcome.wrong);
+        let history = recording.finish().unwrap().history;
+        let scans = |operation: &&Operation| matches!(operation.call, Call::Scan { limit: Some(1..), .. });
+        let recorded = history.operations().iter().filter(scans).count() as u64;
+        assert_eq!(recorded, outcome.measured.count(crate::Op::Scan));
+        assert_eq!(check(&history, &farindex_check::Limits::default()).verdict, Verdict::Ok);
     }
 
     #[test]

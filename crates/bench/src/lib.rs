@@ -9,8 +9,8 @@
 //! | [`workload`] | operations, mixes, distributions, keys and values |
 //! | [`oracle`] | what the answers must be |
 //! | [`driver`] | threads, clients, phases; runs any [`PointIndex`](farindex_index::PointIndex) |
-//! | [`baseline`] | what to compare with: naked verbs, a local map, nothing at all |
-//! | [`history`] | what the clients were told, recorded for the checker |
+//! | [`baseline`] | baselines: bare verbs, local maps, nothing at all |
+//! | [`history`] | histories of the clients' operations, for the checker |
 //! | [`record`] | one row for each run, as JSON and as a table |
 //! | [`scenario`] | runs as data files, with what is expected of them |
 //! | [`plot`] | curves as SVG, reports as HTML |
@@ -45,4 +45,4 @@ pub use driver::{Bench, Control, Faults, Measured, Outcome, Plan, Progress, Simu
 pub use error::BenchError;
 pub use record::{Identity, Row};
 pub use scenario::Scenario;
-pub use workload::{Distribution, Mix, Op, ValueSize, Workload};
+pub use workload::{Distribution, KeyOrder, Mix, Op, SizeRange, ValueSize, Workload};

@@ -25,7 +25,7 @@
 use crate::driver::Plan;
 use crate::record::Row;
 use crate::size::{parse_count, parse_duration};
-use crate::workload::{Mix, Op, ValueSize, Workload};
+use crate::workload::{KeyOrder, Mix, Op, SizeRange, ValueSize, Workload};
 use crate::{BenchError, Distribution};
 use farindex_fabric::OpKind;
 use serde::{Deserialize, Deserializer, de};
@@ -62,6 +62,8 @@ pub struct Expect {
     pub errors: Option<Bound>,
     /// Keys present at the end.
     pub entries: Option<Bound>,
+    /// Mean number of entries that a scan returned.
+    pub entries_per_scan: Option<Bound>,
     /// Throughput as a share of the raw reference's.
     pub efficiency: Option<Bound>,
     /// Far memory for each key.
@@ -220,6 +222,7 @@ impl Expect {
             ("wrong_answers", self.wrong_answers.or(zero), Some(row.wrong_answers as f64)),
             ("errors", self.errors.or(zero), Some(row.errors as f64)),
             ("entries", self.entries, Some(row.entries as f64)),
+            ("entries_per_scan", self.entries_per_scan, row.entries_per_scan()),
             ("efficiency", self.efficiency, row.efficiency),
             ("far_bytes_per_entry", self.far_bytes_per_entry, row.far_bytes_per_entry),
             ("far_bytes_growth", self.far_bytes_growth, growth),
@@ -297,32 +300,32 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-impl FromStr for ValueSize {
+impl FromStr for SizeRange {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let size = |text: &str| parse_count(text).map(|size| usize::try_from(size).unwrap_or(usize::MAX));
         match text.split_once("..") {
-            Some((min, max)) => Ok(ValueSize { min: size(min)?, max: size(max)? }),
-            None => size(text).map(ValueSize::fixed),
+            Some((min, max)) => Ok(SizeRange { min: size(min)?, max: size(max)? }),
+            None => size(text).map(SizeRange::fixed),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for ValueSize {
+impl<'de> Deserialize<'de> for SizeRange {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
-            type Value = ValueSize;
+            type Value = SizeRange;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of bytes, or text such as \"1Ki\" or \"8..64\"")
+                f.write_str("a number, or text such as \"1Ki\" or \"8..64\"")
             }
-            fn visit_i64<E: de::Error>(self, size: i64) -> Result<ValueSize, E> {
-                usize::try_from(size).map(ValueSize::fixed).map_err(|_| E::custom(format!("{size} is below 0")))
+            fn visit_i64<E: de::Error>(self, size: i64) -> Result<SizeRange, E> {
+                usize::try_from(size).map(SizeRange::fixed).map_err(|_| E::custom(format!("{size} is below 0")))
             }
-            fn visit_u64<E: de::Error>(self, size: u64) -> Result<ValueSize, E> {
-                Ok(ValueSize::fixed(usize::try_from(size).unwrap_or(usize::MAX)))
+            fn visit_u64<E: de::Error>(self, size: u64) -> Result<SizeRange, E> {
+                Ok(SizeRange::fixed(usize::try_from(size).unwrap_or(usize::MAX)))
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ValueSize, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<SizeRange, E> {
                 text.parse().map_err(E::custom)
             }
         }
@@ -344,7 +347,9 @@ struct File {
     loaded: Option<Count>,
     load: Option<bool>,
     key_size: Option<Count>,
+    key_order: Option<Text<KeyOrder>>,
     value_size: Option<ValueSize>,
+    scan_length: Option<SizeRange>,
     distribution: Option<Text<Distribution>>,
     theta: Option<f64>,
     threads: Option<Count>,
@@ -396,6 +401,8 @@ impl File {
         plan.keys = number(self.keys).unwrap_or(plan.keys);
         plan.loaded = number(self.loaded);
         plan.load = self.load.unwrap_or(plan.load);
+        plan.key_order = self.key_order.as_ref().map_or(plan.key_order, |Text(order)| *order);
+        plan.scan_length = self.scan_length.unwrap_or(plan.scan_length);
         plan.value_size = self.value_size.unwrap_or(plan.value_size);
         plan.distribution = self.distribution.as_ref().map(|Text(distribution)| *distribution);
         plan.theta = self.theta.unwrap_or(plan.theta);

@@ -107,11 +107,11 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let span = raw.span(OpKind::Other);
         session.block_on(measured.store(raw, &span)).map_err(farindex::Error::from)?;
     }
-    tell(args, threads, &measured)?;
+    report(args, threads, &measured)?;
     Ok(exit::OK)
 }
 
-fn tell(args: &Args, threads: usize, measured: &Calibration) -> Result<(), Failure> {
+fn report(args: &Args, threads: usize, measured: &Calibration) -> Result<(), Failure> {
     let Calibration { read_ns, reads_per_s, bytes_per_s } = *measured;
     let network = Network::measured(read_ns, reads_per_s, bytes_per_s).unwrap_or(Network::CONNECTX5_EDR);
     let reads = |width| {

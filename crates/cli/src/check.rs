@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Which index
     #[arg(long, default_value = IndexConfig::default().kind(), value_parser = PossibleValuesParser::new(kinds()))]
     index: String,
-    /// Which protocol: as shipped, or one that is there to be convicted, such as published
+    /// Which protocol: as shipped, or a faulty one that the check must detect, such as published
     #[arg(long, default_value = SHIPPED)]
     variant: String,
     /// Which seeds, the end left out [default: 0..1000]
@@ -168,15 +168,15 @@ fn search(args: &Args, setup: &Setup, test_run: &TestRun) -> Result<u8, Failure>
         bar.set_length(seeds.end - seeds.start);
         bar.set_message("nothing found");
     }
-    let (done, failed, told) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(Instant::now()));
+    let (done, failed, shown) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(Instant::now()));
     let each = |report: &SeedReport| {
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         let failed = failed.fetch_add(u64::from(!report.is_sound()), Ordering::Relaxed) + u64::from(!report.is_sound());
         // Whoever finds the clock taken leaves the bar to its holder.
-        if let (Some(bar), Ok(mut told)) = (&bar, told.try_lock())
-            && told.elapsed().as_millis() >= 100
+        if let (Some(bar), Ok(mut shown)) = (&bar, shown.try_lock())
+            && shown.elapsed().as_millis() >= 100
         {
-            *told = Instant::now();
+            *shown = Instant::now();
             bar.set_position(done);
             if failed > 0 {
                 bar.set_message(format!("{failed} FAILED"));

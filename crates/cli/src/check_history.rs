@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Check a recorded history: are the answers those of a linearizable map?
 ///
-/// A history is a file of JSON lines: who asked what, when, and was told what (docs/history-format.md); - is standard
+/// A history is a file of JSON lines: client, call, times and answer of each operation (docs/history-format.md); - is standard
 /// input. Several files are parts of one history, as several processes recorded it by one clock. Exit code 0 if every key
 /// is linearizable, 1 if one is not, or if one could not be decided within the limits.
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,6 @@
 //! `farindex dump`.
 
+use crate::entry;
 use crate::escape::escape;
 use crate::exit::{self, Failure};
 use crate::index::Named;
@@ -14,9 +15,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// Write every entry of an index out, so that `load --escaped` reads it back
+/// Write every entry of an index, so that `load --escaped` reads it back
 ///
-/// Entries come in no particular order. tsv: key, tab, value. lines: keys alone. In both, a backslash is written \\, tab,
+/// Entries of an ordered index come in ascending order of their keys, others in no particular order. tsv: key, tab, value. lines: keys alone. In both, a backslash is written \\, tab,
 /// line feed and carriage return \t \n \r, other control characters and bytes that are not UTF-8 \xHH. jsonl: one JSON
 /// object a line, {"key": ..., "value": ...}; what is not UTF-8 stands in hexadecimal under key_hex, value_hex.
 #[derive(Debug, clap::Args)]
@@ -29,16 +30,16 @@ pub(crate) struct Args {
     /// Write to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Leave out what is damaged, say on standard error what that is, and go on; exit code 9 if there is any
+    /// Leave out damaged places, report each on standard error, and continue; exit code 10 if there are any
     #[arg(long)]
     skip_damaged: bool,
 }
 
-/// Damaged places that are told in words.
+/// Damaged places that are described one by one.
 const IN_WORDS: u64 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(crate) enum Format {
     Tsv,
     Lines,
     Jsonl,
@@ -47,15 +48,29 @@ enum Format {
 pub(crate) fn put(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), text.into()),
-        Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            object.insert(format!("{name}_hex"), hex.into())
-        }
+        Err(_) => object.insert(format!("{name}_hex"), entry::hex(bytes).into()),
     };
 }
 
-fn encode(format: Format, key: &[u8], value: &[u8], line: &mut Vec<u8>) {
+/// An entry as a JSON object.
+pub(crate) fn object(hex: bool, key: &[u8], value: &[u8]) -> Map<String, Value> {
+    let mut object = Map::new();
+    for (name, bytes) in [("key", key), ("value", value)] {
+        match hex {
+            true => _ = object.insert(format!("{name}_hex"), entry::hex(bytes).into()),
+            false => put(&mut object, name, bytes),
+        }
+    }
+    object
+}
+
+/// Writes an entry into `line`, with its end of line.
+pub(crate) fn encode(format: Format, hex: bool, key: &[u8], value: &[u8], line: &mut Vec<u8>) {
     line.clear();
+    let escape = |bytes: &[u8], line: &mut Vec<u8>| match hex {
+        true => line.extend_from_slice(entry::hex(bytes).as_bytes()),
+        false => escape(bytes, line),
+    };
     match format {
         Format::Lines => escape(key, line),
         Format::Tsv => {
@@ -64,10 +79,7 @@ fn encode(format: Format, key: &[u8], value: &[u8], line: &mut Vec<u8>) {
             escape(value, line);
         }
         Format::Jsonl => {
-            let mut object = Map::new();
-            put(&mut object, "key", key);
-            put(&mut object, "value", value);
-            line.extend_from_slice(Value::Object(object).to_string().as_bytes());
+            line.extend_from_slice(Value::Object(object(hex, key, value)).to_string().as_bytes());
         }
     }
     line.push(b'\n');
@@ -99,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let (mut line, mut failed, mut without_value) = (Vec::new(), None, 0u64);
     let each = |key: &[u8], value: &[u8]| {
         without_value += u64::from(args.format == Format::Lines && !value.is_empty());
-        encode(args.format, key, value, &mut line);
+        encode(args.format, false, key, value, &mut line);
         failed = out.write_all(&line).err();
         if failed.is_some() || stop.load(Ordering::Relaxed) {
             ControlFlow::Break(())
@@ -108,14 +120,14 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         }
     };
     let mut places = 0;
-    let told = |damage: Damage| {
+    let report = |damage: Damage| {
         places += 1;
         if places <= IN_WORDS {
             note(format!("left out: {} (at {})", damage.what, damage.at));
         }
     };
     let written = match args.skip_damaged {
-        true => index.for_each_skipping_damage(each, told)?,
+        true => index.for_each_skipping_damage(each, report)?,
         false => index.for_each(each)?,
     };
     if let Some(error) = failed.or_else(|| out.flush().err()) {

@@ -121,7 +121,7 @@ pub(crate) struct Del {
     keys: OneOrMany,
 }
 
-/// Tell by the exit code whether a key is there: 0 present, 1 absent
+/// Report by the exit code whether a key is present: 0 present, 1 absent
 #[derive(Debug, clap::Args)]
 pub(crate) struct Exists {
     #[command(flatten)]
@@ -139,7 +139,7 @@ pub(crate) fn unhex(what: &str, text: &[u8]) -> Result<Vec<u8>, Failure> {
     bytes.filter(|_| rest.is_empty()).ok_or_else(bad)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -167,7 +167,7 @@ fn found(yes: bool) -> u8 {
     if yes { exit::OK } else { exit::NO }
 }
 
-fn tell(key: &Key, bytes: &[u8], what: &str, yes: bool) -> Result<u8, Failure> {
+fn report(key: &Key, bytes: &[u8], what: &str, yes: bool) -> Result<u8, Failure> {
     if key.json.wanted() {
         key.json.write(&object(bytes, (what, yes), None))?;
     }
@@ -259,11 +259,11 @@ pub(crate) fn put(Put { key, value, mode }: &Put) -> Result<u8, Failure> {
         },
     };
     if key.json.wanted() {
-        let mut told = object(&bytes, ("done", done), None);
-        if let Value::Object(told) = &mut told {
-            told.insert("outcome".to_owned(), outcome.into());
+        let mut result = object(&bytes, ("done", done), None);
+        if let Value::Object(result) = &mut result {
+            result.insert("outcome".to_owned(), outcome.into());
         }
-        key.json.write(&told)?;
+        key.json.write(&result)?;
     }
     Ok(found(done))
 }
@@ -275,7 +275,7 @@ pub(crate) fn del(Del { keys }: &Del) -> Result<u8, Failure> {
     let key = &keys.one()?;
     let bytes = key.key()?;
     let removed = key.name.open()?.remove(&bytes)? == Remove::Removed;
-    tell(key, &bytes, "removed", removed)
+    report(key, &bytes, "removed", removed)
 }
 
 fn del_many(keys: &OneOrMany, path: &Path) -> Result<u8, Failure> {
@@ -295,5 +295,5 @@ fn del_many(keys: &OneOrMany, path: &Path) -> Result<u8, Failure> {
 pub(crate) fn exists(Exists { key }: &Exists) -> Result<u8, Failure> {
     let bytes = key.key()?;
     let present = key.name.open()?.get(&bytes)?.is_some();
-    tell(key, &bytes, "found", present)
+    report(key, &bytes, "found", present)
 }

@@ -23,7 +23,7 @@ pub(crate) const INDEX: u8 = 4;
 pub(crate) const REFUSED: u8 = 5;
 /// No room.
 pub(crate) const FULL: u8 = 6;
-/// Somebody else is in the way.
+/// Another client is in the way.
 pub(crate) const BUSY: u8 = 7;
 /// Nothing is wrong, but crashed clients have left something behind.
 pub(crate) const LEFT_BEHIND: u8 = 9;
@@ -33,7 +33,7 @@ pub(crate) const DAMAGED: u8 = 10;
 pub(crate) const BUG: u8 = 70;
 /// Ended early by a signal; [`crate::signals::exit_code`] says by which.
 pub(crate) const INTERRUPTED: u8 = 130;
-/// Nobody reads the output any more.
+/// The reader of the output has gone.
 pub(crate) const PIPE: u8 = 141;
 
 /// The table of `--help`; docs/cli.md has the same.
@@ -49,10 +49,11 @@ Exit codes:
        of another kind
     5  entries were refused: too long a key or value, or rejects of a load
     6  no room: the pool is full, or its client slots, or its catalog
-    7  somebody else is in the way: a lock held too long, a lease that ran out
+    7  another client is in the way: a lock held too long; or this client's lease
+       has expired
     9  the pool is sound, but crashed clients have left memory or unfinished steps
        behind (pool check)
-    9  damaged places of an index were left out, as asked
+   10  damaged places of an index were left out, as asked
    70  a bug in this program
   129  ended by SIGHUP; 130 by Ctrl-C (SIGINT); 143 by SIGTERM
   141  the reader of the output has gone";
@@ -127,7 +128,7 @@ pub(crate) fn code_of(error: &Error) -> u8 {
         Error::Index(error) => match error {
             IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. } => REFUSED,
             IndexError::Dropped => INDEX,
-            IndexError::BadConfig(_) => USAGE,
+            IndexError::BadConfig(_) | IndexError::NotOrdered { .. } => USAGE,
             IndexError::Locked { .. } => BUSY,
             IndexError::Pool(error) => of_pool(error),
             IndexError::Fabric(error) => of_fabric(error),

@@ -10,7 +10,7 @@ use farindex::{IndexConfig, IndexInfo, Inspection, Session};
 use farindex::{KINDS, Kind};
 use serde_json::{Value, json};
 
-/// Make and examine the named indexes of a pool
+/// Create and examine the named indexes of a pool
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an empty index
+    /// Create an empty index
     Create {
         #[command(flatten)]
         name: Named,
@@ -28,7 +28,7 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// List the kinds of index, and their settings with the values that they have if nothing is said
+    /// List the kinds of index: whether their keys are ordered (and can be scanned), and their settings with the defaults
     Kinds {
         #[command(flatten)]
         json: Json,
@@ -47,7 +47,7 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Drop an index: its memory goes back once nobody uses it
+    /// Drop an index: its memory is freed once no client uses it
     Drop {
         #[command(flatten)]
         name: Named,
@@ -73,7 +73,7 @@ impl Named {
     }
 }
 
-/// What to make.
+/// What to create.
 #[derive(Debug, clap::Args)]
 pub(crate) struct New {
     /// Kind of index
@@ -99,12 +99,20 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         Command::Create { name: Named { place, name }, new, json } => {
             let config = new.config()?;
             let session = place.session()?;
-            session.create_index(name, &config)?;
+            session.create_index(name, config)?;
             json.give(&info_of(&session, name)?, || format!("created index {name:?}\n"))?;
         }
         Command::Kinds { json } => {
-            let all: Vec<_> = KINDS.iter().filter_map(|kind| IndexConfig::of_kind(kind.name)).collect();
-            let line = |kind: &Kind| format!("{}\t{}\t{}\n", kind.name, usual(kind.name), kind.about);
+            let object = |kind: &Kind| {
+                let mut object = serde_json::to_value(IndexConfig::of_kind(kind.name)?).unwrap_or_default();
+                object["ordered"] = kind.ordered.into();
+                Some(object)
+            };
+            let all: Vec<Value> = KINDS.iter().filter_map(object).collect();
+            let line = |kind: &Kind| {
+                let order = if kind.ordered { "ordered" } else { "unordered" };
+                format!("{}\t{order}\t{}\t{}\n", kind.name, usual(kind.name), kind.about)
+            };
             json.give(&json!({ "kinds": all }), || KINDS.iter().map(line).collect())?;
         }
         Command::List { place, json } => {

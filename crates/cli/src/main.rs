@@ -19,6 +19,7 @@ mod pool;
 mod pool_arg;
 mod progress;
 mod reproduce;
+mod scan;
 mod serve;
 mod signals;
 mod sim;
@@ -29,7 +30,8 @@ use std::process::ExitCode;
 
 /// Indexes for far (disaggregated) memory, operated by one-sided READ, WRITE, compare-and-swap and fetch-and-add
 ///
-/// Start with `farindex bench`. Sizes are bytes: 4096, 64KiB, 1.5GiB, 2GB.
+/// Start with `farindex bench`. Sizes are bytes: 4096, 64KiB, 1.5GiB, 2GB. In all numbers K, M, G and T are
+/// powers of 1000, Ki, Mi, Gi and Ti powers of 1024.
 #[derive(Debug, Parser)]
 #[command(name = "farindex", version, after_help = exit::TABLE)]
 struct Cli {
@@ -47,6 +49,7 @@ enum Command {
     Index(index::Args),
     Load(load::Args),
     Dump(dump::Args),
+    Scan(scan::Args),
     Get(entry::Get),
     Put(entry::Put),
     Del(entry::Del),
@@ -71,6 +74,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Index(args) => index::run(args),
         Command::Load(args) => load::run(args),
         Command::Dump(args) => dump::run(args),
+        Command::Scan(args) => scan::run(args),
         Command::Get(args) => entry::get(args),
         Command::Put(args) => entry::put(args),
         Command::Del(args) => entry::del(args),
@@ -88,7 +92,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 fn main() -> ExitCode {
-    // A bug is told in a line like any other error, not as a backtrace.
+    // A bug is reported in one line like any other error, not as a backtrace.
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string().replace('\n', " ");
         output::note(format!("error: a bug in farindex, please report it: {text}"));

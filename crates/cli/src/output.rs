@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Where a machine wants its JSON: `-` is standard output.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Json {
-    /// Write the result as one JSON object: to standard output (-), in place of the text for people, or to a file, beside
-    /// that text
+    /// Write the result as one JSON object: to standard output (-), in place of the text for people, or to a file, in
+    /// addition to that text
     #[arg(long, value_name = "-|FILE", global = true)]
     json: Option<PathBuf>,
 }
@@ -36,7 +36,7 @@ impl Json {
         written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))
     }
 
-    /// Hands a result to whoever wants it.
+    /// Writes a result as JSON where that was asked for, and as text to standard output otherwise.
     pub(crate) fn give(&self, result: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         self.write(result)?;
         if self.to_stdout() { Ok(()) } else { print(&text()) }
@@ -79,7 +79,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     written.map_err(|error| Failure::file("standard output", "cannot be written", &error))
 }
 
-/// A line for people, on standard error; it is no failure if nobody reads it.
+/// A line for people, on standard error; it is no failure if it cannot be written.
 pub(crate) fn note(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Make and examine pools of far memory
+/// Create and examine pools of far memory
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a new pool in a file that several processes can map
+    /// Create a pool in a file that several processes can map
     ///
     /// All its space is reserved at once. An existing file is never overwritten.
     Create {
@@ -38,7 +38,7 @@ enum Command {
         /// Clients (processes) that may be registered at once, 2 to 1024
         #[arg(long, value_name = "N", default_value_t = 64)]
         clients: u64,
-        /// How long a client may be silent before it counts as dead, such as 10s
+        /// Lease: how long a client may go without a heartbeat before others may evict it, such as 10s
         #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
         lease: Duration,
         /// Bytes of a chunk, the unit in which memory is handed out: a power of two from 16KiB to 64KiB [default: by the
@@ -48,7 +48,7 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Show what a pool is, who uses it, and how full it is
+    /// Show what a pool is, which clients use it, and how full it is
     ///
     /// Takes no client slot and writes nothing: reading the files is all it needs.
     Stat {
@@ -60,17 +60,17 @@ enum Command {
     /// Walk every index of a pool and account for every block; exit code 1 if anything is wrong, 9 if nothing is wrong but
     /// crashed clients have left something behind
     ///
-    /// Changes nothing without --repair. May run beside clients at work: what they have in hand is told apart from what is
-    /// leaked only if no client is there, from beginning to end, that may be alive.
+    /// Changes nothing without --repair. May run while clients work; but memory that they have allocated and not yet linked
+    /// can be distinguished from leaked memory only if no client that may be alive is there, from beginning to end.
     Check {
         #[command(flatten)]
         place: Place,
-        /// First shut out clients that are gone or have not kept their leases, and put right what they have left: locks,
-        /// half-done steps and, if no other client is there, memory. Takes a little more than a lease
+        /// First evict clients that have crashed or whose lease has expired, and recover what they left: locks, unfinished
+        /// steps and, if no other client is there, leaked memory. Takes slightly longer than one lease
         #[arg(long)]
         repair: bool,
         /// With --repair: then replace each index that is damaged by a copy of what can be read of it, and drop the rest for good.
-        /// Takes room for the copy, and nobody else may be there. See what is lost with `dump --skip-damaged` first
+        /// Needs room for the copy, and no other client may be there. See what is lost with `dump --skip-damaged` first
         #[arg(long, requires = "repair")]
         drop_damaged: bool,
         #[command(flatten)]
@@ -373,7 +373,7 @@ fn check(place: &Place, repair: bool, drop_damaged: bool, json: &Json) -> Result
         let _ = writeln!(out, "{}: {verdict}", place.display());
         out
     })?;
-    // That an index could not be replaced is said by its own code: no room, or somebody else in the way.
+    // An index that could not be replaced has its own exit code: no room, or another client in the way.
     let refused = salvaged.iter().filter_map(|salvaged| salvaged.outcome.as_ref().err()).map(exit::code_of);
     let refused = refused.into_iter().find(|code| matches!(*code, exit::FULL | exit::BUSY));
     Ok(refused.unwrap_or(match (problems.is_empty(), left_behind) {

@@ -28,7 +28,7 @@ const SCHEME: &str = "connect:";
 /// Commands that take PATH, and how many words name them.
 fn words_before_path(args: &[OsString]) -> Option<usize> {
     match args.get(1)?.to_str()? {
-        "load" | "dump" | "get" | "put" | "del" | "exists" | "calibrate" => Some(2),
+        "load" | "dump" | "scan" | "get" | "put" | "del" | "exists" | "calibrate" => Some(2),
         "pool" | "index" if !args.get(2)?.to_str()?.starts_with('-') && args.get(2)? != "kinds" => Some(3),
         _ => None,
     }
@@ -102,9 +102,7 @@ impl Place {
     }
 }
 
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    farindex::url::parse_size(text)
-}
+pub(crate) use farindex::size::parse_count as parse_size;
 
 #[cfg(test)]
 mod tests {

@@ -127,7 +127,7 @@ mod daemon {
             Some(path) => Tokens::read(path).map_err(|why| Failure::new(exit::FILE, why))?,
             None => Tokens::open(),
         };
-        // From here on a signal waits for whoever looks for it below.
+        // From here on a signal is queued until the loop below takes it.
         let mut signals = signals::watch()?;
         let node = NodeId::new(args.node_id);
         let memory = match (&args.file, args.size) {

@@ -17,7 +17,7 @@ fn hangup_is_ignored() -> bool {
     mask & 1 << (SIGHUP - 1) != 0
 }
 
-/// From here on these signals wait for a look at what this returns.
+/// From here on these signals are queued in what this returns.
 pub(crate) fn watch() -> Result<Signals, Failure> {
     let all: &[i32] = if hangup_is_ignored() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
     Signals::new(all).map_err(|error| Failure::new(exit::BUG, format!("signals cannot be watched: {error}")))
@@ -27,14 +27,14 @@ pub(crate) fn watch() -> Result<Signals, Failure> {
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let mut signals = watch()?;
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
+    let flag = Arc::clone(&stop);
     let wait = move || {
         for signal in signals.forever() {
-            if told.load(Ordering::SeqCst) {
+            if flag.load(Ordering::SeqCst) {
                 std::process::exit(128 + signal);
             }
             RECEIVED.store(signal, Ordering::SeqCst);
-            told.store(true, Ordering::SeqCst);
+            flag.store(true, Ordering::SeqCst);
             crate::output::note("interrupted: ending what is in flight (once more to end at once)");
         }
     };

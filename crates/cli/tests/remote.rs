@@ -68,7 +68,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A file of the test, removed in the end with what lies beside it.
+/// A file of the test, removed at the end with the file next to it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -177,10 +177,10 @@ fn a_memory_node_describes_itself_as_json() {
             break;
         }
     }
-    let told: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert_eq!((&told["node"], &told["bytes"], &told["fabric"]), (&2.into(), &(4 << 20).into(), &"ucx".into()));
+    let output: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((&output["node"], &output["bytes"], &output["fabric"]), (&2.into(), &(4 << 20).into(), &"ucx".into()));
     for name in ["address", "metrics"] {
-        let addr: std::net::SocketAddr = told[name].as_str().expect("text").parse().expect("an address");
+        let addr: std::net::SocketAddr = output[name].as_str().expect("text").parse().expect("an address");
         assert!(std::net::TcpStream::connect(addr).is_ok(), "{name}");
     }
     // UCX would take SIGHUP for itself. Where the tests run under `nohup`, it is ignored.
@@ -214,7 +214,7 @@ fn a_file_that_is_served_cannot_be_opened_locally() {
     assert_eq!(looked.status.code(), Some(0), "{}", said(&looked));
     // The lock ends with the process, however that ends.
     drop(node);
-    let pool = Pool::open(&format!("shm:{}", file.path())).expect("nobody serves it");
+    let pool = Pool::open(&format!("shm:{}", file.path())).expect("no process serves it");
     let me = format!("process {} has it open", std::process::id());
     let refused = farindex(&["serve", "--fabric", "ucx", "--listen", "127.0.0.1:0", "--file", file.path()]);
     assert!(refused.status.code() == Some(3) && said(&refused).contains(&me), "{}", said(&refused));
@@ -244,7 +244,7 @@ fn a_killed_memory_node_comes_back() {
         }
         drop(node.take());
         let asked = Instant::now();
-        let error = index.upsert(u64::MAX.to_le_bytes(), b"lost or not").expect_err("nobody is there");
+        let error = index.upsert(u64::MAX.to_le_bytes(), b"lost or not").expect_err("no memory node is there");
         assert!(asked.elapsed() < Duration::from_secs(6), "an error within the deadline");
         assert!(error.to_string().contains("memory node 0"), "{error}");
         node = Some(serve(&addr, &["--file", file.path()]));
@@ -269,7 +269,7 @@ fn feed(input: &mut ChildStdin, from: u64, to: u64) -> std::io::Result<()> {
     (from..to).try_for_each(|i| writeln!(input, "key{i}\tvalue{i}"))
 }
 
-/// A client that is frozen past its lease is told so when it goes on, and does no harm.
+/// A client that is stopped past its lease gets an error when it continues, and changes nothing.
 #[test]
 fn a_frozen_client_is_told() {
     if !have_ucx() {
@@ -299,8 +299,8 @@ fn a_frozen_client_is_told() {
         process.signal("-STOP");
         // What is frozen has verbs in flight, or not; the repair shuts it out.
         session.repair().expect("a repair");
-        // By the repair, or before it by somebody in whose way it was.
-        assert_eq!(session.clients().expect("the clients").len(), 1, "round {round}: the frozen one is shut out");
+        // By the repair, or before it by a client that needed its lock.
+        assert_eq!(session.clients().expect("the clients").len(), 1, "round {round}: the frozen client is evicted");
         for i in 0..500 {
             index.upsert(format!("key{i}"), format!("mine{round}")).expect("the survivor goes on");
         }
@@ -346,7 +346,7 @@ fn one_of_three_nodes_is_cut_off() {
     let used: Vec<u64> = usage.iter().map(|node| node.used_bytes).collect();
     println!("bytes in use: {used:?} of {SIZE} each");
     assert!(used.iter().sum::<u64>() > SIZE && used.iter().all(|used| *used > SIZE / 4), "{used:?}");
-    // Frozen rather than dead: nothing says that it is gone, so the deadline has to.
+    // Frozen, not crashed: nothing reports that it is gone, so the deadline must.
     session.raw().endpoint().set_deadline(Duration::from_millis(500));
     nodes[2].process.signal("-STOP");
     let (mut fine, mut cut_off) = (0, 0);

@@ -55,6 +55,7 @@ mod net;
 mod pool;
 pub mod salvage;
 mod session;
+pub mod size;
 pub mod url;
 mod walk;
 

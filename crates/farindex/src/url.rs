@@ -10,6 +10,7 @@
 //! | `connect:a:4040,b:4040,token-file=FILE` | several, in the order of their numbers; the first token of FILE is shown |
 
 use crate::Error;
+use crate::size::parse_count;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -46,7 +47,7 @@ impl FromStr for PoolUrl {
         match scheme {
             "memory" => {
                 let mut parts = rest.split(',');
-                let len = parse_size(parts.next().unwrap_or_default()).map_err(|why| bad(&why))?;
+                let len = parse_count(parts.next().unwrap_or_default()).map_err(|why| bad(&why))?;
                 let mut nodes = 1;
                 for part in parts {
                     let count =
@@ -110,47 +111,9 @@ impl From<&PoolUrl> for PoolUrl {
     }
 }
 
-/// A number of bytes: `4096`, `64KiB`, `1.5GiB`, `2GB`, `512M`. K, M, G and T alone are powers of two, as `KiB` is; `KB`
-/// and its like are powers of ten.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        other => return Err(format!("{other:?} is no unit of size: use KiB, MiB, GiB, TiB or KB, MB, GB, TB")),
-    };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).ok_or_else(|| format!("{text} is too large"));
-    }
-    let number: f64 = number.parse().map_err(|_| format!("{text:?} is no size: write something like 64MiB"))?;
-    let bytes = number * factor as f64;
-    if bytes < 1e18 { Ok(bytes as u64) } else { Err(format!("{text} is too large")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in
-            [("4096", 4096), ("64KiB", 65536), ("1.5GiB", 3 << 29), ("2GB", 2_000_000_000), ("8m", 8 << 20)]
-        {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "x", "1.2.3", "5 parsecs", "99999999999999T", "-1"] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn urls() {

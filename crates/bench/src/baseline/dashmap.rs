@@ -4,7 +4,7 @@ use crate::driver::{Bench, Worker};
 use ::dashmap::{DashMap, Entry};
 use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value};
 use foldhash::fast::RandomState;
 use std::sync::Arc;
 
@@ -20,6 +20,10 @@ impl LocalMap {
     /// An empty map.
     pub fn new() -> Self {
         LocalMap { map: Arc::new(DashMap::with_hasher(RandomState::default())) }
+    }
+    /// Has it no entries?
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
     }
 }
 
@@ -88,5 +92,11 @@ impl PointIndex for LocalMap {
     }
     fn cache_bytes(&self) -> u64 {
         0
+    }
+}
+
+impl OrderedIndex for LocalMap {
+    async fn scan(&self, _: KeyBounds<'_>, _: usize) -> Result<Vec<farindex_index::Entry>, IndexError> {
+        Err(IndexError::NotOrdered { kind: "dashmap" })
     }
 }

@@ -1,23 +1,26 @@
-//! What to compare an index with.
+//! Baselines: what an index is compared with.
 //!
 //! * [`Raw`]: the verbs of an index without the index, on the same fabric; its throughput is the fabric's limit, and an
 //!   index's efficiency is its own as a share of that.
 //! * [`LocalMap`]: a well-known concurrent map in local memory, for orientation.
+//! * [`LocalSkipList`]: a well-known concurrent ordered map in local memory, for orientation.
 //! * [`Null`]: nothing at all, so that what is measured is the driver.
 
 mod dashmap;
 mod null;
 mod raw;
 mod shape;
+mod skiplist;
 
 pub use dashmap::LocalMap;
 pub use null::Null;
 pub use raw::{Raw, RawIndex, RawSettings};
 pub use shape::{Area, Shape, ShapeVerb, Shapes, VerbShape};
+pub use skiplist::LocalSkipList;
 
 use crate::driver::Outcome;
 
-/// Throughput of an index as a share of the raw reference's on the same operations: the time that the naked verbs take,
+/// Throughput of an index as a share of the raw reference's on the same operations: the time that the bare verbs take,
 /// over the time that the index takes. `None` if either was not measured.
 pub fn efficiency(index: &Outcome, raw: &Outcome) -> Option<f64> {
     let (index, raw) = (index.measured.throughput(), raw.measured.throughput());

@@ -3,9 +3,11 @@
 use crate::driver::{Bench, Worker};
 use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+};
 
-/// Nothing. Its answers are not meant.
+/// An index that does nothing. Its answers mean nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Null;
 
@@ -58,5 +60,12 @@ impl PointIndex for Null {
     }
     fn cache_bytes(&self) -> u64 {
         0
+    }
+}
+
+impl OrderedIndex for Null {
+    async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        std::hint::black_box((bounds, limit));
+        Ok(Vec::new())
     }
 }

@@ -1,12 +1,12 @@
-//! The raw reference: the verbs of an index, naked.
+//! The raw baseline: the verbs of an index without the index.
 //!
 //! Invariants: the same driver draws the same operations on the same keys; an operation posts the verbs of its
 //! [`Shape`](super::Shape) in the same batches, each waiting for the one before; READs and atomics go to addresses that are
 //! hashes of its key, so a hot key is hot here too, and WRITEs of blocks to one place after the other, as an allocator has
 //! them; its memory is as large as the index's and written beforehand, so neither the caches nor untouched pages flatter it. Nothing is parsed, compared, retried or allocated, and its answers mean nothing.
 //!
-//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads that nobody looks
-//! at, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ brings
+//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads whose result is not
+//! used, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ brings
 //! decides what the second one fetches. So here, too, the address of a batch depends on a word of each cache line that the
 //! batch before has brought.
 //!
@@ -17,9 +17,12 @@ use crate::driver::{Bench, Worker};
 use crate::workload::{Op, mix64};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+};
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::ops::Bound;
 use std::rc::Rc;
 
 /// What the raw reference imitates.
@@ -145,7 +148,7 @@ pub struct RawIndex {
     nodes: u64,
     /// Blocks written, from some number on that differs between threads.
     written: Cell<u64>,
-    /// Zero, but the compiler is not told: what a READ brought is masked by it and added to the next address.
+    /// Zero, but unknown to the compiler: what a READ brought is masked by it and added to the next address.
     nothing: u64,
 }
 
@@ -230,5 +233,18 @@ impl PointIndex for RawIndex {
     }
     fn cache_bytes(&self) -> u64 {
         0
+    }
+}
+
+impl OrderedIndex for RawIndex {
+    async fn scan(&self, (from, _): KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        if self.shapes.get(Op::Scan).is_none() {
+            return Err(IndexError::NotOrdered { kind: "raw" });
+        }
+        let (Bound::Included(key) | Bound::Excluded(key)) = from else { return Ok(Vec::new()) };
+        if limit > 0 {
+            self.run(Op::Scan, OpKind::Scan, key).await?;
+        }
+        Ok(Vec::new())
     }
 }

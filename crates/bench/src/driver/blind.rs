@@ -1,7 +1,7 @@
 //! An index with blind inserts: SepHash's paper appends without checking whether the key exists, and calls that an insert.
 
 use farindex::{Insert, PointIndex, Remove, Update, Upsert, Value};
-use farindex_index::{IndexError, Limits};
+use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex};
 
 /// An index whose inserts may be blind upserts.
 pub struct Blind<I> {
@@ -54,5 +54,11 @@ impl<I: PointIndex> PointIndex for Blind<I> {
     }
     fn cache_bytes(&self) -> u64 {
         self.index.cache_bytes()
+    }
+}
+
+impl<I: OrderedIndex> OrderedIndex for Blind<I> {
+    async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        self.index.scan(bounds, limit).await
     }
 }

@@ -1,16 +1,17 @@
-//! One client: a coroutine that carries out operations, one after the other, and judges the answers.
+//! One client: a coroutine that executes operations, one after the other, and judges the answers.
 
 use super::Worker;
 use super::shared::{Phase, Shared};
 use super::worker::Context;
-use crate::oracle::{Effect, Oracle, WrongAnswer};
-use crate::workload::{ABSENT, Keys, Op, Stream, below};
-use farindex_index::{IndexError, Insert, PointIndex, Remove, Update, Upsert, Value};
+use crate::oracle::{Effect, Oracle, Scanning, WrongAnswer};
+use crate::workload::{ABSENT, KeyOrder, Keys, Op, Stream, below};
+use farindex_index::{IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert, Value};
 use std::future::poll_fn;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// A client makes way for others after this many operations.
+/// A client yields to others after this many operations.
 const TURN: u32 = 32;
 /// One operation in 2^3 is timed.
 const TIMED_SHIFT: u32 = 64 - 3;
@@ -19,10 +20,19 @@ const TIMED_SHIFT: u32 = 64 - 3;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) counts: [u64; Op::COUNT],
+    /// Entries that scans returned.
+    pub(crate) entries_scanned: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
+        self.entries_scanned += other.entries_scanned;
+    }
 }
 
 /// Lets the other clients of the thread, and the endpoint, have a turn.
-pub(crate) async fn make_way() {
+pub(crate) async fn yield_now() {
     let mut waited = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut waited, true) {
@@ -38,7 +48,7 @@ pub(crate) async fn make_way() {
 #[derive(Clone, Copy)]
 struct Target {
     number: u64,
-    /// A new key, which nobody else knows yet.
+    /// A new key, which no other client knows yet.
     fresh: bool,
 }
 
@@ -48,7 +58,11 @@ async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordi
     match (phase, op) {
         (Phase::Load, _) => Some(Target { number: ordinal, fresh: true }),
         (Phase::Audit, _) => known(ordinal),
-        (_, Op::GetAbsent) => known(ABSENT + below(stream.key(), 1 << 40)),
+        // An absent key lies between two that may be present, where keys are ordered.
+        (_, Op::GetAbsent) => match shared.keys.order() {
+            KeyOrder::Hashed => known(ABSENT + below(stream.key(), 1 << 40)),
+            KeyOrder::Ordered => known(ABSENT + below(stream.key(), oracle.known().max(1))),
+        },
         (_, Op::Insert) if oracle.appends() => loop {
             if let Some(number) = oracle.claim() {
                 return Some(Target { number, fresh: true });
@@ -56,7 +70,7 @@ async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordi
             if shared.over(phase) {
                 return None;
             }
-            make_way().await;
+            yield_now().await;
         },
         _ => known(shared.chooser.choose(stream, oracle.known(), ordinal + shared.base(phase))),
     }
@@ -95,7 +109,8 @@ impl From<Update> for Effect {
 #[inline]
 async fn ask(index: &impl PointIndex, op: Op, key: &[u8], value: &[u8]) -> Result<Answer, IndexError> {
     Ok(match op {
-        Op::Get | Op::GetAbsent => index.get(key).await?.into(),
+        // A scan has an answer of another form; [`scan`] asks for it.
+        Op::Get | Op::GetAbsent | Op::Scan => index.get(key).await?.into(),
         Op::Insert => match index.insert(key, value).await? {
             Insert::Inserted => Effect::Added.into(),
             Insert::Exists => Effect::Present.into(),
@@ -143,6 +158,46 @@ fn judge(
     }
 }
 
+/// Called after every operation: a client yields after every [`TURN`].
+#[inline]
+async fn finish_turn(worker: &impl Worker, turn: &mut u32) {
+    worker.between();
+    *turn += 1;
+    if *turn >= TURN {
+        *turn = 0;
+        yield_now().await;
+    }
+}
+
+/// Scans from a key upwards and judges the entries.
+async fn scan<W: Worker>(
+    context: &Context<W>,
+    (phase, timed): (Phase, bool),
+    number: u64,
+    (key, limit): (&[u8], usize),
+    (scanning, tally): (&mut Scanning, &mut Tally),
+) {
+    let shared = &*context.shared;
+    let Some(sorted) = shared.sorted.as_ref() else { return };
+    shared.oracle.begin_scan(sorted, number, limit, scanning);
+    let started = timed.then(|| context.worker.now());
+    let answer = context.worker.index().scan((Bound::Included(key), Bound::Unbounded), limit).await;
+    if let Some(started) = started {
+        context.timed(Op::Scan, started, answer.is_ok());
+    }
+    match answer {
+        Ok(entries) => {
+            tally.entries_scanned += entries.len() as u64;
+            if context.worker.answers()
+                && let Err(wrong) = shared.oracle.end_scan(sorted, &shared.values, scanning, &entries)
+            {
+                context.wrong(phase, Op::Scan, number, wrong);
+            }
+        }
+        Err(error) => context.failed(phase, Op::Scan, number, &error),
+    }
+}
+
 /// Runs one client through one phase.
 pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tally {
     let shared = &*context.shared;
@@ -154,6 +209,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
     let mut key = vec![0; keys.size()];
     let mut buf = vec![0; shared.values.longest()];
     let mut tally = Tally::default();
+    let mut scanning = Scanning::default();
     let mut turn = 0;
     while let Some(stretch) = shared.claim(phase) {
         let mut stream = Stream::new(plan.seed, phase as u64, stretch.start);
@@ -171,23 +227,29 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                 return tally;
             };
             keys.write(target.number, &mut key);
+            // Other bits of the draw than those that choose the operation.
+            let timed = phase == Phase::Measured && (every || draw >> TIMED_SHIFT == 0);
+            tally.counts[op as usize] += 1;
+            if op == Op::Scan {
+                let range = (key.as_slice(), plan.scan_length.draw(stream.value()));
+                scan(&context, (phase, timed), target.number, range, (&mut scanning, &mut tally)).await;
+                finish_turn(&context.worker, &mut turn).await;
+                continue;
+            }
             let value = match op {
-                Op::Get | Op::GetAbsent | Op::Remove => &[],
+                Op::Get | Op::GetAbsent | Op::Remove | Op::Scan => &[],
                 _ => shared.values.fill(target.number, stream.value(), &mut buf),
             };
             let changes = matches!(op, Op::Insert | Op::Upsert | Op::Remove);
             let window = shared.oracle.begin(target.number, changes);
-            // Other bits of the draw than those that choose the operation.
-            let timed = phase == Phase::Measured && (every || draw >> TIMED_SHIFT == 0);
             let started = timed.then(|| context.worker.now());
             let answer = ask(index, op, &key, value).await;
             if let Some(started) = started {
                 context.timed(op, started, answer.is_ok());
             }
-            tally.counts[op as usize] += 1;
             match answer {
-                // Answers that are not meant cost no judgement, or a yardstick would pay for what it does not do; but
-                // what began must end, and a new key be acknowledged.
+                // Answers without meaning are not judged, or a baseline would pay for work that it does not do; but what
+                // began must end, and a new key must be acknowledged.
                 Ok(answer) if !answers => {
                     if changes {
                         let _ = shared.oracle.end(target.number, window, target.fresh, answer.effect);
@@ -205,12 +267,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                     context.failed(phase, op, target.number, &error);
                 }
             }
-            context.worker.between();
-            turn += 1;
-            if turn >= TURN {
-                turn = 0;
-                make_way().await;
-            }
+            finish_turn(&context.worker, &mut turn).await;
         }
     }
     tally

@@ -54,7 +54,7 @@ pub struct Cluster {
     pub blind: bool,
     /// Count what is completed in each span of this length.
     pub series: Option<Duration>,
-    /// Record what the clients are told, up to so many operations.
+    /// Record the history of the clients' operations, up to so many.
     pub history: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ impl Series {
             *count += 1;
         }
     }
-    fn saw(&mut self, now: Duration, versions: u64) {
+    fn observe(&mut self, now: Duration, versions: u64) {
         if versions > self.versions {
             if self.versions > 0 {
                 self.grown.push(now.saturating_sub(self.begins));
@@ -201,13 +201,13 @@ impl Worker for ClusterWorker {
         true
     }
     async fn wait(&self, turns: u32) {
-        // Virtual time passes only if somebody sleeps; a long wait need not be looked at every microsecond.
+        // Virtual time passes only while a coroutine sleeps; a long wait need not be checked every microsecond.
         self.session.endpoint().sleep(Duration::from_micros(if turns < 200 { 1 } else { 20 })).await;
     }
     fn between(&self) {
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        series.saw(now, self.index.inner().statistics().resizes + 1);
+        series.observe(now, self.index.inner().statistics().resizes + 1);
         series.count(now);
     }
     async fn far_bytes(&self) -> Option<u64> {
@@ -261,7 +261,7 @@ pub fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simu
         nodes: cluster.memory_nodes,
         node_len: cluster.node_len,
         model: Some(cluster.preset.clone()),
-        // A long run is no livelock; who wants to end it earlier has Ctrl-C.
+        // A long run is no livelock; Ctrl-C ends it earlier.
         max_steps: u64::MAX,
         max_time: Duration::MAX,
         ..Config::default()

@@ -1,4 +1,4 @@
-//! The driver: runs a plan against anything that implements [`PointIndex`].
+//! The driver: runs a plan against any index ([`OrderedIndex`]; only workloads with scans call its scan).
 //!
 //! Invariants: each thread has one executor and one handle of the index, and its clients are coroutines on them; a phase
 //! begins when every thread is ready for it and ends when every client has finished, and meters are read as differences
@@ -14,11 +14,11 @@
 //! An operation's latency is measured from just before the index is called until it has answered, for one operation in
 //! eight, drawn at random: reading the clock twice costs as much as a good part of a get from local memory.
 //!
-//! The same life of a worker runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
+//! The same worker code runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
 //! simulated cluster ([`simulate`]).
 //!
 //! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the next
-//! begins. Clients therefore make way for the others every few operations; that is also when timers are driven.
+//! begins. Clients therefore yield to the others every few operations; that is also when timers are driven.
 
 pub mod blind;
 mod client;
@@ -39,7 +39,7 @@ pub use simulated::{Simulated, simulate};
 
 use crate::BenchError;
 use farindex_fabric::{Endpoint, Executor};
-use farindex_index::PointIndex;
+use farindex_index::OrderedIndex;
 use shared::Shared;
 use std::future::Future;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ pub trait Bench: Sync {
 
 /// What one thread holds: a handle of the index, used by all its clients at once.
 pub trait Worker {
-    /// The index.
-    type Index: PointIndex;
+    /// The index. One whose keys have no order answers a scan with [`NotOrdered`](farindex_index::IndexError::NotOrdered).
+    type Index: OrderedIndex;
     /// The handle.
     fn index(&self) -> &Self::Index;
     /// The endpoint it works through: driven while clients wait, and metered. `None` for what is local.
@@ -81,12 +81,12 @@ pub trait Worker {
                 0..10_000 => std::thread::yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
-            client::make_way().await;
+            client::yield_now().await;
         }
     }
     /// Called after every operation, when the client that calls holds nothing.
     fn between(&self) {}
-    /// Are the answers meant? If not, they are not judged.
+    /// Do the answers mean anything? If not, they are not judged.
     fn answers(&self) -> bool {
         true
     }
@@ -122,8 +122,8 @@ pub struct Control<'a> {
     pub progress: Option<&'a dyn Fn(Progress)>,
 }
 
-/// Tells the caller when a thread is done, however it ends. (Whether the system calls the thread finished comes later,
-/// and without a sign.)
+/// Signals the caller when a thread is done, however it ends. (The system reports the thread as finished later, and without
+/// a signal.)
 struct Leaving<'a>(std::thread::Thread, &'a AtomicUsize);
 
 impl Drop for Leaving<'_> {

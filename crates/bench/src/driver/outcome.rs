@@ -42,6 +42,8 @@ impl Latency {
 pub struct Measured {
     counts: [u64; Op::COUNT],
     latencies: [Latency; Op::COUNT],
+    /// Entries that scans returned.
+    pub entries_scanned: u64,
     /// From the first thread's beginning to the last one's end.
     pub elapsed: Duration,
     /// Verbs, where there are any: the endpoints' meters at the end less those at the beginning.
@@ -139,6 +141,7 @@ impl Outcome {
                 measured.elapsed = elapsed.unwrap_or_default();
                 for part in parts() {
                     measured.counts.iter_mut().zip(part.tally.counts).for_each(|(sum, count)| *sum += count);
+                    measured.entries_scanned += part.tally.entries_scanned;
                     if let Some(meter) = &part.meter {
                         *measured.meter.get_or_insert_default() += meter;
                     }

@@ -2,7 +2,7 @@
 
 use crate::BenchError;
 use crate::oracle::Oracle;
-use crate::workload::{Distribution, Keys, Mix, Op, ValueSize, Workload, Zipf};
+use crate::workload::{Distribution, KeyOrder, Keys, Mix, Op, SizeRange, ValueSize, Workload, Zipf};
 use std::time::Duration;
 
 /// One run.
@@ -19,8 +19,12 @@ pub struct Plan {
     pub load: bool,
     /// Bytes of a key, at least 8.
     pub key_size: usize,
+    /// What the order of keys has to do with the order in which they are inserted.
+    pub key_order: KeyOrder,
     /// Bytes of a value.
     pub value_size: ValueSize,
+    /// How many entries a scan asks for, uniformly drawn.
+    pub scan_length: SizeRange,
     /// On which keys, if not as the workload has it.
     pub distribution: Option<Distribution>,
     /// Skew of the Zipfian distributions.
@@ -39,7 +43,7 @@ pub struct Plan {
     pub seed: u64,
     /// Read the whole key space afterwards, to find what was lost and not read meanwhile.
     pub audit: bool,
-    /// Nobody else changes these keys; if somebody does, presence cannot be judged.
+    /// No other process changes these keys; if one does, presence cannot be judged.
     pub alone: bool,
     /// Give up after this many failed operations.
     pub errors_max: u64,
@@ -54,7 +58,9 @@ impl Plan {
             loaded: None,
             load: true,
             key_size: Keys::SHORTEST,
+            key_order: KeyOrder::default(),
             value_size: ValueSize::fixed(8),
+            scan_length: SizeRange { min: 1, max: 100 },
             distribution: None,
             theta: Zipf::THETA,
             threads: 1,
@@ -69,6 +75,14 @@ impl Plan {
         }
     }
 
+    /// Does the workload scan? Then it takes an ordered index.
+    pub fn scans(&self) -> bool {
+        self.workload.mix.has(Op::Scan)
+    }
+    /// The keys of the run.
+    pub fn key_space(&self) -> Keys {
+        Keys::new(self.key_size).in_order(self.key_order)
+    }
     /// On which keys.
     pub fn distribution(&self) -> Distribution {
         self.distribution.unwrap_or(self.workload.distribution)
@@ -113,6 +127,10 @@ impl Plan {
         }
         if self.value_size.min > self.value_size.max {
             return refuse(format!("value sizes {}: the first is above the second", self.value_size));
+        }
+        let SizeRange { min, max } = self.scan_length;
+        if min == 0 || min > max {
+            return refuse(format!("scans of {}: it takes at least 1, and a range that ascends", self.scan_length));
         }
         if !(self.theta > 0.0 && self.theta < 1.0) {
             return refuse(format!("theta {}: it takes a number strictly between 0 and 1", self.theta));
@@ -167,12 +185,14 @@ mod tests {
     #[test]
     fn plans_that_make_no_run_say_why() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change, &str); 11] = [
+        let table: [(&str, Change, &str); 13] = [
             ("ycsb-c", |plan| plan.keys = 0, "0 keys"),
             ("ycsb-c", |plan| plan.loaded = Some(100_001), "more than the 100000"),
             ("ycsb-c", |plan| plan.loaded = Some(0), "none is loaded"),
             ("ycsb-c", |plan| plan.key_size = 7, "at least 8"),
             ("ycsb-c", |plan| plan.value_size = ValueSize { min: 9, max: 8 }, "above the second"),
+            ("ycsb-e", |plan| plan.scan_length = SizeRange { min: 0, max: 8 }, "at least 1"),
+            ("ycsb-e", |plan| plan.scan_length = SizeRange { min: 9, max: 8 }, "that ascends"),
             ("ycsb-c", |plan| plan.theta = 1.0, "strictly between"),
             ("ycsb-c", |plan| plan.theta = f64::NAN, "strictly between"),
             ("ycsb-c", |plan| plan.threads = 2, "at least one client"),

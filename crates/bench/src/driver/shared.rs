@@ -1,7 +1,7 @@
 //! What the threads of one run share.
 
 use super::{Plan, Progress};
-use crate::oracle::Oracle;
+use crate::oracle::{Oracle, SortedKeys};
 use crate::workload::{Chooser, Keys, Values};
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) oracle: Oracle,
     pub(crate) chooser: Chooser,
     pub(crate) keys: Keys,
+    /// For scans, where there are any.
+    pub(crate) sorted: Option<SortedKeys>,
     pub(crate) values: Values,
     stop: Arc<AtomicBool>,
     aborted: AtomicBool,
@@ -60,7 +62,8 @@ impl Shared {
         Shared {
             oracle: plan.oracle(),
             chooser: Chooser::new(plan.distribution(), plan.span(), plan.theta),
-            keys: Keys::new(plan.key_size),
+            keys: plan.key_space(),
+            sorted: plan.scans().then(|| SortedKeys::new(plan.key_space(), plan.span())),
             values: Values::new(plan.value_size),
             plan,
             stop,
@@ -92,7 +95,7 @@ impl Shared {
     pub(crate) fn too_many_failures(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= self.plan.errors_max
     }
-    /// Should clients put their work down?
+    /// Should clients stop?
     #[inline]
     pub(crate) fn over(&self, phase: Phase) -> bool {
         self.interrupted() || (phase == Phase::Measured && self.expired.load(Ordering::Relaxed))
@@ -113,7 +116,7 @@ impl Shared {
     pub(crate) fn base(&self, phase: Phase) -> u64 {
         if phase == Phase::Measured { self.plan.warmup } else { 0 }
     }
-    /// The next operations of this phase that nobody has taken on. Stretches shrink with the phase, so that clients end
+    /// The next operations of this phase that no client has taken. Stretches shrink with the phase, so that clients end
     /// about together.
     pub(crate) fn claim(&self, phase: Phase) -> Option<Range<u64>> {
         let total = self.total(phase).unwrap_or(u64::MAX);
@@ -127,11 +130,11 @@ impl Shared {
         (from < total).then(|| from..from.saturating_add(stretch).min(total))
     }
 
-    /// One more worker has come to its next meeting point.
+    /// One more worker has come to its next barrier.
     pub(crate) fn arrive(&self) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
     }
-    /// Has every worker come to meeting point `number` (1 for the first)?
+    /// Has every worker come to barrier `number` (1 for the first)?
     pub(crate) fn all_at(&self, number: usize) -> bool {
         self.arrived.load(Ordering::Acquire) >= number * self.plan.threads
     }

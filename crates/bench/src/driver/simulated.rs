@@ -4,7 +4,7 @@
 //! Invariants: what a run does and measures is a function of its plan, seed and cluster; the wall clock decides nothing.
 
 use super::shared::Shared;
-use super::worker::{Context, Coroutine, Report, live};
+use super::worker::{self, Context, Coroutine, Report};
 use super::{Control, Outcome, Plan, Worker};
 use crate::BenchError;
 use farindex_sim::Sim;
@@ -50,18 +50,18 @@ pub fn simulate<S: Simulated + 'static>(
         let client = sim.client_on(thread % compute_nodes.max(1));
         let (bench, shared, reports, at_work) =
             (Rc::clone(bench), Arc::clone(&shared), Rc::clone(&reports), Rc::clone(&at_work));
-        let (weak, whose) = (Rc::downgrade(sim), client.clone());
+        let (weak, machine) = (Rc::downgrade(sim), client.clone());
         sim.spawn(&client, async move {
-            let report = match bench.worker(thread, &whose).await {
+            let report = match bench.worker(thread, &machine).await {
                 Ok(worker) => {
                     let context = Rc::new(Context::new(&shared, worker));
                     // The simulation cannot end before its coroutines.
                     let spawn = |coroutine: Coroutine| {
                         if let Some(sim) = weak.upgrade() {
-                            sim.spawn(&whose, coroutine);
+                            sim.spawn(&machine, coroutine);
                         }
                     };
-                    live(context, thread, spawn).await
+                    worker::run(context, thread, spawn).await
                 }
                 Err(message) => Err(message),
             };
@@ -74,7 +74,7 @@ pub fn simulate<S: Simulated + 'static>(
             at_work.set(at_work.get() - 1);
         });
     }
-    let mut told = Duration::ZERO;
+    let mut shown = Duration::ZERO;
     while at_work.get() > 0 {
         let outcome = sim.run_for(SLICE);
         if !outcome.is_done() {
@@ -82,9 +82,9 @@ pub fn simulate<S: Simulated + 'static>(
         }
         let elapsed = began.elapsed();
         if let Some(progress) = control.progress
-            && elapsed.saturating_sub(told) >= Duration::from_millis(100)
+            && elapsed.saturating_sub(shown) >= Duration::from_millis(100)
         {
-            told = elapsed;
+            shown = elapsed;
             progress(shared.progress(elapsed));
         }
     }

@@ -1,7 +1,7 @@
 //! One worker as a thread of this process, with an executor of its own.
 
 use super::shared::Shared;
-use super::worker::{Context, Coroutine, Report, live};
+use super::worker::{self, Context, Coroutine, Report};
 use super::{Bench, Worker};
 use crate::BenchError;
 use farindex_fabric::{Driver, Executor};
@@ -48,5 +48,5 @@ pub(crate) fn run<B: Bench>(bench: &B, thread: usize, shared: &Arc<Shared>) -> R
         None => &Idle,
     };
     let spawn = |coroutine: Coroutine| executor.spawn(coroutine).detach();
-    executor.block_on(driver, live(Rc::clone(&context), thread, spawn)).map_err(failure)
+    executor.block_on(driver, worker::run(Rc::clone(&context), thread, spawn)).map_err(failure)
 }

@@ -1,4 +1,4 @@
-//! One worker's life: takes its clients through the phases.
+//! One worker: takes its clients through the phases.
 //!
 //! Invariants: it is one coroutine, and what it waits for it awaits, so the same code runs on a thread with an executor of
 //! its own and on a simulated cluster, where all workers are coroutines of one executor and time is the simulator's.
@@ -10,10 +10,11 @@ use super::{Faults, Worker};
 use crate::oracle::WrongAnswer;
 use crate::workload::Op;
 use farindex_fabric::Meter;
-use farindex_index::{IndexError, PointIndex};
+use farindex_index::{IndexError, OrderedIndex, PointIndex};
 use hdrhistogram::Histogram;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::time::Duration;
 pub(crate) type Latencies = Histogram<u32>;
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 
-/// A coroutine for somebody else to run.
+/// A coroutine that the caller's executor runs.
 pub(crate) type Coroutine = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What the clients of one worker share.
@@ -89,7 +90,7 @@ pub(crate) struct PhaseReport {
     pub(crate) meter: Option<Meter>,
 }
 
-/// What one worker brings home.
+/// What one worker has measured.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) phases: [Option<PhaseReport>; Phase::ALL.len()],
@@ -101,7 +102,7 @@ pub(crate) struct Report {
     pub(crate) far_after: Option<u64>,
 }
 
-/// Adds up what the clients of one phase bring back.
+/// Adds up the tallies of the clients of one phase.
 #[derive(Default)]
 struct Gathering {
     left: Cell<usize>,
@@ -111,7 +112,7 @@ struct Gathering {
 
 impl Gathering {
     fn arrive(&self, tally: Tally) {
-        self.sum.borrow_mut().counts.iter_mut().zip(tally.counts).for_each(|(sum, count)| *sum += count);
+        self.sum.borrow_mut().add(tally);
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0
             && let Some(waker) = self.waiting.borrow_mut().take()
@@ -131,8 +132,8 @@ impl Gathering {
     }
 }
 
-/// Waits until every worker has come to meeting point `number` (1 for the first). `false` if the run is over instead.
-async fn meet<W: Worker>(context: &Context<W>, number: usize) -> bool {
+/// Waits until every worker has come to barrier `number` (1 for the first). `false` if the run is over instead.
+async fn wait_for_all<W: Worker>(context: &Context<W>, number: usize) -> bool {
     let shared = &*context.shared;
     shared.arrive();
     let mut turns = 0u32;
@@ -148,13 +149,18 @@ async fn meet<W: Worker>(context: &Context<W>, number: usize) -> bool {
     }
 }
 
-/// Lives. `spawn` starts a client's coroutine.
-pub(crate) async fn live<W: Worker + 'static>(
+/// Runs the worker through all phases. `spawn` starts a client's coroutine.
+pub(crate) async fn run<W: Worker + 'static>(
     context: Rc<Context<W>>,
     thread: usize,
     spawn: impl Fn(Coroutine),
 ) -> Result<Report, String> {
     let mut report = Report::default();
+    if context.shared.plan.scans() {
+        // Asks for nothing: an index that cannot scan reports so before anything is loaded.
+        let index = context.worker.index();
+        index.scan((Bound::Unbounded, Bound::Unbounded), 0).await.map_err(|error| error.to_string())?;
+    }
     phases(&context, thread, spawn, &mut report).await;
     context.worker.close().await?;
     report.latencies = context.latencies.take();
@@ -174,13 +180,13 @@ async fn phases<W: Worker + 'static>(
     let first = thread == 0;
     let clients = plan.clients / plan.threads + usize::from(thread < plan.clients % plan.threads);
     let meter = || context.worker.endpoint().map(|endpoint| endpoint.meter());
-    let mut meetings = 0;
+    let mut barriers = 0;
     for phase in Phase::ALL {
         if first && phase == Phase::Measured {
             report.far_before = context.worker.far_bytes().await;
         }
-        meetings += 1;
-        if !meet(context, meetings).await {
+        barriers += 1;
+        if !wait_for_all(context, barriers).await {
             return;
         }
         if first {
@@ -205,8 +211,8 @@ async fn phases<W: Worker + 'static>(
             context.deadline.set(None);
             report.cache_bytes = context.worker.index().cache_bytes();
         }
-        meetings += 1;
-        if !meet(context, meetings).await {
+        barriers += 1;
+        if !wait_for_all(context, barriers).await {
             return;
         }
         if first && phase == Phase::Measured {

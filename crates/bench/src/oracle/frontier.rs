@@ -41,6 +41,10 @@ impl Frontier {
     pub fn acknowledged(&self) -> u64 {
         self.edge.load(Ordering::Acquire)
     }
+    /// All numbers from here on are unclaimed.
+    pub fn claimed(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
     /// The next number; `None` while the oldest claimed one has been under way for too long.
     pub fn claim(&self) -> Option<u64> {
         let ahead = self.next.load(Ordering::Relaxed).saturating_sub(self.acknowledged());
@@ -60,12 +64,12 @@ impl Frontier {
             if self.ring[(edge % RING) as usize].load(Ordering::SeqCst) != edge + 1 {
                 return;
             }
-            // If this fails, somebody else has moved the edge on; look again from there.
+            // If this fails, another client has moved the edge on; look again from there.
             let _ = self.edge.compare_exchange(edge, edge + 1, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
     /// The insert of `number` failed and may have taken effect or not.
-    pub fn give_up(&self, number: u64) {
+    pub fn mark_unknown(&self, number: u64) {
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
         self.any_unknown.store(true, Ordering::SeqCst);
         self.acknowledge(number);
@@ -91,7 +95,7 @@ mod tests {
         assert_eq!(frontier.acknowledged(), 100);
         frontier.acknowledge(100);
         assert_eq!(frontier.acknowledged(), 102);
-        frontier.give_up(102);
+        frontier.mark_unknown(102);
         assert_eq!(frontier.acknowledged(), 104);
         assert!(frontier.is_unknown(102) && !frontier.is_unknown(101));
     }

@@ -11,7 +11,7 @@
 //!
 //! *Unknown*: changes overlapped of which one did not say what it did to presence, so the balance means nothing until an
 //! operation that nothing overlaps tells. *Tainted* lasts for ever.
-//! *Begun* wraps off the top, which nobody minds: it is only compared for equality over one operation.
+//! *Begun* wraps around, which is harmless: it is only compared for equality over one operation.
 
 use super::{Effect, WrongAnswer};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,8 +116,8 @@ impl Ledger {
         if last & UNKNOWN != 0 {
             if undisturbed {
                 // Unless the next one has begun already.
-                let told = settled(last, effect.is_present());
-                let _ = word.compare_exchange(last, told, Ordering::SeqCst, Ordering::SeqCst);
+                let known = settled(last, effect.is_present());
+                let _ = word.compare_exchange(last, known, Ordering::SeqCst, Ordering::SeqCst);
             }
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl Ledger {
         if let Some(word) = self.words.get(number as usize)
             && window.changes
         {
-            // First the taint: nobody may find the change gone and its effect unaccounted for.
+            // First the taint: no client may find the change ended and its effect unaccounted for.
             word.fetch_or(TAINTED, Ordering::SeqCst);
             word.fetch_sub(UNDER_WAY, Ordering::SeqCst);
         }
@@ -206,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn what_crossed_a_blind_write_is_settled_by_who_is_alone() {
-        for (told, then) in [(Effect::Present, Effect::Absent), (Effect::Absent, Effect::Present)] {
+    fn presence_after_a_blind_write_is_settled_by_the_next_operation_without_overlap() {
+        for (reported, then) in [(Effect::Present, Effect::Absent), (Effect::Absent, Effect::Present)] {
             let ledger = Ledger::new(1, 0);
             let (one, two) = (ledger.begin(0, true), ledger.begin(0, true));
             assert_eq!(ledger.end(0, one, Effect::Written), Ok(()));
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(ledger.end(0, reader, Effect::Absent), Ok(()), "the removal may have come last");
             assert_eq!(ledger.end(0, two, Effect::Taken), Ok(()));
             let reader = ledger.begin(0, false);
-            assert_eq!(ledger.end(0, reader, told), Ok(()), "it may have come first or last");
+            assert_eq!(ledger.end(0, reader, reported), Ok(()), "it may have come first or last");
             let reader = ledger.begin(0, false);
             assert!(ledger.end(0, reader, then).is_err(), "and now it is known which");
         }

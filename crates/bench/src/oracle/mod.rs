@@ -1,4 +1,4 @@
-//! What the answers must be.
+//! The oracle: decides whether an answer is right.
 //!
 //! An answer is judged in two ways. Every *value* must be one that was written under its key ([`Values`](crate::workload::Values)), whatever
 //! else goes on. *Presence* must fit what this run has done:
@@ -11,21 +11,25 @@
 //!   outcome, and gets it checked. Where they overlap, any single outcome may be right; but insertions and removals of
 //!   one key that took effect alternate, so their sum must be 0 or 1 as soon as nothing is under way. Blind upserts do not
 //!   say whether they inserted: behind one that overlapped with others the key's presence is not known, until an operation
-//!   that nothing overlaps has told it.
-//! * **Keys that nobody inserts** ([`ABSENT`](crate::workload::ABSENT)) are absent.
+//!   that nothing overlaps reports it.
+//! * **Keys that no client inserts** ([`ABSENT`](crate::workload::ABSENT)) are absent.
 //! * An operation that ended in an error may have taken effect or not. From then on nothing is said about the presence
 //!   of its key.
 //!
+//! * **Scans** are judged as [`SortedKeys`] describes: shape, origin and presence of what they return.
+//!
 //! After the measured phase an audit reads the whole key space while nothing changes, so whatever was lost and not read
 //! meanwhile is found then. With several processes at work on the same keys ([`Oracle::alone`] is false) only values
-//! and keys that nobody inserts are judged.
+//! and keys that no client inserts are judged.
 
 mod frontier;
 mod ledger;
+mod scan;
 
 pub use frontier::Frontier;
 pub(crate) use frontier::MAX_CLIENTS;
 pub use ledger::{Ledger, Window};
+pub use scan::{Scanning, SortedKeys};
 
 use crate::workload::{Mix, Op, ValueFault};
 use std::fmt;
@@ -74,6 +78,23 @@ pub enum WrongAnswer {
     },
     /// The value is not one of this key's.
     Value(ValueFault),
+    /// A scan's key is not above the one before it.
+    OutOfOrder {
+        /// Position in the answer.
+        position: usize,
+    },
+    /// A scan's key is below the first bound.
+    OutOfBounds {
+        /// Position in the answer.
+        position: usize,
+    },
+    /// A scan returned more entries than its limit.
+    TooManyEntries {
+        /// Number of entries returned.
+        returned: usize,
+        /// The limit.
+        limit: usize,
+    },
 }
 
 impl WrongAnswer {
@@ -86,6 +107,9 @@ impl WrongAnswer {
             WrongAnswer::Value(ValueFault::Length { .. }) => "length",
             WrongAnswer::Value(ValueFault::Foreign) => "foreign value",
             WrongAnswer::Value(ValueFault::Torn { .. }) => "torn value",
+            WrongAnswer::OutOfOrder { .. } => "scan out of order",
+            WrongAnswer::OutOfBounds { .. } => "scan out of bounds",
+            WrongAnswer::TooManyEntries { .. } => "scan beyond its limit",
         }
     }
 }
@@ -99,6 +123,13 @@ impl fmt::Display for WrongAnswer {
                 write!(f, "acknowledged insertions less removals of one key come to {balance}, which must be 0 or 1")
             }
             WrongAnswer::Value(fault) => fault.fmt(f),
+            WrongAnswer::OutOfOrder { position } => {
+                write!(f, "key {position} of a scan is not above the key before it")
+            }
+            WrongAnswer::OutOfBounds { position } => write!(f, "key {position} of a scan is below its first bound"),
+            WrongAnswer::TooManyEntries { returned, limit } => {
+                write!(f, "a scan returned {returned} entries where its limit is {limit}")
+            }
         }
     }
 }
@@ -117,7 +148,7 @@ impl Oracle {
         let ledger = mix.has(Op::Remove).then(|| Ledger::new(keys, if in_place { loaded } else { 0 }));
         Oracle { frontier: Frontier::new(loaded), ledger, alone }
     }
-    /// Does nobody else change these keys?
+    /// Is this run the only one that changes these keys?
     pub fn alone(&self) -> bool {
         self.alone
     }
@@ -132,6 +163,10 @@ impl Oracle {
     /// The number of a new key; `None` while too many earlier ones are not acknowledged.
     pub fn claim(&self) -> Option<u64> {
         self.frontier.claim()
+    }
+    /// Numbers from here on are of keys that no client of this run has begun to insert.
+    pub fn claimed(&self) -> u64 {
+        self.ledger.as_ref().map_or_else(|| self.frontier.claimed(), Ledger::keys)
     }
     /// Present keys, as far as known; exact while nothing is under way.
     pub fn entries(&self) -> u64 {
@@ -170,7 +205,7 @@ impl Oracle {
     pub fn fail(&self, number: u64, window: Window, changes: bool) {
         match &self.ledger {
             Some(ledger) => ledger.fail(number, window),
-            None if changes => self.frontier.give_up(number),
+            None if changes => self.frontier.mark_unknown(number),
             None => {}
         }
     }

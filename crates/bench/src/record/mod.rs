@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// What was measured, as the caller names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Kind of index, or yardstick.
+    /// Kind of index, or baseline.
     pub index: String,
     /// Fabric, as the user wrote it.
     pub fabric: String,
@@ -60,6 +60,9 @@ impl From<&Latency> for LatencyNs {
 pub struct OperationRow {
     /// Operations.
     pub count: u64,
+    /// Entries that all scans together returned; absent for other operations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entries: Option<u64>,
     /// Their latencies.
     pub latency_ns: LatencyNs,
 }
@@ -130,7 +133,7 @@ pub struct FaultRow {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Kind of index, or yardstick.
+    /// Kind of index, or baseline.
     pub index: String,
     /// Fabric.
     pub fabric: String,
@@ -148,8 +151,13 @@ pub struct Row {
     pub entries: u64,
     /// Bytes of a key.
     pub key_size: usize,
+    /// What the order of keys has to do with the order in which they are inserted: `hashed` or `ordered`.
+    pub key_order: String,
     /// Bytes of a value: one number, or a range.
     pub value_size: String,
+    /// Entries that a scan asks for; absent where the workload has no scans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_length: Option<String>,
     /// Operations measured.
     pub ops: u64,
     /// Operations before the measurement.
@@ -200,7 +208,7 @@ fn round(number: f64, digits: i32) -> f64 {
 }
 
 impl Row {
-    /// The row of a run. `efficiency` is for the caller to add (see [`baseline`](crate::yardstick)), and so are
+    /// The row of a run. `efficiency` is for the caller to add (see [`baseline`](crate::baseline)), and so are
     /// `cache_bytes` and the far bytes where the driver could not ask for them.
     pub fn new(identity: Identity, outcome: &Outcome) -> Self {
         let Outcome { plan, measured, .. } = outcome;
@@ -214,7 +222,8 @@ impl Row {
         };
         let operation = |op: Op| {
             let count = measured.count(op);
-            let row = OperationRow { count, latency_ns: measured.latency(op).into() };
+            let entries = (op == Op::Scan).then_some(measured.entries_scanned);
+            let row = OperationRow { count, entries, latency_ns: measured.latency(op).into() };
             (count > 0).then(|| (op.name().to_owned(), row))
         };
         let mut row = Row {
@@ -227,7 +236,9 @@ impl Row {
             loaded: plan.loaded(),
             entries: outcome.entries,
             key_size: plan.key_size,
+            key_order: plan.key_order.to_string(),
             value_size: plan.value_size.to_string(),
+            scan_length: plan.scans().then(|| plan.scan_length.to_string()),
             ops: measured.ops(),
             warmup: plan.warmup,
             threads: plan.threads,
@@ -256,6 +267,12 @@ impl Row {
         row
     }
 
+    /// Mean number of entries that a scan returned.
+    pub fn entries_per_scan(&self) -> Option<f64> {
+        let scans = self.operations.get(Op::Scan.name())?;
+        Some(scans.entries? as f64 / scans.count.max(1) as f64)
+    }
+
     /// Far memory in use at the end, where the driver could not ask for it.
     pub fn set_far_bytes(&mut self, bytes: u64) {
         self.far_bytes = Some(bytes);
@@ -277,6 +294,7 @@ fn kinds(meter: &Meter, asked: impl Fn(Op) -> u64) -> BTreeMap<String, KindRow> 
         OpKind::Update => asked(Op::Update) + asked(Op::Rmw),
         OpKind::Upsert => asked(Op::Upsert),
         OpKind::Remove => asked(Op::Remove),
+        OpKind::Scan => asked(Op::Scan),
         _ => 0,
     };
     let row = |kind: OpKind| {

@@ -147,6 +147,9 @@ pub fn labelled(what: &str, rows: &[(String, &Row)]) -> String {
                     writeln!(out, "{what} of {}: {} x {}, first: {}", row.index, fault.count, fault.kind, fault.first);
             }
         }
+        if let Some(entries) = row.entries_per_scan() {
+            let _ = writeln!(out, "{} {}: a scan returned {entries:.1} entries on average", row.index, row.workload);
+        }
         if row.interrupted {
             let _ =
                 writeln!(out, "{} {} was interrupted; the numbers are of what it had done", row.index, row.workload);

@@ -22,7 +22,9 @@ fn row() -> Row {
         loaded: 100_000,
         entries: 100_000,
         key_size: 8,
+        key_order: "hashed".into(),
         value_size: "8".into(),
+        scan_length: None,
         ops: 1000,
         warmup: 10,
         threads: 1,
@@ -39,7 +41,7 @@ fn row() -> Row {
         wrong_answers: 1,
         errors: 0,
         interrupted: false,
-        operations: [("get".to_owned(), OperationRow { count: 1000, latency_ns: latency })].into(),
+        operations: [("get".to_owned(), OperationRow { count: 1000, entries: None, latency_ns: latency })].into(),
         kinds: [("get".to_owned(), kind)].into(),
         wrong_answer_kinds: vec![FaultRow { kind: "missing".into(), count: 1, first: "get of key number 7".into() }],
         error_kinds: Vec::new(),
@@ -53,7 +55,7 @@ const LATENCY: &str = r#"{"p50":310,"p99":900,"p999":12000,"mean":350.5,"max":10
 fn the_json_of_a_row_is_stable() {
     let want = [
         r#"{"index":"shard","fabric":"memory","workload":"ycsb-c","mix":"get=100","distribution":"scrambled-zipfian","#,
-        r#""keys":100000,"loaded":100000,"entries":100000,"key_size":8,"value_size":"8","ops":1000,"warmup":10,"#,
+        r#""keys":100000,"loaded":100000,"entries":100000,"key_size":8,"key_order":"hashed","value_size":"8","ops":1000,"warmup":10,"#,
         r#""threads":1,"clients":4,"seed":1,"seconds":0.5,"throughput_ops_per_s":2000.0,"efficiency":0.75,"#,
         r#""latency_ns":"#,
         LATENCY,

@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub enum Op {
     /// Looks up a key of the key space.
     Get,
-    /// Looks up a key that nobody ever inserts.
+    /// Looks up a key that no client ever inserts.
     GetAbsent,
     /// Inserts a key: a new one, or, where the mix also removes, any of the key space.
     Insert,
@@ -22,13 +22,16 @@ pub enum Op {
     Remove,
     /// Looks a key up and then updates it (two operations of the index; not atomic, as in YCSB).
     Rmw,
+    /// Scans from a key of the key space upwards, for as many entries as a draw says.
+    Scan,
 }
 
 impl Op {
-    /// How many there are.
-    pub const COUNT: usize = 7;
-    /// All of them, in order.
-    pub const ALL: [Op; Op::COUNT] = [Op::Get, Op::GetAbsent, Op::Insert, Op::Update, Op::Upsert, Op::Remove, Op::Rmw];
+    /// Number of operations.
+    pub const COUNT: usize = 8;
+    /// All operations, in order.
+    pub const ALL: [Op; Op::COUNT] =
+        [Op::Get, Op::GetAbsent, Op::Insert, Op::Update, Op::Upsert, Op::Remove, Op::Rmw, Op::Scan];
 
     /// Lower-case name, as mixes and records use it.
     pub const fn name(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Op {
             Op::Upsert => "upsert",
             Op::Remove => "remove",
             Op::Rmw => "rmw",
+            Op::Scan => "scan",
         }
     }
 }
@@ -144,12 +148,13 @@ impl Workload {
     ///
     /// The mixes of YCSB are those of its core workloads. (SHARD's paper gives B as 90 % reads; YCSB's 95 % is what
     /// `ycsb-b` means here, and the other is the mix `get=90,update=10`.)
-    pub const NAMES: [(&'static str, &'static str); 14] = [
+    pub const NAMES: [(&'static str, &'static str); 16] = [
         ("ycsb-load", "insert every key of the key space once, into an empty index"),
         ("ycsb-a", "50 % get, 50 % update"),
         ("ycsb-b", "95 % get, 5 % update"),
         ("ycsb-c", "100 % get"),
         ("ycsb-d", "95 % get of the latest, 5 % insert of new keys"),
+        ("ycsb-e", "95 % scan of 1 to 100 entries, 5 % insert of new keys; takes an ordered index"),
         ("ycsb-f", "50 % get, 50 % read-modify-write"),
         ("churn", "40 % update, 30 % remove, 30 % insert over one key space"),
         ("get", "get of present keys"),
@@ -159,6 +164,7 @@ impl Workload {
         ("upsert", "upsert of present keys"),
         ("remove", "remove of present keys, each once"),
         ("rmw", "get, then update of the same key"),
+        ("scan", "scan from present keys; takes an ordered index"),
     ];
 }
 
@@ -173,6 +179,7 @@ impl FromStr for Workload {
             "ycsb-b" => (Mix::two(Op::Get, 95.0, Op::Update), zipf),
             "ycsb-c" => (Mix::single(Op::Get), zipf),
             "ycsb-d" => (Mix::two(Op::Get, 95.0, Op::Insert), Distribution::Latest),
+            "ycsb-e" => (Mix::two(Op::Scan, 95.0, Op::Insert), zipf),
             "ycsb-f" => (Mix::two(Op::Get, 50.0, Op::Rmw), zipf),
             "churn" => {
                 let parts = [(Op::Update, 40.0), (Op::Remove, 30.0), (Op::Insert, 30.0)];
@@ -185,6 +192,7 @@ impl FromStr for Workload {
             "upsert" => (Mix::single(Op::Upsert), Distribution::Uniform),
             "remove" => (Mix::single(Op::Remove), Distribution::Sequential),
             "rmw" => (Mix::single(Op::Rmw), Distribution::Uniform),
+            "scan" => (Mix::single(Op::Scan), Distribution::Uniform),
             mix if mix.contains('=') => (parse_mix(mix)?, Distribution::Uniform),
             other => {
                 let names: Vec<_> = Workload::NAMES.iter().map(|(name, _)| *name).collect();
@@ -232,6 +240,8 @@ mod tests {
         }
         let b: Workload = "ycsb-b".parse().unwrap();
         assert_eq!(b.mix.to_string(), "get=95,update=5");
+        let e: Workload = "ycsb-e".parse().unwrap();
+        assert_eq!((e.mix.to_string().as_str(), e.distribution), ("insert=5,scan=95", Distribution::ScrambledZipfian));
         let churn: Workload = "churn".parse().unwrap();
         assert_eq!(churn.mix.to_string(), "insert=30,update=40,remove=30");
     }
@@ -254,7 +264,7 @@ mod tests {
 
     #[test]
     fn operations_come_up_as_often_as_asked() {
-        let mix = "get=50,insert=5,update=25,remove=0,rmw=20".parse::<Workload>().unwrap().mix;
+        let mix = "get=50,insert=5,update=25,remove=0,rmw=15,scan=5".parse::<Workload>().unwrap().mix;
         let mut stream = Stream::new(1, 0, 0);
         let mut counts = [0f64; Op::COUNT];
         const DRAWS: u32 = 400_000;
@@ -266,6 +276,6 @@ mod tests {
             let got = counts[op as usize];
             assert!((got - want).abs() <= 5.0 * want.sqrt(), "{}: {got} instead of {want}", op.name());
         }
-        assert_eq!(mix.choose(u64::MAX), Op::Rmw);
+        assert_eq!(mix.choose(u64::MAX), Op::Scan);
     }
 }

@@ -31,7 +31,7 @@ impl Stream {
     pub fn key(&mut self) -> u64 {
         self.key.next_u64()
     }
-    /// The draw that decides with which value.
+    /// The draw that decides with which value, or how many entries a scan asks for.
     pub fn value(&mut self) -> u64 {
         self.value.next_u64()
     }

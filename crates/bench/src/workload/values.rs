@@ -19,23 +19,33 @@ use std::fmt;
 
 const CHECK_BITS: u32 = 40;
 
-/// How long values are: always the same, or anything between two bounds, both included.
+/// A range of lengths or numbers, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ValueSize {
-    /// The shortest.
+pub struct SizeRange {
+    /// The smallest.
     pub min: usize,
-    /// The longest.
+    /// The largest.
     pub max: usize,
 }
 
-impl ValueSize {
-    /// One size.
+/// How long values are, in bytes.
+pub type ValueSize = SizeRange;
+
+impl SizeRange {
+    /// One size alone.
     pub const fn fixed(size: usize) -> Self {
-        ValueSize { min: size, max: size }
+        SizeRange { min: size, max: size }
+    }
+    /// Returns the size for a uniform 64-bit draw; every size of the range is equally likely.
+    #[inline]
+    pub const fn draw(self, draw: u64) -> usize {
+        let SizeRange { min, max } = self;
+        // An inverted range is refused by the plan.
+        min + below(draw, max.saturating_sub(min) as u64 + 1) as usize
     }
 }
 
-impl fmt::Display for ValueSize {
+impl fmt::Display for SizeRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.min == self.max {
             true => write!(f, "{}", self.min),
@@ -94,7 +104,7 @@ impl Values {
         let ValueSize { min, max } = self.size;
         match min == max {
             true => min,
-            false => min + below(mix64(word), (max - min) as u64 + 1) as usize,
+            false => self.size.draw(mix64(word)),
         }
     }
     /// Word `i` of the value that begins with `word`: a bijection of it, because the factor is odd.
@@ -173,6 +183,20 @@ impl Values {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_drawn_uniformly_from_both_ends_on() {
+        let range = SizeRange { min: 1, max: 100 };
+        let mut stream = crate::workload::Stream::new(5, 0, 0);
+        let mut counts = [0u32; 101];
+        for _ in 0..200_000 {
+            counts[range.draw(stream.value())] += 1;
+        }
+        assert_eq!(counts[0], 0);
+        let chi: f64 = counts[1..].iter().map(|&count| (f64::from(count) - 2000.0).powi(2) / 2000.0).sum();
+        assert!((chi - 99.0).abs() < 5.0 * (2.0f64 * 99.0).sqrt(), "{chi} with 99 degrees of freedom");
+        assert_eq!((SizeRange::fixed(7).draw(u64::MAX), range.draw(u64::MAX), range.draw(0)), (7, 100, 1));
+    }
 
     fn value(values: Values, number: u64, draw: u64) -> Vec<u8> {
         let mut buf = vec![0; values.longest()];

@@ -46,7 +46,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Its memory is nobody's any more. It may have ended by itself.
+        // No client uses its memory any more. It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! `farindex bench --history`: what the clients were told, recorded and checked.
+//! `farindex bench --history`: the history of the clients' operations, recorded and checked.
 
 use super::Watch;
 use super::options::{FabricKind, IndexKind, Run};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct History {
-    /// Record what every operation of every phase was told, to this file (docs/history-format.md), and check it: exit code
+    /// Record every operation of every phase and its answer, to this file (docs/history-format.md), and check it: exit code
     /// 1 unless it is linearizable. Recording costs throughput, so there is no efficiency
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) struct History {
 
 /// What became of the history.
 #[derive(Debug, serde::Serialize)]
-pub(crate) struct Told {
+pub(crate) struct HistoryReport {
     file: PathBuf,
     operations: usize,
     /// The run went on after its end.
@@ -62,9 +62,9 @@ pub(crate) enum Judged {
     Not,
 }
 
-impl Told {
+impl HistoryReport {
     /// Writes a history, and checks it if it is whole.
-    pub(crate) fn of(path: &Path, file: File, recorded: &Recorded, judged: Judged) -> Result<Told, Failure> {
+    pub(crate) fn of(path: &Path, file: File, recorded: &Recorded, judged: Judged) -> Result<HistoryReport, Failure> {
         let Recorded { history, cut } = recorded;
         let written = format::write(history, BufWriter::new(file));
         written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
@@ -81,14 +81,14 @@ impl Told {
         if verdict.is_some_and(|verdict| verdict != name(Verdict::Ok)) {
             note(format!("error: the history does not hold: farindex check-history {}", path.display()));
         }
-        Ok(Told { file: path.to_owned(), operations: history.operations().len(), cut: *cut, verdict, report })
+        Ok(HistoryReport { file: path.to_owned(), operations: history.operations().len(), cut: *cut, verdict, report })
     }
     pub(crate) fn holds(&self) -> bool {
         self.verdict.is_none_or(|verdict| verdict == name(Verdict::Ok))
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for HistoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (file, operations) = (self.file.display(), self.operations);
         let cut = if self.cut { ", where the run went on (--history-ops)" } else { "" };
@@ -190,7 +190,7 @@ impl History {
         bench: &B,
         plan: &Plan,
         watch: &Watch,
-        told: &mut Option<Told>,
+        report_of_history: &mut Option<HistoryReport>,
     ) -> Result<Outcome, Failure> {
         let Some(path) = &self.history else { return watch.run(bench, plan) };
         // A file that cannot be written is found out before the run.
@@ -203,7 +203,7 @@ impl History {
             (false, true) => Judged::Not,
             (false, false) => Judged::Whole,
         };
-        *told = Some(Told::of(path, file, &recorded, judged)?);
+        *report_of_history = Some(HistoryReport::of(path, file, &recorded, judged)?);
         Ok(outcome)
     }
 }

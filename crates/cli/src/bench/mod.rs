@@ -10,7 +10,7 @@ use crate::output::{Json, note};
 use crate::{progress, signals};
 use daemon::Daemon;
 use farindex::{Error, Pool, PoolError, PoolUrl};
-use farindex_bench::baseline::{LocalMap, Raw, RawSettings, efficiency};
+use farindex_bench::baseline::{LocalMap, LocalSkipList, Raw, RawSettings, efficiency};
 use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
@@ -87,14 +87,14 @@ impl Watch {
     }
 }
 
-/// A name in `directory` that nobody has.
+/// A name in `directory` that no file has.
 fn fresh_path(directory: &Path) -> PathBuf {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     directory.join(format!("farindex-bench-{}-{}", std::process::id(), now.as_nanos()))
 }
 
-/// Makes mapped files that nobody finds afterwards, however this process ends: a file that is removed goes on to exist for
-/// who has it mapped.
+/// Creates mapped files that do not stay, however this process ends: a file that is removed exists for as long as a process
+/// has it mapped.
 fn nameless<T>(directory: &Path, make: impl FnOnce(PathBuf) -> Result<T, Failure>) -> Result<T, Failure> {
     let path = fresh_path(directory);
     let made = make(path.clone());
@@ -154,7 +154,7 @@ fn run_raw(run: &Run, settings: RawSettings, plan: &Plan, watch: &Watch) -> Resu
 /// What was measured, and what was expected of it.
 struct Findings {
     row: Row,
-    history: Option<history::Told>,
+    history: Option<history::HistoryReport>,
     findings: Vec<Finding>,
 }
 
@@ -162,10 +162,13 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
     let identity = |fabric: &str| Identity { index: run.index.name().to_owned(), fabric: fabric.to_owned() };
     let plan = &run.plan;
     let fabric = run.connect.as_ref().map_or(run.fabric.name(), |_| "remote");
-    let (mut told, mut daemon) = (None, None);
+    let (mut report_of_history, mut daemon) = (None, None);
     let row = match run.index {
         options::IndexKind::Dashmap => {
-            Row::new(identity("none"), &args.history.run(&LocalMap::new(), plan, watch, &mut told)?)
+            Row::new(identity("none"), &args.history.run(&LocalMap::new(), plan, watch, &mut report_of_history)?)
+        }
+        options::IndexKind::Skiplist => {
+            Row::new(identity("none"), &args.history.run(&LocalSkipList::new(), plan, watch, &mut report_of_history)?)
         }
         options::IndexKind::Raw => {
             let shapes = reference::budget(plan).map_err(|message| Failure::new(exit::BUG, message))?;
@@ -175,7 +178,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
         options::IndexKind::Pool(config) => {
             let common = run.connect.clone();
             let common = common.or_else(|| Some(PoolUrl::Shm { paths: vec![run.path.clone()?] }));
-            let subject = match common.filter(|_| args.history.joins()) {
+            let measured = match common.filter(|_| args.history.joins()) {
                 // An index that does not appear is found out before the run.
                 Some(url) => PoolIndexBench::existing(args.history.join_pool(&url, watch)?, "bench"),
                 None => {
@@ -190,20 +193,20 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
                     PoolIndexBench::create(pool, "bench", &config)?
                 }
             };
-            let subject = subject.coalesce(args.coalesce);
-            let outcome = args.history.run(&subject, plan, watch, &mut told)?;
-            let under = subject.pool.fabric();
+            let measured = measured.coalesce(args.coalesce);
+            let outcome = args.history.run(&measured, plan, watch, &mut report_of_history)?;
+            let under = measured.pool.fabric();
             let transports = under.transports();
             let name = under.name();
             if !transports.is_empty() {
                 note(format!("{name} has chosen {}", transports.join(", ")));
             }
             if run.connect.is_some() && !args.history.shared() {
-                subject.pool.session()?.drop_index("bench")?;
+                measured.pool.session()?.drop_index("bench")?;
             }
             let mut row = Row::new(identity(name), &outcome);
             // Its memory is the reference's now.
-            drop(subject);
+            drop(measured);
             drop(daemon.take());
             // A run whose history is kept is as slow as the keeping.
             let undisturbed = !args.history.wanted() && !args.history.shared();
@@ -223,7 +226,7 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
         Some(expect) => expect.check(&row),
         None => Vec::new(),
     };
-    Ok(Findings { row, history: told, findings })
+    Ok(Findings { row, history: report_of_history, findings })
 }
 
 /// What machines get.
@@ -233,7 +236,7 @@ struct Shown<'a> {
     row: &'a Row,
     coalesce: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<&'a history::Told>,
+    history: Option<&'a history::HistoryReport>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {

@@ -6,10 +6,10 @@ use crate::pool_arg::remote;
 use crate::serve::PollMode;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use farindex::{IndexConfig, PoolUrl};
+use farindex::{IndexConfig, KINDS, PoolUrl};
 use farindex_bench::scenario::{Expect, Scenario};
 use farindex_bench::size::{parse_count, parse_duration};
-use farindex_bench::{Distribution, Op, Plan, ValueSize, Workload};
+use farindex_bench::{Distribution, KeyOrder, Op, Plan, SizeRange, ValueSize, Workload};
 use farindex_index::block::{MAX_KEY, MAX_VALUE};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,10 +26,13 @@ pub(crate) enum IndexKind {
     Raw,
     /// A local concurrent map, for orientation; no far memory
     Dashmap,
+    /// A local concurrent ordered map, for orientation; no far memory
+    Skiplist,
 }
 
 const RAW: &str = "raw";
 const DASHMAP: &str = "dashmap";
+const SKIPLIST: &str = "skiplist";
 
 impl IndexKind {
     pub(crate) fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl IndexKind {
             IndexKind::Pool(config) => config.kind(),
             IndexKind::Raw => RAW,
             IndexKind::Dashmap => DASHMAP,
+            IndexKind::Skiplist => SKIPLIST,
         }
     }
     fn possible() -> Vec<PossibleValue> {
@@ -44,12 +48,17 @@ impl IndexKind {
         values.push(PossibleValue::new(RAW).help("SHARD's verbs without SHARD: the fabric's limit"));
         values.push(PossibleValue::new(DASHMAP).help("a local concurrent map, for orientation; no far memory"));
         values
+            .push(PossibleValue::new(SKIPLIST).help("a local concurrent ordered map, for orientation; no far memory"));
+        values
     }
     fn of(name: &str, settings: &Settings) -> Result<Self, Failure> {
         match name {
-            RAW | DASHMAP if !settings.is_empty() => Err(Failure::usage(format!("{name} has no settings to set"))),
+            RAW | DASHMAP | SKIPLIST if !settings.is_empty() => {
+                Err(Failure::usage(format!("{name} has no settings to set")))
+            }
             RAW => Ok(IndexKind::Raw),
             DASHMAP => Ok(IndexKind::Dashmap),
+            SKIPLIST => Ok(IndexKind::Skiplist),
             kind => Ok(IndexKind::Pool(settings.of(kind)?)),
         }
     }
@@ -115,8 +124,8 @@ pub(crate) struct Options {
 /// The work itself.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Work {
-    /// ycsb-load, ycsb-a to -d, ycsb-f, churn, get, get-absent, insert, update, upsert, remove, rmw, or a mix such as
-    /// get=90,update=10 (percent)
+    /// ycsb-load, ycsb-a to ycsb-f, churn, get, get-absent, insert, update, upsert, remove, rmw, scan, or a mix such as
+    /// get=90,update=10 (percent). ycsb-e and other mixes with scan take an ordered index
     #[arg(long, value_parser = |text: &str| text.parse::<Workload>())]
     workload: Option<Workload>,
     /// Keys of the key space, such as 100K or 10M
@@ -137,6 +146,12 @@ pub(crate) struct Work {
     /// Bytes of a key, at least 8 [default: 8]
     #[arg(long, value_name = "B", value_parser = parse_count)]
     key_size: Option<u64>,
+    /// Order of the keys: hashed, or ordered by their numbers [default: hashed]
+    #[arg(long, value_name = "ORDER", value_parser = |text: &str| text.parse::<KeyOrder>())]
+    key_order: Option<KeyOrder>,
+    /// Entries that a scan asks for: a number, or a range from which it is drawn [default: 1..100]
+    #[arg(long, value_name = "N", value_parser = |text: &str| text.parse::<SizeRange>())]
+    scan_length: Option<SizeRange>,
     /// Bytes of a value: 64, 1Ki, or a range such as 8..256 [default: 8]
     #[arg(long, value_name = "B", value_parser = |text: &str| text.parse::<ValueSize>())]
     value_size: Option<ValueSize>,
@@ -195,8 +210,10 @@ impl Options {
         let fabric = self.fabric.or(fabric);
         let plan = self.work.change(&of_scenario, self.threads);
         plan.check()?;
-        if let IndexKind::Pool(config) = index {
-            check_limits(config.kind(), &plan)?;
+        match index {
+            IndexKind::Pool(config) => check_limits(config.kind(), &plan)?,
+            IndexKind::Raw | IndexKind::Dashmap => check_order(index.name(), false, &plan)?,
+            IndexKind::Skiplist => {}
         }
         let fabric = fabric.unwrap_or(FabricKind::Memory);
         if self.path.is_some() && fabric != FabricKind::Shm {
@@ -245,6 +262,8 @@ impl Work {
         plan.clients = self.clients.unwrap_or(plan.clients.max(plan.threads));
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         plan.key_size = self.key_size.map_or(plan.key_size, size);
+        plan.key_order = self.key_order.unwrap_or(plan.key_order);
+        plan.scan_length = self.scan_length.unwrap_or(plan.scan_length);
         plan.value_size = self.value_size.unwrap_or(plan.value_size);
         plan.distribution = self.distribution.or(plan.distribution);
         plan.seed = self.seed.unwrap_or(plan.seed);
@@ -252,8 +271,23 @@ impl Work {
     }
 }
 
-/// Refuses keys and values that no index of a pool takes: every operation of the run would fail.
+/// Refuses a workload with scans if the index cannot scan.
+fn check_order(kind: &str, ordered: bool, plan: &Plan) -> Result<(), Failure> {
+    if ordered || !plan.scans() {
+        return Ok(());
+    }
+    let others = KINDS.iter().filter(|kind| kind.ordered).map(|kind| kind.name);
+    let others: Vec<_> = others.chain([SKIPLIST]).collect();
+    Err(Failure::usage(format!(
+        "the workload {} has scans, and the keys of {kind} have no order: choose an ordered --index ({})",
+        plan.workload.name,
+        others.join(", ")
+    )))
+}
+
+/// Refuses a plan that an index of this kind cannot carry out: keys or values that are too long, scans of unordered keys.
 pub(crate) fn check_limits(kind: &str, plan: &Plan) -> Result<(), Failure> {
+    check_order(kind, KINDS.iter().any(|known| known.name == kind && known.ordered), plan)?;
     for (what, size, most) in [("keys", plan.key_size, MAX_KEY), ("values", plan.value_size.max, MAX_VALUE)] {
         if size > most {
             return Err(Failure::usage(format!(

@@ -32,6 +32,7 @@ pub(crate) fn measured(row: &Row, plan: &Plan) -> Shapes {
         (Op::Update, "update"),
         (Op::Upsert, "upsert"),
         (Op::Remove, "remove"),
+        (Op::Scan, "scan"),
     ] {
         if let Some(kind) = row.kinds.get(name) {
             shapes.set(op, shape(kind, plan.block_bytes()));

@@ -1,7 +1,7 @@
 //! From the records of a file to operations of an index.
 //!
 //! Invariants: records of the same key are worked on one after the other, in the order of the file; nothing is in flight
-//! while the program waits for input, so a slow pipe holds up nobody's memory; every line before the one that an early end
+//! while the program waits for input, so a slow pipe does not delay the reuse of memory; every line before the one that an early end
 //! names has been dealt with.
 
 use super::records::{Column, Record, Records, Reject, Rules};
@@ -110,7 +110,7 @@ impl Tally {
         match &mut self.ended {
             Some((first, why)) => {
                 *first = line.min(*first);
-                // An error says more than that somebody else has stopped.
+                // An error says more than that another worker has stopped.
                 *why = why.take().or(error);
             }
             ended => *ended = Some((line, error)),

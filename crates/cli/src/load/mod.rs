@@ -54,7 +54,7 @@ fn open_index(args: &Args) -> Result<Index, Failure> {
     let session = args.name.place.session()?;
     let name = &args.name.name;
     if args.create && !session.indexes()?.iter().any(|info| info.name == *name && !info.dropping) {
-        match session.create_index(name, &args.new.config()?) {
+        match session.create_index(name, args.new.config()?) {
             // Somebody else was quicker: so it is there.
             Err(Error::Pool(farindex::PoolError::IndexExists(_))) => {}
             made => return Ok(made?),

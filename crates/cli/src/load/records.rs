@@ -54,7 +54,7 @@ pub(super) struct Rules {
     pub(super) crlf: bool,
 }
 
-/// The longest line that can be of use: key and value of the limits, every byte of them escaped, and columns besides.
+/// The longest line that can be of use: key and value of the limits, every byte of them escaped, and more columns.
 const LINE_MAX: usize = 80 << 20;
 
 type Input = Box<dyn BufRead>;

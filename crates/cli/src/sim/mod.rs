@@ -2,7 +2,7 @@
 
 pub(crate) mod sweep;
 
-use crate::bench::history::{Judged, Told};
+use crate::bench::history::{HistoryReport, Judged};
 use crate::bench::{Watch, Work, check_limits};
 use crate::exit::{self, Failure};
 use crate::kind::{Settings, kinds};
@@ -160,7 +160,7 @@ pub(crate) struct SimRow {
     assumptions: Vec<String>,
     /// What became of the history, if one was wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<Told>,
+    history: Option<HistoryReport>,
 }
 
 fn assumptions(preset: &Preset) -> Vec<String> {
@@ -191,12 +191,12 @@ fn record(run: &Run, path: &Path, watch: &Watch) -> Result<SimRow, Failure> {
     let file = File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
     let (row, recorded) = watch.show(|control| measure(run, control))?;
     let judged = if watch.stopped() { Judged::Not } else { Judged::Whole };
-    let told = recorded.map(|recorded| Told::of(path, file, &recorded, judged)).transpose()?;
+    let told = recorded.map(|recorded| HistoryReport::of(path, file, &recorded, judged)).transpose()?;
     Ok(SimRow { history: told, ..row })
 }
 
 fn sound(row: &SimRow) -> bool {
-    row.row.wrong_answers == 0 && row.row.errors == 0 && row.history.as_ref().is_none_or(Told::holds)
+    row.row.wrong_answers == 0 && row.row.errors == 0 && row.history.as_ref().is_none_or(HistoryReport::holds)
 }
 
 fn text(row: &SimRow) -> String {

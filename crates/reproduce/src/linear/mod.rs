@@ -59,7 +59,8 @@ enum Figure {
 
 /// What is wanted of it.
 #[derive(Debug, clap::Args)]
-#[group(id = "which", required = true, multiple = false, args = ["table", "figure"])]
+#[group(skip)]
+#[command(group = clap::ArgGroup::new("which").required(true).multiple(false).args(["table", "figure"]))]
 pub struct Args {
     /// Which table
     #[arg(long, value_enum)]

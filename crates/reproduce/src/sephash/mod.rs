@@ -43,7 +43,8 @@ enum Figure {
 
 /// What is wanted of it.
 #[derive(Debug, clap::Args)]
-#[group(id = "what", required = true, multiple = false, args = ["table", "figure"])]
+#[group(skip)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(false).args(["table", "figure"]))]
 pub struct Args {
     /// Which table
     #[arg(long, value_enum)]

@@ -95,7 +95,7 @@ impl Mover<'_> {
     pub(super) async fn recover_locked(&self, segment: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         let what = [intents::RECOVER, region, segment.generation, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
-            mark!("table recovery: region claimed");
+            mark!("cuckoo recovery: region claimed");
             let done = self.finish_or_undo(segment, region, cell).await;
             release_on_error(done, async || release(self.span(), &segment, region, cell).await).await
         };

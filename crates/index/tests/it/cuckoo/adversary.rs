@@ -19,13 +19,13 @@ const COMMON: &[&str] = &[
     "cuckoo replace: CAS lost",
     "cuckoo replace: inline again",
     "slot inline: overtaken",
-    "table grow",
+    "grow",
     "table grow: settled",
 ];
 
 /// The same where clients crash.
 const COMMON_WITH_CRASHES: &[&str] =
-    &["table rescue: region claimed", "takeover: client evicted", "takeover: held by somebody alive"];
+    &["cuckoo recovery: region claimed", "takeover: client evicted", "takeover: held by a live client"];
 
 /// Is this a path of many lookups at once, or of a walk?
 fn is_apart(mark: &str) -> bool {
@@ -35,9 +35,9 @@ fn is_apart(mark: &str) -> bool {
 #[test]
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &CuckooUnderTest::default());
-    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted"]);
+    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "src/root_sync"]);
     // The others take a crash, many lookups at once, or a walk while writers work (`slotted`).
-    all.retain(|mark| !mark.contains(" rescue: ") && !is_apart(mark));
+    all.retain(|mark| !mark.contains("recovery: ") && !is_apart(mark));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
@@ -51,10 +51,10 @@ fn survives_displacements() {
 #[test]
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &CuckooUnderTest::default());
-    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "../pool/src"]);
+    let mut all = marks::of(&["src/hash/cuckoo", "src/slotted", "src/root_sync", "../pool/src"]);
     // No lock of this kind covers another. `held` has the scenario for the others, which take a crash between two
     // verbs.
-    let apart = ["takeover: covered lock claimed", "cuckoo rescue: thawed", "cuckoo rescue: displaced"];
+    let apart = ["takeover: covered lock claimed", "cuckoo recovery: unfrozen", "cuckoo recovery: displaced"];
     assert!(apart.iter().all(|mark| all.remove(*mark)));
     all.retain(|mark| !is_apart(mark));
     marks::assert_passed(&totals, &all, COMMON_WITH_CRASHES);

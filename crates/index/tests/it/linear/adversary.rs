@@ -27,9 +27,9 @@ const COMMON: &[&str] = &[
 
 /// The same where clients crash.
 const COMMON_WITH_CRASHES: &[&str] = &[
-    "table rescue: region claimed",
-    "linear rescue: reserved slot found",
-    "table rescue: resize given up",
+    "table recovery: region claimed",
+    "linear recovery: reserved slot found",
+    "recovery: resize abandoned",
     "takeover: client evicted",
     "takeover: held by a live client",
 ];
@@ -42,11 +42,11 @@ fn is_apart(mark: &str) -> bool {
 #[test]
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &LinearUnderTest::default());
-    let mut all = marks::of(&["src/hash/linear", "src/slotted"]);
+    let mut all = marks::of(&["src/hash/linear", "src/slotted", "src/root_sync"]);
     // `room` has the scenario for the first. The others take a crash, many lookups at once, or a walk while writers
     // work (`slotted`).
     assert!(all.remove("linear put: no room yet"));
-    all.retain(|mark| !mark.contains("rescue: ") && !mark.contains("recovery: ") && !is_apart(mark));
+    all.retain(|mark| !mark.contains("recovery: ") && !is_apart(mark));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
@@ -54,7 +54,7 @@ fn survives_the_adversary() {
 #[test]
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &LinearUnderTest::default());
-    let mut all = marks::of(&["src/hash/linear", "src/slotted", "../pool/src"]);
+    let mut all = marks::of(&["src/hash/linear", "src/slotted", "src/root_sync", "../pool/src"]);
     // The second is of kinds in which a lock covers others.
     assert!(all.remove("linear put: no room yet") && all.remove("takeover: covered lock claimed"));
     all.retain(|mark| !is_apart(mark));

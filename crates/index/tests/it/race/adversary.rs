@@ -23,7 +23,7 @@ const COMMON: &[&str] = &[
     "race: lookup: nothing cached",
 ];
 /// The same where clients crash.
-const COMMON_WITH_CRASHES: &[&str] = &["race: rescue: lock claimed", "race: rescue: undone"];
+const COMMON_WITH_CRASHES: &[&str] = &["race: recovery: lock claimed", "race: recovery: undone"];
 
 /// Marks of RACE as shipped.
 fn shipped() -> BTreeSet<String> {
@@ -37,7 +37,7 @@ fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &RaceUnderTest::repaired());
     let mut all = shipped();
     // The first take a crash, the others many lookups at once.
-    all.retain(|mark| !mark.starts_with("race: rescue") && !mark.starts_with("race many: "));
+    all.retain(|mark| !mark.starts_with("race: recovery") && !mark.starts_with("race many: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
 

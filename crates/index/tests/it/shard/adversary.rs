@@ -42,10 +42,10 @@ const COMMON: &[&str] = &[
 
 /// Those that take crashes.
 const COMMON_WITH_CRASHES: &[&str] = &[
-    "rescue: entry thawed",
-    "rescue: lock claimed",
-    "rescue: resize given up",
-    "rescue: undone",
+    "recovery: entry unfrozen",
+    "recovery: lock claimed",
+    "recovery: resize abandoned",
+    "recovery: undone",
     "takeover: client evicted",
     "takeover: held by a live client",
     "takeover: lock released meanwhile",
@@ -74,9 +74,9 @@ fn marks_of(folders: &[&str]) -> BTreeSet<String> {
 #[test]
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &ShardUnderTest::repaired());
-    let mut all = marks_of(&["src/hash/shard"]);
+    let mut all = marks_of(&["src/hash/shard", "src/root_sync"]);
     // It takes a crash.
-    all.retain(|mark| !mark.starts_with("rescue: "));
+    all.retain(|mark| !mark.starts_with("recovery: "));
     marks::assert_passed(&totals, &all, COMMON);
 }
 
@@ -84,7 +84,7 @@ fn survives_the_adversary() {
 #[test]
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &ShardUnderTest::repaired());
-    marks::assert_passed(&totals, &marks_of(&["src/hash/shard", "../pool/src"]), COMMON_WITH_CRASHES);
+    marks::assert_passed(&totals, &marks_of(&["src/hash/shard", "src/root_sync", "../pool/src"]), COMMON_WITH_CRASHES);
 }
 
 /// Behind the local lock table, which several coroutines of each client share.

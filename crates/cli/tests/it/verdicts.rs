@@ -1,8 +1,6 @@
 //! `check`, `check-history`, `bench --history` and `sim`: what they find, what they leave behind, and how they are ended.
 
-mod common;
-
-use common::{Dir, Ended, run, start, text};
+use crate::common::{Dir, Ended, run, start, text};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -87,7 +85,7 @@ fn histories_are_judged_alone_and_together() {
         (ended.code, json(&ended))
     };
     assert_eq!(on(&[&writer]).0, Some(0));
-    assert_eq!(on(&[&reader]).0, Some(1), "a value that nobody wrote");
+    assert_eq!(on(&[&reader]).0, Some(1), "a value that no client wrote");
     let (code, report) = on(&[&reader, &writer]);
     assert_eq!((code, &report["verdict"], &report["operations"]), (Some(0), &Value::from("ok"), &Value::from(2)));
     let (code, report) = on(&[&writer, &reader, &late]);
@@ -246,15 +244,15 @@ fn a_sweep_leaves_a_table_a_figure_and_a_page() {
     assert!(files[2].contains("<h1>shard on a simulated cluster, preset &quot;shard&quot;</h1>"));
     let args = ["sim", "--index", "race", "--preset", "sephash", "--keys", "300", "--ops", "500", "--warmup", "0"];
     let args = [&args[..], &["--sweep", "compute-nodes=1,3", "--clients", "6", "--out", text(&out)]].concat();
-    let told = run(&args).text();
-    assert!(told.starts_with("preset \"sephash\"\n\ncompute-nodes  index"), "{told}");
+    let output = run(&args).text();
+    assert!(output.starts_with("preset \"sephash\"\n\ncompute-nodes  index"), "{output}");
     assert!(
-        told.lines().any(|line| line.split_whitespace().take(2).eq(["3", "race"]))
-            && told.contains("\ncompute-nodes 3 get"),
-        "{told}"
+        output.lines().any(|line| line.split_whitespace().take(2).eq(["3", "race"]))
+            && output.contains("\ncompute-nodes 3 get"),
+        "{output}"
     );
-    let told = json(&run(&[&args[..], &["--json", "-"]].concat()));
-    assert_eq!((&told["rows"][1]["swept"], &told["rows"][1]["value"]), (&"compute-nodes".into(), &3.into()));
+    let output = json(&run(&[&args[..], &["--json", "-"]].concat()));
+    assert_eq!((&output["rows"][1]["swept"], &output["rows"][1]["value"]), (&"compute-nodes".into(), &3.into()));
     let page = std::fs::read_to_string(format!("{}.html", text(&out))).unwrap();
     assert!(page.contains("<h1>race on a simulated cluster, preset &quot;sephash&quot;</h1>"));
     is_self_contained(&dir.path("sweep.html"));
@@ -269,11 +267,11 @@ fn a_simulated_run_leaves_a_history_that_holds() {
     let plain = run(&flags);
     let ended = run(&[&flags[..], &["--history", text(&out)]].concat());
     assert_eq!((plain.code, ended.code), (Some(0), Some(0)), "{}", ended.err);
-    let (plain, told) = (json(&plain), json(&ended));
-    assert_eq!(told["history"]["verdict"], "ok");
+    let (plain, output) = (json(&plain), json(&ended));
+    assert_eq!(output["history"]["verdict"], "ok");
     // Load, warm-up, measurement, audit.
-    assert!(told["history"]["operations"].as_u64().unwrap() >= 3400, "{}", told["history"]);
-    assert_eq!(plain["seconds"], told["seconds"], "recording takes no virtual time");
+    assert!(output["history"]["operations"].as_u64().unwrap() >= 3400, "{}", output["history"]);
+    assert_eq!(plain["seconds"], output["seconds"], "recording takes no virtual time");
     let again = run(&["check-history", text(&out)]);
     assert_eq!(again.code, Some(0), "{}", again.err);
 }
@@ -316,49 +314,49 @@ fn a_figure_is_reproduced() {
 
 /// Small as they are, what they compare is there.
 #[test]
-fn sephash_is_put_beside_its_paper() {
-    let told = |args: &[&str]| {
+fn reproduce_compares_sephash_with_its_paper() {
+    let output = |args: &[&str]| {
         let ended = run(&[&["reproduce", "sephash", "--json", "-"], args].concat());
         assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.err);
         json(&ended)
     };
-    let figure = told(&["--figure", "12", "--keys", "4K", "--clients", "1,8"]);
+    let figure = output(&["--figure", "12", "--keys", "4K", "--clients", "1,8"]);
     assert_eq!(figure["runs"].as_array().map(Vec::len), Some(2));
     let one = &figure["runs"][0][0];
     // Two round trips of 2 us.
     assert!((2.0..2.5).contains(&one["round_trips"].as_f64().unwrap()), "{one}");
     assert!((4000..5500).contains(&one["p50_ns"].as_u64().unwrap()), "{one}");
-    let figure = told(&["--figure", "14", "--keys", "2K", "--clients", "4"]);
+    let figure = output(&["--figure", "14", "--keys", "2K", "--clients", "4"]);
     assert_eq!(figure["mixes"].as_array().map(Vec::len), Some(6));
-    let figure = told(&["--figure", "19", "--keys", "4K", "--clients", "4"]);
+    let figure = output(&["--figure", "19", "--keys", "4K", "--clients", "4"]);
     let bytes = |i: usize| figure["searches"][i]["bytes_read"].as_f64().unwrap();
     assert!(bytes(1) > 2.0 * bytes(2) && bytes(2) > bytes(3), "each step reads less");
-    let table = told(&["--table", "1", "--keys", "20K", "--clients", "8"]);
+    let table = output(&["--table", "1", "--keys", "20K", "--clients", "8"]);
     assert!(table["runs"][0]["merges"].as_u64().unwrap() > 50, "{table}");
     assert!(table["runs"][0]["merge_seconds"].as_f64().unwrap() > 0.0);
-    let figure = told(&["--figure", "18", "--keys", "14K"]);
+    let figure = output(&["--figure", "18", "--keys", "14K"]);
     assert_eq!(figure["points"].as_array().map(Vec::len), Some(5));
-    let table = told(&["--table", "2", "--keys", "20K"]);
+    let table = output(&["--table", "2", "--keys", "20K"]);
     assert!(table["rows"][1]["ours"]["slots"].as_f64() > table["rows"][0]["ours"]["slots"].as_f64());
-    assert_eq!(told(&["--table", "3", "--keys", "60K"])["columns"].as_array().map(Vec::len), Some(4));
+    assert_eq!(output(&["--table", "3", "--keys", "60K"])["columns"].as_array().map(Vec::len), Some(4));
 }
 
 #[test]
-fn shard_is_put_beside_race_and_sephash() {
-    let told = |args: &[&str]| {
+fn reproduce_compares_shard_with_race_and_sephash() {
+    let output = |args: &[&str]| {
         let ended = run(&[&["reproduce", "shard", "--json", "-"], args].concat());
         assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.err);
         json(&ended)
     };
-    let figure = told(&["--figure", "12", "--keys", "1K", "--clients", "6"]);
+    let figure = output(&["--figure", "12", "--keys", "1K", "--clients", "6"]);
     assert_eq!(figure["lines"].as_array().map(Vec::len), Some(10));
-    let table = told(&["--table", "3-all", "--keys", "2K"]);
+    let table = output(&["--table", "3-all", "--keys", "2K"]);
     let trips = |row: usize| table["rows"][row]["runs"][0]["round_trips"].as_f64().unwrap();
     assert!(
         trips(0) <= trips(1) && trips(1) < trips(2),
         "so few keys are in SepHash's CurSegments, which takes one more"
     );
-    let figure = told(&["--figure", "6", "--keys", "10K"]);
+    let figure = output(&["--figure", "6", "--keys", "10K"]);
     let lines = figure["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 5);
     assert!(lines.iter().all(|line| line["repaired"] == 0), "{figure}");
@@ -366,19 +364,19 @@ fn shard_is_put_beside_race_and_sephash() {
 }
 
 #[test]
-fn linear_probing_is_put_beside_its_paper() {
-    let told = |args: &[&str]| {
+fn reproduce_compares_linear_probing_with_its_paper() {
+    let output = |args: &[&str]| {
         let small = ["--slots", "64K", "--sim-slots", "64K", "--lookups", "20K", "--tables", "1"];
         let ended = run(&[&["reproduce", "linear-probing", "--json", "-"], args, &small].concat());
         assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.err);
         json(&ended)
     };
-    let table = told(&["--table", "4"]);
+    let table = output(&["--table", "4"]);
     let heap = table["lines"][1]["counted"][1].as_f64().unwrap();
     assert!((1.0..1.05).contains(&heap), "one READ of the heap, and one in fifty for another's signature: {heap}");
     assert_eq!(table["lines"][1]["too_small"], false);
-    told(&["--table", "3"]);
-    told(&["--figure", "13"]);
+    output(&["--table", "3"]);
+    output(&["--figure", "13"]);
     let small =
         ["reproduce", "linear-probing", "--slots", "4K", "--sim-slots", "8K", "--lookups", "1K", "--tables", "1"];
     let said = |args: &[&str]| run(&[&small[..], args].concat()).text();
@@ -390,7 +388,7 @@ fn linear_probing_is_put_beside_its_paper() {
     assert!(table.contains("a row: tables with this load; a column: READs of the size that is best at this load"));
     let marked: Vec<_> = table.lines().filter(|line| line.ends_with("TOO SMALL")).collect();
     assert!(marked.len() == 2 && marked[0].starts_with("0.5 ") && marked[1].starts_with("0.65"), "{table}");
-    let figure = told(&["--figure", "11"]);
+    let figure = output(&["--figure", "11"]);
     let rate = |line: usize, what: &str| figure["lines"][line][what]["lookups"].as_f64().unwrap();
     // 8, 32 and 128 bytes, inline and out of band each.
     assert!(rate(0, "variable") > rate(1, "variable") && rate(4, "variable") < rate(5, "variable"), "{figure}");
@@ -420,7 +418,7 @@ fn ctrl_c_ends_what_takes_long_with_what_was_done() {
 }
 
 #[test]
-fn single_keys_are_told_to_machines() {
+fn commands_for_single_keys_write_json() {
     let dir = Dir::new();
     let pool = dir.pool("pool", "8MiB");
     let on = |args: &[&str]| {
@@ -449,7 +447,7 @@ fn single_keys_are_told_to_machines() {
     let one = |args: &[&str]| json(&run(&[args, &["--json", "-"]].concat()));
     assert_eq!(one(&["index", "list", text(&pool)])["indexes"][0]["name"], "demo");
     assert_eq!(one(&["index", "kinds"])["kinds"][0]["kind"], "shard");
-    // To a file, beside what people read.
+    // To a file, in addition to the text.
     let file = dir.path("get.json");
     let ended = run(&["get", text(&pool), "demo", "ff00", "--hex", "--json", text(&file)]);
     assert_eq!(ended.text(), "01fe\n");

@@ -1,10 +1,12 @@
-//! The driver against indexes that tell the truth and indexes that lie.
+//! The driver against correct indexes and indexes with planted faults.
 
-use farindex_bench::baseline::{LocalMap, Null, Raw, RawSettings, Shapes, efficiency};
+use farindex_bench::baseline::{LocalMap, LocalSkipList, Null, Raw, RawSettings, Shapes, efficiency};
 use farindex_bench::{Bench, BenchError, Control, Distribution, Identity, Op, Outcome, Plan, Row, Worker, run};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, memory::Delivery};
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +22,7 @@ fn go<B: Bench>(bench: &B, plan: &Plan) -> Outcome {
 
 /// How an index goes wrong, about once in so many calls.
 #[derive(Clone, Copy, PartialEq)]
-enum Lie {
+enum Fault {
     No,
     /// A get misses a key that is there.
     Miss,
@@ -45,53 +47,53 @@ enum Lie {
 const EVERY: u64 = 10_000;
 
 #[derive(Clone)]
-struct Liar {
-    map: LocalMap,
-    lie: Lie,
+struct FaultyIndex {
+    map: LocalSkipList,
+    fault: Fault,
     calls: Arc<AtomicU64>,
 }
 
-impl Liar {
-    fn new(lie: Lie) -> Self {
-        Liar { map: LocalMap::new(), lie, calls: Arc::default() }
+impl FaultyIndex {
+    fn new(fault: Fault) -> Self {
+        FaultyIndex { map: LocalSkipList::new(), fault, calls: Arc::default() }
     }
-    /// Is it time for this lie? Counted over the calls that could tell it.
-    fn lies(&self, lie: Lie) -> bool {
-        self.lie == lie && (self.calls.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(EVERY)
+    /// Does this call have the fault? Counted over the calls that could have it.
+    fn is_due(&self, fault: Fault) -> bool {
+        self.fault == fault && (self.calls.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(EVERY)
     }
 }
 
-impl Bench for Liar {
-    type Worker = Liar;
-    fn worker(&self, _: usize, _: &Executor) -> Result<Liar, String> {
+impl Bench for FaultyIndex {
+    type Worker = FaultyIndex;
+    fn worker(&self, _: usize, _: &Executor) -> Result<FaultyIndex, String> {
         Ok(self.clone())
     }
 }
 
-impl Worker for Liar {
-    type Index = Liar;
-    fn index(&self) -> &Liar {
+impl Worker for FaultyIndex {
+    type Index = FaultyIndex;
+    fn index(&self) -> &FaultyIndex {
         self
     }
 }
 
-impl PointIndex for Liar {
+impl PointIndex for FaultyIndex {
     fn limits(&self) -> Limits {
         self.map.limits()
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        if self.lies(Lie::Fail) {
+        if self.is_due(Fault::Fail) {
             return Err(FabricError::Revoked.into());
         }
-        assert!(!self.lies(Lie::Panic), "it went down");
+        assert!(!self.is_due(Fault::Panic), "it went down");
         let value = self.map.get(key).await?;
         Ok(match value {
-            Some(_) if self.lies(Lie::Miss) => None,
-            Some(value) if self.lies(Lie::Foreign) => {
+            Some(_) if self.is_due(Fault::Miss) => None,
+            Some(value) if self.is_due(Fault::Foreign) => {
                 let bytes: Vec<u8> = value.iter().map(|byte| byte ^ 1).collect();
                 Some(Value::from(&*bytes))
             }
-            None if self.lies(Lie::Phantom) => Some(Value::from(&[0; 8][..])),
+            None if self.is_due(Fault::Phantom) => Some(Value::from(&[0; 8][..])),
             value => value,
         })
     }
@@ -99,10 +101,10 @@ impl PointIndex for Liar {
         try_join_all(keys.iter().map(|key| self.get(key))).await
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        if self.lies(Lie::LoseInsert) {
+        if self.is_due(Fault::LoseInsert) {
             return Ok(Insert::Inserted);
         }
-        if self.lie == Lie::InsertTwice && self.map.get(key).await?.is_some() && self.lies(Lie::InsertTwice) {
+        if self.fault == Fault::InsertTwice && self.map.get(key).await?.is_some() && self.is_due(Fault::InsertTwice) {
             self.map.upsert(key, value).await?;
             return Ok(Insert::Inserted);
         }
@@ -119,10 +121,10 @@ impl PointIndex for Liar {
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         if self.map.get(key).await?.is_some() {
-            if self.lies(Lie::LoseRemove) {
+            if self.is_due(Fault::LoseRemove) {
                 return Ok(Remove::Removed);
             }
-            if self.lies(Lie::DenyRemove) {
+            if self.is_due(Fault::DenyRemove) {
                 self.map.remove(key).await?;
                 return Ok(Remove::Absent);
             }
@@ -134,12 +136,18 @@ impl PointIndex for Liar {
     }
 }
 
+impl OrderedIndex for FaultyIndex {
+    async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        self.map.scan(bounds, limit).await
+    }
+}
+
 #[test]
-fn an_honest_index_passes_every_workload() {
+fn correct_indexes_pass_every_workload() {
     for (name, _) in farindex_bench::Workload::NAMES {
         for (threads, clients) in [(1, 1), (2, 7)] {
             let plan = Plan { threads, clients, warmup: 500, ..plan(name) };
-            let outcome = go(&Liar::new(Lie::No), &plan);
+            let outcome = go(&FaultyIndex::new(Fault::No), &plan);
             assert_eq!(outcome.wrong.total(), 0, "{name}: {}", outcome.wrong);
             assert_eq!(outcome.errors.total(), 0, "{name}: {}", outcome.errors);
             assert_eq!(outcome.measured.ops(), 20_000, "{name}");
@@ -150,26 +158,26 @@ fn an_honest_index_passes_every_workload() {
 }
 
 #[test]
-fn liars_are_convicted() {
-    for (lie, workload, kind) in [
-        (Lie::Miss, "get", "missing"),
-        (Lie::Miss, "churn", "missing"),
-        (Lie::Foreign, "ycsb-c", "foreign value"),
-        (Lie::Foreign, "ycsb-f", "foreign value"),
-        (Lie::Phantom, "get-absent", "phantom"),
-        (Lie::LoseInsert, "ycsb-load", "missing"),
-        (Lie::LoseInsert, "insert", "missing"),
-        (Lie::LoseInsert, "get=50,insert=50", "missing"),
-        (Lie::LoseInsert, "churn", "missing"),
-        (Lie::LoseRemove, "churn", "phantom"),
-        (Lie::LoseRemove, "remove", "phantom"),
-        (Lie::DenyRemove, "churn", "missing"),
-        (Lie::InsertTwice, "churn", "missing"),
+fn planted_faults_are_detected() {
+    for (fault, workload, kind) in [
+        (Fault::Miss, "get", "missing"),
+        (Fault::Miss, "churn", "missing"),
+        (Fault::Foreign, "ycsb-c", "foreign value"),
+        (Fault::Foreign, "ycsb-f", "foreign value"),
+        (Fault::Phantom, "get-absent", "phantom"),
+        (Fault::LoseInsert, "ycsb-load", "missing"),
+        (Fault::LoseInsert, "insert", "missing"),
+        (Fault::LoseInsert, "get=50,insert=50", "missing"),
+        (Fault::LoseInsert, "churn", "missing"),
+        (Fault::LoseRemove, "churn", "phantom"),
+        (Fault::LoseRemove, "remove", "phantom"),
+        (Fault::DenyRemove, "churn", "missing"),
+        (Fault::InsertTwice, "churn", "missing"),
     ] {
         for (threads, clients) in [(1, 1), (2, 6)] {
             let ops = Some(if workload == "remove" { 30_000 } else { 100_000 });
             let plan = Plan { keys: 20_000, ops, threads, clients, ..plan(workload) };
-            let outcome = go(&Liar::new(lie), &plan);
+            let outcome = go(&FaultyIndex::new(fault), &plan);
             let kinds: Vec<_> = outcome.wrong.iter().map(|(kind, ..)| kind).collect();
             assert!(kinds.contains(&kind), "{workload}: {kinds:?} lacks {kind}");
             assert!(outcome.wrong.total() < 100, "{workload}: a few lies, not {}", outcome.wrong.total());
@@ -178,12 +186,12 @@ fn liars_are_convicted() {
 }
 
 #[test]
-fn a_lie_in_the_load_is_found_even_if_nobody_reads_the_key() {
+fn a_fault_in_the_load_is_detected_even_if_no_client_reads_the_key() {
     let plan = Plan { keys: 20_000, ops: Some(1), ..plan("get-absent") };
-    let outcome = go(&Liar::new(Lie::LoseInsert), &plan);
+    let outcome = go(&FaultyIndex::new(Fault::LoseInsert), &plan);
     assert_eq!(outcome.wrong.total(), 2, "{}", outcome.wrong);
     assert!(outcome.wrong.to_string().contains("(audit)"));
-    let outcome = go(&Liar::new(Lie::LoseInsert), &Plan { audit: false, ..plan });
+    let outcome = go(&FaultyIndex::new(Fault::LoseInsert), &Plan { audit: false, ..plan });
     assert_eq!(outcome.wrong.total(), 0, "without the audit it goes unseen");
 }
 
@@ -258,14 +266,14 @@ fn a_raw_reference_that_does_not_fit_says_so() {
 
 #[test]
 fn failed_operations_are_counted_and_too_many_end_the_run() {
-    let outcome = go(&Liar::new(Lie::Fail), &plan("get"));
+    let outcome = go(&FaultyIndex::new(Fault::Fail), &plan("get"));
     assert_eq!((outcome.errors.total(), outcome.wrong.total()), (2, 0));
     let (kind, count, message) = outcome.errors.iter().next().unwrap();
     assert_eq!((kind, count), ("Fabric.Revoked", 2));
     assert!(message.contains("revoked by another one"), "{message}");
     assert_eq!(outcome.measured.ops(), 20_000, "a failed operation is an operation");
 
-    let outcome = go(&Liar::new(Lie::Fail), &Plan { errors_max: 1, threads: 2, ..plan("get") });
+    let outcome = go(&FaultyIndex::new(Fault::Fail), &Plan { errors_max: 1, threads: 2, ..plan("get") });
     assert!(outcome.interrupted && outcome.gave_up);
     assert!(outcome.measured.ops() < 20_000);
 }
@@ -273,7 +281,8 @@ fn failed_operations_are_counted_and_too_many_end_the_run() {
 #[test]
 fn a_panic_and_a_worker_that_fails_end_the_run_with_their_message() {
     for threads in [1, 2] {
-        let error = run(&Liar::new(Lie::Panic), &Plan { threads, ..plan("get") }, &Control::default()).unwrap_err();
+        let error =
+            run(&FaultyIndex::new(Fault::Panic), &Plan { threads, ..plan("get") }, &Control::default()).unwrap_err();
         assert!(matches!(&error, BenchError::Panicked { message, .. } if message == "it went down"), "{error}");
     }
     struct Broken;
@@ -379,6 +388,12 @@ impl PointIndex for Counter {
     }
 }
 
+impl OrderedIndex for Counter {
+    async fn scan(&self, _: KeyBounds<'_>, _: usize) -> Result<Vec<Entry>, IndexError> {
+        Err(IndexError::NotOrdered { kind: "counter" })
+    }
+}
+
 struct Counters(MemoryFabric);
 
 impl Bench for Counters {
@@ -407,7 +422,7 @@ fn cpu_ns() -> f64 {
     ticks * 1e7
 }
 
-/// Prints what the driver costs: `cargo test --release -p farindex-bench --test driver -- --ignored --nocapture`.
+/// Prints what the driver costs: `cargo test --release -p farindex-bench --test it driver -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn overhead_of_the_driver() {

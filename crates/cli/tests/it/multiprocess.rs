@@ -1,8 +1,6 @@
 //! The program end to end: files that go in and come out again, several processes on one pool, and processes that die.
 
-mod common;
-
-use common::{Dir, Ended, run, start, text};
+use crate::common::{Dir, Ended, run, start, text};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -301,7 +299,7 @@ fn sigterm_and_sighup_end_a_load_as_ctrl_c_does() {
     }
     // Who has it ignored, as `nohup` does, wants the load to go on.
     let mut load = std::process::Command::new("sh")
-        .args(["-c", "trap '' HUP; exec \"$0\" load \"$1\" demo -", common::PROGRAM, text(&pool)])
+        .args(["-c", "trap '' HUP; exec \"$0\" load \"$1\" demo -", crate::common::PROGRAM, text(&pool)])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()

@@ -1,8 +1,6 @@
 //! What is wrong with an input is said in one line, with the exit code that docs/cli.md promises.
 
-mod common;
-
-use common::{Dir, Ended, run, start, text};
+use crate::common::{Dir, Ended, run, start, text};
 use farindex_pool::layout::{CATALOG_ENTRY_LEN, CatalogEntry, Geometry, Superblock};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -50,14 +48,14 @@ fn arguments() {
         (vec!["sim", "--key-size", "70000"], 2, "an index of kind shard takes at most 65536"),
         (vec!["bench", "--distribution", "zipf"], 2, "scrambled-zipfian"),
         (vec!["bench", "--seed", "x"], 2, "--seed"),
-        (vec!["bench", "--size", "5 parsecs"], 2, "no unit of size"),
+        (vec!["bench", "--size", "5 parsecs"], 2, "has no suffix that is known"),
         (vec!["bench", "--size", "4096"], 2, "takes at least"),
         (vec!["bench", "--duration", "10"], 2, "with its unit"),
         (vec!["bench", "--path", new], 2, "--fabric shm"),
         (vec!["bench", "--fabric", "shm", "--path", pool], 3, "never overwritten"),
         (vec!["bench", "--scenario", none], 2, "No such file"),
         (vec!["pool", "create", new], 2, "--size"),
-        (vec!["pool", "create", new, "--size", "64MoB"], 2, "no unit of size"),
+        (vec!["pool", "create", new, "--size", "64MoB"], 2, "has no suffix that is known"),
         (vec!["pool", "create", new, "--size", "99999999T"], 2, "too large"),
         (vec!["pool", "create", new, "--size", "0"], 2, "at least one page"),
         (vec!["pool", "create", new, "--size", "64KiB"], 2, "takes at least"),
@@ -305,7 +303,7 @@ fn one_of_two_creators_wins() {
         let all: Vec<_> = (0..4).map(|_| start(&["index", "create", text(&pool), &name])).collect();
         let mut won = 0;
         for child in all {
-            let ended = common::Ended::from(child.wait_with_output().unwrap());
+            let ended = crate::common::Ended::from(child.wait_with_output().unwrap());
             match ended.code {
                 Some(0) => won += 1,
                 code => {
@@ -392,9 +390,9 @@ fn a_standard_output_that_is_closed() {
     let pool = dir.pool("pool", "8MiB");
     let pool = text(&pool);
     run(&["put", pool, "demo", "k", "v"]).ok();
-    let shell = |script: &str, args: &[&str]| -> common::Ended {
+    let shell = |script: &str, args: &[&str]| -> crate::common::Ended {
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", script, common::PROGRAM]).args(args).output().expect("sh").into()
+        command.args(["-c", script, crate::common::PROGRAM]).args(args).output().expect("sh").into()
     };
     for args in [
         &["index", "list", pool][..],

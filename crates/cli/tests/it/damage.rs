@@ -1,8 +1,6 @@
 //! Damaged pools: what can be read comes out, what is left out is said, and a repair drops it when it is told to.
 
-mod common;
-
-use common::{Dir, Ended, PROGRAM, run, start, text};
+use crate::common::{Dir, Ended, PROGRAM, run, start, text};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};

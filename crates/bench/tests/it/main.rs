@@ -1,0 +1,4 @@
+//! Tests of the benchmark crate.
+
+mod driver;
+mod scans;
