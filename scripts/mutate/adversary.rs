@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// So many cases are kept for each mutant.
 const KEPT: usize = 1000;
 
-/// Those without deaths, with deaths, of gets of many keys, and with a death at a certain verb take turns.
+/// Cases without crashes, with crashes, of gets of many keys, and with a crash at a certain verb alternate.
 fn cases() -> Vec<(u64, Setup)> {
     let mut cases = Vec::new();
     for round in 0..1200 {

@@ -69,7 +69,7 @@ fn rate(pool: &Pool, threads: usize, len: usize, batch: usize, time: Duration) -
     let barrier = Barrier::new(threads);
     let work = || {
         let session = pool.session();
-        // Whoever has no session must not keep the others waiting.
+        // A thread that gets no session must not keep the others waiting.
         barrier.wait();
         let session = session?;
         let began = Instant::now();

@@ -172,7 +172,7 @@ fn search(args: &Args, setup: &Setup, test_run: &TestRun) -> Result<u8, Failure>
     let each = |report: &SeedReport| {
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         let failed = failed.fetch_add(u64::from(!report.is_sound()), Ordering::Relaxed) + u64::from(!report.is_sound());
-        // Whoever finds the clock taken leaves the bar to its holder.
+        // A thread that finds the clock taken leaves the progress bar to its holder.
         if let (Some(bar), Ok(mut shown)) = (&bar, shown.try_lock())
             && shown.elapsed().as_millis() >= 100
         {

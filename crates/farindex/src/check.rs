@@ -47,21 +47,21 @@ impl CheckReport {
     }
 }
 
-/// What a repair has put right.
+/// What a repair has recovered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Clients that had died, or had not kept their leases, and were shut out.
+    /// Clients that had crashed, or whose leases had expired, and that were evicted.
     pub evicted: u64,
     /// Indexes whose dropping was finished.
     pub drops: u64,
-    /// Places in indexes that dead clients had left locked, or half changed.
+    /// Places in indexes that crashed clients had left locked, or half changed.
     pub recovered: u64,
-    /// Memory that dead clients had in their hands, and that is free again; nothing while other clients are there or
-    /// while an index is not sound.
+    /// Memory that crashed clients had allocated but not yet linked, and that is free again; nothing while other clients
+    /// are registered, or while an index is not sound.
     pub reclaimed: Reclaimed,
 }
 
-/// Puts right what the dead have left, all over the pool. Takes a little more than a lease.
+/// Recovers what crashed clients left unfinished in the whole pool. Takes slightly longer than one lease period.
 pub(crate) async fn repair(session: &Rc<Session>) -> Result<Repaired, Error> {
     let evicted = session.client().wait_and_evict_expired(session.endpoint()).await?;
     recover(session, evicted).await
@@ -98,7 +98,7 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
             Err(error) => drop(Damage::of(error, info.root)?),
         }
     }
-    // What was mended may have retired what it replaced.
+    // The repairs may have retired what they replaced.
     session.drain().await?;
     repaired.reclaimed = reclaim(session).await?;
     Ok(repaired)
@@ -138,7 +138,8 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
         }
         let mut report = walk(session, &mut audit, alone && unfinished.is_none()).await?;
         session.flush().await?;
-        // Who came during the walk has moved things, and has some half done: that is no fault, but the walk was told otherwise.
+        // A client that registered during the walk has changed structures, some of them by half: that is no fault, but the walk
+        // assumed that there was none.
         let misled = alone && !report.is_sound() && !audit.undisturbed(session, &span).await?;
         if misled {
             (alone, unfinished) = (false, None);
@@ -158,7 +159,7 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     }
 }
 
-/// Have clients crashed since what such clients left was last put right, or could not be put right?
+/// Have clients crashed since the last recovery, or has a recovery failed?
 async fn crashed(session: &Session, span: &Span) -> Result<bool, Error> {
     let gone = clients(session.pool(), span).await?.iter().any(|client| client.gone == Some(true));
     Ok(gone || Leaks::read(span).await?.reclaimable())
@@ -201,7 +202,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn a_check_beside_clients_that_come_and_go_raises_no_false_alarm() {
+    fn check_raises_no_false_alarm_while_clients_join_and_leave() {
         let pool = Pool::in_memory(32 << 20).unwrap();
         let session = pool.session().unwrap();
         let index = session.create_index("demo", &IndexConfig::default()).unwrap();

@@ -16,7 +16,7 @@ use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session, catalog};
 use std::rc::Rc;
 
-/// Damaged places that are told in words.
+/// Damaged places that are reported in words.
 const IN_WORDS: usize = 20;
 
 /// What became of one damaged index.

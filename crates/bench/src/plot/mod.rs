@@ -25,7 +25,7 @@ pub struct Figure {
     pub title: String,
     /// Below the horizontal axis.
     pub x: String,
-    /// Beside the vertical axis.
+    /// Label of the vertical axis.
     pub y: String,
     /// The curves.
     pub curves: Vec<Curve>,

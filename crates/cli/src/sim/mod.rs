@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// With --sweep: write OUT.csv, OUT.svg and OUT.html
     #[arg(long, value_name = "OUT", requires = "sweep", default_value = "farindex-sweep")]
     out: std::path::PathBuf,
-    /// Record what every operation of every phase was told, to this file (docs/history-format.md), and check it: exit code
+    /// Record the outcome of every operation of every phase, to this file (docs/history-format.md), and check it: exit code
     /// 1 unless it is linearizable. Virtual time does not change by it
     #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
     history: Option<std::path::PathBuf>,
@@ -185,14 +185,14 @@ pub(crate) fn measure(run: &Run, control: &Control<'_>) -> Result<(SimRow, Optio
     Ok((row, simulation.recorded))
 }
 
-/// The same, and what the clients were told goes to a file.
+/// The same, with the history written to a file.
 fn record(run: &Run, path: &Path, watch: &Watch) -> Result<SimRow, Failure> {
     // A file that cannot be written is found out before the run.
     let file = File::create(path).map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
     let (row, recorded) = watch.show(|control| measure(run, control))?;
     let judged = if watch.stopped() { Judged::Not } else { Judged::Whole };
-    let told = recorded.map(|recorded| HistoryReport::of(path, file, &recorded, judged)).transpose()?;
-    Ok(SimRow { history: told, ..row })
+    let history = recorded.map(|recorded| HistoryReport::of(path, file, &recorded, judged)).transpose()?;
+    Ok(SimRow { history, ..row })
 }
 
 fn sound(row: &SimRow) -> bool {
@@ -208,8 +208,8 @@ fn text(row: &SimRow) -> String {
         row.virtual_seconds,
         table(std::slice::from_ref(&row.row)),
     );
-    if let Some(told) = &row.history {
-        text += &format!("\n{told}");
+    if let Some(history) = &row.history {
+        text += &format!("\n{history}");
     }
     text += "\nassumed, as no paper gives it:\n";
     row.assumptions.iter().for_each(|assumption| text += &format!("  {assumption}\n"));

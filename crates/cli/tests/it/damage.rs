@@ -1,4 +1,4 @@
-//! Damaged pools: what can be read comes out, what is left out is said, and a repair drops it when it is told to.
+//! Damaged pools: what can be read comes out, what is left out is reported, and a repair drops it if the user asks for that.
 
 use crate::common::{Dir, Ended, PROGRAM, run, start, text};
 use std::collections::{HashMap, HashSet};

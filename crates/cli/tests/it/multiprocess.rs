@@ -132,7 +132,7 @@ fn four_processes_at_once() {
         wrote.into_iter().for_each(|wrote| wrote.expect("a writer"));
         (checker.join().expect("the checker"), reader.join().expect("the reader"))
     });
-    println!("{checks} checks and {reads} dumps beside {rounds} rounds of two writers");
+    println!("{checks} checks and {reads} dumps during {rounds} rounds of two writers");
     assert!(checks > 0 && reads > 0);
     let dump = run(&["dump", pool, "demo"]).ok();
     assert_eq!(sorted_lines(&dump).len(), 16_000);
@@ -162,7 +162,7 @@ fn others_go_on_after_a_writer_was_killed() {
         run(&["put", pool, "demo", "after", "the kill"]).ok();
         assert_eq!(run(&["get", pool, "demo", "after"]).ok(), b"the kill");
         let stat = run(&["pool", "stat", pool]);
-        // Whoever came next has shut the dead one out, and taken its slot back, if it was in the way.
+        // The next client has evicted the crashed one and freed its slot, if it needed that.
         assert!(stat.text().contains("gone") || stat.text().contains("no clients"), "{}", stat.text());
         // And has given back what it had in hand.
         let checked = run(&["pool", "check", pool]);
@@ -206,7 +206,7 @@ fn a_check_says_the_same_of_a_crashed_client_each_time() {
             std::thread::sleep(Duration::from_millis(600));
             assert_eq!(verdict(&run(&["pool", "check", pool])), first);
         }
-        // Whoever opens the pool and is alone gives it back, without being told; or a repair does.
+        // A client that opens the pool and is alone frees it by itself; or a repair does.
         if repair {
             let repaired = run(&["pool", "check", pool, "--repair", "--json", "-"]);
             let json: serde_json::Value = serde_json::from_slice(&repaired.out).unwrap();
@@ -332,17 +332,17 @@ fn many_keys_are_found_and_removed() {
     assert!(got.err.contains("10001 found, 10000 absent, 0 rejected"), "{}", got.err);
     let want: String = (0..10_000).map(|i| format!("key-{0}\tvalue\\n{0}\n", 2 * i)).collect();
     assert!(got.text() == format!("{want}key-0\tvalue\\n0\n"), "as `dump` writes them, in the order of the file");
-    let told: serde_json::Value = {
+    let output: serde_json::Value = {
         let few = dir.file("few", b"{\"key\":\"key-7\"}\n{\"key_hex\":\"6b6579\"}\n");
         let args = ["get", pool, "demo", "--keys-from", text(&few), "--format", "jsonl", "--json", "-"];
         serde_json::from_slice(&run(&args).out).unwrap()
     };
-    assert_eq!((&told["found"], &told["absent"], &told["complete"]), (&1.into(), &1.into(), &true.into()));
-    assert_eq!((&told["entries"][0]["key"], &told["entries"][0]["value"]), (&"key-7".into(), &"value\n7".into()));
+    assert_eq!((&output["found"], &output["absent"], &output["complete"]), (&1.into(), &1.into(), &true.into()));
+    assert_eq!((&output["entries"][0]["key"], &output["entries"][0]["value"]), (&"key-7".into(), &"value\n7".into()));
     let removed = run(&["del", pool, "demo", "--keys-from", text(&keys), "--json", "-"]);
     assert_eq!(removed.code, Some(1), "{}", removed.err);
-    let told: serde_json::Value = serde_json::from_slice(&removed.out).unwrap();
-    assert_eq!((&told["removed"], &told["absent"], &told["lines"]), (&10_000.into(), &10_001.into(), &20_001.into()));
+    let output: serde_json::Value = serde_json::from_slice(&removed.out).unwrap();
+    assert_eq!((&output["removed"], &output["absent"], &output["lines"]), (&10_000.into(), &10_001.into(), &20_001.into()));
     // The others are there still, and all of them go by standard input.
     let mut child = start(&["del", pool, "demo", "--keys-from", "-", "--format", "lines", "--escaped"]);
     let mut input = child.stdin.take().unwrap();

@@ -35,7 +35,7 @@ fn check_finds_nothing_in_what_is_shipped_and_says_what_it_did() {
     assert!(few["operations"].as_u64() < many["operations"].as_u64(), "{few} {many}");
     let coalesced = json(&run(&["check", "--seeds", "0..6", "--coalesce", "--json", "-"]));
     assert_eq!((&coalesced["seeds_failed"], &coalesced["coalesce"]), (&Value::from(0), &Value::from(true)));
-    // Deaths are brought about; what an index makes of them is another matter.
+    // Crashes are provoked here; how an index recovers from them is tested elsewhere.
     assert!(counted(&["--crashes"])["crashes"].as_u64().unwrap() > 0);
 }
 

@@ -16,15 +16,15 @@ fn pool() -> Pool {
 
 /// Runs a body that must not go on for ever; its panic's message, if it panicked.
 fn within_seconds(body: impl FnOnce() + Send + 'static) -> Option<String> {
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     std::thread::spawn(move || {
         let panic = catch_unwind(AssertUnwindSafe(body)).err().map(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
         });
-        let _ = tell.send(panic);
+        let _ = report.send(panic);
     });
-    told.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever")
+    reported.recv_timeout(Duration::from_secs(20)).expect("it goes on for ever")
 }
 
 fn filled(session: &Session) -> farindex::Index {

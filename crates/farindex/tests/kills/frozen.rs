@@ -1,8 +1,8 @@
-//! A process that is stopped past its lease, at random moments, and goes on: nothing it was told is lost, nothing it does
-//! does harm. Where others may end it, they do; where they may not, they are refused what it holds, and are told who holds
-//! it, and it is told that it was away.
+//! A process that is stopped past its lease, at random moments, and goes on: no acknowledged write is lost, and
+//! nothing that it does afterwards harms others. Where other clients may end it, they do. Where they may not, they are
+//! refused what it holds, with an error that names the holder, and it counts the lease that it missed.
 //!
-//! `FARINDEX_FREEZES=100` stops as often; a few times unless told otherwise.
+//! `FARINDEX_FREEZES=100` stops as often; a few times unless set.
 
 use super::{File, KEYS, Ledger, assert_sound, draw, file, first_line, key, number, pool, small_shard, start};
 use farindex::{Error, IndexConfig, IndexError, Pool, PoolError};
@@ -41,7 +41,7 @@ fn is_refused(error: &Error, child: &Child) -> bool {
     holder.contains(&format!("process {}", child.id()))
 }
 
-/// Whoever works beside the frozen one.
+/// The client that works while the other one is frozen.
 struct Survivor {
     session: farindex::Session,
     index: farindex::Index,
@@ -109,9 +109,9 @@ impl Survivor {
 /// Reads all that a process tells, to its end.
 fn listen(mut lines: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
-        let mut told = String::new();
-        let _ = lines.read_to_string(&mut told);
-        told
+        let mut output = String::new();
+        let _ = lines.read_to_string(&mut output);
+        output
     })
 }
 
@@ -122,7 +122,7 @@ fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     let mut survivor = Survivor::of(&pool);
     let mut child = start(&file.url(), 1, true);
     let (first, lines) = first_line(&mut child);
-    let told = listen(lines);
+    let output = listen(lines);
     let (mut state, mut frozen) = (0x0123_4567_89AB_CDEFu64, 0);
     // Until it was stopped with a lock in its hands at least once.
     while frozen < rounds() || survivor.refused == 0 {
@@ -144,19 +144,19 @@ fn a_process_that_was_frozen_past_its_lease_goes_on_and_is_told() {
     std::thread::sleep(LEASE);
     drop(child.stdin.take());
     let status = child.wait().expect("its end");
-    let told = first + &told.join().expect("a listener");
-    assert!(status.success(), "{status}: {}", told.lines().last().unwrap_or_default());
-    let missed_leases = told.lines().find_map(|line| line.strip_prefix("missed_leases ")).expect("it tells");
+    let output = first + &output.join().expect("a listener");
+    assert!(status.success(), "{status}: {}", output.lines().last().unwrap_or_default());
+    let missed_leases = output.lines().find_map(|line| line.strip_prefix("missed_leases ")).expect("it tells");
     let missed_leases: u64 = missed_leases.parse().expect("a number");
-    assert!(missed_leases >= frozen, "it was told of {missed_leases} of {frozen} times");
+    assert!(missed_leases >= frozen, "it counted {missed_leases} of {frozen} missed leases");
     let mut ledger = Ledger::default();
-    ledger.settle(&survivor.index, 1, &told, true);
+    ledger.settle(&survivor.index, 1, &output, true);
     survivor.check();
     let Survivor { session, refused, longest, .. } = survivor;
     assert_sound(&session);
     let acknowledged = ledger.acknowledged;
     println!(
-        "{frozen} freezes, {missed_leases} missed_leases told, {acknowledged} acknowledged writes; {refused} operations of the survivor \
+        "{frozen} freezes, {missed_leases} missed leases counted, {acknowledged} acknowledged writes; {refused} operations of the survivor \
          refused, none after more than {longest:?}"
     );
 }
@@ -177,7 +177,7 @@ fn a_process_that_is_frozen_past_its_lease_is_ended_where_that_is_allowed() {
     for round in 1..=rounds() {
         let mut child = start(&file.url(), round, false);
         let (first, lines) = first_line(&mut child);
-        let told = listen(lines);
+        let output = listen(lines);
         std::thread::sleep(Duration::from_micros(draw(&mut state, 20_000)));
         stop(&child);
         let since = Instant::now();
@@ -191,7 +191,7 @@ fn a_process_that_is_frozen_past_its_lease_is_ended_where_that_is_allowed() {
         };
         assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
         assert!(since.elapsed() >= LEASE / 2, "it was ended after {:?}, within its lease", since.elapsed());
-        ledger.settle(&survivor.index, round, &(first + &told.join().expect("a listener")), false);
+        ledger.settle(&survivor.index, round, &(first + &output.join().expect("a listener")), false);
         survivor.check();
     }
     let Survivor { session, refused, longest, .. } = survivor;

@@ -1,7 +1,7 @@
 //! Two processes on one pool, one of them killed at a random moment, over and over: the other goes on at once, and
 //! whatever was acknowledged is there.
 //!
-//! `FARINDEX_KILLS=300` kills as often; a few times unless told otherwise.
+//! `FARINDEX_KILLS=300` kills as often; a few times unless set.
 
 #![cfg(target_os = "linux")]
 
@@ -114,15 +114,15 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Takes in what a child told, and compares it with what is there. `ended`: the child left of its own accord, so every
+    /// Reads the output of a child, and compares it with the index. `ended`: the child left of its own accord, so every
     /// line about what it did is there; else what came behind the last one may have happened or not.
-    fn settle(&mut self, index: &Index, round: u64, told: &str, ended: bool) {
+    fn settle(&mut self, index: &Index, round: u64, output: &str, ended: bool) {
         let mut pending = None;
-        for line in told.lines() {
+        for line in output.lines() {
             let mut words = line.split_ascii_whitespace();
             let (Some(what), Some(key), Some(value)) = (words.next(), words.next(), words.next()) else { continue };
             let Ok(value) = value.parse::<u64>() else { continue };
-            if !matches!(what, "+" | "-") || !told.ends_with('\n') && told.ends_with(line) {
+            if !matches!(what, "+" | "-") || !output.ends_with('\n') && output.ends_with(line) {
                 continue;
             }
             self.acknowledged += 1;
@@ -140,7 +140,7 @@ impl Ledger {
     }
 }
 
-/// The pool is sound, and nothing is lost, once what the dead have left was put right.
+/// The pool is sound, and nothing is lost, once what crashed clients left was recovered.
 fn assert_sound(session: &Session) -> farindex::Repaired {
     let repaired = session.repair().expect("a repair");
     let report = session.check().expect("a check");
@@ -150,13 +150,13 @@ fn assert_sound(session: &Session) -> farindex::Repaired {
     repaired
 }
 
-/// What the child does until it is killed or told to leave: writes, removes and tells what was acknowledged, one line each.
+/// What the child does until it is killed or asked to leave: writes, removes and prints what was acknowledged, one line each.
 /// The first argument of a line is what it is about to do: it may have happened or not.
 #[test]
 #[ignore = "the process that the other tests start, kill and freeze"]
 fn child() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let [url, round, role] = told.split('|').collect::<Vec<_>>().try_into().expect("a pool, a number, a role");
+    let Ok(output) = std::env::var(CHILD) else { return };
+    let [url, round, role] = output.split('|').collect::<Vec<_>>().try_into().expect("a pool, a number, a role");
     let (round, tenant): (u64, bool) = (round.parse().expect("a number"), role == "tenant");
     let pool = Pool::open(url).expect("the pool");
     let session = pool.session().expect("a session");
@@ -253,7 +253,7 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
         let (first, mut lines) = first_line(&mut child);
         let dead = AtomicBool::new(false);
         let patience = Duration::from_micros(100 + draw(&mut state, 40_000));
-        let told = std::thread::scope(|scope| {
+        let output = std::thread::scope(|scope| {
             let listener = scope.spawn(|| {
                 let mut rest = String::new();
                 let _ = lines.read_to_string(&mut rest);
@@ -278,12 +278,12 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
             killer.join().expect("a killer");
             listener.join().expect("a listener")
         });
-        ledger.settle(&index, round, &(first + &told), false);
+        ledger.settle(&index, round, &(first + &output), false);
         for i in mine.saturating_sub(KEYS) + 1..=mine {
             assert_eq!(index.get(key("mine", i)).expect("no error").map(|value| number(&value)), Some(i));
         }
         if round.is_multiple_of(50) {
-            // What the dead had in their hands would fill the pool in the end; nobody else is there now.
+            // Memory that crashed clients had allocated would fill the pool in the end; no other client is registered now.
             assert_sound(&session);
         }
     }

@@ -170,7 +170,7 @@ pub(super) fn throughput(args: &Args, watch: Watch<'_>) -> Result<Report, Error>
     )
 }
 
-/// Figure 6, and the remark beside it: cuckoo tables as they are filled.
+/// Figure 6, and the remark next to it: cuckoo tables as they are filled.
 pub(super) fn cuckoo(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let bench = Bench::new(args, watch);
     let mut text = format!(

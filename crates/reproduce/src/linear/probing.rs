@@ -1,7 +1,7 @@
 //! Lookups on a simulated cluster: Table 2 and Figures 7, 9, 11, 12 and 13 of T. Wang et al., ADMS 2020.
 //!
 //! A table is filled beforehand and lies in the memory of a simulated node; every lookup READs it there, begins at a present
-//! key's home, ends at the first empty slot, and finds all its records, as in the paper. The cuckoo tables beside it are
+//! key's home, ends at the first empty slot, and finds all its records, as in the paper. The cuckoo tables that it is compared with are
 //! [`cuckoo`](super::cuckoo)'s.
 
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
@@ -165,7 +165,7 @@ impl Filled {
 pub(crate) enum How {
     /// So many slots each time.
     Slots(u64),
-    /// As the model says, and beside clusters that this client has seen as section 3.4 says.
+    /// As the model says, and, next to clusters that this client has seen, as section 3.4 says.
     Tracking,
 }
 

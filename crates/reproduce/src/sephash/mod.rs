@@ -17,7 +17,7 @@ enum Table {
     /// Merges and splits, the time they take, attempts of an insert: predicted, with one client and with many
     #[value(name = "1")]
     Resizes,
-    /// Space after so many inserts, beside RACE
+    /// Space after so many inserts, compared with RACE
     #[value(name = "2")]
     Space,
     /// Bytes of FPTables by size of MainSegments, and how often one predicted range is enough
@@ -27,7 +27,7 @@ enum Table {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Figure {
-    /// Insert throughput by clients, beside RACE, with the latencies of one client
+    /// Insert throughput by clients, compared with RACE, with the latencies of one client
     #[value(name = "12")]
     Inserts,
     /// Mixes of inserts and searches

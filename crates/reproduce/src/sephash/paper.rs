@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Where the paper's numbers are from.
 pub(crate) const SOURCE: &str = "X. Min et al., SepHash, PVLDB 17(5), 2024";
 
-/// A number of the paper's beside ours.
+/// A number of the paper's next to ours.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Comparison {
     /// What it is.
@@ -66,7 +66,7 @@ pub(crate) const RACE_1: Resizes =
 pub(crate) struct Space {
     /// Depth of the directory.
     pub(crate) depth: u64,
-    /// What lies beside entries in buckets, in bytes for each key.
+    /// What buckets hold besides entries, in bytes for each key.
     pub(crate) bucket_meta: f64,
     /// The directory, SepHash's FPTables included.
     pub(crate) directory_meta: f64,

@@ -10,7 +10,7 @@ use farindex::IndexConfig;
 use farindex_index::sephash::{Config, TableKind};
 use serde_json::json;
 
-/// Said beside what is predicted.
+/// Printed with what is predicted.
 const SCALE: &str =
     "the paper inserts 100 M keys, and takes the best of 1 to 4 coroutines a thread; ours is one client a thread";
 
@@ -22,8 +22,8 @@ fn about(lab: &Lab<'_>) -> String {
 }
 
 /// What a ratio that is far off the paper's rests on.
-fn explain(text: &mut String, beside: &[Comparison], runs: &[(String, &Measured)]) {
-    beside.iter().for_each(|beside| *text += &format!("{}\n", beside.line()));
+fn explain(text: &mut String, comparison: &[Comparison], runs: &[(String, &Measured)]) {
+    comparison.iter().for_each(|line| *text += &format!("{}\n", line.line()));
     *text += "what an operation costs:\n";
     runs.iter().for_each(|(name, run)| *text += &format!("  {name}: {}\n", run.cost()));
 }
@@ -43,29 +43,29 @@ pub(super) fn inserts(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     }
     let name = |run: &Measured| format!("{}, {} clients", run.index, run.clients);
     let named: Vec<_> = pairs.iter().flatten().map(|run| (name(run), run)).collect();
-    let mut beside = Vec::new();
+    let mut comparison = Vec::new();
     for pair in &pairs {
         if let [ours, race] = pair.as_slice() {
             if ours.clients == 1 {
-                beside.push(Comparison::new(
+                comparison.push(Comparison::new(
                     "median us of an insert, one client",
                     ONE_CLIENT_US.0,
                     ours.p50_ns as f64 / 1e3,
                 ));
-                beside.push(Comparison::new(
+                comparison.push(Comparison::new(
                     "median us of RACE's, one client",
                     ONE_CLIENT_US.1,
                     race.p50_ns as f64 / 1e3,
                 ));
             }
             if ours.clients == 128 {
-                beside.push(Comparison::new("SepHash over RACE, 128 clients", OVER_RACE, ours.over(race)));
+                comparison.push(Comparison::new("SepHash over RACE, 128 clients", OVER_RACE, ours.over(race)));
             }
         }
     }
     let ratios: Vec<_> =
         pairs.iter().map(|pair| pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))).collect();
-    let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "loaded": args.loaded, "seed": lab.seed, "runs": pairs, "over_race": ratios, "beside": beside });
+    let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "loaded": args.loaded, "seed": lab.seed, "runs": pairs, "over_race": ratios, "comparison": comparison });
     let text = {
         let mut text =
             format!("SepHash, Figure 12: {keys} inserts, {}\n{}\n\n{}", args.before(), about(lab), table(&named));
@@ -73,7 +73,7 @@ pub(super) fn inserts(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
             let clients = pair.first().map_or(0, |run| run.clients);
             text += &format!("  over RACE with {clients} clients: {ratio:.2}\n");
         }
-        explain(&mut text, &beside, &named);
+        explain(&mut text, &comparison, &named);
         text + &format!("paper: {SOURCE}, Figures 12 and 13, section 5.2.1\n")
     };
     Report::new(&result, text, true)
@@ -104,9 +104,9 @@ pub(super) fn hybrid(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
         .map(|(share, pair)| (*share, pair.first().zip(pair.last()).map_or(0.0, |(a, b)| a.over(b))))
         .collect();
     let heavy = over.last().map_or(0.0, |(_, ratio)| *ratio);
-    let beside = [Comparison::new("SepHash over RACE, inserts alone", WRITE_HEAVY, heavy)];
+    let comparison = [Comparison::new("SepHash over RACE, inserts alone", WRITE_HEAVY, heavy)];
     let runs: Vec<_> = pairs.iter().map(|(share, pair)| json!({ "insert_percent": share, "runs": pair })).collect();
-    let result = json!({ "figure": 14, "source": SOURCE, "keys": keys, "clients": clients, "seed": lab.seed, "mixes": runs, "over_race": over, "beside": beside });
+    let result = json!({ "figure": 14, "source": SOURCE, "keys": keys, "clients": clients, "seed": lab.seed, "mixes": runs, "over_race": over, "comparison": comparison });
     let text = {
         let mut text = format!(
             "SepHash, Figure 14: {keys} keys inserted, then as many operations of a mix, {clients} clients\n{}\n\n{}",
@@ -114,7 +114,7 @@ pub(super) fn hybrid(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
             table(&named)
         );
         over.iter().for_each(|(share, ratio)| text += &format!("  over RACE with {share} % inserts: {ratio:.2}\n"));
-        explain(&mut text, &beside, &named);
+        explain(&mut text, &comparison, &named);
         text + &format!("paper: {SOURCE}, Figure 14, section 5.2.3\n")
     };
     Report::new(&result, text, true)
@@ -155,23 +155,23 @@ pub(super) fn steps(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     let named_writes = writes.iter().zip(&written).map(|((step, _), run)| (name("insert", step), run));
     let named_reads = reads.iter().zip(&read).map(|((step, _), run)| (name("search", step), run));
     let named: Vec<_> = named_writes.chain(named_reads).collect();
-    let mut beside = Vec::new();
+    let mut comparison = Vec::new();
     if let [race, base, entry, shipped] = written.as_slice() {
-        beside.push(Comparison::new("insert: base over RACE", STEPS_WRITE[0], base.over(race)));
-        beside.push(Comparison::new("insert: + resize-optimized entry over base", STEPS_WRITE[1], entry.over(base)));
-        beside.push(Comparison::new("insert: all over RACE", STEPS_WRITE[2], shipped.over(race)));
+        comparison.push(Comparison::new("insert: base over RACE", STEPS_WRITE[0], base.over(race)));
+        comparison.push(Comparison::new("insert: + resize-optimized entry over base", STEPS_WRITE[1], entry.over(base)));
+        comparison.push(Comparison::new("insert: all over RACE", STEPS_WRITE[2], shipped.over(race)));
     }
     if let [race, base, table, shipped] = read.as_slice() {
-        beside.push(Comparison::new("search: + FPTable over base", STEPS_READ[0], table.over(base)));
-        beside.push(Comparison::new("search: + bitmap over that", STEPS_READ[1], shipped.over(table)));
-        beside.push(Comparison::new("search: all over RACE (\"close to\" it)", 1.0, shipped.over(race)));
+        comparison.push(Comparison::new("search: + FPTable over base", STEPS_READ[0], table.over(base)));
+        comparison.push(Comparison::new("search: + bitmap over that", STEPS_READ[1], shipped.over(table)));
+        comparison.push(Comparison::new("search: all over RACE (\"close to\" it)", 1.0, shipped.over(race)));
     }
-    let result = json!({ "figure": 19, "source": SOURCE, "keys": keys, "loaded": args.loaded, "clients": clients, "seed": lab.seed, "inserts": written, "searches": read, "beside": beside });
+    let result = json!({ "figure": 19, "source": SOURCE, "keys": keys, "loaded": args.loaded, "clients": clients, "seed": lab.seed, "inserts": written, "searches": read, "comparison": comparison });
     let text = {
         let head =
             format!("SepHash, Figure 19: {keys} inserts, {}, and as many searches, {clients} clients", args.before());
         let mut text = format!("{head}\n{}\n\n{}", about(lab), table(&named));
-        explain(&mut text, &beside, &named);
+        explain(&mut text, &comparison, &named);
         text + &format!("paper: {SOURCE}, Figure 19, section 5.5\n")
     };
     Report::new(&result, text, true)

@@ -68,7 +68,7 @@ pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
         (Some(shard), Some(other)) => shard.over(other),
         _ => f64::NAN,
     };
-    let mut beside = Vec::new();
+    let mut comparison = Vec::new();
     for (name, (race, sephash)) in ["uniform", "Zipfian"].into_iter().zip(RATIOS) {
         // The best of a distribution, as the paper's figures are.
         let best = |i| runs.iter().filter(|(of, ..)| *of == name).map(|(.., all)| over(all, i)).fold(0.0, f64::max);
@@ -77,16 +77,16 @@ pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
                 .find(|(of, workload, _)| *of == name && *workload == "ycsb-c")
                 .map_or(0.0, |(.., all)| over(all, i))
         };
-        beside.push(Comparison::new(format!("{name}: SHARD over RACE, workload C"), race, reads(1)));
-        beside.push(Comparison::new(format!("{name}: SHARD over SepHash, workload C"), sephash, reads(2)));
-        beside.push(Comparison::new(format!("{name}: SHARD over RACE at most"), race, best(1)));
-        beside.push(Comparison::new(format!("{name}: SHARD over SepHash at most"), sephash, best(2)));
+        comparison.push(Comparison::new(format!("{name}: SHARD over RACE, workload C"), race, reads(1)));
+        comparison.push(Comparison::new(format!("{name}: SHARD over SepHash, workload C"), sephash, reads(2)));
+        comparison.push(Comparison::new(format!("{name}: SHARD over RACE at most"), race, best(1)));
+        comparison.push(Comparison::new(format!("{name}: SHARD over SepHash at most"), sephash, best(2)));
     }
     let lines: Vec<_> = runs
         .iter()
         .map(|(name, workload, all)| json!({ "distribution": name, "workload": workload, "runs": all, "over_race": over(all, 1), "over_sephash": over(all, 2) }))
         .collect();
-    let result = json!({ "figure": 12, "source": FIGURE_12, "claims": CLAIMS_12, "keys": keys, "clients": clients, "seed": lab.seed, "lines": lines, "beside": beside });
+    let result = json!({ "figure": 12, "source": FIGURE_12, "claims": CLAIMS_12, "keys": keys, "clients": clients, "seed": lab.seed, "lines": lines, "comparison": comparison });
     let text = {
         let mut text = format!(
             "SHARD, Figure 12: {keys} keys loaded, as many operations, {clients} clients of a simulated cluster\n\nthe paper:\n"
@@ -100,7 +100,7 @@ pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
             })
             .collect();
         text += &table(&named);
-        beside.iter().for_each(|beside| text += &format!("{}\n", beside.line()));
+        comparison.iter().for_each(|line| text += &format!("{}\n", line.line()));
         text += "what an operation costs:\n";
         named.iter().for_each(|(name, run)| text += &format!("  {name}: {}\n", run.cost()));
         text + &format!("{FIGURE_12}\n")

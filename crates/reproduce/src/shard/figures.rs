@@ -53,7 +53,7 @@ fn measure(cluster: &Cluster, plan: &Plan, watch: Watch<'_>) -> Result<(Row, Sim
 }
 
 /// What figure 16 compares, in lines.
-fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
+fn describe(course: &Course, row: &Row, grown: usize) -> Vec<String> {
     let mean =
         format!("{:.2} M inserts per virtual second in the mean over {:.2} ms", course.mean / 1e6, row.seconds * 1e3);
     vec![
@@ -67,7 +67,7 @@ fn beside(course: &Course, row: &Row, grown: usize) -> Vec<String> {
     ]
 }
 
-/// Said beside every figure of ours.
+/// Printed with every figure of ours.
 const NOT_MEASURED: &str = "not measured: RACE, SepHash and Outback in this figure, and SHARD without \
                             RDMA-combining, which ours cannot do without";
 
@@ -138,7 +138,7 @@ pub(super) fn course(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let mut lines = Vec::new();
     for run in &runs {
         lines.push(format!("{}:", name(run)));
-        lines.extend(beside(&run.course, &run.row, run.grown_ms.len()));
+        lines.extend(describe(&run.course, &run.row, run.grown_ms.len()));
     }
     let files = if args.out.is_some() { draw(&figure, &runs, &lines)? } else { Vec::new() };
     let result = json!({

@@ -39,7 +39,7 @@ enum Figure {
     /// Keys that RACE as published loses while it grows, and as repaired
     #[value(name = "6")]
     Missing,
-    /// YCSB, beside RACE and SepHash
+    /// YCSB, compared with RACE and SepHash
     #[value(name = "12")]
     Ycsb,
     /// Throughput over time while the table grows
