@@ -22,10 +22,13 @@ const PAGE: usize = 256;
 /// An entry, or a place that cannot be read.
 type Found = Result<Entry, Damage>;
 
+/// The future of a walk through an index.
+type Visit = Pin<Box<dyn Future<Output = Result<(), IndexError>>>>;
+
 /// A walk through a whole index, one item at a time.
 pub(crate) struct Walk {
     // Dropped before the session that it runs in.
-    walk: Option<Pin<Box<dyn Future<Output = Result<(), IndexError>>>>>,
+    walk: Option<Visit>,
     found: Rc<RefCell<VecDeque<Found>>>,
     session: Session,
 }
