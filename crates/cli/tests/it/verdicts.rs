@@ -107,10 +107,10 @@ fn histories_are_judged_alone_and_together() {
     // Fields have names: an array of them in some order is no operation, and no header.
     let bare = write("bare", "[0,\"get\",\"k\",null,null,null,null,5,6,{\"value\":\"x\"}]\n");
     let ended = run(&["check-history", text(&bare)]);
-    assert!(ended.code == Some(3) && ended.err.contains("bare: line 2: a line is one JSON object"), "{ended:?}");
+    assert!(ended.code == Some(3) && ended.err.contains("bare: line 2: a line must be one JSON object"), "{ended:?}");
     let head = dir.file("head", b"[\"farindex-history\",1]\n");
     let ended = run(&["check-history", text(&head)]);
-    assert!(ended.code == Some(3) && ended.err.contains("head: line 1: a line is one JSON object"), "{ended:?}");
+    assert!(ended.code == Some(3) && ended.err.contains("head: line 1: a line must be one JSON object"), "{ended:?}");
     let hex = write("hex", "{\"client\":0,\"op\":\"remove\",\"key\":[\"6b\"],\"invoked\":5}\n");
     let ended = run(&["check-history", text(&hex)]);
     assert!(ended.code == Some(3) && ended.err.contains("hex: line 2: malformed"), "{ended:?}");
