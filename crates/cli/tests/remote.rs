@@ -233,7 +233,7 @@ fn a_killed_memory_node_comes_back() {
     let addr = first.addr.clone();
     let pool = Pool::builder().lease(Duration::from_secs(3)).create(&format!("connect:{addr}")).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &small(0)).expect("an index");
+    let index = session.create_index("demo", small(0)).expect("an index");
     let mut node = Some(first);
     let mut acknowledged = 0u64;
     for round in 0..5u64 {
@@ -279,7 +279,7 @@ fn a_frozen_client_is_told() {
     let url = format!("connect:{}", node.addr);
     let pool = Pool::builder().lease(Duration::from_millis(1500)).create(&url).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &small(0)).expect("an index");
+    let index = session.create_index("demo", small(0)).expect("an index");
     for round in 0..3 {
         let mut child = Command::new(PROGRAM)
             .args(["load", "--connect", &node.addr, "demo", "-"])
@@ -336,7 +336,7 @@ fn one_of_three_nodes_is_cut_off() {
     let addrs: Vec<&str> = nodes.iter().map(|node| node.addr.as_str()).collect();
     let pool = Pool::builder().create(&format!("connect:{}", addrs.join(","))).expect("a pool");
     let session = pool.session().expect("a session");
-    let index: Index = session.create_index("demo", &small(4)).expect("an index");
+    let index: Index = session.create_index("demo", small(4)).expect("an index");
     let value = [7u8; 1000];
     let keys = 40_000u64;
     for i in 0..keys {

@@ -205,7 +205,7 @@ mod tests {
     fn check_raises_no_false_alarm_while_clients_join_and_leave() {
         let pool = Pool::in_memory(32 << 20).unwrap();
         let session = pool.session().unwrap();
-        let index = session.create_index("demo", &IndexConfig::default()).unwrap();
+        let index = session.create_index("demo", IndexConfig::default()).unwrap();
         for key in 0..2000_u64 {
             index.upsert(key.to_le_bytes(), "x").unwrap();
         }

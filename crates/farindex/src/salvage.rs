@@ -153,7 +153,7 @@ mod tests {
 
     fn session() -> Session {
         let session = Pool::in_memory(32 << 20).unwrap().session().unwrap();
-        let index = session.create_index("words", &IndexConfig::default()).unwrap();
+        let index = session.create_index("words", IndexConfig::default()).unwrap();
         (0..KEYS).for_each(|key| _ = index.insert(key.to_le_bytes(), "old").unwrap());
         session
     }
@@ -196,7 +196,7 @@ mod tests {
         assert!(repaired.drops == 1 && repaired.reclaimed.bytes > 0, "{repaired:?}");
         judge(&session, "old");
         let name = catalog::copy_name(&session.indexes().unwrap()[0]);
-        let refused = session.create_index(&name, &IndexConfig::default()).map(drop);
+        let refused = session.create_index(&name, IndexConfig::default()).map(drop);
         assert!(matches!(refused, Err(crate::Error::Pool(PoolError::BadName(_)))), "{refused:?}");
     }
 

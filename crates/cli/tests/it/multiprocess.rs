@@ -342,7 +342,10 @@ fn many_keys_are_found_and_removed() {
     let removed = run(&["del", pool, "demo", "--keys-from", text(&keys), "--json", "-"]);
     assert_eq!(removed.code, Some(1), "{}", removed.err);
     let output: serde_json::Value = serde_json::from_slice(&removed.out).unwrap();
-    assert_eq!((&output["removed"], &output["absent"], &output["lines"]), (&10_000.into(), &10_001.into(), &20_001.into()));
+    assert_eq!(
+        (&output["removed"], &output["absent"], &output["lines"]),
+        (&10_000.into(), &10_001.into(), &20_001.into())
+    );
     // The others are there still, and all of them go by standard input.
     let mut child = start(&["del", pool, "demo", "--keys-from", "-", "--format", "lines", "--escaped"]);
     let mut input = child.stdin.take().unwrap();

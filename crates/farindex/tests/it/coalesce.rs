@@ -7,7 +7,7 @@ fn sessions_of_a_process_share_verbs() {
     let pool = Pool::in_memory(32 << 20).unwrap();
     let session = pool.session().unwrap();
     for name in ["a", "b"] {
-        session.create_index(name, &IndexConfig::default()).unwrap();
+        session.create_index(name, IndexConfig::default()).unwrap();
     }
     std::thread::scope(|scope| {
         for thread in 0..3u64 {

@@ -20,7 +20,7 @@ fn the_future_of_a_lookup_is_small() {
     };
     for kind in KINDS.iter().map(|kind| kind.name) {
         let config = IndexConfig::of_kind(kind).expect("a kind");
-        let index = session.create_index(kind, &config).expect("an index").async_handle();
+        let index = session.create_index(kind, config).expect("an index").async_handle();
         check("any kind", size_of_val(&index.get(b"key")), MOST_OF_ALL);
         match &*index {
             AnyIndex::Shard(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),

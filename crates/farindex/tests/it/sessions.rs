@@ -28,7 +28,7 @@ fn within_seconds(body: impl FnOnce() + Send + 'static) -> Option<String> {
 }
 
 fn filled(session: &Session) -> farindex::Index {
-    let index = session.create_index("demo", &IndexConfig::default()).expect("an index");
+    let index = session.create_index("demo", IndexConfig::default()).expect("an index");
     for i in 0..20u64 {
         index.upsert(i.to_le_bytes(), b"value").expect("an upsert");
     }

@@ -92,7 +92,7 @@ impl Survivor {
             };
             self.made = !self.done(child, began, dropped);
         } else {
-            let made = self.session.create_index("mine", &IndexConfig::default()).map(drop);
+            let made = self.session.create_index("mine", IndexConfig::default()).map(drop);
             self.made = self.done(child, began, made);
         }
         std::thread::sleep(Duration::from_micros(200));

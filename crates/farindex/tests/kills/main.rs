@@ -181,7 +181,7 @@ fn child() {
             writeln!(out, "\n+ {key} {value}").expect("the parent listens");
         }
         if tenant {
-            session.create_index("scratch", &IndexConfig::default()).expect("an index");
+            session.create_index("scratch", IndexConfig::default()).expect("an index");
             session.drop_index("scratch").expect("a drop");
         }
         out.flush().expect("the parent listens");

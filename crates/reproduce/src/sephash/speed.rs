@@ -158,7 +158,11 @@ pub(super) fn steps(args: &Args, lab: &Lab<'_>) -> Result<Report, Error> {
     let mut comparison = Vec::new();
     if let [race, base, entry, shipped] = written.as_slice() {
         comparison.push(Comparison::new("insert: base over RACE", STEPS_WRITE[0], base.over(race)));
-        comparison.push(Comparison::new("insert: + resize-optimized entry over base", STEPS_WRITE[1], entry.over(base)));
+        comparison.push(Comparison::new(
+            "insert: + resize-optimized entry over base",
+            STEPS_WRITE[1],
+            entry.over(base),
+        ));
         comparison.push(Comparison::new("insert: all over RACE", STEPS_WRITE[2], shipped.over(race)));
     }
     if let [race, base, table, shipped] = read.as_slice() {

@@ -182,7 +182,7 @@ fn a_killed_client_affects_no_other() {
     let node = NodeProcess::start(0, "kills");
     let pool = options().create_on(reach(std::slice::from_ref(&node.addr)).expect("a fabric")).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &config()).expect("an index");
+    let index = session.create_index("demo", config()).expect("an index");
     let mut known = BTreeMap::<String, u64>::new();
     let (mut state, mut longest, mut mine, mut acknowledged) = (0x9E37_79B9_7F4A_7C15u64, Duration::ZERO, 0u64, 0);
     for round in 1..=rounds {
@@ -240,7 +240,7 @@ fn a_memory_node_comes_back_from_its_file() {
     let mut node = NodeProcess::start(0, "restart");
     let pool = options().create_on(reach(std::slice::from_ref(&node.addr)).expect("a fabric")).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &config()).expect("an index");
+    let index = session.create_index("demo", config()).expect("an index");
     for round in 0..2 {
         for i in 0..100 {
             index.upsert(key("entry", i), (i + 1000 * round).to_string()).expect("an upsert");
@@ -261,7 +261,7 @@ fn a_memory_node_comes_back_from_its_file() {
         println!("reconnected after {:?}", began.elapsed());
         for i in 0..100 {
             let found = index.get(key("entry", i)).expect("no error").expect("what was acknowledged is there");
-            assert_eq!(found, (i + 1000 * round).to_string().into_bytes());
+            assert_eq!(&*found, (i + 1000 * round).to_string().as_bytes());
         }
     }
     // What failed left its block alone, since its verbs might still land (N7): a repair knows.
@@ -279,13 +279,15 @@ fn a_client_stopped_past_its_lease_gets_an_error() {
     let node = NodeProcess::start(0, "sleeper");
     let pool = options().create_on(reach(std::slice::from_ref(&node.addr)).expect("a fabric")).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &config()).expect("an index");
+    let index = session.create_index("demo", config()).expect("an index");
     let mut sleeper = Actor::start(&format!("sleeper|{}", node.addr));
     sleeper.line_after("acknowledged ");
     sleeper.signal(Signal::STOP);
     // It is evicted once its lease has run out.
     let repaired = session.repair().expect("a repair");
-    let read = || -> Vec<_> { (0..500).map(|i| index.get(key("sleeper", i)).expect("no error")).collect() };
+    let read = || -> Vec<_> {
+        (0..500).map(|i| index.get(key("sleeper", i)).expect("no error").map(|value| value.to_vec())).collect()
+    };
     let before: Vec<Option<Vec<u8>>> = read();
     sleeper.signal(Signal::CONT);
     let output = sleeper.line_after("error ");
@@ -308,7 +310,7 @@ fn one_of_three_nodes_is_cut_off() {
     let fabric = reach(&addrs).expect("a fabric");
     let pool = options().create_on(Arc::clone(&fabric)).expect("a pool");
     let session = pool.session().expect("a session");
-    let index = session.create_index("demo", &config()).expect("an index");
+    let index = session.create_index("demo", config()).expect("an index");
     // More than one memory node holds.
     let value = vec![7u8; 64 << 10];
     let entries = (60 << 20) / value.len() as u64;

@@ -123,7 +123,7 @@ impl CrashTested for Cuckoo {
 
     fn must_pass(kind: Kind<Place>) -> &'static [&'static str] {
         match kind {
-            Kind::Recover(_) => &["table recovery: region claimed"],
+            Kind::Recover(_) => &["cuckoo recovery: region claimed"],
             Kind::On(Op::Get, _) => &[],
             Kind::On(Op::Insert | Op::Upsert, Displaces | DisplacesBlocks) => &["cuckoo displace"],
             Kind::On(_, RegionMigrator | MovesBlocks | Half) => &["cuckoo move"],

@@ -148,7 +148,7 @@ fn after_a_crash(
 fn a_displacement_takes_over_the_lock_of_a_crashed_client() {
     let (verbs, marks) = after_a_crash(|table| beset(table).1, |table| beset(table).0);
     println!("{verbs} verbs, {marks:?}");
-    for mark in ["cuckoo put: waits for a region in the way", "table recovery: region claimed", "cuckoo displace"] {
+    for mark in ["cuckoo put: waits for a region in the way", "cuckoo recovery: region claimed", "cuckoo displace"] {
         assert!(marks.contains_key(mark), "{mark}: {marks:?}");
     }
 }
@@ -161,7 +161,7 @@ fn a_client_that_waits_long_only_reads() {
     let in_it = |table: &Segment| name(|name| places(name, table)[0] / REGION == HELD);
     let (verbs, marks) = after_a_crash(|_| Vec::new(), in_it);
     println!("{verbs} verbs, {marks:?}");
-    assert!(marks.contains_key("table recovery: region claimed"), "{marks:?}");
+    assert!(marks.contains_key("cuckoo recovery: region claimed"), "{marks:?}");
     assert!(marks["cuckoo put: lock lost"] <= 14, "{marks:?}");
 }
 

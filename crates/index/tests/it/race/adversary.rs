@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 const COMMON: &[&str] = &[
     "race: split",
     "race: split: lock lost",
-    "race: split: straggler",
+    "race: split: slot changed meanwhile",
     "race: insert: another is ahead",
-    "race: insert: took out one that was behind",
-    "race: insert: the key has come meanwhile",
+    "race: insert: emptied a tentative slot behind",
+    "race: insert: key inserted meanwhile",
     "race: insert: withdrawn from a segment that is split",
-    "race: lookup: a header tells of a split",
-    "race: lookup: the state tells of a split",
+    "race: lookup: split seen in a header",
+    "race: lookup: split seen in the state",
     "race: lookup: waits for a split",
     "race: lookup: nothing cached",
 ];
