@@ -3,7 +3,7 @@
 //! It proves that an ordered index fits the traits, the pool and the tests, and is allowed to be slow: every operation
 //! descends from the root and caches nothing. The whole tree lies on memory node 0.
 //!
-//! Each node has a low key, a right sibling, and immutable contents that its header points to (see [`node`]). A writer
+//! Each node has a low key, a right sibling, and immutable contents that its header points to (see `node`). A writer
 //! locks one node, reads it again, and writes new contents. If that splits the node, the writer has released it before
 //! it locks the parent to add the separator.
 //!
@@ -24,9 +24,9 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`node`] | the format of nodes, and reading them |
-//! | [`write`] | locks, changes, splits, separators |
-//! | [`walk`] | scans, dumps, audits, recovery, drops |
+//! | `node` | the format of nodes, and reading them |
+//! | `write` | locks, changes, splits, separators |
+//! | `walk` | scans, dumps, audits, recovery, drops |
 
 pub mod faults;
 mod node;
