@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Every connection is a task, and all tasks share one [`Handle`]. The program also runs clients against itself, checks
-//! what they read, and ends. `tokio_service [POOL]` takes a pool other than `memory:64MiB`.
+//! what they read, and ends. `tokio_service [POOL]` takes a pool that exists, such as `shm:PATH`,
+//! in place of one in its own memory.
 
 use farindex::{Handle, Pool, Remove};
 use std::error::Error;
@@ -75,10 +76,13 @@ async fn client(number: u32, address: SocketAddr) -> Result<()> {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory:64MiB".to_owned());
+    let url = std::env::args().nth(1);
     let handle = tokio::task::spawn_blocking(move || {
-        let pool = Pool::open(&url)?;
-        pool.session()?.index("service").create()?;
+        let pool = match &url {
+            Some(url) => Pool::open(url)?,
+            None => Pool::in_memory(64 << 20)?,
+        };
+        pool.session()?.index("service").open_or_create()?;
         Handle::open(&pool, "service")
     });
     let handle = handle.await??;
