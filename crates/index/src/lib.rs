@@ -46,7 +46,6 @@ pub mod root_sync;
 pub mod slotted;
 mod table_per_node;
 pub mod traits;
-#[cfg(feature = "test-kinds")]
 pub mod tree;
 pub mod value;
 mod write;
@@ -62,4 +61,5 @@ pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, Statistics};
 pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, Lifecycle, kind_name};
 pub use traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+pub use tree::sherman::{self, Sherman};
 pub use value::Value;

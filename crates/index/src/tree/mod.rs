@@ -1,3 +1,29 @@
-//! Ordered indexes.
+//! Ordered indexes: leaf designs over one B-link skeleton.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `node` | the format of inner nodes, and of leaves that are read whole |
+//! | `fence` | fence keys and separators in a node |
+//! | `inner` | an inner node as a compute node keeps it |
+//! | `cache` | the node cache, which the threads of a compute node share |
+//! | `skeleton` | reading, locking and recovering a node |
+//! | `descend` | from the root to the node that a key belongs to |
+//! | `separators` | splits, merges, separators, the root |
+//! | `walk` | audits, recovery, drops |
+//! | `sherman` | Sherman: leaves that are read whole |
+//!
+//! The protocol, with its invariants and linearization points, is in `docs/protocols/tree.md`.
 
+#[cfg(feature = "test-kinds")]
 pub mod blink;
+mod cache;
+mod descend;
+mod fence;
+mod inner;
+mod node;
+mod separators;
+pub mod sherman;
+mod skeleton;
+mod walk;
+
+pub use cache::Lookups;

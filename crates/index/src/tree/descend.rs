@@ -1,0 +1,155 @@
+//! Descents: from the root, through copies of inner nodes, to the node that a key belongs to.
+//!
+//! Invariants: a descent believes nothing that it has not read: the node at its end tells by its own range whether the
+//! copies that led there still hold. A key beyond a node's high key is looked for in the right sibling (B1). A dead node
+//! counts only behind the left sibling that points to it (B3).
+
+use super::fence::Key;
+use super::inner::{Inner, Side};
+use super::node::Node;
+use super::skeleton::{Step, Tree, Trouble};
+use crate::marks::mark;
+use farindex_fabric::{RemotePtr, Span};
+use std::sync::Arc;
+
+/// Steps to the right before a descent begins again from the root.
+const RIGHT_STEPS: u32 = 64;
+
+/// A separator that is missing in some node of a level.
+#[derive(Debug)]
+pub(super) struct Separator {
+    /// Level of the node that it belongs to.
+    pub(super) level: u8,
+    pub(super) child: RemotePtr,
+    pub(super) key: Vec<u8>,
+}
+
+/// Where a descent has ended.
+pub(super) struct Found {
+    pub(super) at: RemotePtr,
+    pub(super) level: u8,
+    /// The parent and the position in it; `None` for the root.
+    pub(super) parent: Option<(Arc<Inner>, usize)>,
+    /// Was the parent a copy that is older than this operation?
+    pub(super) cached: bool,
+}
+
+impl Found {
+    /// The parent to forget if the node is not the right one.
+    pub(super) fn stale(&self) -> Trouble {
+        Trouble::Stale(self.parent.as_ref().filter(|_| self.cached).map(|(parent, _)| parent.at))
+    }
+    /// The range of the node as its parent knows it.
+    pub(super) fn range(&self) -> Option<(Key, Option<Key>)> {
+        self.parent.as_ref().map(|(parent, i)| (parent.key(*i), parent.high_of(*i)))
+    }
+}
+
+impl Tree {
+    /// Descends to the node of this level that the key belongs to, without reading that node. Right siblings that no
+    /// parent names are added to `missing`.
+    pub(super) async fn descend(
+        &self,
+        span: &Span,
+        (key, side): (&[u8], Side),
+        level: u8,
+        fresh: bool,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Found> {
+        let (mut at, mut want) = (self.root, None);
+        // The node whose word led here: its address, if it was an old copy.
+        let mut led: (Option<RemotePtr>, bool) = (None, false);
+        let mut steps = 0;
+        loop {
+            let (node, cached) = match self.inner(span, at, want, fresh).await? {
+                Ok(found) => found,
+                Err(trouble) => return Ok(Err(if led.1 { Trouble::Stale(led.0) } else { trouble })),
+            };
+            if at == self.root {
+                self.height.set(node.level);
+            }
+            if node.is_above(key, side) {
+                return Ok(Err(Trouble::Stale(led.0.filter(|_| led.1).or(cached.then_some(at)))));
+            }
+            let by_sibling = steps > 0;
+            if node.dead && !by_sibling {
+                let dead = Trouble::Dead { at, level: node.level, low: node.low.to_vec() };
+                return Ok(Err(if led.1 { Trouble::Stale(led.0) } else { dead }));
+            }
+            if node.is_below(key, side) {
+                mark!("tree: moved right");
+                if let (Some(high), false) = (&node.high, cached || led.1) {
+                    missing.push(Separator { level: node.level + 1, child: node.sibling, key: high.to_vec() });
+                }
+                steps += 1;
+                if steps > RIGHT_STEPS || node.sibling.is_null() {
+                    return Ok(Err(Trouble::Stale(led.0)));
+                }
+                (led, at, want) = ((Some(at), cached), node.sibling, Some(node.level));
+                continue;
+            }
+            if node.level == level {
+                return Ok(Ok(Found { at, level, parent: None, cached }));
+            }
+            if node.level < level {
+                // The tree has become lower.
+                return Ok(Err(if cached { Trouble::Stale(Some(at)) } else { Trouble::NoLevel }));
+            }
+            let i = node.find(key, side);
+            let child = node.child(i);
+            if node.level == level + 1 {
+                return Ok(Ok(Found { at: child, level, parent: Some((node, i)), cached }));
+            }
+            (led, at, want, steps) = ((Some(at), cached), child, Some(node.level - 1), 0);
+        }
+    }
+
+    /// READs the node that a key belongs to, beginning where a descent has ended. `first` is the node there, if it has
+    /// been read.
+    pub(super) async fn node_of(
+        &self,
+        span: &Span,
+        found: &Found,
+        key: &[u8],
+        mut first: Option<Node>,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Node> {
+        let (mut at, mut by_sibling) = (found.at, false);
+        loop {
+            let read = match first.take().filter(|node| self.is_sound(node) && node.level() == found.level) {
+                Some(node) => Some(node),
+                None => self.read_node(span, at, found.level).await?,
+            };
+            let Some(node) = read else {
+                return Ok(Err(if by_sibling || !found.cached { Trouble::Unsound(at) } else { found.stale() }));
+            };
+            if node.is_dead() && !by_sibling {
+                return Ok(Err(self.gone(found)));
+            }
+            let range = if by_sibling { None } else { found.range() };
+            let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
+            if self.compare(span, node.low(), key, low).await?.is_gt() {
+                return Ok(Err(found.stale()));
+            }
+            let high = range.as_ref().and_then(|(_, high)| high.as_ref());
+            let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
+            if self.compare(span, node.high(), key, high).await?.is_gt() {
+                return Ok(Ok(node));
+            }
+            mark!("tree: node has been split");
+            let next = node.sibling();
+            if next.is_null() {
+                return Ok(Err(found.stale()));
+            }
+            match (&found.parent, found.cached) {
+                (Some((parent, _)), true) => self.cache.remove(parent.at),
+                _ => {
+                    if let Some(key) = self.fence_key(span, node.high()).await? {
+                        missing.push(Separator { level: found.level + 1, child: next, key });
+                    }
+                }
+            }
+            (at, by_sibling) = (next, true);
+        }
+    }
+}

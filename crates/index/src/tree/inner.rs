@@ -1,0 +1,163 @@
+//! An inner node as a compute node keeps it: its separators in order.
+//!
+//! Invariants: the first separator is the node's low key; separators ascend; a child's range ends where the next one
+//! begins, and the last one's where the node's does.
+
+use super::fence::{Fence, INLINE, Key, prefix};
+use super::node::Node;
+use farindex_fabric::RemotePtr;
+use std::cmp::Ordering;
+
+/// On which side of a key a descent ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// At the node that the key belongs to.
+    At,
+    /// At the node that the keys just below it belong to.
+    Below,
+}
+
+/// A separator: 16 bytes, or more for a long key.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    prefix: u64,
+    /// Child in 48 bits, length of the key in 8 (`LONG`: in `long`), place in `long` in 8.
+    child: u64,
+}
+
+const LONG: u64 = 0xFF;
+
+impl Entry {
+    fn len(self) -> usize {
+        (self.child >> 48 & 0xFF) as usize
+    }
+    fn long(self, long: &[Box<[u8]>]) -> Option<&[u8]> {
+        (self.child >> 48 & 0xFF == LONG).then(|| long.get((self.child >> 56) as usize).map_or(&[][..], |key| key))
+    }
+}
+
+/// An inner node.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) at: RemotePtr,
+    pub(super) level: u8,
+    pub(super) dead: bool,
+    pub(super) sibling: RemotePtr,
+    pub(super) low: Box<[u8]>,
+    /// `None` at the end of the level.
+    pub(super) high: Option<Box<[u8]>>,
+    entries: Box<[Entry]>,
+    long: Box<[Box<[u8]>]>,
+}
+
+impl Inner {
+    /// Decodes a node that is sound, given its long keys as [`long_keys`] lists them. `None` if it is no inner node.
+    pub(super) fn decode(node: &Node, mut keys: impl Iterator<Item = Box<[u8]>>) -> Option<Self> {
+        let level = node.level();
+        let mut fetch = |fence: Fence| match fence.key() {
+            Some(key) => Some(key.to_vec().into_boxed_slice()),
+            None => keys.next(),
+        };
+        let low = fetch(node.low())?;
+        let high = if node.high().is_infinite() { None } else { Some(fetch(node.high())?) };
+        let (mut entries, mut long) = (Vec::with_capacity(node.count()), Vec::new());
+        for slot in node.used() {
+            let separator = node.separator(slot);
+            if separator.child_level() + 1 != level {
+                return None;
+            }
+            let child = separator.child().to_slot()?;
+            let key = fetch(separator)?;
+            let len = if separator.block().is_some() { LONG } else { key.len() as u64 };
+            let place = long.len() as u64;
+            entries.push(Entry { prefix: prefix(&key), child: place << 56 | len << 48 | child });
+            if len == LONG {
+                long.push(key);
+            } else {
+                // The place means nothing.
+                entries.last_mut()?.child &= (1 << 56) - 1;
+            }
+        }
+        entries.sort_unstable_by(|a, b| compare(*a, &long, &key_of(*b, &long)));
+        let node = Inner {
+            at: node.at,
+            level,
+            dead: node.is_dead(),
+            sibling: node.sibling(),
+            low,
+            high,
+            entries: entries.into(),
+            long: long.into(),
+        };
+        let begins = node.entries.first().is_some_and(|_| node.key(0).as_slice() == &*node.low);
+        (level > 0 && begins).then_some(node)
+    }
+
+    /// Bytes of local memory.
+    pub(super) fn bytes(&self) -> u64 {
+        let keys = self.low.len() + self.high.as_ref().map_or(0, |high| high.len());
+        let long: usize = self.long.iter().map(|key| size_of_val(key) + key.len()).sum();
+        (size_of::<Self>() + size_of_val(&*self.entries) + keys + long) as u64
+    }
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+    pub(super) fn child(&self, i: usize) -> RemotePtr {
+        self.entries.get(i).map_or(RemotePtr::NULL, |entry| RemotePtr::from_slot(entry.child & ((1 << 48) - 1)))
+    }
+    /// Low key of a child.
+    pub(super) fn key(&self, i: usize) -> Key {
+        self.entries.get(i).map(|entry| key_of(*entry, &self.long)).unwrap_or_default()
+    }
+    /// High key of a child; `None` if it is infinite.
+    pub(super) fn high_of(&self, i: usize) -> Option<Key> {
+        if i + 1 < self.len() { Some(self.key(i + 1)) } else { self.high.as_deref().map(Key::from_slice) }
+    }
+    /// Returns the position of the child to descend to.
+    pub(super) fn find(&self, key: &[u8], side: Side) -> usize {
+        let before = |entry: &Entry| match compare(*entry, &self.long, key) {
+            Ordering::Less => true,
+            Ordering::Equal => side == Side::At,
+            Ordering::Greater => false,
+        };
+        self.entries.partition_point(before).saturating_sub(1)
+    }
+    /// Does the key lie below the node's range?
+    pub(super) fn is_above(&self, key: &[u8], side: Side) -> bool {
+        match (*self.low).cmp(key) {
+            Ordering::Less => false,
+            Ordering::Equal => side == Side::Below && !key.is_empty(),
+            Ordering::Greater => true,
+        }
+    }
+    /// Does the key lie beyond the node's range?
+    pub(super) fn is_below(&self, key: &[u8], side: Side) -> bool {
+        self.high.as_deref().is_some_and(|high| match high.cmp(key) {
+            Ordering::Less => true,
+            Ordering::Equal => side == Side::At,
+            Ordering::Greater => false,
+        })
+    }
+}
+
+fn key_of(entry: Entry, long: &[Box<[u8]>]) -> Key {
+    match entry.long(long) {
+        Some(key) => Key::from_slice(key),
+        None => Key::from_slice(&entry.prefix.to_be_bytes()[..entry.len().min(INLINE)]),
+    }
+}
+
+/// Compares a separator with a key.
+fn compare(entry: Entry, long: &[Box<[u8]>], key: &[u8]) -> Ordering {
+    entry.prefix.cmp(&prefix(key)).then_with(|| match entry.long(long) {
+        Some(own) => own.cmp(key),
+        // Both are zero behind the shorter one, as far as the prefix goes.
+        None => entry.len().cmp(&key.len()),
+    })
+}
+
+/// The blocks of a node's long keys, in the order in which [`Inner::decode`] takes them.
+pub(super) fn long_keys(node: &Node) -> Vec<(RemotePtr, u64)> {
+    let fences = [node.low(), node.high()].into_iter().chain(node.used().map(|slot| node.separator(slot)));
+    fences.filter_map(Fence::block).collect()
+}

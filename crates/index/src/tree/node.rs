@@ -1,0 +1,210 @@
+//! The format of whole nodes: inner nodes, and leaves that are read whole.
+//!
+//! ```text
+//! word 0      lock       free: the node's magic, even and not zero; held: magic + 1; dead: 0, for ever
+//! word 1      63   56 55  52 51  48 47                                 0
+//!             | 0    | level | 0   | right sibling, as a 48-bit pointer |   null at the end of the level
+//! word 2      checksum of words 1, 3 to 6, the bitmaps, and the used slots
+//! word 3, 4   low key, see `fence`
+//! word 5, 6   high key
+//! then        used: one bit for each slot, in whole words
+//!             inline: the same; in a leaf, a slot whose key and value have 8 bytes each
+//!             slots of two words
+//! ```
+//!
+//! Slots are in no order. A slot of an inner node is a separator: a child under its low key. A slot of a leaf is an
+//! 8-byte key and its 8-byte value, or the 64-bit hash of a key and its key-value block (units in the top 16 bits).
+//!
+//! Invariants:
+//!
+//! * **W1** Only the holder of a node's lock writes to it. Each change is a list of WRITEs in one batch, so they take
+//!   effect in their order (G4), with the release behind them. A slot is filled before it is used, and one word commits
+//!   the change: the bitmap, or, where the node's range changes, the right sibling. What else changes follows from that
+//!   word, and recovery derives it.
+//! * **W2** The checksum is the last WRITE of a change. A node whose checksum is right is a state between two changes,
+//!   however the READ was torn (N2).
+//! * **W3** The magic is a hash of the index tag and the node's address. A CAS of the lock word through a pointer from an
+//!   old copy of a parent so finds a node of this index, or fails.
+//! * **W4** A dead node never changes, and its lock can never be taken.
+
+use super::fence::Fence;
+use farindex_fabric::{Buf, RemotePtr};
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+pub(super) const SIBLING: usize = 1;
+pub(super) const CHECKSUM: usize = 2;
+pub(super) const LOW: usize = 3;
+pub(super) const HIGH: usize = 5;
+pub(super) const USED: usize = 7;
+/// Words up to and including the low key.
+pub(super) const LOW_END: usize = LOW + 2;
+/// Lock word of a dead node.
+pub(super) const DEAD: u64 = 0;
+/// Highest level of a node.
+pub(super) const MAX_LEVEL: u8 = 15;
+/// Most slots of a node.
+pub(super) const MAX_SPAN: usize = 256;
+
+const LEVEL_SHIFT: u32 = 52;
+const POINTER: u64 = (1 << 48) - 1;
+
+/// Where the parts of a node with so many slots lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) span: usize,
+}
+
+impl Layout {
+    /// Words of one bitmap.
+    pub(super) const fn map(self) -> usize {
+        self.span.div_ceil(64)
+    }
+    pub(super) const fn inline(self) -> usize {
+        USED + self.map()
+    }
+    /// Word of a slot.
+    pub(super) const fn slot(self, slot: usize) -> usize {
+        USED + 2 * self.map() + 2 * slot
+    }
+    /// Bytes of a node.
+    pub(super) const fn len(self) -> usize {
+        (self.slot(self.span) * 8).next_multiple_of(64)
+    }
+}
+
+/// Returns the lock word of a free node.
+pub(super) fn magic(tag: u64, at: RemotePtr) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(&at.to_bits().to_le_bytes(), tag) & !1 | 2
+}
+
+/// Returns the word of level and right sibling.
+pub(super) fn sibling_word(level: u8, sibling: RemotePtr) -> u64 {
+    u64::from(level) << LEVEL_SHIFT | sibling.to_slot().unwrap_or_default()
+}
+
+/// A node as it was read, or is about to be written.
+pub(super) struct Node {
+    pub(super) at: RemotePtr,
+    pub(super) layout: Layout,
+    pub(super) buf: Buf,
+}
+
+impl Node {
+    /// Makes a new node: free, without entries.
+    pub(super) fn new(at: RemotePtr, layout: Layout, mut buf: Buf, (tag, level): (u64, u8), low: Fence) -> Self {
+        let words = buf.words_mut();
+        words.fill(0);
+        words[0] = magic(tag, at);
+        words[SIBLING] = sibling_word(level, RemotePtr::NULL);
+        let mut node = Node { at, layout, buf };
+        node.set_fence(LOW, low);
+        node.set_fence(HIGH, Fence::INFINITE);
+        node
+    }
+
+    pub(super) fn word(&self, at: usize) -> u64 {
+        self.buf.words().get(at).copied().unwrap_or_default()
+    }
+    pub(super) fn set(&mut self, at: usize, to: u64) {
+        if let Some(word) = self.buf.words_mut().get_mut(at) {
+            *word = to;
+        }
+    }
+    pub(super) fn is_dead(&self) -> bool {
+        self.word(0) == DEAD
+    }
+    pub(super) fn level(&self) -> u8 {
+        (self.word(SIBLING) >> LEVEL_SHIFT & 0xF) as u8
+    }
+    pub(super) fn sibling(&self) -> RemotePtr {
+        RemotePtr::from_slot(self.word(SIBLING) & POINTER)
+    }
+    pub(super) fn low(&self) -> Fence {
+        Fence { word: self.word(LOW), tag: self.word(LOW + 1) }
+    }
+    pub(super) fn high(&self) -> Fence {
+        Fence { word: self.word(HIGH), tag: self.word(HIGH + 1) }
+    }
+    pub(super) fn set_fence(&mut self, at: usize, fence: Fence) {
+        self.set(at, fence.word);
+        self.set(at + 1, fence.tag);
+    }
+
+    fn bit(&self, map: usize, slot: usize) -> bool {
+        self.word(map + slot / 64) >> (slot % 64) & 1 == 1
+    }
+    fn set_bit(&mut self, map: usize, slot: usize, to: bool) {
+        let word = self.word(map + slot / 64);
+        let bit = 1 << (slot % 64);
+        self.set(map + slot / 64, if to { word | bit } else { word & !bit });
+    }
+    pub(super) fn is_used(&self, slot: usize) -> bool {
+        self.bit(USED, slot)
+    }
+    pub(super) fn set_used(&mut self, slot: usize, to: bool) {
+        self.set_bit(USED, slot, to);
+    }
+    pub(super) fn is_inline(&self, slot: usize) -> bool {
+        self.bit(self.layout.inline(), slot)
+    }
+    pub(super) fn set_inline(&mut self, slot: usize, to: bool) {
+        self.set_bit(self.layout.inline(), slot, to);
+    }
+    /// The used slots.
+    pub(super) fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        let maps = (0..self.layout.map()).map(|i| (i, self.word(USED + i)));
+        maps.flat_map(|(i, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = word.checked_ilog2().map(|_| word.trailing_zeros() as usize)?;
+                word &= word - 1;
+                Some(i * 64 + bit)
+            })
+        })
+    }
+    pub(super) fn count(&self) -> usize {
+        (0..self.layout.map()).map(|i| self.word(USED + i).count_ones() as usize).sum()
+    }
+    /// The first slots that are not used.
+    pub(super) fn vacant(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.layout.span).filter(|slot| !self.is_used(*slot))
+    }
+    /// The two words of a slot.
+    pub(super) fn slot(&self, slot: usize) -> (u64, u64) {
+        let at = self.layout.slot(slot);
+        (self.word(at), self.word(at + 1))
+    }
+    /// The separator in a slot of an inner node.
+    pub(super) fn separator(&self, slot: usize) -> Fence {
+        let (word, tag) = self.slot(slot);
+        Fence { word, tag }
+    }
+    pub(super) fn fill(&mut self, slot: usize, (a, b): (u64, u64)) {
+        let at = self.layout.slot(slot);
+        self.set(at, a);
+        self.set(at + 1, b);
+    }
+
+    /// Computes the checksum. It binds the node's address and the index.
+    pub(super) fn checksum(&self, tag: u64) -> u64 {
+        let mut words = SmallVec::<[u64; 160]>::new();
+        words.push(self.word(SIBLING));
+        words.extend_from_slice(self.buf.words().get(LOW..self.layout.slot(0)).unwrap_or_default());
+        for slot in self.used() {
+            let (a, b) = self.slot(slot);
+            words.push(a);
+            words.push(b);
+        }
+        xxhash_rust::xxh3::xxh3_64_with_seed(words.as_bytes(), tag ^ self.at.to_bits().rotate_left(32))
+    }
+    pub(super) fn seal(&mut self, tag: u64) {
+        let checksum = self.checksum(tag);
+        self.set(CHECKSUM, checksum);
+    }
+    /// Is this a state between two changes (W2), and a node at all?
+    pub(super) fn is_sound(&self, tag: u64) -> bool {
+        let beyond = self.layout.span % 64;
+        let last = self.word(USED + self.layout.map() - 1);
+        (beyond == 0 || last >> beyond == 0) && self.word(CHECKSUM) == self.checksum(tag)
+    }
+}

@@ -1,0 +1,487 @@
+//! Changing the shape of the tree: splits, merges, separators, and a root that grows and shrinks.
+//!
+//! ```text
+//! split(L)    under the lock of L: allocate R
+//!             [WRITE R, WRITE L.sibling = R (commit), WRITE L.high, WRITE L.used, WRITE L.checksum, release L]
+//!             then, one level up: add R's separator
+//! merge(L,R)  under the lock of L, whose right sibling is R:
+//!             [CAS R.lock free -> dead, READ R]
+//!             [WRITE R's entries into L, WRITE L.used, WRITE L.sibling = R.sibling (commit), WRITE L.high,
+//!              WRITE L.checksum, release L]
+//!             then, one level up: remove R's separator, and retire R
+//! grow        under the root's lock: allocate A and B, which take the root's entries
+//!             [WRITE A, WRITE B, WRITE two slots, WRITE used, WRITE level (commit), WRITE used, WRITE checksum, release]
+//! shrink      under the root's lock: freeze the only child, take its entries over, WRITE level (commit)
+//! ```
+//!
+//! Invariants: a separator is added only while its child is alive, under the lock of the node that gets it. It is removed
+//! after the child is dead and absorbed, and the client that removes it retires the child (B4). The first separator of a
+//! node stays. A separator that is missing costs a step to the right.
+
+use super::descend::{Found, Separator};
+use super::fence::{Fence, INLINE, shortest_separator};
+use super::inner::Side;
+use super::node::{DEAD, HIGH, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
+use super::skeleton::{Edit, Leaves, Locked, Retry, Step, Tree, Trouble, absorb};
+use crate::IndexError;
+use crate::block;
+use crate::keyhash::KeyHash;
+use crate::maintenance::read_word;
+use crate::marks::mark;
+use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
+use farindex_pool::{Pin, PoolError};
+
+/// Rounds in which an operation waits for memory before it reports that the pool is full.
+const FULL_ROUNDS: u32 = 8;
+/// Troubles after which a change of the shape is left to the next client that needs it.
+const PATIENCE: u32 = 64;
+
+/// Nodes and blocks that are about to be written and linked.
+#[derive(Default)]
+pub(super) struct Fresh {
+    pub(super) writes: Vec<(RemotePtr, Buf)>,
+    allocated: Vec<(RemotePtr, u64)>,
+}
+
+impl Tree {
+    /// Chooses the memory node of a new node or block.
+    pub(super) fn place(&self) -> NodeId {
+        let nodes = self.session.pool().nodes().len().max(1);
+        let turn = self.turn.get();
+        self.turn.set(turn.wrapping_add(1));
+        NodeId::new((turn as usize % nodes) as u16)
+    }
+
+    /// Waits for memory, unless the operation has done so too often; the error is that of an allocation.
+    pub(super) async fn wait_for_room(&self, rounds: &mut u32, error: IndexError) -> Result<(), IndexError> {
+        match error {
+            IndexError::Pool(PoolError::Full { wanted, .. }) if *rounds < FULL_ROUNDS => {
+                *rounds += 1;
+                let span = self.maintenance();
+                let place = self.place();
+                let room = self.session.alloc(&span, place, wanted).await?;
+                Ok(self.session.free(&span, room, wanted).await?)
+            }
+            error => Err(error),
+        }
+    }
+
+    /// Allocates a node with this low key, and what its long low key needs.
+    async fn new_node(&self, span: &Span, level: u8, low: &[u8], fresh: &mut Fresh) -> Result<Node, IndexError> {
+        let (session, layout) = (&self.session, self.layout(level));
+        let place = self.place();
+        let at = session.alloc_now(span, place, layout.len() as u64).await?;
+        fresh.allocated.push((at, layout.len() as u64));
+        let mut key_block = RemotePtr::NULL;
+        if low.len() > INLINE {
+            let buf = block::encode(session.endpoint(), KeyHash::from_bits(self.tag), low, &[]);
+            key_block = session.alloc_now(span, place, buf.len() as u64).await?;
+            fresh.allocated.push((key_block, buf.len() as u64));
+            fresh.writes.push((key_block, buf));
+        }
+        let buf = session.endpoint().buf(layout.len());
+        Ok(Node::new(at, layout, buf, (self.tag, level), Fence::new(low, key_block)))
+    }
+
+    /// Moves the entries from `from` on, in the order of their keys, to a new node.
+    fn take(&self, node: &Node, keys: &[(usize, Vec<u8>)], into: &mut Node) {
+        for (to, (slot, _)) in keys.iter().enumerate() {
+            into.fill(to, node.slot(*slot));
+            into.set_inline(to, node.is_inline(*slot));
+            into.set_used(to, true);
+        }
+    }
+
+    /// Splits a node whose lock is held, releases it, and returns the separator that is missing now. The root grows
+    /// instead.
+    pub(super) async fn split(
+        &self,
+        leaves: &impl Leaves,
+        pin: &Pin<'_>,
+        locked: Locked<'_>,
+    ) -> Result<Option<Separator>, IndexError> {
+        let span = pin.span();
+        let mut fresh = Fresh::default();
+        let planned = self.plan_split(leaves, span, &locked.node, &mut fresh).await;
+        let (mut node, edit, separator) = match planned {
+            Ok(planned) => planned,
+            Err(error) => {
+                fresh.allocated.iter().for_each(|(ptr, len)| self.session.discard(*ptr, *len));
+                if !matches!(error, IndexError::Fabric(_)) {
+                    self.release(span, locked, Edit::default()).await?;
+                }
+                return Err(error);
+            }
+        };
+        let mut edit = edit;
+        edit.seal(&mut node, self.tag);
+        self.release_with(span, locked, edit, fresh.writes).await?;
+        self.cache.remove(node.at);
+        Ok(separator)
+    }
+
+    async fn plan_split(
+        &self,
+        leaves: &impl Leaves,
+        span: &Span,
+        old: &Node,
+        fresh: &mut Fresh,
+    ) -> Result<(Node, Edit, Option<Separator>), IndexError> {
+        let keys = self.keys(leaves, span, old).await?;
+        let (level, middle) = (old.level(), keys.len() / 2);
+        let (left, right) = keys.split_at(middle);
+        let (Some((_, last)), Some((_, first))) = (left.last(), right.first()) else {
+            return Err(IndexError::corrupt(old.at, "a full node has less than two entries"));
+        };
+        let key = if level == 0 { shortest_separator(last, first) } else { first };
+        let mut node =
+            Node { at: old.at, layout: old.layout, buf: self.session.endpoint().buf_from_words(old.buf.words()) };
+        let mut edit = Edit::default();
+        let mut upper = self.new_node(span, level, key, fresh).await?;
+        self.take(old, right, &mut upper);
+        if old.at == self.root {
+            if level >= MAX_LEVEL {
+                return Err(IndexError::corrupt(old.at, "the tree has too many levels"));
+            }
+            mark!("tree: root has grown");
+            let mut lower = self.new_node(span, level, &[], fresh).await?;
+            self.take(old, left, &mut lower);
+            lower.set(SIBLING, sibling_word(level, upper.at));
+            lower.set_fence(HIGH, upper.low());
+            let vacant: Vec<_> = node.vacant().take(2).collect();
+            for (slot, child) in vacant.iter().zip([&lower, &upper]) {
+                let separator = child.low().separator(child.at, level);
+                node.fill(*slot, (separator.word, separator.tag));
+                edit.put_slot(&node, *slot);
+                node.set_used(*slot, true);
+            }
+            edit.put_used(&node);
+            node.set(SIBLING, sibling_word(level + 1, RemotePtr::NULL));
+            edit.put(&node, SIBLING, 1);
+            keys.iter().for_each(|(slot, _)| node.set_used(*slot, false));
+            edit.put_used(&node);
+            for child in [&mut lower, &mut upper] {
+                child.seal(self.tag);
+            }
+            fresh.writes.extend([(lower.at, lower.buf), (upper.at, upper.buf)]);
+            return Ok((node, edit, None));
+        }
+        mark!("tree: node was split");
+        upper.set(SIBLING, old.word(SIBLING));
+        upper.set_fence(HIGH, old.high());
+        upper.seal(self.tag);
+        node.set(SIBLING, sibling_word(level, upper.at));
+        edit.put(&node, SIBLING, 1);
+        node.set_fence(HIGH, upper.low());
+        edit.put(&node, HIGH, 2);
+        right.iter().for_each(|(slot, _)| node.set_used(*slot, false));
+        edit.put_used(&node);
+        let separator = Separator { level: level + 1, child: upper.at, key: key.to_vec() };
+        fresh.writes.push((upper.at, upper.buf));
+        Ok((node, edit, Some(separator)))
+    }
+
+    /// Adds separators to inner nodes; returns how many were missing. One that cannot be added is left to the next
+    /// writer that misses it: only an error after which nothing else can be done is returned.
+    pub(super) async fn add_separators(
+        &self,
+        leaves: &impl Leaves,
+        mut missing: Vec<Separator>,
+    ) -> Result<u64, IndexError> {
+        let mut added = 0;
+        while let Some(separator) = missing.pop() {
+            match self.add_separator(leaves, &separator, &mut missing).await {
+                Ok(true) => added += 1,
+                Ok(false) => {}
+                Err(error @ (IndexError::Fabric(_) | IndexError::Dropped | IndexError::Pool(PoolError::LeaseLost))) => {
+                    return Err(error);
+                }
+                Err(_) => {
+                    mark!("tree: separator left out");
+                }
+            }
+        }
+        Ok(added)
+    }
+
+    async fn add_separator(
+        &self,
+        leaves: &impl Leaves,
+        separator: &Separator,
+        missing: &mut Vec<Separator>,
+    ) -> Result<bool, IndexError> {
+        let (mut retry, mut full) = (Retry::default(), 0);
+        for _ in 0..PATIENCE {
+            let pin = self.session.pin(self.maintenance())?;
+            let round = self.add_once(leaves, &pin, separator, &retry, missing).await;
+            drop(pin);
+            match round {
+                Ok(Ok(Some(added))) => return Ok(added),
+                Ok(Ok(None)) => {}
+                Ok(Err(Trouble::NoLevel)) => return Ok(false),
+                Ok(Err(trouble)) => self.settle(leaves, &mut retry, trouble).await?,
+                Err(error) => self.wait_for_room(&mut full, error).await?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// `None`: the node was split, try again.
+    async fn add_once(
+        &self,
+        leaves: &impl Leaves,
+        pin: &Pin<'_>,
+        separator: &Separator,
+        retry: &Retry,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Option<bool>> {
+        let (span, Separator { level, child, key }) = (pin.span(), separator);
+        let locked = match self.lock_at(pin, key, *level, retry, missing).await? {
+            Ok(locked) => locked,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let present = self.keys(leaves, span, &locked.node).await?.iter().any(|(_, own)| own == key);
+        // Another node may lie there by now: then it has another low key, or is as good as this one.
+        let head = self.read_once(span, *child, self.layout(level - 1)).await?;
+        let alive =
+            (head.word(0) | 1) == magic(self.tag, *child) | 1 && head.low().is(key) && head.level() + 1 == *level;
+        if present || !alive {
+            self.release(span, locked, Edit::default()).await?;
+            return Ok(Ok(Some(false)));
+        }
+        let spare = if locked.node.at == self.root { 2 } else { 0 };
+        let slot = locked.node.vacant().next().filter(|_| locked.node.vacant().count() > spare);
+        let Some(slot) = slot else {
+            missing.extend(self.split(leaves, pin, locked).await?);
+            return Ok(Ok(None));
+        };
+        let Locked { mut node, cell } = locked;
+        let own = head.low().separator(*child, level - 1);
+        let mut edit = Edit::default();
+        node.fill(slot, (own.word, own.tag));
+        edit.put_slot(&node, slot);
+        node.set_used(slot, true);
+        edit.put_used(&node);
+        edit.seal(&mut node, self.tag);
+        let at = node.at;
+        self.release(span, Locked { node, cell }, edit).await?;
+        self.cache.remove(at);
+        Ok(Ok(Some(true)))
+    }
+
+    /// Locks the node of this level that a key belongs to.
+    async fn lock_at<'p>(
+        &self,
+        pin: &Pin<'p>,
+        key: &[u8],
+        level: u8,
+        retry: &Retry,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Locked<'p>> {
+        let span = pin.span();
+        let found = match self.descend(span, retry.goal(key), level, retry.fresh, missing).await? {
+            Ok(found) => found,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let mut at = found.at;
+        loop {
+            let locked = match self.lock(pin, at, level, |_| {}).await? {
+                Ok(locked) => locked,
+                Err(Trouble::Stale(None)) if at == found.at => return Ok(Err(self.gone(&found))),
+                Err(trouble) => return Ok(Err(trouble)),
+            };
+            let expected = found.range();
+            let low = expected.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
+            let high = expected
+                .as_ref()
+                .and_then(|(_, high)| high.as_ref().map(|high| (high.as_slice(), high.as_slice().cmp(key))));
+            let (low, high) = (
+                self.compare(span, locked.node.low(), key, low).await?,
+                self.compare(span, locked.node.high(), key, high).await?,
+            );
+            if low.is_le() && high.is_gt() {
+                return Ok(Ok(locked));
+            }
+            let next = locked.node.sibling();
+            self.release(span, locked, Edit::default()).await?;
+            if low.is_gt() || next.is_null() {
+                return Ok(Err(found.stale()));
+            }
+            mark!("tree: moved right to lock");
+            at = next;
+        }
+    }
+
+    /// What it means that no node could be locked where a parent points to.
+    pub(super) fn gone(&self, found: &Found) -> Trouble {
+        match found.range() {
+            Some((low, _)) if !found.cached => Trouble::Dead { at: found.at, level: found.level, low: low.to_vec() },
+            _ => found.stale(),
+        }
+    }
+
+    /// Removes the separator of a dead node, and retires the node. False if that cannot be done now: the separator is its
+    /// parent's first one, or gone. `Held` is the left neighbour that has not absorbed the node yet.
+    pub(super) async fn remove_dead(&self, leaves: &impl Leaves, at: RemotePtr, level: u8, low: &[u8]) -> Step<bool> {
+        let pin = self.session.pin(self.maintenance())?;
+        let span = pin.span();
+        if read_word(span, at).await? != DEAD {
+            return Ok(Ok(true));
+        }
+        let found = match self.descend(span, (low, Side::Below), level, true, &mut Vec::new()).await? {
+            Ok(found) => found,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let mut left = found.at;
+        while let Some(node) = self.read_node(span, left, level).await? {
+            if node.sibling() == at {
+                return Ok(Err(Trouble::Held(left)));
+            }
+            if self.compare(span, node.high(), low, None).await?.is_ge() || node.sibling().is_null() {
+                drop(pin);
+                return self.remove_separator(leaves, at, level, low).await;
+            }
+            left = node.sibling();
+        }
+        Ok(Err(Trouble::Unsound(left)))
+    }
+
+    async fn remove_separator(&self, leaves: &impl Leaves, at: RemotePtr, level: u8, low: &[u8]) -> Step<bool> {
+        let pin = self.session.pin(self.maintenance())?;
+        let span = pin.span();
+        let retry = Retry::fresh();
+        let locked = match self.lock_at(&pin, low, level + 1, &retry, &mut Vec::new()).await? {
+            Ok(locked) => locked,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let Locked { mut node, cell } = locked;
+        let slot = node.used().find(|slot| node.separator(*slot).child() == at);
+        let (Some(slot), false) = (slot, node.low().is(low)) else {
+            mark!("tree: separator of a dead node stays");
+            self.release(span, Locked { node, cell }, Edit::default()).await?;
+            return Ok(Ok(slot.is_none()));
+        };
+        let mut edit = Edit::default();
+        node.set_used(slot, false);
+        edit.put_used(&node);
+        edit.seal(&mut node, self.tag);
+        let dead = node.separator(slot);
+        let (parent, count, own_low) = (node.at, node.count(), node.low());
+        self.release(span, Locked { node, cell }, edit).await?;
+        self.cache.remove(parent);
+        self.cache.remove(at);
+        mark!("tree: separator of a dead node was removed");
+        if let Some((block, units)) = dead.block() {
+            pin.retire(block, units * block::UNIT as u64);
+        }
+        pin.retire(at, self.layout(level).len() as u64);
+        let own_low = self.fence_key(span, own_low).await?.unwrap_or_default();
+        drop(pin);
+        if parent == self.root {
+            if count == 1 {
+                self.shrink().await?;
+            }
+        } else if count <= self.layout(level + 1).span / 4 {
+            Box::pin(self.merge(leaves, level + 1, &own_low)).await?;
+        }
+        Ok(Ok(true))
+    }
+
+    /// Merges the node of this level that the key belongs to with a neighbour of the same parent, if both fit well into
+    /// one node. Troubles are left to the next client.
+    pub(super) async fn merge(&self, leaves: &impl Leaves, level: u8, key: &[u8]) -> Result<(), IndexError> {
+        let pin = self.session.pin(self.maintenance())?;
+        let span = pin.span();
+        let Ok(found) = self.descend(span, (key, Side::At), level, true, &mut Vec::new()).await? else { return Ok(()) };
+        let Some((parent, i)) = &found.parent else { return Ok(()) };
+        let i = if i + 1 < parent.len() { Some(*i) } else { i.checked_sub(1) };
+        let Some(i) = i else { return Ok(()) };
+        let (left, right) = (parent.child(i), parent.child(i + 1));
+        let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(()) };
+        let Locked { mut node, cell } = locked;
+        let span_of = node.layout.span;
+        let small = node.sibling() == right && {
+            // A hint: it may change until it is frozen.
+            let count = self.read_once(span, right, node.layout).await?.count();
+            node.count() + count <= span_of - span_of / 4
+        };
+        let dead = if small { self.freeze(span, right, level).await? } else { None };
+        let mut edit = Edit::default();
+        let Some(dead) = dead else {
+            self.release(span, Locked { node, cell }, edit).await?;
+            return Ok(());
+        };
+        if !absorb(&mut node, &dead, &mut edit) {
+            self.revive(span, right).await?;
+            self.release(span, Locked { node, cell }, Edit::default()).await?;
+            return Ok(());
+        }
+        mark!("tree: nodes were merged");
+        edit.seal(&mut node, self.tag);
+        self.release(span, Locked { node, cell }, edit).await?;
+        self.cache.remove(left);
+        self.cache.remove(right);
+        let low = self.fence_key(span, dead.low()).await?.unwrap_or_default();
+        drop(pin);
+        let _left_to_the_next = self.remove_separator(leaves, right, level, &low).await?;
+        Ok(())
+    }
+
+    /// Lowers the root if it has a single child that is an inner node.
+    async fn shrink(&self) -> Result<(), IndexError> {
+        let pin = self.session.pin(self.maintenance())?;
+        let span = pin.span();
+        let Ok((root, _)) = self.inner(span, self.root, None, true).await? else { return Ok(()) };
+        let level = root.level;
+        let Ok(locked) = self.lock(&pin, self.root, level, |_| {}).await? else { return Ok(()) };
+        let Locked { mut node, cell } = locked;
+        let mut edit = Edit::default();
+        let child = if level > 1 && node.count() == 1 { node.used().next() } else { None };
+        let child = child.map(|slot| node.separator(slot).child());
+        if let Some(child) = child
+            && self.freeze(span, child, level - 1).await?.is_some()
+        {
+            if self.shrink_on(span, &mut node, &mut edit).await? {
+                mark!("tree: root has shrunk");
+                edit.seal(&mut node, self.tag);
+                self.release(span, Locked { node, cell }, edit).await?;
+                self.cache.remove(child);
+                self.cache.remove(self.root);
+                pin.retire(child, self.inner.len() as u64);
+                return Ok(());
+            }
+            self.revive(span, child).await?;
+        }
+        self.release(span, Locked { node, cell }, Edit::default()).await
+    }
+
+    /// Takes over the entries of the root's only child, if that is dead; false if they do not fit, or there is no such
+    /// child.
+    pub(super) async fn shrink_on(&self, span: &Span, root: &mut Node, edit: &mut Edit) -> Result<bool, IndexError> {
+        let level = root.level();
+        let mut used = root.used();
+        let (Some(only), None) = (used.next(), used.next()) else { return Ok(false) };
+        drop(used);
+        if root.at != self.root || level < 2 {
+            return Ok(false);
+        }
+        let child = self.read_once(span, root.separator(only).child(), self.inner).await?;
+        let vacant: Vec<_> = root.vacant().collect();
+        // The root keeps two vacant slots, to grow again.
+        if !child.is_dead() || !child.sibling().is_null() || child.count() + 3 > vacant.len() {
+            return Ok(false);
+        }
+        let filled: Vec<_> = child.used().zip(vacant).collect();
+        for (from, to) in &filled {
+            root.fill(*to, child.slot(*from));
+            edit.put_slot(root, *to);
+            root.set_used(*to, true);
+        }
+        edit.put_used(root);
+        root.set(SIBLING, sibling_word(level - 1, RemotePtr::NULL));
+        edit.put(root, SIBLING, 1);
+        root.set_used(only, false);
+        edit.put_used(root);
+        Ok(true)
+    }
+}

@@ -1,0 +1,580 @@
+//! The B-link skeleton: reading, locking and recovering whole nodes.
+//!
+//! Invariants: see `node` for one node. For the tree:
+//!
+//! * **B1** Every key belongs to exactly one node of each level: the one whose low key is at most the key and whose high
+//!   key is above it. A node's low key never changes, and its high key is its right sibling's low key.
+//! * **B2** A writer holds one lock at a time. A merge holds the left node's lock, and *freezes* the right node: a CAS
+//!   makes the lock word of a free node `DEAD`, in one step.
+//! * **B3** A dead node that is its left sibling's right sibling still holds the keys of its range. Nobody else changes
+//!   them, because the left sibling's lock is held until it has absorbed them.
+//! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
+
+use super::cache::NodeCache;
+use super::fence::Fence;
+use super::inner::{Inner, Side, long_keys};
+use super::node::{CHECKSUM, DEAD, HIGH, LOW, LOW_END, Layout, Node, SIBLING, USED, magic};
+use crate::IndexError;
+use crate::backoff::Backoff;
+use crate::maintenance::{fetch_blocks, read_word};
+use crate::marks::mark;
+use crate::recovery::{HeldLock, acquire, claim_and_recover};
+use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
+use farindex_pool::{Intent, IntentCell, Lock, Pin, Session};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::cmp::Ordering;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// READs of a node that are in no state between two changes, before the operation waits.
+const READS: u32 = 4;
+/// Looks at an unsound node that nobody has locked, before it counts as damaged.
+const LOOKS: u32 = 24;
+
+/// First word of an intent: what its client does under the lock.
+mod intent_kind {
+    pub(super) const CHANGE: u64 = 1;
+    pub(super) const TAKE_OVER: u64 = 2;
+}
+
+/// What a tree needs of its leaves.
+pub(super) trait Leaves {
+    /// Returns the used slots of a leaf with their keys.
+    async fn keys(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError>;
+}
+
+/// An open tree.
+pub(super) struct Tree {
+    pub(super) session: Rc<Session>,
+    pub(super) uid: u64,
+    pub(super) tag: u64,
+    /// Holds the index tag and the address of the root.
+    pub(super) anchor: RemotePtr,
+    /// The root, which never moves.
+    pub(super) root: RemotePtr,
+    pub(super) inner: Layout,
+    pub(super) leaf: Layout,
+    pub(super) cache: Arc<NodeCache>,
+    /// Level of the root as last seen.
+    pub(super) height: Cell<u8>,
+    pub(super) dropping: Cell<bool>,
+    /// Counts new nodes, for their memory nodes.
+    pub(super) turn: Cell<u64>,
+}
+
+/// Why an operation cannot go on from where it is.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The copy of this parent was old, or nobody knows which one was.
+    Stale(Option<RemotePtr>),
+    /// A parent that was read by this operation leads to a dead node.
+    Dead { at: RemotePtr, level: u8, low: Vec<u8> },
+    /// The node is in no state between two changes.
+    Unsound(RemotePtr),
+    /// Another client holds the lock.
+    Held(RemotePtr),
+    /// The tree has no such level any more.
+    NoLevel,
+}
+
+/// The result of a step: a value, or why there is none.
+pub(super) type Step<T> = Result<Result<T, Trouble>, IndexError>;
+
+/// How an operation goes on after troubles.
+#[derive(Default)]
+pub(super) struct Retry {
+    backoff: Backoff,
+    /// Descend through far memory, not through copies.
+    pub(super) fresh: bool,
+    /// Low key of a dead node that stands in the way: the descent goes to its left neighbour.
+    detour: Option<Vec<u8>>,
+    stale: u32,
+    looks: u32,
+}
+
+impl Retry {
+    /// For a descent through far memory.
+    pub(super) fn fresh() -> Self {
+        Retry { fresh: true, ..Retry::default() }
+    }
+    /// Where a descent for `key` is to end.
+    pub(super) fn goal<'a>(&'a self, key: &'a [u8]) -> (&'a [u8], Side) {
+        self.detour.as_deref().map_or((key, Side::At), |low| (low, Side::Below))
+    }
+}
+
+/// A node under its lock.
+pub(super) struct Locked<'p> {
+    pub(super) node: Node,
+    pub(super) cell: IntentCell<'p>,
+}
+
+/// Changes of a node under its lock, in the order in which they are to take effect.
+#[derive(Default)]
+pub(super) struct Edit {
+    writes: Vec<(usize, SmallVec<[u64; 4]>)>,
+}
+
+impl Edit {
+    /// Adds a WRITE of these words of the node, as they are now.
+    pub(super) fn put(&mut self, node: &Node, at: usize, len: usize) {
+        let words = node.buf.words().get(at..at + len).unwrap_or_default();
+        self.writes.push((at, SmallVec::from_slice(words)));
+    }
+    pub(super) fn put_slot(&mut self, node: &Node, slot: usize) {
+        self.put(node, node.layout.slot(slot), 2);
+    }
+    pub(super) fn put_used(&mut self, node: &Node) {
+        self.put(node, USED, node.layout.map());
+    }
+    pub(super) fn put_inline(&mut self, node: &Node) {
+        self.put(node, node.layout.inline(), node.layout.map());
+    }
+    /// Seals the node and adds the WRITE of its checksum, the last one (W2).
+    pub(super) fn seal(&mut self, node: &mut Node, tag: u64) {
+        node.seal(tag);
+        self.put(node, CHECKSUM, 1);
+    }
+    fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
+        for (word, words) in self.writes {
+            batch.write_words(at.add(word as u64 * 8), &words);
+        }
+    }
+}
+
+impl Tree {
+    pub(super) fn lock_of(&self, at: RemotePtr) -> Lock {
+        Lock { at, mask: 1 }
+    }
+    pub(super) fn layout(&self, level: u8) -> Layout {
+        if level == 0 { self.leaf } else { self.inner }
+    }
+    pub(super) fn maintenance(&self) -> Span {
+        self.session.span(OpKind::Maintenance)
+    }
+
+    /// READs a node once. The caller asks whether it is sound.
+    pub(super) async fn read_once(&self, span: &Span, at: RemotePtr, layout: Layout) -> Result<Node, IndexError> {
+        let buf = span.read(at, layout.len()).await?;
+        Ok(Node { at, layout, buf })
+    }
+
+    /// READs a node until it is sound; `None` if it stays unsound for a few READs.
+    pub(super) async fn read_node(&self, span: &Span, at: RemotePtr, level: u8) -> Result<Option<Node>, IndexError> {
+        for _ in 0..READS {
+            let node = self.read_once(span, at, self.layout(level)).await?;
+            if self.is_sound(&node) && node.level() == level {
+                return Ok(Some(node));
+            }
+            mark!("tree: node read in the middle of a change");
+        }
+        Ok(None)
+    }
+
+    pub(super) fn is_sound(&self, node: &Node) -> bool {
+        node.is_sound(self.tag)
+    }
+
+    /// Returns an inner node, from the cache unless `fresh`, and whether it came from there. The root may have any
+    /// level.
+    pub(super) async fn inner(
+        &self,
+        span: &Span,
+        at: RemotePtr,
+        level: Option<u8>,
+        fresh: bool,
+    ) -> Step<(Arc<Inner>, bool)> {
+        if !fresh && let Some(node) = self.cache.get(at) {
+            return Ok(match level.is_none_or(|level| level == node.level) {
+                true => Ok((node, true)),
+                false => Err(Trouble::Unsound(at)),
+            });
+        }
+        for _ in 0..READS {
+            let node = self.read_once(span, at, self.inner).await?;
+            if self.is_sound(&node)
+                && level.is_none_or(|level| level == node.level())
+                && let Some(inner) = self.decode(span, &node).await?
+            {
+                let inner = Arc::new(inner);
+                if !inner.dead {
+                    self.cache.insert(&inner);
+                }
+                return Ok(Ok((inner, false)));
+            }
+        }
+        Ok(Err(Trouble::Unsound(at)))
+    }
+
+    pub(super) async fn decode(&self, span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
+        let long = long_keys(node);
+        let mut keys = Vec::new();
+        if !long.is_empty() {
+            for block in fetch_blocks(span, &long).await? {
+                let Ok(block) = block else { return Ok(None) };
+                keys.push(block.key().to_vec().into_boxed_slice());
+            }
+        }
+        Ok(Inner::decode(node, keys.into_iter()))
+    }
+
+    /// The key of a fence; `None` if it is infinite.
+    pub(super) async fn fence_key(&self, span: &Span, fence: Fence) -> Result<Option<Vec<u8>>, IndexError> {
+        if fence.is_infinite() {
+            return Ok(None);
+        }
+        let Some(place) = fence.block() else { return Ok(fence.key().map(|key| key.to_vec())) };
+        match fetch_blocks(span, &[place]).await?.pop() {
+            Some(Ok(block)) if fence.is(block.key()) => Ok(Some(block.key().to_vec())),
+            _ => Err(IndexError::corrupt(place.0, "the block of a fence key has a wrong checksum")),
+        }
+    }
+
+    /// Compares a fence with a key. `expected` is what the fence probably is, and how that compares.
+    pub(super) async fn compare(
+        &self,
+        span: &Span,
+        fence: Fence,
+        key: &[u8],
+        expected: Option<(&[u8], Ordering)>,
+    ) -> Result<Ordering, IndexError> {
+        if let Some(ordering) = fence.compare(key) {
+            return Ok(ordering);
+        }
+        if let Some((expected, ordering)) = expected
+            && fence.is(expected)
+        {
+            return Ok(ordering);
+        }
+        Ok(self.fence_key(span, fence).await?.map_or(Ordering::Greater, |own| own.as_slice().cmp(key)))
+    }
+
+    /// Locks a node and READs it, in one batch; `beside` adds WRITEs that are to be complete by then.
+    pub(super) async fn lock<'p>(
+        &self,
+        pin: &Pin<'p>,
+        at: RemotePtr,
+        level: u8,
+        beside: impl FnOnce(&mut Batch<'_>),
+    ) -> Step<Locked<'p>> {
+        let (span, layout) = (pin.span(), self.layout(level));
+        let free = magic(self.tag, at);
+        let cell = pin.session().intent_cell(at.node()).await?;
+        let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [intent_kind::CHANGE, 0, 0, 0] };
+        let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
+            let read = batch.read(at, layout.len());
+            beside(batch);
+            read
+        });
+        let node = match taken.await? {
+            Ok((mut done, read)) => Node { at, layout, buf: done.buf(read) },
+            Err(word) if word == free | 1 => {
+                mark!("tree: lock is held");
+                return Ok(Err(Trouble::Held(at)));
+            }
+            Err(_) => return Ok(Err(Trouble::Stale(None))),
+        };
+        let sound = self.is_sound(&node);
+        let locked = Locked { node, cell };
+        if sound && locked.node.level() == level {
+            return Ok(Ok(locked));
+        }
+        let root = at == self.root && sound;
+        self.release(span, locked, Edit::default()).await?;
+        if root {
+            // It has grown or shrunk meanwhile.
+            return Ok(Err(Trouble::Stale(None)));
+        }
+        Err(IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it"))
+    }
+
+    /// Carries out an edit, and releases the lock.
+    pub(super) async fn release(&self, span: &Span, locked: Locked<'_>, edit: Edit) -> Result<(), IndexError> {
+        let at = locked.node.at;
+        let mut batch = span.batch();
+        edit.post(&mut batch, at);
+        self.add_release(&mut batch, at);
+        locked.cell.clear(&mut batch);
+        batch.post().await?;
+        Ok(())
+    }
+
+    fn add_release(&self, batch: &mut Batch<'_>, at: RemotePtr) {
+        let free = magic(self.tag, at);
+        batch.cas(at, free | 1, free);
+    }
+
+    /// Carries out an edit under the lock, and releases it, together with WRITEs of new nodes and blocks that go ahead.
+    /// Those on other memory nodes complete in a batch before it.
+    pub(super) async fn release_with(
+        &self,
+        span: &Span,
+        locked: Locked<'_>,
+        edit: Edit,
+        new: Vec<(RemotePtr, Buf)>,
+    ) -> Result<(), IndexError> {
+        let at = locked.node.at;
+        let (near, far): (Vec<_>, Vec<_>) = new.into_iter().partition(|(ptr, _)| ptr.node() == at.node());
+        if !far.is_empty() {
+            let mut batch = span.batch();
+            for (ptr, buf) in far {
+                batch.write(ptr, buf);
+            }
+            batch.post().await?;
+        }
+        let mut batch = span.batch();
+        for (ptr, buf) in near {
+            batch.write(ptr, buf);
+        }
+        edit.post(&mut batch, at);
+        self.add_release(&mut batch, at);
+        locked.cell.clear(&mut batch);
+        batch.post().await?;
+        Ok(())
+    }
+
+    /// Makes a free node dead, and READs it as it is for ever; `None` if its lock is held, or it is no node.
+    pub(super) async fn freeze(&self, span: &Span, at: RemotePtr, level: u8) -> Result<Option<Node>, IndexError> {
+        let (free, layout) = (magic(self.tag, at), self.layout(level));
+        let mut batch = span.batch();
+        let frozen = batch.cas(at, free, DEAD);
+        let read = batch.read(at, layout.len());
+        let mut done = batch.post().await?;
+        if done.old(frozen) != free {
+            return Ok(None);
+        }
+        let node = Node { at, layout, buf: done.buf(read) };
+        match self.is_sound(&node) {
+            true => Ok(Some(node)),
+            false => Err(IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it")),
+        }
+    }
+
+    /// Waits, or forgets what is old, so that the operation can be tried again. Nothing is pinned meanwhile.
+    pub(super) async fn settle(
+        &self,
+        leaves: &impl Leaves,
+        retry: &mut Retry,
+        trouble: Trouble,
+    ) -> Result<(), IndexError> {
+        match trouble {
+            Trouble::Stale(parent) => {
+                mark!("tree: descended through an old copy");
+                if let Some(parent) = parent {
+                    self.cache.remove(parent);
+                }
+                retry.stale += 1;
+                retry.fresh |= retry.stale > 2 || parent.is_none();
+                if retry.stale.is_multiple_of(8) {
+                    self.check_dropped().await?;
+                    // Others change the tree faster than this operation descends.
+                    retry.backoff.wait(&self.session).await;
+                }
+            }
+            Trouble::Dead { at, level, low } => {
+                retry.fresh = true;
+                retry.detour = Some(low.clone());
+                match Box::pin(self.remove_dead(leaves, at, level, &low)).await? {
+                    Ok(true) => retry.detour = None,
+                    // Its left neighbour is being merged with it.
+                    Err(Trouble::Held(left)) => Box::pin(self.wait_for(leaves, retry, left, false)).await?,
+                    Ok(false) | Err(_) => drop(retry.backoff.wait(&self.session).await),
+                }
+            }
+            Trouble::NoLevel => retry.fresh = true,
+            Trouble::Held(at) => self.wait_for(leaves, retry, at, false).await?,
+            Trouble::Unsound(at) => {
+                retry.fresh = true;
+                self.wait_for(leaves, retry, at, true).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait_for(
+        &self,
+        leaves: &impl Leaves,
+        retry: &mut Retry,
+        at: RemotePtr,
+        unsound: bool,
+    ) -> Result<(), IndexError> {
+        if !retry.backoff.wait(&self.session).await {
+            return Ok(());
+        }
+        self.check_dropped().await?;
+        let pin = self.session.pin(self.maintenance())?;
+        let held = self.recover_node(leaves, &pin, at).await?;
+        if held.is_none() && unsound {
+            retry.looks += 1;
+            if retry.looks > LOOKS {
+                return Err(IndexError::corrupt(at, "the node has a wrong checksum although nobody is changing it"));
+            }
+        }
+        retry.backoff.check_holder(&pin, held).await
+    }
+
+    /// [`IndexError::Dropped`] if the index is no longer there.
+    pub(super) async fn check_dropped(&self) -> Result<(), IndexError> {
+        let tag = read_word(&self.maintenance(), self.anchor).await?;
+        match tag == self.tag || self.dropping.get() && tag == !self.tag {
+            true => Ok(()),
+            false => Err(IndexError::Dropped),
+        }
+    }
+
+    /// Takes the lock of a node over if its holder has crashed, and finishes what the holder had begun. Returns the lock
+    /// if its holder may be alive.
+    pub(super) async fn recover_node(
+        &self,
+        leaves: &impl Leaves,
+        pin: &Pin<'_>,
+        at: RemotePtr,
+    ) -> Result<Option<HeldLock>, IndexError> {
+        let word = read_word(pin.span(), at).await?;
+        if word != magic(self.tag, at) | 1 {
+            return Ok(None);
+        }
+        let what = [intent_kind::TAKE_OVER, 0, 0, 0];
+        claim_and_recover(pin, self.uid, self.lock_of(at), None, what, async |_, cell| {
+            mark!("tree: lock of a crashed client was taken over");
+            let edit = self.restore(leaves, pin, at).await?;
+            let mut batch = pin.span().batch();
+            edit.post(&mut batch, at);
+            self.add_release(&mut batch, at);
+            cell.clear(&mut batch);
+            batch.post().await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Derives a whole node from what a crashed client has left, under its lock: the right sibling is as it was
+    /// committed (W1), the high key is the sibling's low key (B1), and entries outside of the range belong to others. If
+    /// the right sibling is dead, the merge is finished: the entries fit, as they did for the crashed client.
+    async fn restore(&self, leaves: &impl Leaves, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
+        let span = pin.span();
+        let level = (read_word(span, at.add(SIBLING as u64 * 8)).await? >> 52 & 0xF) as u8;
+        let mut node = self.read_once(span, at, self.layout(level)).await?;
+        let mut dead = None;
+        let high = if node.sibling().is_null() {
+            Fence::INFINITE
+        } else {
+            let right = self.read_once(span, node.sibling(), self.layout(level)).await?;
+            let low = right.low();
+            if right.is_dead() {
+                dead = Some(right);
+            }
+            low
+        };
+        node.set_fence(HIGH, high);
+        self.keep_own(leaves, span, &mut node, level).await?;
+        let mut edit = Edit::default();
+        edit.put_used(&node);
+        edit.put(&node, HIGH, 2);
+        if let Some(right) = dead {
+            mark!("tree: merge of a crashed client was finished");
+            if !absorb(&mut node, &right, &mut edit) {
+                self.revive(span, right.at).await?;
+            }
+        }
+        if !self.shrink_on(span, &mut node, &mut edit).await?
+            && at == self.root
+            && let Some(child) =
+                node.used().next().map(|slot| node.separator(slot).child()).filter(|_| node.count() == 1)
+            && read_word(span, child).await? == DEAD
+        {
+            self.revive(span, child).await?;
+        }
+        edit.seal(&mut node, self.tag);
+        Ok(edit)
+    }
+
+    /// Drops the entries of a node that lie outside of its range, have a child of another level, or are there twice.
+    async fn keep_own(&self, leaves: &impl Leaves, span: &Span, node: &mut Node, level: u8) -> Result<(), IndexError> {
+        if level > 0 {
+            let wrong: Vec<_> = node.used().filter(|slot| node.separator(*slot).child_level() + 1 != level).collect();
+            wrong.into_iter().for_each(|slot| node.set_used(slot, false));
+        }
+        let low = self.fence_key(span, node.low()).await?.unwrap_or_default();
+        let high = self.fence_key(span, node.high()).await?;
+        let mut last: Option<Vec<u8>> = None;
+        for (slot, key) in self.keys(leaves, span, node).await? {
+            let inside = key >= low && high.as_ref().is_none_or(|high| key < *high);
+            if !inside || last.as_ref() == Some(&key) {
+                node.set_used(slot, false);
+            }
+            last = Some(key);
+        }
+        Ok(())
+    }
+
+    /// Returns the used slots of a node with their keys, in the order of the keys.
+    pub(super) async fn keys(
+        &self,
+        leaves: &impl Leaves,
+        span: &Span,
+        node: &Node,
+    ) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
+        let mut keys =
+            if node.level() == 0 { leaves.keys(span, node).await? } else { self.separators(span, node).await? };
+        keys.sort_unstable_by(|a, b| a.1.cmp(&b.1));
+        Ok(keys)
+    }
+
+    async fn separators(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
+        let mut keys = Vec::with_capacity(node.count());
+        let mut long = Vec::new();
+        for slot in node.used() {
+            let separator = node.separator(slot);
+            match separator.block() {
+                Some(place) => long.push((slot, place)),
+                None => keys.push((slot, separator.key().unwrap_or_default().to_vec())),
+            }
+        }
+        let places: Vec<_> = long.iter().map(|(_, place)| *place).collect();
+        for ((slot, (at, _)), block) in long.into_iter().zip(fetch_blocks(span, &places).await?) {
+            let block = block.map_err(|what| IndexError::corrupt(at, format!("a separator points to {what}")))?;
+            keys.push((slot, block.key().to_vec()));
+        }
+        Ok(keys)
+    }
+
+    /// Undoes a freeze, under the lock of the left sibling, which has not absorbed the node.
+    pub(super) async fn revive(&self, span: &Span, at: RemotePtr) -> Result<(), IndexError> {
+        mark!("tree: merge was given up");
+        span.cas(at, DEAD, magic(self.tag, at)).await?;
+        Ok(())
+    }
+
+    /// READs the low key of a node, which never changes.
+    pub(super) async fn low_of(&self, span: &Span, at: RemotePtr) -> Result<Fence, IndexError> {
+        let head = span.read(at, LOW_END * 8).await?;
+        let word = |at| head.words().get(at).copied().unwrap_or_default();
+        Ok(Fence { word: word(LOW), tag: word(LOW + 1) })
+    }
+}
+
+/// Moves the entries of a dead right sibling into its left sibling, whose lock is held; false if they do not fit. They are
+/// copied, then used, and do not count yet, because they lie beyond the high key; the word of the right sibling commits
+/// the merge.
+pub(super) fn absorb(left: &mut Node, right: &Node, edit: &mut Edit) -> bool {
+    let vacant: Vec<_> = left.vacant().collect();
+    if vacant.len() < right.count() {
+        return false;
+    }
+    let filled: Vec<_> = right.used().zip(vacant).collect();
+    for (from, to) in &filled {
+        left.fill(*to, right.slot(*from));
+        left.set_inline(*to, right.is_inline(*from));
+        edit.put_slot(left, *to);
+    }
+    edit.put_inline(left);
+    filled.iter().for_each(|(_, to)| left.set_used(*to, true));
+    edit.put_used(left);
+    left.set(SIBLING, right.word(SIBLING));
+    edit.put(left, SIBLING, 1);
+    left.set_fence(HIGH, right.high());
+    edit.put(left, HIGH, 2);
+    true
+}

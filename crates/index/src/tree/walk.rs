@@ -1,0 +1,243 @@
+//! Visiting every node: dumps, audits, recovery, drops. Each node is READ under a pin of its own, by a descent through far
+//! memory to its low key.
+
+use super::descend::Separator;
+use super::fence::Fence;
+use super::node::{DEAD, Node};
+use super::skeleton::{Leaves, Retry, Tree};
+use crate::IndexError;
+use crate::audit::{Damage, Findings};
+use crate::block::UNIT;
+use crate::maintenance::read_word;
+use crate::recovery::recover_lock;
+use farindex_fabric::{OpKind, RemotePtr};
+use farindex_pool::Pin;
+use std::collections::HashSet;
+
+/// A node of a level, and where the next one begins.
+pub(super) struct Visited<'s> {
+    pub(super) pin: Pin<'s>,
+    /// The node, or why it cannot be read.
+    pub(super) node: Result<Node, Damage>,
+    pub(super) missing: Vec<Separator>,
+    /// Low key of the next node; `None` if this one is the last.
+    pub(super) next: Option<Vec<u8>>,
+}
+
+impl Tree {
+    /// READs the node of this level that a key belongs to. A damaged node is skipped as far as its parent knows it.
+    pub(super) async fn visit_node(
+        &self,
+        leaves: &impl Leaves,
+        kind: OpKind,
+        key: &[u8],
+        level: u8,
+    ) -> Result<Visited<'_>, IndexError> {
+        let mut retry = Retry::fresh();
+        loop {
+            let pin = self.session.pin(self.session.span(kind))?;
+            let (mut missing, mut bound, mut at) = (Vec::new(), None, self.root);
+            let attempt = async {
+                let found = match self.descend(pin.span(), retry.goal(key), level, true, &mut missing).await? {
+                    Ok(found) => found,
+                    Err(trouble) => return Ok(Err(trouble)),
+                };
+                bound = found.range().and_then(|(_, high)| high).map(|high| high.to_vec());
+                at = found.at;
+                let node = match self.node_of(pin.span(), &found, key, None, &mut missing).await? {
+                    Ok(node) => node,
+                    Err(trouble) => return Ok(Err(trouble)),
+                };
+                let next = self.fence_key(pin.span(), node.high()).await?;
+                Ok::<_, IndexError>(Ok((node, next)))
+            };
+            let trouble = match attempt.await {
+                Ok(Ok((node, next))) => return Ok(Visited { pin, node: Ok(node), missing, next }),
+                Ok(Err(trouble)) => Ok(trouble),
+                Err(error) => Err(error),
+            };
+            let settled = match trouble {
+                Ok(trouble) => {
+                    drop(pin);
+                    self.settle(leaves, &mut retry, trouble).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = settled {
+                let node = Err(Damage::of(error, at)?);
+                let pin = self.session.pin(self.session.span(kind))?;
+                return Ok(Visited { pin, node, missing, next: bound });
+            }
+        }
+    }
+
+    /// Calls `each` for every node, the root first, level by level.
+    pub(super) async fn each_node(
+        &self,
+        leaves: &impl Leaves,
+        kind: OpKind,
+        mut each: impl AsyncFnMut(u8, Visited<'_>) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let root = self.visit_root(leaves, kind).await?;
+        let height = match &root.node {
+            Ok(root) => root.level(),
+            Err(_) => 0,
+        };
+        let readable = root.node.is_ok();
+        each(height, root).await?;
+        for level in (0..height).rev().take_while(|_| readable) {
+            let mut next = Some(Vec::new());
+            while let Some(from) = next {
+                let visited = self.visit_node(leaves, kind, &from, level).await?;
+                // Every step goes to a larger key: no walk is endless.
+                next = visited.next.clone().filter(|next| *next > from);
+                each(level, visited).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn visit_root(&self, leaves: &impl Leaves, kind: OpKind) -> Result<Visited<'_>, IndexError> {
+        let mut retry = Retry::fresh();
+        loop {
+            let pin = self.session.pin(self.session.span(kind))?;
+            let node = self.read_once(pin.span(), self.root, self.inner).await?;
+            if self.is_sound(&node) {
+                return Ok(Visited { pin, node: Ok(node), missing: Vec::new(), next: None });
+            }
+            drop(pin);
+            if let Err(error) = self.settle(leaves, &mut retry, super::skeleton::Trouble::Unsound(self.root)).await {
+                let node = Err(Damage::of(error, self.root)?);
+                let pin = self.session.pin(self.session.span(kind))?;
+                return Ok(Visited { pin, node, missing: Vec::new(), next: None });
+            }
+        }
+    }
+
+    /// Releases the locks that crashed clients hold, adds missing separators, and removes those of dead nodes; returns the
+    /// number of repairs.
+    pub(super) async fn recover_tree(&self, leaves: &impl Leaves) -> Result<u64, IndexError> {
+        let (mut held, mut missing, mut dead) = (Vec::new(), Vec::new(), Vec::new());
+        self.check_dropped().await?;
+        self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
+            missing.extend(visited.missing);
+            let Ok(node) = visited.node else { return Ok(()) };
+            if node.word(0) & 1 == 1 {
+                held.push(node.at);
+            }
+            if level > 0 {
+                for slot in node.used() {
+                    let child = node.separator(slot);
+                    if read_word(visited.pin.span(), child.child()).await? == DEAD {
+                        let low =
+                            self.fence_key(visited.pin.span(), self.low_of(visited.pin.span(), child.child()).await?);
+                        dead.push((child.child(), level - 1, low.await?.unwrap_or_default()));
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        let mut recovered = 0;
+        for at in held {
+            let pin = async || Ok(Some(self.session.pin(self.maintenance())?));
+            let attempt = async |pin: &Pin<'_>| self.recover_node(leaves, pin, at).await;
+            recovered += recover_lock(&self.session, self.lock_of(at), pin, attempt).await?;
+        }
+        for (at, level, low) in dead {
+            recovered += u64::from(matches!(self.remove_dead(leaves, at, level, &low).await?, Ok(true)));
+        }
+        Ok(recovered + self.add_separators(leaves, missing).await?)
+    }
+
+    /// Records every node in an audit; `leaf` does what is to be done with a leaf.
+    pub(super) async fn audit_tree(
+        &self,
+        leaves: &impl Leaves,
+        findings: &mut Findings<'_>,
+        mut leaf: impl AsyncFnMut(&mut Findings<'_>, &Pin<'_>, Node) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        findings.reach(self.anchor, 64, "an anchor");
+        let (mut nodes, mut separators, mut seen) = (0, 0, HashSet::new());
+        let mut children: Vec<(RemotePtr, u8, Fence)> = Vec::new();
+        self.each_node(leaves, OpKind::Scan, async |level, visited| {
+            let node = match visited.node {
+                Ok(node) => node,
+                Err(damage) => return findings.damage(damage),
+            };
+            nodes += 1;
+            seen.insert(node.at);
+            self.reach_node(findings, &node, level);
+            if findings.alone && node.word(0) & 1 == 1 {
+                findings.problem(format!("the node at {} is locked, and no client is there to release it", node.at));
+            }
+            if level == 0 {
+                findings.count("empty_leaves", u64::from(node.count() == 0));
+                return leaf(findings, &visited.pin, node).await;
+            }
+            separators += node.count() as u64;
+            children.extend(node.used().map(|slot| {
+                let child = node.separator(slot);
+                (child.child(), level - 1, child)
+            }));
+            Ok(())
+        })
+        .await?;
+        let mut dead = 0;
+        for (at, level, separator) in children {
+            // A dead node that its parent still points to.
+            if seen.insert(at) {
+                dead += 1;
+                findings.reach(at, self.layout(level).len() as u64, "a dead node");
+                if let Some((block, units)) = separator.block() {
+                    findings.reach(block, units * UNIT as u64, "the low key of a dead node");
+                }
+            }
+        }
+        findings.count("nodes", nodes);
+        findings.count("dead_nodes", dead);
+        // Every node but the root has a separator.
+        findings.count("missing_separators", (nodes + dead).saturating_sub(separators + 1));
+        Ok(())
+    }
+
+    fn reach_node(&self, findings: &mut Findings<'_>, node: &Node, level: u8) {
+        findings.reach(node.at, self.layout(level).len() as u64, "a node");
+        if let Some((block, units)) = node.low().block() {
+            findings.reach(block, units * UNIT as u64, "the low key of a node");
+        }
+    }
+
+    /// Frees every node of an index that has been marked as dropped, when no client can use it any more; `leaf` frees what
+    /// a leaf points to. What damage hides is left to the pool's reclamation.
+    pub(super) async fn free_tree(
+        &self,
+        leaves: &impl Leaves,
+        span: &farindex_fabric::Span,
+        mut leaf: impl AsyncFnMut(&Node) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        self.dropping.set(true);
+        let mut objects = Vec::new();
+        self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
+            let Ok(node) = visited.node else { return Ok(()) };
+            objects.push((node.at, self.layout(level).len() as u64));
+            objects.extend(node.low().block().map(|(block, units)| (block, units * UNIT as u64)));
+            if level == 0 {
+                leaf(&node).await?;
+            }
+            Ok(())
+        })
+        .await?;
+        for (ptr, len) in objects {
+            // No checksum is right any more: a client that has the index open finds nothing.
+            span.write(ptr, self.session.endpoint().buf_from_words(&[0; 8])).await?;
+            self.session.free(span, ptr, len).await?;
+            if self.session.maintenance_due() {
+                self.session.maintain().await?;
+            }
+        }
+        self.cache.clear();
+        span.write(self.anchor, self.session.endpoint().buf_from_words(&[0; 8])).await?;
+        Ok(self.session.free(span, self.anchor, 64).await?)
+    }
+}
