@@ -227,7 +227,7 @@ fn try_seed(
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
     let index_config = index_under_test.config();
     let colliding_bits = index_under_test.colliding_bits(&mut rng);
-    let workload = Workload::draw(&mut rng, setup, colliding_bits);
+    let workload = Workload::draw(&mut rng, setup, colliding_bits).shaped(index_under_test.shape(&mut rng));
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
     let freezing = rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = rng.within(12, 24) as u32;

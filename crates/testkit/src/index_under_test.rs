@@ -1,5 +1,6 @@
 //! What a kind of index brings along to be tested.
 
+use crate::workload::Shape;
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::SimRng;
 
@@ -18,6 +19,10 @@ pub trait IndexUnderTest: Send + Sync {
     /// Does a removal need memory, and fail if there is none?
     fn removes_by_writing(&self) -> bool {
         false
+    }
+    /// Draws what keys and values look like.
+    fn shape(&self, _rng: &mut SimRng) -> Shape {
+        Shape::Plain
     }
     /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
     /// first `bits` doublings.

@@ -36,6 +36,7 @@ pub mod seeds;
 pub mod sephash;
 pub mod setup;
 pub mod shard;
+pub mod sherman;
 pub mod suite;
 pub mod test_runs;
 pub mod worker;

@@ -5,6 +5,7 @@ use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
 use crate::sephash::SepHashUnderTest;
 use crate::shard::{ShardUnderTest, insert_remove_churn};
+use crate::sherman::ShermanUnderTest;
 use crate::{IndexUnderTest, SeedReport, Setup, run_seed};
 use farindex_index::coalesce;
 use farindex_index::shard::Variant;
@@ -49,6 +50,7 @@ pub fn shipped() -> Vec<Arc<dyn IndexUnderTest>> {
         Arc::new(SepHashUnderTest::shipped()),
         Arc::new(LinearUnderTest::default()),
         Arc::new(CuckooUnderTest::default()),
+        Arc::new(ShermanUnderTest::default()),
         #[cfg(feature = "test-kinds")]
         Arc::new(crate::blink::BLinkUnderTest::default()),
     ]

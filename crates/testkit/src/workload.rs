@@ -22,6 +22,32 @@ pub enum Op {
     Remove,
 }
 
+/// What the keys and values of a run look like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Short keys and values of any length.
+    #[default]
+    Plain,
+    /// Keys of 8 bytes, and many values of 8 bytes: indexes may keep those in place.
+    Eight,
+    /// Keys that agree in so many first bytes.
+    LongPrefix(usize),
+}
+
+impl Shape {
+    fn key(self, key: &[u8]) -> Vec<u8> {
+        match self {
+            Shape::Plain => key.to_vec(),
+            Shape::Eight => {
+                let mut eight = vec![0; 8usize.saturating_sub(key.len())];
+                eight.extend_from_slice(key);
+                eight
+            }
+            Shape::LongPrefix(len) => [&vec![b'p'; len], key].concat(),
+        }
+    }
+}
+
 /// The keys of a run and how they are used.
 #[derive(Debug, Clone)]
 pub struct Workload {
@@ -39,6 +65,7 @@ pub struct Workload {
     overflowing: bool,
     /// Bytes that values are padded to, at most.
     padding: u64,
+    shape: Shape,
 }
 
 /// Returns `count` keys whose hashes have `place` in their low `bits`.
@@ -84,7 +111,17 @@ impl Workload {
             weights: shares,
             overflowing,
             padding: rng.pick(&[0, 0, 100, 1500]).unwrap_or(0),
+            shape: Shape::Plain,
         }
+    }
+
+    /// Gives the keys and values another shape.
+    #[must_use]
+    pub fn shaped(mut self, shape: Shape) -> Self {
+        for key in self.hot.iter_mut().chain(&mut self.colliding).chain(&mut self.cold) {
+            *key = shape.key(key);
+        }
+        Workload { shape, ..self }
     }
 
     /// Draws the keys to insert before the clients start: most colliding ones, some cold ones, perhaps hot ones.
@@ -134,15 +171,18 @@ impl Workload {
         let mut value = format!("{writer}.{count}").into_bytes();
         let padding = rng.below(self.padding + 1) as usize;
         value.resize(value.len() + padding, b'.');
+        if self.shape == Shape::Eight && padding.is_multiple_of(4) {
+            value.resize(value.len().max(8), b'.');
+        }
         value
     }
 
     /// Describes the workload in a line.
     pub fn describe(&self) -> String {
-        let Workload { hot, colliding, cold, odds, weights, overflowing, padding } = self;
+        let Workload { hot, colliding, cold, odds, weights, overflowing, padding, shape } = self;
         format!(
             "{} hot, {} colliding, {} cold keys, odds {odds:?}, get/insert/update/upsert/remove {weights:?}, \
-             overflowing {overflowing}, padding {padding}",
+             overflowing {overflowing}, padding {padding}, {shape:?}",
             hot.len(),
             colliding.len(),
             cold.len()

@@ -134,8 +134,7 @@ impl Tree {
             return Err(IndexError::corrupt(old.at, "a full node has less than two entries"));
         };
         let key = if level == 0 { shortest_separator(last, first) } else { first };
-        let mut node =
-            Node { at: old.at, layout: old.layout, buf: self.session.endpoint().buf_from_words(old.buf.words()) };
+        let mut node = self.copy(old);
         let mut edit = Edit::default();
         let mut upper = self.new_node(span, level, key, fresh).await?;
         self.take(old, right, &mut upper);
@@ -240,9 +239,13 @@ impl Tree {
             Ok(locked) => locked,
             Err(trouble) => return Ok(Err(trouble)),
         };
-        let present = self.keys(leaves, span, &locked.node).await?.iter().any(|(_, own)| own == key);
-        // Another node may lie there by now: then it has another low key, or is as good as this one.
-        let head = self.read_once(span, *child, self.layout(level - 1)).await?;
+        let read = async {
+            let present = self.keys(leaves, span, &locked.node).await?.iter().any(|(_, own)| own == key);
+            // Another node may lie there by now: then it has another low key, or is as good as this one.
+            Ok((present, self.read_once(span, *child, self.layout(level - 1)).await?))
+        };
+        let read = read.await;
+        let (locked, (present, head)) = self.or_release(span, locked, read).await?;
         let alive =
             (head.word(0) | 1) == magic(self.tag, *child) | 1 && head.low().is(key) && head.level() + 1 == *level;
         if present || !alive {
@@ -290,15 +293,8 @@ impl Tree {
                 Err(Trouble::Stale(None)) if at == found.at => return Ok(Err(self.gone(&found))),
                 Err(trouble) => return Ok(Err(trouble)),
             };
-            let expected = found.range();
-            let low = expected.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
-            let high = expected
-                .as_ref()
-                .and_then(|(_, high)| high.as_ref().map(|high| (high.as_slice(), high.as_slice().cmp(key))));
-            let (low, high) = (
-                self.compare(span, locked.node.low(), key, low).await?,
-                self.compare(span, locked.node.high(), key, high).await?,
-            );
+            let range = if at == found.at { found.range() } else { None };
+            let (locked, (low, high)) = self.compare_range(span, locked, key, range).await?;
             if low.is_le() && high.is_gt() {
                 return Ok(Ok(locked));
             }
@@ -398,23 +394,21 @@ impl Tree {
         let Some(i) = i else { return Ok(()) };
         let (left, right) = (parent.child(i), parent.child(i + 1));
         let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(()) };
-        let Locked { mut node, cell } = locked;
-        let span_of = node.layout.span;
-        let small = node.sibling() == right && {
+        let frozen = async {
+            let (node, span_of) = (&locked.node, locked.node.layout.span);
             // A hint: it may change until it is frozen.
-            let count = self.read_once(span, right, node.layout).await?.count();
-            node.count() + count <= span_of - span_of / 4
+            let count =
+                if node.sibling() == right { self.read_once(span, right, node.layout).await?.count() } else { span_of };
+            let small = node.count() + count <= span_of - span_of / 4;
+            if small { self.freeze(span, right, level).await } else { Ok(None) }
         };
-        let dead = if small { self.freeze(span, right, level).await? } else { None };
+        let frozen = frozen.await;
+        let (Locked { mut node, cell }, dead) = self.or_release(span, locked, frozen).await?;
         let mut edit = Edit::default();
-        let Some(dead) = dead else {
-            self.release(span, Locked { node, cell }, edit).await?;
-            return Ok(());
-        };
+        let Some(dead) = dead else { return self.release(span, Locked { node, cell }, edit).await };
         if !absorb(&mut node, &dead, &mut edit) {
             self.revive(span, right).await?;
-            self.release(span, Locked { node, cell }, Edit::default()).await?;
-            return Ok(());
+            return self.release(span, Locked { node, cell }, Edit::default()).await;
         }
         mark!("tree: nodes were merged");
         edit.seal(&mut node, self.tag);
@@ -434,25 +428,41 @@ impl Tree {
         let Ok((root, _)) = self.inner(span, self.root, None, true).await? else { return Ok(()) };
         let level = root.level;
         let Ok(locked) = self.lock(&pin, self.root, level, |_| {}).await? else { return Ok(()) };
-        let Locked { mut node, cell } = locked;
+        let only = if level > 1 && locked.node.count() == 1 { locked.node.used().next() } else { None };
+        let child = only.map(|slot| locked.node.separator(slot).child());
+        let mut node = self.copy(&locked.node);
         let mut edit = Edit::default();
-        let child = if level > 1 && node.count() == 1 { node.used().next() } else { None };
-        let child = child.map(|slot| node.separator(slot).child());
-        if let Some(child) = child
-            && self.freeze(span, child, level - 1).await?.is_some()
-        {
-            if self.shrink_on(span, &mut node, &mut edit).await? {
-                mark!("tree: root has shrunk");
-                edit.seal(&mut node, self.tag);
-                self.release(span, Locked { node, cell }, edit).await?;
-                self.cache.remove(child);
-                self.cache.remove(self.root);
-                pin.retire(child, self.inner.len() as u64);
-                return Ok(());
+        let shrunk = async {
+            let Some(child) = child else { return Ok(false) };
+            if self.freeze(span, child, level - 1).await?.is_none() {
+                return Ok(false);
             }
-            self.revive(span, child).await?;
+            let shrunk = self.shrink_on(span, &mut node, &mut edit).await?;
+            if !shrunk {
+                self.revive(span, child).await?;
+            }
+            Ok(shrunk)
+        };
+        let shrunk = shrunk.await;
+        let (Locked { cell, .. }, shrunk) = self.or_release(span, locked, shrunk).await?;
+        if !shrunk {
+            return self.release(span, Locked { node, cell }, Edit::default()).await;
         }
-        self.release(span, Locked { node, cell }, Edit::default()).await
+        mark!("tree: root has shrunk");
+        edit.seal(&mut node, self.tag);
+        self.release(span, Locked { node, cell }, edit).await?;
+        self.cache.remove(self.root);
+        if let Some(child) = child {
+            self.cache.remove(child);
+            pin.retire(child, self.inner.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Copies a node, to plan a change of it.
+    fn copy(&self, node: &Node) -> Node {
+        let buf = self.session.endpoint().buf_from_words(node.buf.words());
+        Node { at: node.at, layout: node.layout, buf }
     }
 
     /// Takes over the entries of the root's only child, if that is dead; false if they do not fit, or there is no such

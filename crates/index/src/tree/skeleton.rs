@@ -11,7 +11,7 @@
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::NodeCache;
-use super::fence::Fence;
+use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
 use super::node::{CHECKSUM, DEAD, HIGH, LOW, LOW_END, Layout, Node, SIBLING, USED, magic};
 use crate::IndexError;
@@ -332,6 +332,42 @@ impl Tree {
         locked.cell.clear(&mut batch);
         batch.post().await?;
         Ok(())
+    }
+
+    /// Releases the lock if the work under it has failed, unless a verb has: then nothing is known of the lock (N7).
+    pub(super) async fn or_release<'p, T>(
+        &self,
+        span: &Span,
+        locked: Locked<'p>,
+        done: Result<T, IndexError>,
+    ) -> Result<(Locked<'p>, T), IndexError> {
+        match done {
+            Ok(value) => Ok((locked, value)),
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            Err(error) => {
+                self.release(span, locked, Edit::default()).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Compares the range of a locked node with a key: the low key, and the high key. `range` is what it probably is.
+    pub(super) async fn compare_range<'p>(
+        &self,
+        span: &Span,
+        locked: Locked<'p>,
+        key: &[u8],
+        range: Option<(Key, Option<Key>)>,
+    ) -> Result<(Locked<'p>, (Ordering, Ordering)), IndexError> {
+        let compared = async {
+            let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
+            let high = range.as_ref().and_then(|(_, high)| high.as_ref());
+            let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
+            let low = self.compare(span, locked.node.low(), key, low).await?;
+            Ok((low, self.compare(span, locked.node.high(), key, high).await?))
+        };
+        let compared = compared.await;
+        self.or_release(span, locked, compared).await
     }
 
     /// Makes a free node dead, and READs it as it is for ever; `None` if its lock is held, or it is no node.

@@ -141,11 +141,7 @@ impl Sherman {
                 Err(trouble) => return Ok(Err(trouble)),
             };
             let range = if at == found.at { found.range() } else { None };
-            let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
-            let high = range.as_ref().and_then(|(_, high)| high.as_ref());
-            let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
-            let low = self.tree.compare(span, locked.node.low(), key, low).await?;
-            let high = self.tree.compare(span, locked.node.high(), key, high).await?;
+            let (locked, (low, high)) = self.tree.compare_range(span, locked, key, range).await?;
             if low.is_le() && high.is_gt() {
                 break locked;
             }
@@ -179,15 +175,8 @@ impl Sherman {
         missing: &mut Vec<Separator>,
     ) -> Result<Round, IndexError> {
         let span = pin.span();
-        let present = match self.find(span, &locked, key).await {
-            Ok(present) => present,
-            Err(error) => {
-                if !matches!(error, IndexError::Fabric(_)) {
-                    self.tree.release(span, locked, Edit::default()).await?;
-                }
-                return Err(error);
-            }
-        };
+        let present = self.find(span, &locked, key).await;
+        let (locked, present) = self.tree.or_release(span, locked, present).await?;
         let nothing = match (change, &present) {
             (Change::Put { mode: Mode::Insert, .. }, Some(_)) => Some(Wrote::Exists),
             (Change::Put { mode: Mode::Update, .. } | Change::Remove, None) => Some(Wrote::Absent),
