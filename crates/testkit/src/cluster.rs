@@ -164,6 +164,8 @@ async fn recover_and_audit(
         }
     } else if shared.ordered {
         last_worker(&shared, &index, &endpoint).read_all().await;
+        // A lookup may have finished what a writer left to the next client, and retired what that unlinked.
+        session.drain().await?;
     }
     let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
     let report = walk(&index, &pool, &session, &mut audit).await?;
