@@ -5,7 +5,7 @@
 //! verb of an *evicted* client takes effect any more.
 
 use crate::faults::{Fault, planted};
-use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME};
+use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, REGISTERING};
 use crate::leaks::Leaks;
 use crate::{Pool, PoolError, mark};
 use farindex_fabric::{Buf, FabricError, Identity, Span};
@@ -91,6 +91,12 @@ struct Observation {
     until: Duration,
 }
 
+impl Observation {
+    fn unchanged_for(&self, time: Duration) -> bool {
+        self.until.saturating_sub(self.since) >= time
+    }
+}
+
 /// The heartbeats of all clients, as one observer sees them on its own clock.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseWatch {
@@ -115,7 +121,15 @@ impl LeaseWatch {
     }
     /// Returns whether this slot was seen unchanged for a lease.
     pub(crate) fn expired(&self, slot: usize, lease: Duration) -> bool {
-        self.slots.get(slot).is_some_and(|seen| seen.until.saturating_sub(seen.since) >= lease)
+        self.slots.get(slot).is_some_and(|seen| seen.unchanged_for(lease))
+    }
+    /// Returns whether the slot of a client other than `own` that has not quiesced in `epoch` was seen unchanged for
+    /// `time`.
+    pub(crate) fn has_silent_laggard(&self, own: usize, epoch: u64, time: Duration) -> bool {
+        self.slots.iter().enumerate().any(|(slot, seen)| {
+            let [state, _, quiesced] = seen.words;
+            slot != own && matches!(state & 0xFF, ACTIVE | REGISTERING) && quiesced < epoch && seen.unchanged_for(time)
+        })
     }
 }
 

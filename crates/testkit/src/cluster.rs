@@ -233,6 +233,7 @@ fn try_seed(
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
     let freezing = rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = rng.within(12, 24) as u32;
+    let (freezing, freezing_for) = setup.freezes.unwrap_or((freezing, freezing_for));
     let coalescing = setup.coalescing.map(|fault| format!(", coalesced with fault {fault:?}")).unwrap_or_default();
     let described = workload.describe();
     report.settings =
@@ -250,7 +251,7 @@ fn try_seed(
         ..Config::default()
     };
     let lease = match setup.has_crashes() {
-        true => Duration::from_millis(rng.pick(&[5, 40, 200, 1000, 1000, 1000]).unwrap_or(1000)),
+        true => Duration::from_millis(rng.pick(setup.crash_leases).unwrap_or(1000)),
         false => setup.lease,
     };
     report.settings += &format!(", lease {lease:?}");

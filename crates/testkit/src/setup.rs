@@ -29,8 +29,13 @@ pub struct Setup {
     pub overflowing: u32,
     /// Odds that the seed is about tearing: READs take as long as whole operations of other clients.
     pub tearing: u32,
-    /// Odds that a client, other than the first one, crashes at some verb. Then leases are short.
+    /// Odds that a client, other than the first one, crashes at some verb. Then the lease is one of `crash_leases`.
     pub crashes: u32,
+    /// Leases to draw from if clients may crash, in milliseconds.
+    pub crash_leases: &'static [u64],
+    /// How clients freeze: the odds at each batch, and the exponent of the longest pause (2 to that many nanoseconds).
+    /// `None`: the seed draws both, and then few pauses are as long as a lease.
+    pub freezes: Option<(u32, u32)>,
     /// Odds that a get asks for many keys at once.
     pub many: u32,
     /// Each client puts a [lock table](farindex_index::coalesce) in front of the index, with this fault.
@@ -55,6 +60,12 @@ impl Setup {
     pub fn with_crashes(self) -> Self {
         Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
     }
+    /// The same size, with crashes, and with clients that freeze for longer than the lease: they are evicted, and then
+    /// continue the operation in which they were stopped.
+    #[must_use]
+    pub fn with_evictions(self) -> Self {
+        Setup { crash_leases: &[5], freezes: Some((ODDS / 256, 30)), ..self.with_crashes() }
+    }
     pub(crate) fn has_crashes(&self) -> bool {
         self.crashes > 0 || self.crashes_at.is_some()
     }
@@ -75,6 +86,8 @@ impl Default for Setup {
             overflowing: ODDS / 4,
             tearing: ODDS / 3,
             crashes: 0,
+            crash_leases: &[5, 40, 200, 1000, 1000, 1000],
+            freezes: None,
             many: 0,
             coalescing: None,
             crashes_at: None,

@@ -97,6 +97,12 @@ impl Client {
         slot as u64 != self.slot && (self.watch().expired(slot, self.pool.lease()) || gone())
     }
 
+    /// Returns whether another client that has not quiesced in the epoch that this client knows was seen without a
+    /// heartbeat for `time`. The ticks of this client observe the others.
+    pub(crate) fn has_silent_laggard(&self, time: Duration) -> bool {
+        self.watch().has_silent_laggard(self.slot as usize, self.epoch(), time)
+    }
+
     /// READs all slots, and records the heartbeats.
     pub(crate) async fn observe_slots(&self, span: &Span) -> Result<Vec<ClientSlot>, PoolError> {
         let began = span.endpoint().now();

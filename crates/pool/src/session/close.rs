@@ -10,14 +10,17 @@ use std::time::Duration;
 
 impl Client {
     /// Frees the memory that closed sessions left, and then the client's slot. Fails while sessions are open, because
-    /// their pins would no longer count. Takes at most [`CLOSE_TIMEOUT`], or a lease if that is shorter. If another
-    /// client has not quiesced by then, the memory that waits for it is leaked until the next audit that reclaims.
+    /// their pins would no longer count. Waits until other clients have quiesced, as long as the epoch advances. If it
+    /// does not, the wait ends after [`CLOSE_TIMEOUT`] if a client that has not quiesced has sent no heartbeat for that
+    /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that reclaims.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         match self.sessions() {
             0 => {}
             open => return Err(PoolError::SessionsOpen(open)),
         }
-        let until = endpoint.now() + self.pool().lease().min(CLOSE_TIMEOUT);
+        let lease = self.pool().lease();
+        let short = lease.min(CLOSE_TIMEOUT);
+        let mut advanced = (self.epoch(), endpoint.now());
         let mut pause = Duration::from_micros(50);
         loop {
             self.tick(endpoint).await?;
@@ -25,7 +28,14 @@ impl Client {
             session.adopt_orphans();
             session.flush().await?;
             drop(session);
-            if self.orphans().is_empty() && !self.has_detached_verbs() || endpoint.now() >= until {
+            let (epoch, now) = (self.epoch(), endpoint.now());
+            if epoch != advanced.0 {
+                advanced = (epoch, now);
+            }
+            // Detached verbs wait for a memory node, not for another client.
+            let silent = self.has_detached_verbs() || self.has_silent_laggard(short);
+            let limit = if silent { short } else { lease };
+            if self.orphans().is_empty() && !self.has_detached_verbs() || now.saturating_sub(advanced.1) >= limit {
                 break;
             }
             endpoint.sleep(pause).await;

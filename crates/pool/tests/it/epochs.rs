@@ -1,11 +1,10 @@
-//! Clients and epochs: registration, heartbeats, closing, and that no memory is reused that a pinned operation can
+//! Clients and epochs: registration, heartbeats, and that no memory is reused that a pinned operation can
 //! reach.
 
 use crate::common::{CHUNK, GoneFabric, Member, NODE, Rig, Rng, Shuffle, block_on, peek, poke, region, small};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
-use farindex_pool::client::CLOSE_TIMEOUT;
 use farindex_pool::layout::{HOME, header, header_word};
 use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, clients};
 use farindex_sim::{Config, Preset, Sim};
@@ -13,7 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const BYTES: u64 = 1000;
 
@@ -244,39 +243,6 @@ fn evicted_client_gets_an_error() {
     // The evicted client has written nothing to the slot: another one can take it.
     let next = rig.join();
     assert_eq!(next.client.slot(), member.client.slot());
-}
-
-/// A client without heartbeats, on a fabric that cannot tell whether it crashed, delays reclamation. It does not delay
-/// the end of another program, which leaks free memory only: the next audit reclaims it.
-#[test]
-fn close_has_a_time_limit_and_leaks_free_memory_only() {
-    let lease = Duration::from_secs(4);
-    let rig = Rig::with(1, region(8, 8), &PoolOptions { lease, ..small() });
-    let (silent, member) = (rig.join(), rig.join());
-    let session = member.session();
-    let object = member.alloc(&session, 64).expect("room");
-    member.retire(&session, object, 64);
-    drop(session);
-    let slot = member.client.slot();
-    let began = Instant::now();
-    member.close();
-    let took = began.elapsed();
-    assert!((CLOSE_TIMEOUT..CLOSE_TIMEOUT * 2).contains(&took), "{took:?}");
-    // It has left, and the other client's lease has not changed.
-    silent.tick();
-    silent.close();
-    let next = rig.join();
-    assert_eq!(next.client.slot(), 0, "no other client is registered");
-    assert_eq!(rig.peek(rig.pool.geometry(HOME).client(slot), 1)[0] & 0xFF, 0, "its slot is free");
-    let session = next.session();
-    let span = session.span(OpKind::Maintenance);
-    let audit =
-        || next.run(async { Audit::begin(&session, &span).await?.settle(&session, &span).await }).expect("an audit");
-    let report = audit();
-    assert_eq!((report.alone, report.lost), (true, 1));
-    let begun = next.run(Audit::begin(&session, &span)).expect("an audit");
-    next.run(begun.reclaim(&session, &span)).expect("reclaimed");
-    assert_eq!(audit().lost, 0);
 }
 
 #[test]

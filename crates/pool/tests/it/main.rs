@@ -3,6 +3,7 @@
 mod alloc;
 mod audit;
 mod catalog;
+mod closing;
 mod common;
 mod crash_recovery;
 mod damage;

@@ -32,8 +32,8 @@ fn planted(name: &'static str, how: &'static str, fault: Fault) -> FaultCase {
 /// RACE on a pool that does not revoke an expired client before its locks are taken over.
 fn without_revocation(seed: u64, detected_by: bool) -> Option<String> {
     pool::plant(if detected_by { &[pool::Fault::NoRevocation] } else { &[] });
-    // Many clients that work for long: a client that was stopped must go on in the midst of a split.
-    let setup = Setup { clients: (4, 6), operations: (40, 120), ..many_clients().with_crashes() };
+    // A live client must be stopped for a lease within a split, and continue it after another client's takeover.
+    let setup = Setup { clients: (4, 6), operations: (40, 120), ..many_clients().with_evictions() };
     let found = line(seed, &setup, &RaceUnderTest::repaired(), |_| true);
     pool::plant(&[]);
     found

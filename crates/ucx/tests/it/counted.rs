@@ -6,6 +6,7 @@ use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Tokens};
 use farindex_ucx::{Poll, UcxFabric, UcxPlane, UcxSettings};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn at(node: u16, offset: u64) -> RemotePtr {
     RemotePtr::new(NodeId::new(node), offset)
@@ -64,6 +65,8 @@ fn large_values_travel_whole() {
     }
     let served = serve(1, 160 << 20, Poll::Adaptive);
     let endpoint = connect(&*served.fabric);
+    // Batches of 60 MiB: on a loaded machine they take longer than the usual deadline, which is not tested here.
+    endpoint.set_deadline(Duration::from_secs(60));
     Executor::new().block_on(&endpoint, async {
         let span = endpoint.span(OpKind::Other);
         for len in [8usize, 4096, 8 << 10, 64 << 10, 1 << 20, 16 << 20, 60 << 20] {

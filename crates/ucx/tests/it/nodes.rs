@@ -6,12 +6,22 @@ use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Peer, Plane, PlaneKind, Refusal, Tokens};
 use farindex_ucx::{Poll, UcxFabric, UcxPlane, UcxSettings};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// False on a machine without UCX, which is said loudly; an error where FARINDEX_REQUIRE=ucx says that it must be
-/// there.
+/// Held by the test that runs.
+static TURN: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// The turn of the test on this thread: released when the thread ends.
+    static MY_TURN: MutexGuard<'static, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+}
+
+/// Returns false on a machine without UCX and prints that, or panics if FARINDEX_REQUIRE contains `ucx`. Waits until the
+/// test of no other thread runs: memory nodes and clients poll, so tests that run at once on few processors take turns
+/// of whole time slices, and verbs miss their deadlines.
 pub fn have_ucx() -> bool {
+    MY_TURN.with(|_| ());
     match farindex_ucx::available() {
         Ok(()) => true,
         Err(why) => {
