@@ -8,7 +8,7 @@
 mod closing;
 mod frozen;
 
-use farindex::{Index, IndexConfig, Pool, Session, cuckoo, race, shard};
+use farindex::{Index, IndexConfig, Pool, Session, cuckoo, race, shard, sherman};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,11 @@ fn small_race() -> IndexConfig {
 /// A cuckoo table that is displaced and moved from nothing.
 fn small_cuckoo() -> IndexConfig {
     IndexConfig::Cuckoo(cuckoo::Config { slots: 64, associativity: 1, threshold: 0.98, ..cuckoo::Config::default() })
+}
+
+/// A tree with tiny nodes, which are split and merged all the time.
+fn small_sherman() -> IndexConfig {
+    IndexConfig::Sherman(sherman::Config { leaf_span: 4, inner_span: 5, ..sherman::Config::default() })
 }
 
 /// A pool with an index.
@@ -208,6 +213,12 @@ fn a_killed_process_harms_nobody_in_race() {
 fn a_killed_process_harms_nobody_in_cuckoo() {
     let file = file("kills-cuckoo");
     kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_cuckoo());
+}
+
+#[test]
+fn a_killed_process_harms_nobody_in_sherman() {
+    let file = file("kills-sherman");
+    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_sherman());
 }
 
 /// A memory node over UCX in this process; `None` on a machine without UCX.

@@ -4,9 +4,9 @@
 //! word 0      lock       free: the node's magic, even and not zero; held: magic + 1; dead: 0, for ever
 //! word 1      63   56 55  52 51  48 47                                 0
 //!             | 0    | level | 0   | right sibling, as a 48-bit pointer |   null at the end of the level
-//! word 2      checksum of words 1, 3 to 6, the bitmaps, and the used slots
-//! word 3, 4   low key, see `fence`
-//! word 5, 6   high key
+//! word 2, 3   high key, see `fence`
+//! word 4, 5   low key
+//! word 6      checksum of words 1 to 5, the bitmaps, and the used slots
 //! then        used: one bit for each slot, in whole words
 //!             inline: the same; in a leaf, a slot whose key and value have 8 bytes each
 //!             slots of two words
@@ -21,8 +21,8 @@
 //!   effect in their order (G4), with the release behind them. A slot is filled before it is used, and one word commits
 //!   the change: the bitmap, or, where the node's range changes, the right sibling. What else changes follows from that
 //!   word, and recovery derives it.
-//! * **W2** The checksum is the last WRITE of a change. A node whose checksum is right is a state between two changes,
-//!   however the READ was torn (N2).
+//! * **W2** The checksum is part of the last WRITE of a change. A node whose checksum is right is a state between two
+//!   changes, however the READ was torn (N2).
 //! * **W3** The magic is a hash of the index tag and the node's address. A CAS of the lock word through a pointer from an
 //!   old copy of a parent so finds a node of this index, or fails.
 //! * **W4** A dead node never changes, and its lock can never be taken.
@@ -33,9 +33,9 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 pub(super) const SIBLING: usize = 1;
-pub(super) const CHECKSUM: usize = 2;
-pub(super) const LOW: usize = 3;
-pub(super) const HIGH: usize = 5;
+pub(super) const HIGH: usize = 2;
+pub(super) const LOW: usize = 4;
+pub(super) const CHECKSUM: usize = 6;
 pub(super) const USED: usize = 7;
 /// Words up to and including the low key.
 pub(super) const LOW_END: usize = LOW + 2;
@@ -188,8 +188,9 @@ impl Node {
     /// Computes the checksum. It binds the node's address and the index.
     pub(super) fn checksum(&self, tag: u64) -> u64 {
         let mut words = SmallVec::<[u64; 160]>::new();
-        words.push(self.word(SIBLING));
-        words.extend_from_slice(self.buf.words().get(LOW..self.layout.slot(0)).unwrap_or_default());
+        for part in [SIBLING..CHECKSUM, USED..self.layout.slot(0)] {
+            words.extend_from_slice(self.buf.words().get(part).unwrap_or_default());
+        }
         for slot in self.used() {
             let (a, b) = self.slot(slot);
             words.push(a);

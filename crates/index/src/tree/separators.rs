@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! split(L)    under the lock of L: allocate R
-//!             [WRITE R, WRITE L.sibling = R (commit), WRITE L.high, WRITE L.used, WRITE L.checksum, release L]
+//!             [WRITE R, WRITE L.sibling = R (commit) and L.high, WRITE L.checksum and L.used, release L]
 //!             then, one level up: add R's separator
 //! merge(L,R)  under the lock of L, whose right sibling is R:
 //!             [CAS R.lock free -> dead, READ R]
-//!             [WRITE R's entries into L, WRITE L.used, WRITE L.sibling = R.sibling (commit), WRITE L.high,
+//!             [WRITE R's entries into L, WRITE L.used, WRITE L.sibling = R.sibling (commit) and L.high,
 //!              WRITE L.checksum, release L]
 //!             then, one level up: remove R's separator, and retire R
 //! grow        under the root's lock: allocate A and B, which take the root's entries
-//!             [WRITE A, WRITE B, WRITE two slots, WRITE used, WRITE level (commit), WRITE used, WRITE checksum, release]
+//!             [WRITE A, WRITE B, WRITE two slots, WRITE used, WRITE level (commit), WRITE checksum and used, release]
 //! shrink      under the root's lock: freeze the only child, take its entries over, WRITE level (commit)
 //! ```
 //!
@@ -28,7 +28,7 @@ use crate::block;
 use crate::keyhash::KeyHash;
 use crate::maintenance::read_word;
 use crate::marks::mark;
-use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
 
 /// Rounds in which an operation waits for memory before it reports that the pool is full.
@@ -170,9 +170,8 @@ impl Tree {
         upper.set_fence(HIGH, old.high());
         upper.seal(self.tag);
         node.set(SIBLING, sibling_word(level, upper.at));
-        edit.put(&node, SIBLING, 1);
         node.set_fence(HIGH, upper.low());
-        edit.put(&node, HIGH, 2);
+        edit.put_range(&node);
         right.iter().for_each(|(slot, _)| node.set_used(*slot, false));
         edit.put_used(&node);
         let separator = Separator { level: level + 1, child: upper.at, key: key.to_vec() };
@@ -384,16 +383,18 @@ impl Tree {
     }
 
     /// Merges the node of this level that the key belongs to with a neighbour of the same parent, if both fit well into
-    /// one node. Troubles are left to the next client.
-    pub(super) async fn merge(&self, leaves: &impl Leaves, level: u8, key: &[u8]) -> Result<(), IndexError> {
+    /// one node; returns whether it did. Troubles are left to the next client.
+    pub(super) async fn merge(&self, leaves: &impl Leaves, level: u8, key: &[u8]) -> Result<bool, IndexError> {
         let pin = self.session.pin(self.maintenance())?;
         let span = pin.span();
-        let Ok(found) = self.descend(span, (key, Side::At), level, true, &mut Vec::new()).await? else { return Ok(()) };
-        let Some((parent, i)) = &found.parent else { return Ok(()) };
+        let Ok(found) = self.descend(span, (key, Side::At), level, true, &mut Vec::new()).await? else {
+            return Ok(false);
+        };
+        let Some((parent, i)) = &found.parent else { return Ok(false) };
         let i = if i + 1 < parent.len() { Some(*i) } else { i.checked_sub(1) };
-        let Some(i) = i else { return Ok(()) };
+        let Some(i) = i else { return Ok(false) };
         let (left, right) = (parent.child(i), parent.child(i + 1));
-        let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(()) };
+        let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(false) };
         let frozen = async {
             let (node, span_of) = (&locked.node, locked.node.layout.span);
             // A hint: it may change until it is frozen.
@@ -405,10 +406,14 @@ impl Tree {
         let frozen = frozen.await;
         let (Locked { mut node, cell }, dead) = self.or_release(span, locked, frozen).await?;
         let mut edit = Edit::default();
-        let Some(dead) = dead else { return self.release(span, Locked { node, cell }, edit).await };
+        let Some(dead) = dead else {
+            self.release(span, Locked { node, cell }, edit).await?;
+            return Ok(false);
+        };
         if !absorb(&mut node, &dead, &mut edit) {
             self.revive(span, right).await?;
-            return self.release(span, Locked { node, cell }, Edit::default()).await;
+            self.release(span, Locked { node, cell }, Edit::default()).await?;
+            return Ok(false);
         }
         mark!("tree: nodes were merged");
         edit.seal(&mut node, self.tag);
@@ -417,8 +422,33 @@ impl Tree {
         self.cache.remove(right);
         let low = self.fence_key(span, dead.low()).await?.unwrap_or_default();
         drop(pin);
-        let _left_to_the_next = self.remove_separator(leaves, right, level, &low).await?;
-        Ok(())
+        // What stands in the way is left to the next client.
+        let _ = self.remove_separator(leaves, right, level, &low).await?;
+        Ok(true)
+    }
+
+    /// Merges neighbours on every level as far as they fit, and lowers the root; returns the number of merges. For an
+    /// index of which much was removed by clients that had no time for it, or crashed.
+    pub(super) async fn compact(&self, leaves: &impl Leaves) -> Result<u64, IndexError> {
+        let mut merged = 0;
+        loop {
+            let (before, mut level) = (merged, 0);
+            while level < self.height.get() {
+                let mut next = Some(Vec::new());
+                while let Some(from) = next {
+                    while self.merge(leaves, level, &from).await? {
+                        merged += 1;
+                    }
+                    let visited = self.visit_node(leaves, OpKind::Maintenance, &from, level).await?;
+                    next = visited.next.filter(|next| *next > from);
+                }
+                level += 1;
+            }
+            self.shrink().await?;
+            if merged == before {
+                return Ok(merged);
+            }
+        }
     }
 
     /// Lowers the root if it has a single child that is an inner node.

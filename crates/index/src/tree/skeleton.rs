@@ -131,10 +131,19 @@ impl Edit {
     pub(super) fn put_inline(&mut self, node: &Node) {
         self.put(node, node.layout.inline(), node.layout.map());
     }
-    /// Seals the node and adds the WRITE of its checksum, the last one (W2).
+    /// Adds the WRITE of the right sibling, which commits a change of the range, and of the high key that follows from it.
+    pub(super) fn put_range(&mut self, node: &Node) {
+        self.put(node, SIBLING, HIGH + 2 - SIBLING);
+    }
+    /// Seals the node and adds the WRITE of its checksum, the last one (W2). The bitmap before it may be part of the same
+    /// WRITE: in either order, the node is unsound until both are there, and recovery needs the bitmap alone.
     pub(super) fn seal(&mut self, node: &mut Node, tag: u64) {
         node.seal(tag);
-        self.put(node, CHECKSUM, 1);
+        let used = self.writes.last().is_some_and(|(at, _)| *at == USED);
+        if used {
+            self.writes.pop();
+        }
+        self.put(node, CHECKSUM, if used { 1 + node.layout.map() } else { 1 });
     }
     fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
         for (word, words) in self.writes {
@@ -609,8 +618,7 @@ pub(super) fn absorb(left: &mut Node, right: &Node, edit: &mut Edit) -> bool {
     filled.iter().for_each(|(_, to)| left.set_used(*to, true));
     edit.put_used(left);
     left.set(SIBLING, right.word(SIBLING));
-    edit.put(left, SIBLING, 1);
     left.set_fence(HIGH, right.high());
-    edit.put(left, HIGH, 2);
+    edit.put_range(left);
     true
 }

@@ -95,6 +95,13 @@ impl Sherman {
     pub fn lookups(&self) -> Vec<Lookups> {
         self.tree.cache.lookups()
     }
+    /// Merges neighbouring nodes as far as they fit well; returns the number of merges. Removals merge on their own, but
+    /// leave what stands in their way.
+    pub async fn compact(&self) -> Result<u64, IndexError> {
+        let merged = self.tree.compact(self).await?;
+        self.reclaim().await?;
+        Ok(merged)
+    }
     /// Forgets all copies of inner nodes.
     pub fn forget(&self) {
         self.tree.cache.clear();

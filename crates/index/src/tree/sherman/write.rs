@@ -3,7 +3,7 @@
 //! ```text
 //! [WRITE intent, CAS lock, READ leaf, WRITE block]                  one round trip
 //! [READ blocks that have the key's hash]                            entries with blocks only
-//! [WRITE slot, WRITE bitmaps, WRITE checksum, CAS release, CAS intent]
+//! [WRITE slot, WRITE checksum and bitmap, CAS release, CAS intent]
 //! ```
 //!
 //! A write takes effect when the leaf's checksum is written (W2). One that changes nothing takes effect when it reads the
@@ -212,8 +212,10 @@ impl Sherman {
                     };
                     image.fill(slot, words);
                     edit.put_slot(image, slot);
-                    image.set_inline(slot, inline);
-                    edit.put_inline(image);
+                    if image.is_inline(slot) != inline {
+                        image.set_inline(slot, inline);
+                        edit.put_inline(image);
+                    }
                     image.set_used(slot, true);
                     if let Some(present) = &present {
                         mark!("sherman: entry changed between inline and block");

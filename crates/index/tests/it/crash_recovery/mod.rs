@@ -13,10 +13,11 @@ mod run;
 mod scenarios;
 mod sephash;
 mod shard;
+mod sherman;
 
 use self::kinds::{CrashTested, Kind};
 use self::run::run;
-use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard};
+use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard, Sherman};
 use farindex_sim::CrashOutcome;
 use farindex_testkit::seeds_or;
 use std::panic::catch_unwind;
@@ -127,4 +128,9 @@ fn a_crash_at_every_verb_of_every_operation_of_cuckoo() {
 #[test]
 fn a_crash_at_every_verb_of_every_operation_of_race() {
     sweep_all::<Race>();
+}
+
+#[test]
+fn a_crash_at_every_verb_of_every_operation_of_sherman() {
+    sweep_all::<Sherman>();
 }
