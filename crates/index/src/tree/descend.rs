@@ -117,11 +117,13 @@ impl Tree {
         let (mut at, mut by_sibling) = (found.at, false);
         loop {
             let read = match first.take().filter(|node| self.is_sound(node) && node.level() == found.level) {
-                Some(node) => Some(node),
+                Some(node) => Ok(node),
                 None => self.read_node(span, at, found.level).await?,
             };
-            let Some(node) = read else {
-                return Ok(Err(if by_sibling || !found.cached { Trouble::Unsound(at) } else { found.stale() }));
+            let node = match read {
+                Ok(node) => node,
+                Err(is_node) if is_node || by_sibling || !found.cached => return Ok(Err(Trouble::Unsound(at))),
+                Err(_) => return Ok(Err(found.stale())),
             };
             if node.is_dead() && !by_sibling {
                 return Ok(Err(self.gone(found)));

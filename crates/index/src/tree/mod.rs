@@ -6,7 +6,8 @@
 //! | `fence` | fence keys and separators in a node |
 //! | `inner` | an inner node as a compute node keeps it |
 //! | `cache` | the node cache, which the threads of a compute node share |
-//! | `skeleton` | reading, locking and recovering a node |
+//! | `skeleton` | reading and locking a node |
+//! | `recovery` | what a crashed client has left of a node |
 //! | `descend` | from the root to the node that a key belongs to |
 //! | `separators` | splits, merges, separators, the root |
 //! | `walk` | audits, recovery, drops |
@@ -21,6 +22,7 @@ mod descend;
 mod fence;
 mod inner;
 mod node;
+mod recovery;
 mod separators;
 pub mod sherman;
 mod skeleton;

@@ -22,7 +22,8 @@ use super::descend::{Found, Separator};
 use super::fence::{Fence, INLINE, shortest_separator};
 use super::inner::Side;
 use super::node::{DEAD, HIGH, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
-use super::skeleton::{Edit, Leaves, Locked, Retry, Step, Tree, Trouble, absorb};
+use super::recovery::absorb;
+use super::skeleton::{Edit, Leaves, Locked, Retry, Step, Tree, Trouble};
 use crate::IndexError;
 use crate::block;
 use crate::keyhash::KeyHash;
@@ -328,7 +329,7 @@ impl Tree {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut left = found.at;
-        while let Some(node) = self.read_node(span, left, level).await? {
+        while let Ok(node) = self.read_node(span, left, level).await? {
             if node.sibling() == at {
                 return Ok(Err(Trouble::Held(left)));
             }
@@ -392,7 +393,12 @@ impl Tree {
         };
         let Some((parent, i)) = &found.parent else { return Ok(false) };
         let i = if i + 1 < parent.len() { Some(*i) } else { i.checked_sub(1) };
-        let Some(i) = i else { return Ok(false) };
+        let Some(i) = i else {
+            // An only child: its parent first. The root is no node's child.
+            let at = parent.at;
+            drop(pin);
+            return if at == self.root { Ok(false) } else { Box::pin(self.merge(leaves, level + 1, key)).await };
+        };
         let (left, right) = (parent.child(i), parent.child(i + 1));
         let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(false) };
         let frozen = async {
@@ -405,10 +411,17 @@ impl Tree {
         };
         let frozen = frozen.await;
         let (Locked { mut node, cell }, dead) = self.or_release(span, locked, frozen).await?;
+        let neighbours = node.sibling() == right;
         let mut edit = Edit::default();
         let Some(dead) = dead else {
             self.release(span, Locked { node, cell }, edit).await?;
-            return Ok(false);
+            // A dead node may stand between them whose separator a crashed client has left.
+            if neighbours || read_word(span, right).await? != DEAD {
+                return Ok(false);
+            }
+            let low = self.fence_key(span, self.low_of(span, right).await?).await?.unwrap_or_default();
+            drop(pin);
+            return Ok(matches!(self.remove_dead(leaves, right, level, &low).await?, Ok(true)));
         };
         if !absorb(&mut node, &dead, &mut edit) {
             self.revive(span, right).await?;

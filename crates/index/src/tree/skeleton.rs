@@ -18,7 +18,7 @@ use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::maintenance::{fetch_blocks, read_word};
 use crate::marks::mark;
-use crate::recovery::{HeldLock, acquire, claim_and_recover};
+use crate::recovery::acquire;
 use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, Session};
 use smallvec::SmallVec;
@@ -32,11 +32,8 @@ const READS: u32 = 4;
 /// Looks at an unsound node that nobody has locked, before it counts as damaged.
 const LOOKS: u32 = 24;
 
-/// First word of an intent: what its client does under the lock.
-mod intent_kind {
-    pub(super) const CHANGE: u64 = 1;
-    pub(super) const TAKE_OVER: u64 = 2;
-}
+/// First word of the intent of a client that changes a node.
+const CHANGE: u64 = 1;
 
 /// What a tree needs of its leaves.
 pub(super) trait Leaves {
@@ -90,6 +87,7 @@ pub(super) struct Retry {
     /// Low key of a dead node that stands in the way: the descent goes to its left neighbour.
     detour: Option<Vec<u8>>,
     stale: u32,
+    unsound: u32,
     looks: u32,
 }
 
@@ -145,7 +143,7 @@ impl Edit {
         }
         self.put(node, CHECKSUM, if used { 1 + node.layout.map() } else { 1 });
     }
-    fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
+    pub(super) fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
         for (word, words) in self.writes {
             batch.write_words(at.add(word as u64 * 8), &words);
         }
@@ -169,16 +167,24 @@ impl Tree {
         Ok(Node { at, layout, buf })
     }
 
-    /// READs a node until it is sound; `None` if it stays unsound for a few READs.
-    pub(super) async fn read_node(&self, span: &Span, at: RemotePtr, level: u8) -> Result<Option<Node>, IndexError> {
+    /// READs a node until it is sound; `Err` if it stays unsound for a few READs: says whether a node of this index lies
+    /// there at all, which somebody is changing or has left unfinished.
+    pub(super) async fn read_node(
+        &self,
+        span: &Span,
+        at: RemotePtr,
+        level: u8,
+    ) -> Result<Result<Node, bool>, IndexError> {
+        let mut is_node = false;
         for _ in 0..READS {
             let node = self.read_once(span, at, self.layout(level)).await?;
             if self.is_sound(&node) && node.level() == level {
-                return Ok(Some(node));
+                return Ok(Ok(node));
             }
             mark!("tree: node read in the middle of a change");
+            is_node = node.word(0) | 1 == magic(self.tag, at) | 1;
         }
-        Ok(None)
+        Ok(Err(is_node))
     }
 
     pub(super) fn is_sound(&self, node: &Node) -> bool {
@@ -270,7 +276,7 @@ impl Tree {
         let (span, layout) = (pin.span(), self.layout(level));
         let free = magic(self.tag, at);
         let cell = pin.session().intent_cell(at.node()).await?;
-        let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [intent_kind::CHANGE, 0, 0, 0] };
+        let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
         let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
             let read = batch.read(at, layout.len());
             beside(batch);
@@ -284,15 +290,14 @@ impl Tree {
             }
             Err(_) => return Ok(Err(Trouble::Stale(None))),
         };
-        let sound = self.is_sound(&node);
+        let (sound, of_level) = (self.is_sound(&node), node.level() == level);
         let locked = Locked { node, cell };
-        if sound && locked.node.level() == level {
+        if sound && of_level {
             return Ok(Ok(locked));
         }
-        let root = at == self.root && sound;
         self.release(span, locked, Edit::default()).await?;
-        if root {
-            // It has grown or shrunk meanwhile.
+        if !of_level {
+            // The root has grown or shrunk, or another node lies there by now.
             return Ok(Err(Trouble::Stale(None)));
         }
         Err(IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it"))
@@ -309,7 +314,7 @@ impl Tree {
         Ok(())
     }
 
-    fn add_release(&self, batch: &mut Batch<'_>, at: RemotePtr) {
+    pub(super) fn add_release(&self, batch: &mut Batch<'_>, at: RemotePtr) {
         let free = magic(self.tag, at);
         batch.cas(at, free | 1, free);
     }
@@ -430,7 +435,9 @@ impl Tree {
             Trouble::NoLevel => retry.fresh = true,
             Trouble::Held(at) => self.wait_for(leaves, retry, at, false).await?,
             Trouble::Unsound(at) => {
-                retry.fresh = true;
+                // Writers of a hot leaf are no reason to distrust the way there, at first.
+                retry.unsound += 1;
+                retry.fresh |= retry.unsound > 3;
                 self.wait_for(leaves, retry, at, true).await?;
             }
         }
@@ -468,92 +475,6 @@ impl Tree {
         }
     }
 
-    /// Takes the lock of a node over if its holder has crashed, and finishes what the holder had begun. Returns the lock
-    /// if its holder may be alive.
-    pub(super) async fn recover_node(
-        &self,
-        leaves: &impl Leaves,
-        pin: &Pin<'_>,
-        at: RemotePtr,
-    ) -> Result<Option<HeldLock>, IndexError> {
-        let word = read_word(pin.span(), at).await?;
-        if word != magic(self.tag, at) | 1 {
-            return Ok(None);
-        }
-        let what = [intent_kind::TAKE_OVER, 0, 0, 0];
-        claim_and_recover(pin, self.uid, self.lock_of(at), None, what, async |_, cell| {
-            mark!("tree: lock of a crashed client was taken over");
-            let edit = self.restore(leaves, pin, at).await?;
-            let mut batch = pin.span().batch();
-            edit.post(&mut batch, at);
-            self.add_release(&mut batch, at);
-            cell.clear(&mut batch);
-            batch.post().await?;
-            Ok(())
-        })
-        .await
-    }
-
-    /// Derives a whole node from what a crashed client has left, under its lock: the right sibling is as it was
-    /// committed (W1), the high key is the sibling's low key (B1), and entries outside of the range belong to others. If
-    /// the right sibling is dead, the merge is finished: the entries fit, as they did for the crashed client.
-    async fn restore(&self, leaves: &impl Leaves, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
-        let span = pin.span();
-        let level = (read_word(span, at.add(SIBLING as u64 * 8)).await? >> 52 & 0xF) as u8;
-        let mut node = self.read_once(span, at, self.layout(level)).await?;
-        let mut dead = None;
-        let high = if node.sibling().is_null() {
-            Fence::INFINITE
-        } else {
-            let right = self.read_once(span, node.sibling(), self.layout(level)).await?;
-            let low = right.low();
-            if right.is_dead() {
-                dead = Some(right);
-            }
-            low
-        };
-        node.set_fence(HIGH, high);
-        self.keep_own(leaves, span, &mut node, level).await?;
-        let mut edit = Edit::default();
-        edit.put_used(&node);
-        edit.put(&node, HIGH, 2);
-        if let Some(right) = dead {
-            mark!("tree: merge of a crashed client was finished");
-            if !absorb(&mut node, &right, &mut edit) {
-                self.revive(span, right.at).await?;
-            }
-        }
-        if !self.shrink_on(span, &mut node, &mut edit).await?
-            && at == self.root
-            && let Some(child) =
-                node.used().next().map(|slot| node.separator(slot).child()).filter(|_| node.count() == 1)
-            && read_word(span, child).await? == DEAD
-        {
-            self.revive(span, child).await?;
-        }
-        edit.seal(&mut node, self.tag);
-        Ok(edit)
-    }
-
-    /// Drops the entries of a node that lie outside of its range, have a child of another level, or are there twice.
-    async fn keep_own(&self, leaves: &impl Leaves, span: &Span, node: &mut Node, level: u8) -> Result<(), IndexError> {
-        if level > 0 {
-            let wrong: Vec<_> = node.used().filter(|slot| node.separator(*slot).child_level() + 1 != level).collect();
-            wrong.into_iter().for_each(|slot| node.set_used(slot, false));
-        }
-        let low = self.fence_key(span, node.low()).await?.unwrap_or_default();
-        let high = self.fence_key(span, node.high()).await?;
-        let mut last: Option<Vec<u8>> = None;
-        for (slot, key) in self.keys(leaves, span, node).await? {
-            let inside = key >= low && high.as_ref().is_none_or(|high| key < *high);
-            if !inside || last.as_ref() == Some(&key) {
-                node.set_used(slot, false);
-            }
-            last = Some(key);
-        }
-        Ok(())
-    }
-
     /// Returns the used slots of a node with their keys, in the order of the keys.
     pub(super) async fn keys(
         &self,
@@ -585,40 +506,10 @@ impl Tree {
         Ok(keys)
     }
 
-    /// Undoes a freeze, under the lock of the left sibling, which has not absorbed the node.
-    pub(super) async fn revive(&self, span: &Span, at: RemotePtr) -> Result<(), IndexError> {
-        mark!("tree: merge was given up");
-        span.cas(at, DEAD, magic(self.tag, at)).await?;
-        Ok(())
-    }
-
     /// READs the low key of a node, which never changes.
     pub(super) async fn low_of(&self, span: &Span, at: RemotePtr) -> Result<Fence, IndexError> {
         let head = span.read(at, LOW_END * 8).await?;
         let word = |at| head.words().get(at).copied().unwrap_or_default();
         Ok(Fence { word: word(LOW), tag: word(LOW + 1) })
     }
-}
-
-/// Moves the entries of a dead right sibling into its left sibling, whose lock is held; false if they do not fit. They are
-/// copied, then used, and do not count yet, because they lie beyond the high key; the word of the right sibling commits
-/// the merge.
-pub(super) fn absorb(left: &mut Node, right: &Node, edit: &mut Edit) -> bool {
-    let vacant: Vec<_> = left.vacant().collect();
-    if vacant.len() < right.count() {
-        return false;
-    }
-    let filled: Vec<_> = right.used().zip(vacant).collect();
-    for (from, to) in &filled {
-        left.fill(*to, right.slot(*from));
-        left.set_inline(*to, right.is_inline(*from));
-        edit.put_slot(left, *to);
-    }
-    edit.put_inline(left);
-    filled.iter().for_each(|(_, to)| left.set_used(*to, true));
-    edit.put_used(left);
-    left.set(SIBLING, right.word(SIBLING));
-    left.set_fence(HIGH, right.high());
-    edit.put_range(left);
-    true
 }
