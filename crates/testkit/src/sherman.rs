@@ -46,3 +46,90 @@ impl IndexUnderTest for ShermanUnderTest {
         0
     }
 }
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+#[cfg(feature = "marks")]
+mod faults {
+    use super::ShermanUnderTest;
+    use crate::Setup;
+    use crate::fault_detection::{FaultCase, verdict};
+    use crate::shard::insert_remove_churn;
+    use farindex_index::tree::faults::{Fault, plant};
+    use farindex_sim::ODDS;
+
+    fn case(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
+        FaultCase::new(name, how, move |seed, planted| {
+            plant(if planted { std::slice::from_ref(&fault) } else { &[] });
+            let found = verdict(seed, &setup, &ShermanUnderTest::default());
+            plant(&[]);
+            found
+        })
+    }
+
+    /// Faults of Sherman and of the skeleton.
+    pub fn cases() -> Vec<FaultCase> {
+        let crashing = Setup::crashing;
+        // Leaves are merged and split all the time.
+        let merging = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
+        vec![
+            case(
+                "Sherman: a lookup does not compare a leaf's checksum",
+                "Fault::TornRead",
+                Setup { tearing: ODDS, ..insert_remove_churn() },
+                Fault::TornRead,
+            ),
+            case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
+            case(
+                "Sherman: a scan skips a leaf that was split",
+                "Fault::ScanSkipsSplit",
+                Setup::default(),
+                Fault::ScanSkipsSplit,
+            ),
+            case(
+                "Sherman: a lock is released by a plain WRITE",
+                "Fault::ReleaseByWrite",
+                Setup::default().with_evictions(),
+                Fault::ReleaseByWrite,
+            ),
+            case(
+                "Sherman: a merge reads the right node while others change it",
+                "Fault::MergeWithoutFreeze",
+                merging(),
+                Fault::MergeWithoutFreeze,
+            ),
+            case(
+                "Sherman: a node is retired while others point to it",
+                "Fault::RetireEarly",
+                merging(),
+                Fault::RetireEarly,
+            ),
+            case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead),
+            case(
+                "Sherman: a writer does not compare a leaf's range",
+                "Fault::NoRangeCheck",
+                Setup::default(),
+                Fault::NoRangeCheck,
+            ),
+            case(
+                "Sherman: recovery keeps entries that a split has moved",
+                "Fault::LoseHalfSplit",
+                crashing(),
+                Fault::LoseHalfSplit,
+            ),
+            case(
+                "Sherman: recovery keeps the high key from before a split",
+                "Fault::LoseHighKey",
+                crashing(),
+                Fault::LoseHighKey,
+            ),
+            case(
+                "Sherman: a split links the new node before it is written",
+                "Fault::CommitFirst",
+                crashing(),
+                Fault::CommitFirst,
+            ),
+        ]
+    }
+}

@@ -4,12 +4,13 @@
 //! copies that led there still hold. A key beyond a node's high key is looked for in the right sibling (B1). A dead node
 //! counts only behind the left sibling that points to it (B3).
 
+use super::faults::{Fault, planted};
 use super::fence::Key;
 use super::inner::{Inner, Side};
 use super::node::Node;
 use super::skeleton::{Step, Tree, Trouble};
 use crate::marks::mark;
-use farindex_fabric::{RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use std::sync::Arc;
 
 /// Steps to the right before a descent begins again from the root.
@@ -135,7 +136,8 @@ impl Tree {
             }
             let high = range.as_ref().and_then(|(_, high)| high.as_ref());
             let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
-            if self.compare(span, node.high(), key, high).await?.is_gt() {
+            let stays = planted(Fault::NoMoveRight) && span.kind() == OpKind::Get;
+            if stays || self.compare(span, node.high(), key, high).await?.is_gt() {
                 return Ok(Ok(node));
             }
             mark!("tree: node has been split");

@@ -11,6 +11,7 @@
 //! | `descend` | from the root to the node that a key belongs to |
 //! | `separators` | splits, merges, separators, the root |
 //! | `walk` | audits, recovery, drops |
+//! | [`faults`] | planted faults, which the tests must detect |
 //! | `sherman` | Sherman: leaves that are read whole |
 //!
 //! The protocol, with its invariants and linearization points, is in `docs/protocols/tree.md`.
@@ -19,6 +20,7 @@
 pub mod blink;
 mod cache;
 mod descend;
+pub mod faults;
 mod fence;
 mod inner;
 mod node;

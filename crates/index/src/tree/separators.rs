@@ -19,6 +19,7 @@
 //! node stays. A separator that is missing costs a step to the right.
 
 use super::descend::{Found, Separator};
+use super::faults::{Fault, planted};
 use super::fence::{Fence, INLINE, shortest_separator};
 use super::inner::Side;
 use super::node::{DEAD, HIGH, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
@@ -246,8 +247,8 @@ impl Tree {
         };
         let read = read.await;
         let (locked, (present, head)) = self.or_release(span, locked, read).await?;
-        let alive =
-            (head.word(0) | 1) == magic(self.tag, *child) | 1 && head.low().is(key) && head.level() + 1 == *level;
+        let alive = (head.word(0) | 1) == magic(self.tag, *child) | 1 || planted(Fault::AddDead);
+        let alive = alive && head.low().is(key) && head.level() + 1 == *level;
         if present || !alive {
             self.release(span, locked, Edit::default()).await?;
             return Ok(Ok(Some(false)));
@@ -370,7 +371,9 @@ impl Tree {
         if let Some((block, units)) = dead.block() {
             pin.retire(block, units * block::UNIT as u64);
         }
-        pin.retire(at, self.layout(level).len() as u64);
+        if !planted(Fault::RetireEarly) {
+            pin.retire(at, self.layout(level).len() as u64);
+        }
         let own_low = self.fence_key(span, own_low).await?.unwrap_or_default();
         drop(pin);
         if parent == self.root {
@@ -429,6 +432,9 @@ impl Tree {
             return Ok(false);
         }
         mark!("tree: nodes were merged");
+        if planted(Fault::RetireEarly) {
+            pin.retire(right, self.layout(level).len() as u64);
+        }
         edit.seal(&mut node, self.tag);
         self.release(span, Locked { node, cell }, edit).await?;
         self.cache.remove(left);

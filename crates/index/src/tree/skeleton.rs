@@ -11,6 +11,7 @@
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::NodeCache;
+use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
 use super::node::{CHECKSUM, DEAD, HIGH, LOW, LOW_END, Layout, Node, SIBLING, USED, magic};
@@ -178,7 +179,8 @@ impl Tree {
         let mut is_node = false;
         for _ in 0..READS {
             let node = self.read_once(span, at, self.layout(level)).await?;
-            if self.is_sound(&node) && node.level() == level {
+            let torn = planted(Fault::TornRead) && level == 0 && span.kind() == OpKind::Get;
+            if (torn || self.is_sound(&node)) && node.level() == level {
                 return Ok(Ok(node));
             }
             mark!("tree: node read in the middle of a change");
@@ -316,6 +318,10 @@ impl Tree {
 
     pub(super) fn add_release(&self, batch: &mut Batch<'_>, at: RemotePtr) {
         let free = magic(self.tag, at);
+        if planted(Fault::ReleaseByWrite) {
+            batch.write_words(at, &[free]);
+            return;
+        }
         batch.cas(at, free | 1, free);
     }
 
@@ -330,7 +336,7 @@ impl Tree {
     ) -> Result<(), IndexError> {
         let at = locked.node.at;
         let (near, far): (Vec<_>, Vec<_>) = new.into_iter().partition(|(ptr, _)| ptr.node() == at.node());
-        if !far.is_empty() {
+        if !far.is_empty() && !planted(Fault::CommitFirst) {
             let mut batch = span.batch();
             for (ptr, buf) in far {
                 batch.write(ptr, buf);
@@ -338,6 +344,8 @@ impl Tree {
             batch.post().await?;
         }
         let mut batch = span.batch();
+        let (first, edit) = if planted(Fault::CommitFirst) { (edit, Edit::default()) } else { (Edit::default(), edit) };
+        first.post(&mut batch, at);
         for (ptr, buf) in near {
             batch.write(ptr, buf);
         }
@@ -387,6 +395,9 @@ impl Tree {
     /// Makes a free node dead, and READs it as it is for ever; `None` if its lock is held, or it is no node.
     pub(super) async fn freeze(&self, span: &Span, at: RemotePtr, level: u8) -> Result<Option<Node>, IndexError> {
         let (free, layout) = (magic(self.tag, at), self.layout(level));
+        if planted(Fault::MergeWithoutFreeze) && at != self.root {
+            return Ok(self.read_node(span, at, level).await?.ok());
+        }
         let mut batch = span.batch();
         let frozen = batch.cas(at, free, DEAD);
         let read = batch.read(at, layout.len());

@@ -17,4 +17,5 @@ mod read_size;
 mod seeds;
 mod sephash;
 mod shard;
+mod sherman;
 mod slotted;

@@ -4,6 +4,7 @@
 
 use super::Sherman;
 use crate::block::{CandidateBlocks, KeyMatch, UNIT, bad_checksum};
+use crate::marks::mark;
 use crate::tree::node::Node;
 use crate::tree::skeleton::{Retry, Step};
 use crate::{IndexError, Value, join};
@@ -152,7 +153,10 @@ impl Sherman {
         let values = keys.iter().zip(pending).map(|(key, node)| async move {
             match node {
                 Some(node) => self.value_in(span, node, key).await,
-                None => self.look_up(key).await,
+                None => {
+                    mark!("sherman many: alone");
+                    self.look_up(key).await
+                }
             }
         });
         join::try_join_all(values).await

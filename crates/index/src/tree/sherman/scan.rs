@@ -9,6 +9,7 @@ use super::read::place;
 use crate::block::Block;
 use crate::maintenance::fetch_blocks;
 use crate::traits::{Entry, KeyBounds};
+use crate::tree::faults::{Fault, planted};
 use crate::tree::fence::Key;
 use crate::tree::node::Node;
 use crate::tree::skeleton::{Retry, Step};
@@ -113,8 +114,11 @@ impl Sherman {
         }
         drop(done);
         let high = leaves.last().map(Node::high);
+        let parent = found.parent.as_ref().filter(|_| planted(Fault::ScanSkipsSplit));
+        let bound = parent.and_then(|(parent, i)| parent.high_of(i + leaves.len() - 1));
         let entries = self.entries(span, leaves, range, from, limit).await?;
         let next = match high {
+            _ if planted(Fault::ScanSkipsSplit) && entries.len() < limit => bound.map(|key| key.to_vec()),
             Some(high) if entries.len() < limit => self.tree.fence_key(span, high).await?,
             _ => None,
         };

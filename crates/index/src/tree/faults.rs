@@ -1,0 +1,30 @@
+//! Planted faults of the ordered indexes, which the tests must detect.
+
+/// One rule broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A lookup takes a leaf as it was read, whatever its checksum is (W2).
+    TornRead,
+    /// A lookup takes the leaf that its parent names, although the key lies beyond the leaf's high key (B1).
+    NoMoveRight,
+    /// A scan goes on at the parent's next separator, not at the high key of the last leaf (B1).
+    ScanSkipsSplit,
+    /// A lock is released by a plain WRITE (N6).
+    ReleaseByWrite,
+    /// A merge READs the right node without making it dead (B2).
+    MergeWithoutFreeze,
+    /// A node is retired while its left sibling and its parent still point to it (B4).
+    RetireEarly,
+    /// A separator is added although its child may be dead.
+    AddDead,
+    /// A writer changes the leaf that its parent names, whatever the leaf's range is (B1).
+    NoRangeCheck,
+    /// Recovery keeps the entries beyond the high key.
+    LoseHalfSplit,
+    /// Recovery keeps the high key that it finds, although the right sibling begins at another key (B1).
+    LoseHighKey,
+    /// A split links the new node before that is written (W1).
+    CommitFirst,
+}
+
+farindex_pool::fault_switch!();

@@ -1,0 +1,3 @@
+//! Sherman, and the skeleton of the ordered indexes. The suites of all kinds test the rest.
+
+mod adversary;
