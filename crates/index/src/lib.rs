@@ -46,7 +46,6 @@ pub mod root_sync;
 pub mod slotted;
 mod table_per_node;
 pub mod traits;
-#[cfg(feature = "test-kinds")]
 pub mod tree;
 pub mod value;
 mod write;

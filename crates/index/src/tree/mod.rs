@@ -1,3 +1,5 @@
 //! Ordered indexes.
 
+#[cfg(feature = "test-kinds")]
 pub mod blink;
+pub mod chime;

@@ -1,0 +1,179 @@
+//! Readers whose torn READ overlaps several operations, crashes and recoveries.
+//!
+//! The words of each WRITE land one by one in a random order, WRITE after WRITE. A reader takes the words of a
+//! neighbourhood at random moments. The oracle looks at the memory at every moment of the READ: a key is present while an
+//! entry holds it.
+
+use super::*;
+use crate::tree::chime::faults::{Fault, plant};
+
+/// The words that land, one a step.
+struct Steps(Vec<(usize, u64)>);
+
+impl Steps {
+    fn add(&mut self, writes: &[Write], rng: &mut Rng) {
+        for write in writes {
+            let from = self.0.len();
+            self.0.extend(write.words.iter().enumerate().map(|(i, word)| (write.offset / 8 + i, *word)));
+            rng.shuffle(&mut self.0[from..]);
+        }
+    }
+}
+
+/// Counts of verified answers.
+#[derive(Debug, Default)]
+struct Verified {
+    reads: usize,
+    /// Hits and misses during which the key's neighbourhood changed.
+    hits: usize,
+    misses: usize,
+    torn: usize,
+}
+
+/// The moments at which a READ takes each word: random ones, or a few for whole entries.
+fn moments(layout: Layout, ranges: &Ranges, steps: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
+    let (a, b) = (rng.below(steps + 1), rng.below(steps + 1));
+    let (start, end) = (a.min(b), a.max(b));
+    let any = |rng: &mut Rng| start + rng.below(end - start + 1);
+    let words = ranges.iter().flat_map(|range| range.start / 8..range.end / 8);
+    let mut moments: Vec<(usize, usize)> = if rng.one_in(4) {
+        words.map(|index| (any(rng), index)).collect()
+    } else {
+        let few: Vec<usize> = (0..2 + rng.below(2)).map(|_| any(rng)).collect();
+        let entry = |index: usize| {
+            (0..layout.span()).position(|at| (0..3).contains(&(index as isize - layout.entry_offset(at) as isize / 8)))
+        };
+        let mut of_entry = BTreeMap::new();
+        words.map(|index| (*of_entry.entry(entry(index)).or_insert_with(|| few[rng.below(few.len())]), index)).collect()
+    };
+    moments.sort_unstable();
+    moments
+}
+
+/// The inline values that entries hold for a key at this moment.
+fn held(memory: &[u64], layout: Layout, key: Key, values: &mut Vec<u64>) -> bool {
+    let before = values.len();
+    for position in layout.positions(layout.home(key)) {
+        let at = layout.entry_offset(position) / 8;
+        let state = entry::State::from_bits(memory[at + 2]);
+        if memory[at] == key.word0 && state.occupied() && state.inline() {
+            values.push(memory[at + 1]);
+        }
+    }
+    values.len() > before
+}
+
+/// One READ of a key's neighbourhood while the steps land.
+fn read(leaf: &Leaf, steps: &[(usize, u64)], id: Id, rng: &mut Rng, counts: &mut Verified) -> Result<(), String> {
+    let (layout, key) = (leaf.layout, key(id));
+    let ranges = layout.neighbourhood_ranges(layout.home(key));
+    let moments = moments(layout, &ranges, steps.len(), rng);
+    let (Some((start, _)), Some((end, _))) = (moments.first(), moments.last()) else { return Ok(()) };
+    let mut memory = leaf.memory.clone();
+    steps[..*start].iter().for_each(|(index, word)| memory[*index] = *word);
+    let mut image = Image::new(layout);
+    let (mut values, mut absent) = (Vec::new(), false);
+    let mut next = moments.iter().peekable();
+    for now in *start..=*end {
+        if now > *start {
+            let (index, word) = steps[now - 1];
+            memory[index] = word;
+        }
+        absent |= !held(&memory, layout, key, &mut values);
+        while let Some((_, index)) = next.next_if(|(moment, _)| *moment == now) {
+            image.add(index * 8, &memory[*index..=*index]);
+        }
+    }
+    counts.reads += 1;
+    match look_up(&image, &leaf.node.expected(), key) {
+        Lookup::Hit { word1, .. } if values.contains(&word1) => counts.hits += usize::from(start < end),
+        Lookup::Miss if absent => counts.misses += usize::from(start < end),
+        Lookup::Torn => counts.torn += 1,
+        other => return Err(format!("{other:?}, values {values:x?}, absent {absent}, key {id}")),
+    }
+    Ok(())
+}
+
+/// Interleaves readers with rounds of up to four operations. Keys are inline.
+fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
+    let mut rng = Rng(seed);
+    let shapes = [(8, 2), (8, 3), (9, 4), (16, 4), (12, 8)];
+    while counts.reads < reads {
+        let (span, h) = shapes[rng.below(shapes.len())];
+        let mut leaf = Leaf::new(layout(span, h), node(0x77, 0, 1));
+        let universe = span + span / 2;
+        let draw = |rng: &mut Rng| 2 * rng.below(universe) as Id;
+        for id in 0..span as u64 * 3 / 4 {
+            if let Insert::Done { plan, .. } = leaf.plan_insert(2 * id, 0) {
+                leaf.apply(&plan);
+            }
+        }
+        for _ in 0..50 {
+            let (mut steps, mut after, mut ids) = (Steps(Vec::new()), leaf.clone(), Vec::new());
+            for _ in 0..1 + rng.below(4) {
+                let (id, value) = (draw(&mut rng), rng.next() & 0xFFFF);
+                ids.push(id);
+                let before: Vec<_> = after.whole().items().unwrap_or_default();
+                let plan = match (after.plan_remove(id), rng.below(4)) {
+                    (Some(plan), 0..3) => plan,
+                    (Some(_), _) => after.plan_update(id, value).ok_or("present")?,
+                    (None, _) => match after.plan_insert(id, value) {
+                        Insert::Done { plan, .. } => plan,
+                        _ => continue,
+                    },
+                };
+                if rng.one_in(8) {
+                    // The client crashes, and the next one recovers the leaf.
+                    let mut words = plan.writes[..rng.below(plan.writes.len())].to_vec();
+                    let next = &plan.writes[words.len()];
+                    words.extend(
+                        next.words
+                            .iter()
+                            .enumerate()
+                            .filter(|_| rng.one_in(2))
+                            .map(|(i, word)| Write { offset: next.offset + i * 8, words: vec![*word] }),
+                    );
+                    words.iter().for_each(|write| land(&mut after.memory, write));
+                    steps.add(&words, &mut rng);
+                    let recovered = recover(&mut after.whole(), &after.node, |_, _| true)
+                        .map_err(|damage| format!("{damage:?}"))?;
+                    steps.add(&recovered.plan.writes, &mut rng);
+                    after.apply(&recovered.plan);
+                } else {
+                    after.apply(&plan);
+                    steps.add(&plan.writes, &mut rng);
+                }
+                let now: Vec<_> = after.whole().items().unwrap_or_default();
+                let moved = before.iter().zip(&now).filter(|(old, new)| old != new).flat_map(|(old, _)| *old);
+                ids.extend(moved.map(|item| id_of(&item)));
+            }
+            for _ in 0..20 {
+                let id = if rng.one_in(4) || ids.is_empty() { draw(&mut rng) } else { ids[rng.below(ids.len())] };
+                read(&leaf, &steps.0, id, &mut rng, counts)?;
+            }
+            leaf = after;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn readers_of_a_changing_neighbourhood_answer_right_or_read_again() {
+    let mut counts = Verified::default();
+    assert_eq!(run(1, 100_000, &mut counts), Ok(()));
+    let Verified { reads, hits, misses, torn } = counts;
+    assert!(reads >= 100_000 && hits > 5_000 && misses > 5_000 && torn > 5_000, "{counts:?}");
+}
+
+/// Each of these rules is needed: without it, the same test finds a wrong answer.
+#[test]
+fn every_fault_of_readers_is_detected() {
+    for fault in [Fault::NoHopComparison, Fault::NoDigest, Fault::FourBitVersions, Fault::HomeLast] {
+        plant(&[fault]);
+        let mut counts = Verified::default();
+        let outcome = run(2, 1_000_000, &mut counts);
+        plant(&[]);
+        eprintln!("{fault:?}: {} reads, {outcome:?}", counts.reads);
+        assert!(outcome.is_err(), "{fault:?}: {counts:?}");
+    }
+}
