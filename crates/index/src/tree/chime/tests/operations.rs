@@ -10,7 +10,7 @@ fn split_and_insert(leaf: &mut Leaf, rng: &mut Rng, id: Id, value: u64, full: &[
     let mut ids: Vec<Id> = full.iter().filter_map(|at| items[*at]).map(|item| id_of(&item)).collect();
     ids.sort_unstable();
     let pivot = ids[ids.len() / 2];
-    let right_node = Node { address: 0x2000, low: [pivot, 1], ..leaf.node };
+    let right_node = Node { address: rng.next() >> 16, low: [pivot, 1], ..leaf.node };
     let left_node = Node { sibling: right_node.address, high: [pivot, 1], ..leaf.node };
     let split =
         split::split(&mut image, &left_node, &right_node, LOCKED, |_, item| id_of(item) >= pivot).ok_or("split")?;
@@ -156,7 +156,7 @@ fn leaf_agrees_with_a_map_under_random_operations() {
         run(span, h, 3000, &mut counts).unwrap_or_else(|error| panic!("span {span}, neighbourhood {h}: {error}"));
     }
     let Counts { inserts, hops, wraps, splits, merges } = counts;
-    assert!(inserts > 8000 && hops > 300 && wraps > 300 && splits > 300 && merges > 100, "{counts:?}");
+    assert!(inserts > 8000 && hops > 300 && wraps > 300 && splits > 300 && merges > 40, "{counts:?}");
 }
 
 #[test]

@@ -94,7 +94,31 @@ fn read(leaf: &Leaf, steps: &[(usize, u64)], id: Id, rng: &mut Rng, counts: &mut
     Ok(())
 }
 
-/// Interleaves readers with rounds of up to four operations. Keys are inline.
+/// Plans an insert of some absent key that makes this one hop, if there is one.
+fn displacing(leaf: &Leaf, id: Id, universe: usize, rng: &mut Rng) -> Option<Plan> {
+    let position = leaf.position_of(id)?;
+    let first = rng.below(universe);
+    (0..universe).map(|i| 2 * ((first + i) % universe) as Id).find_map(|other| {
+        let Insert::Done { plan, .. } = leaf.plan_insert(other, 7) else { return None };
+        let mut after = leaf.clone();
+        after.apply(&plan);
+        (after.position_of(id) != Some(position)).then_some(plan)
+    })
+}
+
+/// Plans to insert a key that is absent, or to update or remove one that is present.
+fn planned(leaf: &Leaf, id: Id, value: u64, update: bool) -> Option<Plan> {
+    if leaf.position_of(id).is_some() {
+        return if update { leaf.plan_update(id, value) } else { leaf.plan_remove(id) };
+    }
+    match leaf.plan_insert(id, value) {
+        Insert::Done { plan, .. } => Some(plan),
+        _ => None,
+    }
+}
+
+/// Interleaves readers with rounds of up to four operations, many of which concern one key: it hops, or others of its
+/// home come and go. Keys are inline.
 fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
     let mut rng = Rng(seed);
     let shapes = [(8, 2), (8, 3), (9, 4), (16, 4), (12, 8)];
@@ -109,19 +133,29 @@ fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
             }
         }
         for _ in 0..50 {
-            let (mut steps, mut after, mut ids) = (Steps(Vec::new()), leaf.clone(), Vec::new());
+            let (mut steps, mut after, mut ids, mut focus) = (Steps(Vec::new()), leaf.clone(), Vec::new(), None);
             for _ in 0..1 + rng.below(4) {
-                let (id, value) = (draw(&mut rng), rng.next() & 0xFFFF);
-                ids.push(id);
+                let value = rng.next() & 0xFFFF;
                 let before: Vec<_> = after.whole().items().unwrap_or_default();
-                let plan = match (after.plan_remove(id), rng.below(4)) {
-                    (Some(plan), 0..3) => plan,
-                    (Some(_), _) => after.plan_update(id, value).ok_or("present")?,
-                    (None, _) => match after.plan_insert(id, value) {
-                        Insert::Done { plan, .. } => plan,
-                        _ => continue,
-                    },
+                let plan = match (rng.below(8), focus) {
+                    (0..2, Some(focus)) => displacing(&after, focus, universe, &mut rng),
+                    (2..4, Some(focus)) => {
+                        // Another key of the same home.
+                        let home = after.layout.home(key(focus));
+                        let others = (0..universe as Id).map(|i| 2 * i).filter(|id| after.layout.home(key(*id)) == home);
+                        let others: Vec<Id> = others.filter(|id| after.position_of(*id).is_none()).collect();
+                        others.first().and_then(|_| planned(&after, others[rng.below(others.len())], value, true))
+                    }
+                    (4..6, Some(_)) => ids.last().and_then(|id| planned(&after, *id, value, false)),
+                    _ => {
+                        let id = draw(&mut rng);
+                        ids.push(id);
+                        focus = focus.or(Some(id));
+                        let update = rng.one_in(4);
+                        planned(&after, id, value, update)
+                    }
                 };
+                let Some(plan) = plan else { continue };
                 if rng.one_in(8) {
                     // The client crashes, and the next one recovers the leaf.
                     let mut words = plan.writes[..rng.below(plan.writes.len())].to_vec();
@@ -144,11 +178,15 @@ fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
                     steps.add(&plan.writes, &mut rng);
                 }
                 let now: Vec<_> = after.whole().items().unwrap_or_default();
-                let moved = before.iter().zip(&now).filter(|(old, new)| old != new).flat_map(|(old, _)| *old);
+                let moved = before.iter().zip(&now).filter(|(old, new)| old != new).flat_map(|(old, new)| old.or(*new));
                 ids.extend(moved.map(|item| id_of(&item)));
             }
             for _ in 0..20 {
-                let id = if rng.one_in(4) || ids.is_empty() { draw(&mut rng) } else { ids[rng.below(ids.len())] };
+                let id = match (rng.below(4), focus) {
+                    (0..2, Some(focus)) => focus,
+                    (2, Some(_)) => ids[rng.below(ids.len())],
+                    _ => draw(&mut rng),
+                };
                 read(&leaf, &steps.0, id, &mut rng, counts)?;
             }
             leaf = after;
