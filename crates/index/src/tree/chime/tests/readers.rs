@@ -117,8 +117,38 @@ fn planned(leaf: &Leaf, id: Id, value: u64, update: bool) -> Option<Plan> {
     }
 }
 
-/// Interleaves readers with rounds of up to four operations, many of which concern one key: it hops, or others of its
-/// home come and go. Keys are inline.
+/// Four operations that a reader of the bitmap alone takes for none: a key is inserted, it hops, the entry that it leaves is
+/// emptied, and another key with the same home comes there.
+fn hop_and_refill(mut leaf: Leaf, rng: &mut Rng) -> Option<(Leaf, Vec<Plan>, Id)> {
+    let universe = leaf.layout.span() * 4;
+    let focus = 2 * rng.below(universe) as Id;
+    if let Some(plan) = leaf.plan_remove(focus) {
+        leaf.apply(&plan);
+    }
+    let (mut after, mut plans) = (leaf.clone(), Vec::new());
+    let mut then = |after: &mut Leaf, plan: Option<Plan>| {
+        after.apply(plan.as_ref()?);
+        plans.push(plan?);
+        Some(())
+    };
+    let plan = planned(&after, focus, 1, false);
+    then(&mut after, plan)?;
+    let position = after.position_of(focus)?;
+    let plan = displacing(&after, focus, universe, rng);
+    then(&mut after, plan)?;
+    if let Some(item) = after.whole().entry(position)?.item() {
+        let plan = after.plan_remove(id_of(&item));
+        then(&mut after, plan)?;
+    }
+    let home = after.layout.home(key(focus));
+    let absent = |id: &Id| after.layout.home(key(*id)) == home && after.position_of(*id).is_none();
+    let other = (0..universe as Id).map(|i| 2 * i).find(absent)?;
+    let plan = planned(&after, other, 2, false);
+    then(&mut after, plan)?;
+    (after.position_of(other)? == position).then_some((leaf, plans, focus))
+}
+
+/// Interleaves readers with rounds of up to four operations. Keys are inline.
 fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
     let mut rng = Rng(seed);
     let shapes = [(8, 2), (8, 3), (9, 4), (16, 4), (12, 8)];
@@ -132,28 +162,22 @@ fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
                 leaf.apply(&plan);
             }
         }
-        for _ in 0..50 {
-            let (mut steps, mut after, mut ids, mut focus) = (Steps(Vec::new()), leaf.clone(), Vec::new(), None);
+        if let Some((leaf, plans, focus)) = hop_and_refill(leaf.clone(), &mut rng) {
+            let mut steps = Steps(Vec::new());
+            plans.iter().for_each(|plan| steps.add(&plan.writes, &mut rng));
+            for _ in 0..200 {
+                read(&leaf, &steps.0, focus, &mut rng, counts)?;
+            }
+        }
+        for _ in 0..10 {
+            let (mut steps, mut after, mut ids) = (Steps(Vec::new()), leaf.clone(), Vec::new());
             for _ in 0..1 + rng.below(4) {
-                let value = rng.next() & 0xFFFF;
+                let (id, value) = (draw(&mut rng), rng.next() & 0xFFFF);
                 let before: Vec<_> = after.whole().items().unwrap_or_default();
-                let plan = match (rng.below(8), focus) {
-                    (0..2, Some(focus)) => displacing(&after, focus, universe, &mut rng),
-                    (2..4, Some(focus)) => {
-                        // Another key of the same home.
-                        let home = after.layout.home(key(focus));
-                        let others = (0..universe as Id).map(|i| 2 * i).filter(|id| after.layout.home(key(*id)) == home);
-                        let others: Vec<Id> = others.filter(|id| after.position_of(*id).is_none()).collect();
-                        others.first().and_then(|_| planned(&after, others[rng.below(others.len())], value, true))
-                    }
-                    (4..6, Some(_)) => ids.last().and_then(|id| planned(&after, *id, value, false)),
-                    _ => {
-                        let id = draw(&mut rng);
-                        ids.push(id);
-                        focus = focus.or(Some(id));
-                        let update = rng.one_in(4);
-                        planned(&after, id, value, update)
-                    }
+                ids.push(id);
+                let plan = match rng.below(4) {
+                    0 => displacing(&after, ids[0], universe, &mut rng),
+                    kind => planned(&after, id, value, kind == 1),
                 };
                 let Some(plan) = plan else { continue };
                 if rng.one_in(8) {
@@ -182,11 +206,7 @@ fn run(seed: u64, reads: usize, counts: &mut Verified) -> Result<(), String> {
                 ids.extend(moved.map(|item| id_of(&item)));
             }
             for _ in 0..20 {
-                let id = match (rng.below(4), focus) {
-                    (0..2, Some(focus)) => focus,
-                    (2, Some(_)) => ids[rng.below(ids.len())],
-                    _ => draw(&mut rng),
-                };
+                let id = if rng.one_in(4) { draw(&mut rng) } else { ids[rng.below(ids.len())] };
                 read(&leaf, &steps.0, id, &mut rng, counts)?;
             }
             leaf = after;
