@@ -63,27 +63,41 @@ fn held(memory: &[u64], layout: Layout, key: Key, values: &mut Vec<u64>) -> bool
     values.len() > before
 }
 
-/// One READ of a key's neighbourhood while the steps land.
-fn read(leaf: &Leaf, steps: &[(usize, u64)], id: Id, rng: &mut Rng, counts: &mut Verified) -> Result<(), String> {
-    let (layout, key) = (leaf.layout, key(id));
-    let ranges = layout.neighbourhood_ranges(layout.home(key));
-    let moments = moments(layout, &ranges, steps.len(), rng);
-    let (Some((start, _)), Some((end, _))) = (moments.first(), moments.last()) else { return Ok(()) };
+/// One READ of a key's neighbourhood while the steps land: the first and last moment, and what was read. `at_each` sees
+/// the memory at every moment of the READ.
+fn read_while(
+    leaf: &Leaf,
+    steps: &[(usize, u64)],
+    id: Id,
+    rng: &mut Rng,
+    mut at_each: impl FnMut(&[u64]),
+) -> (usize, usize, Image) {
+    let layout = leaf.layout;
+    let moments = moments(layout, &layout.neighbourhood_ranges(layout.home(key(id))), steps.len(), rng);
+    let (start, end) = (moments[0].0, moments[moments.len() - 1].0);
     let mut memory = leaf.memory.clone();
-    steps[..*start].iter().for_each(|(index, word)| memory[*index] = *word);
+    steps[..start].iter().for_each(|(index, word)| memory[*index] = *word);
     let mut image = Image::new(layout);
-    let (mut values, mut absent) = (Vec::new(), false);
     let mut next = moments.iter().peekable();
-    for now in *start..=*end {
-        if now > *start {
+    for now in start..=end {
+        if now > start {
             let (index, word) = steps[now - 1];
             memory[index] = word;
         }
-        absent |= !held(&memory, layout, key, &mut values);
+        at_each(&memory);
         while let Some((_, index)) = next.next_if(|(moment, _)| *moment == now) {
             image.add(index * 8, &memory[*index..=*index]);
         }
     }
+    (start, end, image)
+}
+
+/// One READ of a key's neighbourhood, and whether what it says is right.
+fn read(leaf: &Leaf, steps: &[(usize, u64)], id: Id, rng: &mut Rng, counts: &mut Verified) -> Result<(), String> {
+    let (layout, key) = (leaf.layout, key(id));
+    let (mut values, mut absent) = (Vec::new(), false);
+    let (start, end, image) =
+        read_while(leaf, steps, id, rng, |memory| absent |= !held(memory, layout, key, &mut values));
     counts.reads += 1;
     match look_up(&image, &leaf.node.expected(), key) {
         Lookup::Hit { word1, .. } if values.contains(&word1) => counts.hits += usize::from(start < end),
@@ -234,4 +248,97 @@ fn every_fault_of_readers_is_detected() {
         eprintln!("{fault:?}: {} reads, {outcome:?}", counts.reads);
         assert!(outcome.is_err(), "{fault:?}: {counts:?}");
     }
+}
+
+/// Reads keys of a leaf that nothing but its range changes. `model` has the keys that are there for a reader with this
+/// expectation.
+fn read_constant(
+    leaf: &Leaf,
+    steps: &[(usize, u64)],
+    expected: &Expected,
+    model: &BTreeMap<Id, u64>,
+    ids: &[Id],
+    rng: &mut Rng,
+    counts: &mut Verified,
+) {
+    for _ in 0..30 {
+        let id = ids[rng.below(ids.len())];
+        let (_, _, image) = read_while(leaf, steps, id, rng, |_| ());
+        counts.reads += 1;
+        match (look_up(&image, expected, key(id)), model.get(&id)) {
+            (Lookup::Hit { word1, .. }, Some(value)) if word1 == item(id, *value).word1 => counts.hits += 1,
+            (Lookup::Miss, None) => counts.misses += 1,
+            (Lookup::Torn | Lookup::Moved(_), _) => counts.torn += 1,
+            (other, value) => panic!("{other:?}, expected {value:?}"),
+        }
+    }
+}
+
+fn some_leaf(layout: Layout, node: Node, ids: impl Iterator<Item = Id>, rng: &mut Rng) -> Leaf {
+    let mut leaf = Leaf::new(layout, node);
+    for id in ids {
+        if let (false, Insert::Done { plan, .. }) = (rng.one_in(3), leaf.plan_insert(id, id)) {
+            leaf.apply(&plan);
+            leaf.model.insert(id, id);
+        }
+    }
+    leaf
+}
+
+/// The words of a plan, or of a part of it and of the recovery after that.
+fn landing(leaf: &Leaf, plan: &Plan, rng: &mut Rng, recovered: impl FnOnce(&mut Image) -> Recovered) -> Steps {
+    let mut steps = Steps(Vec::new());
+    steps.add(&plan.writes, rng);
+    if rng.one_in(2) {
+        steps.0.truncate(1 + rng.below(steps.0.len()));
+        let mut crashed = leaf.clone();
+        steps.0.iter().for_each(|(index, word)| crashed.memory[*index] = *word);
+        let recovered = recovered(&mut crashed.whole());
+        steps.add(&recovered.plan.writes, rng);
+    }
+    steps
+}
+
+#[test]
+fn readers_of_a_leaf_that_is_split_or_merged_miss_no_key() {
+    let (mut rng, mut counts) = (Rng(5), Verified::default());
+    for round in 0..600 {
+        let (span, h) = [(8, 2), (9, 4), (16, 4), (16, 8)][round % 4];
+        let (layout, pivot) = (layout(span, h), span as Id);
+        let ids: Vec<Id> = (0..span as Id).map(|i| 2 * i).collect();
+        let (low, high): (Vec<Id>, Vec<Id>) = ids.iter().partition(|id| **id < pivot);
+        let whole = some_leaf(layout, node(0x77, 0, 1 << 20), ids.iter().copied(), &mut rng);
+        let right_node = Node { address: 0x2000, low: [pivot, 1], ..whole.node };
+        let left_node = Node { sibling: right_node.address, high: [pivot, 1], ..whole.node };
+        let done =
+            split(&mut whole.whole(), &left_node, &right_node, LOCKED, |_, item| id_of(item) >= pivot).expect("whole");
+        let steps = landing(&whole, &done.left, &mut rng, |image| {
+            recover(image, &left_node, |_, item| id_of(item) < pivot).expect("no damage")
+        });
+        read_constant(&whole, &steps.0, &whole.node.expected(), &whole.model, &ids, &mut rng, &mut counts);
+        read_constant(&whole, &steps.0, &left_node.expected(), &whole.model, &low, &mut rng, &mut counts);
+
+        let left = some_leaf(layout, left_node, low.iter().copied().step_by(2), &mut rng);
+        let right = some_leaf(layout, right_node, high.iter().copied().step_by(2), &mut rng);
+        let items: Vec<Item> = right.whole().items().expect("whole").into_iter().flatten().collect();
+        let Some(absorb) = absorb(&mut left.whole(), &left_node, &whole.node, &items) else { continue };
+        let steps = landing(&left, &absorb.copies, &mut rng, |image| {
+            recover(image, &left_node, |_, item| id_of(item) < pivot).expect("no damage")
+        });
+        read_constant(&left, &steps.0, &left_node.expected(), &left.model, &low, &mut rng, &mut counts);
+        let mut steps = Steps(Vec::new());
+        steps.add(&retire(layout, right_node.sibling).writes, &mut rng);
+        read_constant(&right, &steps.0, &right_node.expected(), &right.model, &high, &mut rng, &mut counts);
+        let mut copied = left.clone();
+        copied.apply(&absorb.copies);
+        let steps = landing(&copied, &absorb.commit, &mut rng, |image| {
+            recover(image, &whole.node, |_, _| true).expect("no damage")
+        });
+        let mut all = left.model.clone();
+        all.extend(&right.model);
+        read_constant(&copied, &steps.0, &left_node.expected(), &left.model, &low, &mut rng, &mut counts);
+        read_constant(&copied, &steps.0, &whole.node.expected(), &all, &ids, &mut rng, &mut counts);
+    }
+    let Verified { reads, hits, misses, torn } = counts;
+    assert!(reads > 50_000 && hits > 5_000 && misses > 2_000 && torn > 5_000, "{counts:?}");
 }
