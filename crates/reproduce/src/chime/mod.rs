@@ -25,11 +25,11 @@ enum Figure {
     Leaves,
 }
 
-/// What is wanted of it.
+/// Options of CHIME's figures.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Which figure
+    /// The figure
     #[arg(long, value_enum)]
     figure: Figure,
     /// Tables that are filled for each number, which is their mean

@@ -18,6 +18,10 @@ impl SiblingWord {
     pub const fn new(sibling: u64, dead: bool) -> SiblingWord {
         SiblingWord(sibling & SIBLING_BITS | (dead as u64) << DEAD)
     }
+    /// Reads the header's word; `None` if it is not known.
+    pub fn read(words: &impl Words) -> Option<SiblingWord> {
+        words.word(SIBLING).map(SiblingWord)
+    }
     /// Interprets a word.
     pub const fn from_bits(bits: u64) -> SiblingWord {
         SiblingWord(bits)
@@ -78,11 +82,18 @@ impl Node {
     /// Reads the header of the leaf at `address`; `None` if a word is not known, or if the header is torn, dead or
     /// another node's.
     pub fn read(words: &impl Words, tag: u64, address: u64) -> Option<Node> {
-        let sibling = SiblingWord(words.word(SIBLING)?);
+        let sibling = SiblingWord::read(words)?;
         let (low, high) = ([words.word(LOW)?, words.word(LOW + 1)?], [words.word(LOW + 2)?, words.word(LOW + 3)?]);
         let node = Node { tag, address, sibling: sibling.sibling(), low, high };
         let sound = sibling == node.sibling_word() && words.word(HEADER_CHECK)? == node.tail()[HEADER_CHECK - LOW];
         sound.then_some(node)
+    }
+    /// Identifies the state to which a leaf is to be recovered: that of its sibling word, which commits splits and merges.
+    /// `high` is the low key of that sibling, or what the tree has for none: a crash may have left the old high key. The
+    /// low key never changes. `None` if a word is not known.
+    pub fn after_crash(words: &impl Words, tag: u64, address: u64, high: [u64; 2]) -> Option<Node> {
+        let low = [words.word(LOW)?, words.word(LOW + 1)?];
+        Some(Node { tag, address, sibling: SiblingWord::read(words)?.sibling(), low, high })
     }
 }
 

@@ -26,6 +26,10 @@ pub const HEADER_LEN: usize = HEADER_WORDS * 8;
 pub const LOCK_OFFSET: usize = LOCK * 8;
 /// Offset of the hints word in bytes.
 pub const HINTS_OFFSET: usize = HINTS * 8;
+/// Offset of the right sibling's word in bytes.
+pub const SIBLING_OFFSET: usize = SIBLING * 8;
+/// Offset of the low key reference in bytes; the high key reference follows it.
+pub const LOW_OFFSET: usize = LOW * 8;
 /// The smallest and the largest span.
 pub const SPANS: std::ops::RangeInclusive<usize> = 8..=512;
 /// The smallest and the largest neighbourhood: an entry's hop bitmap has 16 bits.
@@ -138,7 +142,7 @@ impl Layout {
         }
         let mut range = first..self.state_word(last) + 1;
         let group = from / self.neighbourhood;
-        if from % self.neighbourhood != 0 && last / self.neighbourhood == group {
+        if !from.is_multiple_of(self.neighbourhood) && last / self.neighbourhood == group {
             let before = self.replica_word(group);
             let after = self.replica_word(group + 1);
             if group + 1 < self.groups() && after + 1 - range.end <= range.start - before {

@@ -22,6 +22,9 @@
 //!
 //! A leaf has `64 + 8 * ceil(span / H) + 24 * span` bytes; the last group may be shorter.
 //!
+//! Whether a key is inline is a function of the key: all values of an inline key have 8 bytes. Two forms of one key at two
+//! places would be two keys for the sets, and no order of words tells a reader which of them is current.
+//!
 //! # Why not the paper's versions
 //!
 //! The fabric promises whole words (G2), and nothing about the order of the words of a READ or WRITE (N2): versions of cache
@@ -47,7 +50,8 @@
 //! * **H3** A home's set covers every key of this home that is present and lies in the leaf's range, at every moment: an
 //!   insert writes the set before the entry's state, a remove writes it behind. A hop changes distances in the set and no
 //!   key of it. The order holds across WRITEs (G4), not within one.
-//! * **H4** Sets are equal only if the keys and their distances are.
+//! * **H4** Sets are equal only if the keys and their distances are. Keys without an inline form count by their 64-bit
+//!   hashes here.
 //! * **H5** After any prefix of a plan's WRITEs and any words of the next, each key that the operation does not concern is
 //!   held by some entry with its value, the operation's own key is as before or as afterwards, and no other key is held.
 //!   Everything else is derived from the occupied entries ([`recover::recover`]).

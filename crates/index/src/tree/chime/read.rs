@@ -78,9 +78,6 @@ fn disagreeing_replica(words: &impl Words, expected: &Expected) -> Option<Siblin
 ///
 /// A hit needs the entry alone (R1). Everything else needs every entry of the neighbourhood, and the home's set (R2). A
 /// leaf in which a client has stopped within a change therefore still serves the inline keys that it holds.
-///
-/// One key may be there twice while a caller changes its form: an inline entry counts, and the block does not. The caller
-/// asks for the inline key first.
 pub fn look_up(words: &impl Words, expected: &Expected, key: Key) -> Lookup {
     let layout = words.layout();
     let placed = Placed::of(key, layout);

@@ -59,10 +59,9 @@ pub enum Damage {
 /// Rebuilds a leaf from its occupied entries alone: checks, hop bitmaps, digests, replicas and hints are all derived from
 /// them.
 ///
-/// `image` is the whole leaf as the crash left it, and will be the leaf as it is then. `node` is the state that it shall
-/// have: the header's, or, where a split or merge is committed, that of the sibling word, with the sibling's low key as the
-/// high key. `keep` says which entries belong there: those whose key lies between the low and the high key (a split that
-/// is committed leaves others, and so does a merge that is not), and of a key with two forms only the inline one.
+/// `image` is the whole leaf as the crash left it; the function brings it to the recovered state. `node` is that state's
+/// [identity](Node::after_crash). `keep` says which entries belong there: those whose key lies between the low and the high
+/// key. A split that is committed leaves others, and so does a merge that is not.
 pub fn recover(
     image: &mut Image,
     node: &Node,

@@ -34,3 +34,31 @@ fn load_factors_are_those_of_the_paper() {
     let loads: Vec<f64> = [16, 64, 256, 512].map(|span| max_load(span, 8, 60)).to_vec();
     assert!(loads.is_sorted_by(|a, b| a > b), "{loads:?}");
 }
+
+/// The cost of inserts into a leaf of the default shape that is 70 % to 80 % full, as the mean of: entries READ, WRITEs, and
+/// bytes written.
+fn insert_cost() -> [f64; 3] {
+    let mut rng = Rng(1);
+    let (mut sums, mut count) = ([0; 3], 0);
+    for _ in 0..300 {
+        let mut leaf = Leaf::new(layout(64, 8), node(0x77, 0, 1));
+        while leaf.model.len() < 51 {
+            let id = 2 * rng.below(1 << 20) as Id;
+            let Insert::Done { plan, .. } = leaf.plan_insert(id, 0) else { break };
+            if leaf.model.len() >= 45 {
+                let (_, entries) = leaf.hints().insert_range(leaf.layout, leaf.layout.home(key(id)));
+                sums.iter_mut().zip([entries, plan.writes.len(), plan.bytes()]).for_each(|(sum, n)| *sum += n);
+                count += 1;
+            }
+            leaf.apply(&plan);
+            leaf.model.insert(id, 0);
+        }
+    }
+    sums.map(|sum| sum as f64 / f64::from(count))
+}
+
+#[test]
+fn insert_into_a_leaf_three_quarters_full_reads_few_entries_and_takes_few_writes() {
+    let [entries, writes, bytes] = insert_cost();
+    assert!(entries < 10.0 && writes < 3.6 && bytes < 100.0, "{entries} entries, {writes} WRITEs, {bytes} bytes");
+}

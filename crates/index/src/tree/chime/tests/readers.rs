@@ -245,7 +245,6 @@ fn every_fault_of_readers_is_detected() {
         let mut counts = Verified::default();
         let outcome = run(2, 1_000_000, &mut counts);
         plant(&[]);
-        eprintln!("{fault:?}: {} reads, {outcome:?}", counts.reads);
         assert!(outcome.is_err(), "{fault:?}: {counts:?}");
     }
 }
