@@ -90,7 +90,8 @@ fn schemes(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     text += "RACE has whole groups of three buckets only: 126, 126, 126 and 120 entries\n";
     text += &format!("paper: {SOURCE}, section 3.1.2; the other numbers are in its figure alone\n");
     let json = json!({
-        "figure": "3d", "source": SOURCE, "entries": ENTRIES, "trials": args.trials, "rows": rows, "comparison": comparison,
+        "figure": "3d", "source": SOURCE, "entries": ENTRIES, "trials": args.trials,
+        "rows": rows, "comparison": comparison,
     });
     Report::new(&json, text, best && comparison[0].is_near())
 }
@@ -129,8 +130,9 @@ fn leaves(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
             "span": span, "neighbourhood": neighbourhood, "fresh": fresh, "after_splits": splits, "paper": paper,
         }));
     }
-    text += "\nfresh leaf: random keys from empty. after splits: each leaf is split at the median of the full neighbourhood,\n\
-             and one of the two nodes, with its holes where the other's keys were, takes keys of its range until it is full\n";
+    text += "\nfresh leaf: random keys from empty. after splits: each leaf is split at the median of the full\n\
+             neighbourhood, and one of the two nodes, with its holes where the other's keys were, takes keys of its\n\
+             range until it is full\n";
     text += &format!("paper: {SOURCE}, section 5.4; the other numbers are in its figure alone\n");
     let holds = comparison.iter().all(Comparison::is_near);
     let json = json!({
@@ -152,8 +154,8 @@ fn paper_metadata(key_size: usize) -> [f64; 2] {
     [own, own + 2.0 * key / group]
 }
 
-/// Ours: everything in a leaf but two words for each entry, without and with both fence keys in each replica. Longer keys
-/// are in blocks.
+/// Ours: everything in a leaf but two words for each entry, without and with both fence keys in each replica. Longer
+/// keys are in blocks.
 fn our_metadata(layout: Layout, key_size: usize) -> [f64; 2] {
     let span = layout.span() as f64;
     let own = (layout.node_len() as f64 - 16.0 * span) / span;
@@ -184,8 +186,8 @@ fn metadata() -> Result<Report, Error> {
     }
     text += "\n";
     comparison.iter().for_each(|comparison| text += &format!("{}\n", comparison.line()));
-    text += "ours has 8 bytes of state (check, digest, hop bitmap) for each entry instead of versions, whatever the key; keys\n\
-             and values of other sizes than 8 bytes are in key-value blocks\n";
+    text += "ours has 8 bytes of state (check, digest, hop bitmap) for each entry instead of versions, whatever the\n\
+             key; keys and values of other sizes than 8 bytes are in key-value blocks\n";
     text += &format!("paper: {SOURCE}, by the formulas of sections 4.2.3 and 4.5; what is saved: section 5.3\n");
     let holds = comparison.iter().all(Comparison::is_near);
     let json = json!({ "figure": 16, "source": SOURCE, "rows": rows, "comparison": comparison });

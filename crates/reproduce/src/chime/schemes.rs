@@ -13,8 +13,8 @@ pub(super) enum Scheme {
     Farm,
     /// Buckets of the factor.
     Associative,
-    /// Groups of two main buckets and an overflow bucket between them, of a quarter of the factor; a key has two choices of
-    /// a main bucket with its overflow bucket.
+    /// Groups of two main buckets and an overflow bucket between them, of a quarter of the factor; a key has two
+    /// choices of a main bucket with its overflow bucket.
     Race,
 }
 

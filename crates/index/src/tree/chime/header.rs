@@ -88,9 +88,9 @@ impl Node {
         let sound = sibling == node.sibling_word() && words.word(HEADER_CHECK)? == node.tail()[HEADER_CHECK - LOW];
         sound.then_some(node)
     }
-    /// Identifies the state to which a leaf is to be recovered: that of its sibling word, which commits splits and merges.
-    /// `high` is the low key of that sibling, or what the tree has for none: a crash may have left the old high key. The
-    /// low key never changes. `None` if a word is not known.
+    /// Identifies the state to which a leaf is to be recovered: that of its sibling word, which commits splits and
+    /// merges. `high` is the low key of that sibling, or what the tree has for none: a crash may have left the old high
+    /// key. The low key never changes. `None` if a word is not known.
     pub fn after_crash(words: &impl Words, tag: u64, address: u64, high: [u64; 2]) -> Option<Node> {
         let low = [words.word(LOW)?, words.word(LOW + 1)?];
         Some(Node { tag, address, sibling: SiblingWord::read(words)?.sibling(), low, high })

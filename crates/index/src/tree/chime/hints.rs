@@ -82,10 +82,10 @@ impl Hints {
         hints
     }
 
-    /// Returns the entries that an insert must READ: the first position, which is the key's home, and their number. They
-    /// are the neighbourhood, all of which must be searched for the key, and the hop range: up to the first vacancy, with
-    /// the entries that share its bit. Every entry that may have to hop, and the home of every such entry, lies between
-    /// the key's home and that vacancy.
+    /// Returns the entries that an insert must READ: the first position, which is the key's home, and their number.
+    /// They are the neighbourhood, all of which must be searched for the key, and the hop range: up to the first
+    /// vacancy, with the entries that share its bit. Every entry that may have to hop, and the home of every such
+    /// entry, lies between the key's home and that vacancy.
     pub fn insert_range(self, layout: Layout, home: usize) -> (usize, usize) {
         let least = layout.neighbourhood();
         let vacancy = (0..layout.span()).find(|d| self.may_be_vacant(layout, layout.behind(home, *d)));

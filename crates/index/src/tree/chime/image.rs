@@ -113,8 +113,8 @@ impl Image {
         let words = range.map(|index| self.word(index)).collect::<Option<_>>()?;
         Some(Write { offset, words })
     }
-    /// Makes every word but the lock that of a leaf in this state whose entries hold `items`: hints, header, replicas and
-    /// states. Data words are set where an entry holds something.
+    /// Makes every word but the lock that of a leaf in this state whose entries hold `items`: hints, header, replicas
+    /// and states. Data words are set where an entry holds something.
     pub(super) fn fill(&mut self, items: &[Option<Item>], node: &Node) -> Hints {
         let (layout, seed) = (self.layout, node.seed());
         let hints = Hints::of(layout, items);

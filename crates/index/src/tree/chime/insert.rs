@@ -24,8 +24,8 @@ pub enum Insert {
     /// Entries are not known: the caller must add so many (`1`) from this position on (`0`), around the end.
     NeedsMore(usize, usize),
     /// No entry can hop so that one of the key's neighbourhood becomes vacant. Here are the positions of that
-    /// neighbourhood: all of its entries are occupied. A split between any two of their keys makes one of them vacant in
-    /// the left node and one in the right node, so that the item then fits without a hop.
+    /// neighbourhood: all of its entries are occupied. A split between any two of their keys makes one of them vacant
+    /// in the left node and one in the right node, so that the item then fits without a hop.
     Full(Vec<usize>),
     /// This entry's check fails, or the entries do not match their home: the leaf must be recovered.
     Unsound(usize),
@@ -42,9 +42,9 @@ pub enum Change {
     NeedsMore(usize),
 }
 
-/// Inserts an item into a partial image, which must hold the entries of
-/// [`Hints::insert_range`]. `others` are the positions of entries that have the hash of the item's key and were found to
-/// hold other keys. The image changes only if the outcome is [`Insert::Done`].
+/// Inserts an item into a partial image, which must hold the entries of [`Hints::insert_range`]. `others` are the
+/// positions of entries that have the hash of the item's key and were found to hold other keys. The image changes only
+/// if the outcome is [`Insert::Done`].
 ///
 /// The plan has two WRITEs, or three where the neighbourhood wraps around, and three or four for each hop.
 pub fn insert(image: &mut Image, seed: Seed, hints: Hints, item: Item, others: &[usize]) -> Insert {
@@ -146,7 +146,8 @@ fn move_entry(draft: &mut Draft<'_>, from: usize, to: usize) {
     }
 }
 
-/// Fills a vacant entry of the item's neighbourhood: data words and the home's set first, the entry's state last (H2, H3).
+/// Fills a vacant entry of the item's neighbourhood: data words and the home's set first, the entry's state last (H2,
+/// H3).
 fn place(draft: &mut Draft<'_>, placed: &Placed, item: Item, position: usize) {
     let argmax = greatest(draft, item, position);
     draft.set_data(position, item);

@@ -102,9 +102,9 @@ impl<'a> Draft<'a> {
         let at = self.layout.state_word(position);
         self.write(at..at + 1);
     }
-    /// Writes a home's state and the words of another entry that `range` names, in no order: in one WRITE from the one to
-    /// the other, if all words between them are known, otherwise in two. Only the lock's holder writes to a leaf, so the
-    /// words between them are rewritten as they are.
+    /// Writes a home's state and the words of another entry that `range` names, in no order: in one WRITE from the one
+    /// to the other, if all words between them are known, otherwise in two. Only the lock's holder writes to a leaf, so
+    /// the words between them are rewritten as they are.
     pub(super) fn write_with_home(&mut self, home: usize, range: Range<usize>) {
         let at = self.layout.state_word(home);
         match self.image.write(at..range.end) {

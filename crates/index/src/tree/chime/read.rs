@@ -17,8 +17,8 @@ pub enum Lookup {
         /// The value of an inline entry.
         word1: u64,
     },
-    /// The entries at these positions had the key's hash; if none of their blocks holds the key, then the key was absent
-    /// at a moment of the READ.
+    /// The entries at these positions had the key's hash; if none of their blocks holds the key, then the key was
+    /// absent at a moment of the READ.
     Candidates(SmallVec<[(usize, u64); 2]>),
     /// The key was absent at a moment of the READ.
     Miss,

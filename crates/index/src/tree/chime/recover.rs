@@ -56,12 +56,12 @@ pub enum Damage {
     Misplaced(Vec<usize>),
 }
 
-/// Rebuilds a leaf from its occupied entries alone: checks, hop bitmaps, digests, replicas and hints are all derived from
-/// them.
+/// Rebuilds a leaf from its occupied entries alone: checks, hop bitmaps, digests, replicas and hints are all derived
+/// from them.
 ///
-/// `image` is the whole leaf as the crash left it; the function brings it to the recovered state. `node` is that state's
-/// [identity](Node::after_crash). `keep` says which entries belong there: those whose key lies between the low and the high
-/// key. A split that is committed leaves others, and so does a merge that is not.
+/// `image` is the whole leaf as the crash left it; the function brings it to the recovered state. `node` is that
+/// state's [identity](Node::after_crash). `keep` says which entries belong there: those whose key lies between the low
+/// and the high key. A split that is committed leaves others, and so does a merge that is not.
 pub fn recover(
     image: &mut Image,
     node: &Node,
@@ -114,8 +114,8 @@ pub fn recover(
     Ok(recovered)
 }
 
-/// Builds a new leaf of these items; `lock` is its lock word. On error, the number of the first item that did not fit, or
-/// that is there twice.
+/// Builds a new leaf of these items; `lock` is its lock word. On error, the number of the first item that did not fit,
+/// or that is there twice.
 pub fn build(layout: Layout, node: &Node, lock: u64, items: &[Item]) -> Result<Image, usize> {
     let mut image = Image::empty(layout, node, lock);
     let seed = node.seed();

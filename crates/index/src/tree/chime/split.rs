@@ -23,9 +23,9 @@ pub struct Split {
 /// `left` is the left node's state after the split: its right sibling is `right`, and its high key is the low key of
 /// `right`. `lock` is the right node's lock word, which must be *held*. `None` if the image is not whole.
 ///
-/// Order: the WRITE of the right node completes; then the left plan is posted, whose first WRITE, of the sibling word alone,
-/// commits the split; when the left plan has completed, the right node's lock is released, and the left node's no earlier
-/// (S1).
+/// Order: the WRITE of the right node completes. Then the left plan is posted; its first WRITE, of the sibling word alone,
+/// commits the split. The left lock may be released behind the plan in the same batch, the right lock only when the left
+/// plan has completed (S1).
 pub fn split(
     image: &mut Image,
     left: &Node,
@@ -57,11 +57,11 @@ pub struct Absorb {
     pub commit: Plan,
 }
 
-/// Merges a right node's items into a whole image of its left neighbour, whose state is `before` and then `after`. `None`
-/// if the image is not whole, or if the items do not fit; the image is then as it was.
+/// Merges a right node's items into a whole image of its left neighbour, whose state is `before` and then `after`.
+/// `None` if the image is not whole, or if the items do not fit; the image is then as it was.
 ///
-/// Both locks are held. Order: `copies`; when they have completed, [`retire`] of the right node; when that has completed,
-/// `commit`; then the left node's lock is released (S2).
+/// Both locks are held. Order: `copies`; when they have completed, [`retire`] of the right node; when that has
+/// completed, `commit`; then the left node's lock is released (S2).
 pub fn absorb(image: &mut Image, before: &Node, after: &Node, items: &[Item]) -> Option<Absorb> {
     let layout = image.layout();
     image.whole()?;

@@ -35,8 +35,8 @@ fn load_factors_are_those_of_the_paper() {
     assert!(loads.is_sorted_by(|a, b| a > b), "{loads:?}");
 }
 
-/// The cost of inserts into a leaf of the default shape that is 70 % to 80 % full, as the mean of: entries READ, WRITEs, and
-/// bytes written.
+/// The cost of inserts into a leaf of the default shape that is 70 % to 80 % full, as the mean of: entries READ,
+/// WRITEs, and bytes written.
 fn insert_cost() -> [f64; 3] {
     let mut rng = Rng(1);
     let (mut sums, mut count) = ([0; 3], 0);

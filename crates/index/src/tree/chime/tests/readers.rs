@@ -1,8 +1,8 @@
 //! Readers whose torn READ overlaps several operations, crashes and recoveries.
 //!
 //! The words of each WRITE land one by one in a random order, WRITE after WRITE. A reader takes the words of a
-//! neighbourhood at random moments. The oracle looks at the memory at every moment of the READ: a key is present while an
-//! entry holds it.
+//! neighbourhood at random moments. The oracle looks at the memory at every moment of the READ: a key is present while
+//! an entry holds it.
 
 use super::*;
 use crate::tree::chime::faults::{Fault, plant};
@@ -131,8 +131,8 @@ fn planned(leaf: &Leaf, id: Id, value: u64, update: bool) -> Option<Plan> {
     }
 }
 
-/// Four operations that a reader of the bitmap alone takes for none: a key is inserted, it hops, the entry that it leaves is
-/// emptied, and another key with the same home comes there.
+/// Four operations that a reader of the bitmap alone takes for none: a key is inserted, it hops, the entry that it
+/// leaves is emptied, and another key with the same home comes there.
 fn hop_and_refill(mut leaf: Leaf, rng: &mut Rng) -> Option<(Leaf, Vec<Plan>, Id)> {
     let universe = leaf.layout.span() * 4;
     let focus = 2 * rng.below(universe) as Id;
