@@ -23,9 +23,9 @@ pub struct Split {
 /// `left` is the left node's state after the split: its right sibling is `right`, and its high key is the low key of
 /// `right`. `lock` is the right node's lock word, which must be *held*. `None` if the image is not whole.
 ///
-/// Order: the WRITE of the right node completes. Then the left plan is posted; its first WRITE, of the sibling word alone,
-/// commits the split. The left lock may be released behind the plan in the same batch, the right lock only when the left
-/// plan has completed (S1).
+/// Order: the WRITE of the right node completes. Then the left plan is posted; its first WRITE, of the sibling word
+/// alone, commits the split. The left lock may be released behind the plan in the same batch, the right lock only when
+/// the left plan has completed (S1).
 pub fn split(
     image: &mut Image,
     left: &Node,
