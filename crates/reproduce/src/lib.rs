@@ -9,9 +9,11 @@
 //! | [`shard`] | SHARD: tables 3 and 4, figures 1a, 6, 12, 16 and 17 |
 //! | [`linear`] | linear probing with a variable read size, and cuckoo hashing: tables 1 to 4, figures 6, 7, 9, 11 to 13 |
 //! | [`sephash`] | SepHash: tables 1 to 3, figures 12, 14, 18 and 19 |
+//! | [`chime`] | CHIME's hopscotch leaf: figures 3d, 16 and 19 |
 //! | `lab` | runs of several kinds on one simulated cluster |
 //! | `report` | what a run returns |
 
+pub mod chime;
 mod lab;
 pub mod linear;
 mod report;
@@ -43,6 +45,10 @@ pub enum Paper {
     /// figures of the paper's, in virtual time, with what each operation cost: that explains a ratio that is off.
     #[command(name = "sephash")]
     SepHash(sephash::Args),
+    /// CHIME's hopscotch leaf (SOSP 2024); exit code 1 if a number is off
+    ///
+    /// Load factors are counted by inserts into local tables, metadata in the real layout of a leaf; no hardware changes them.
+    Chime(chime::Args),
 }
 
 impl Paper {
@@ -50,7 +56,7 @@ impl Paper {
     pub fn out(&self) -> Option<&std::path::Path> {
         match self {
             Paper::Shard(args) => args.out.as_deref(),
-            Paper::LinearProbing(_) | Paper::SepHash(_) => None,
+            Paper::LinearProbing(_) | Paper::SepHash(_) | Paper::Chime(_) => None,
         }
     }
     /// Measures it.
@@ -60,6 +66,7 @@ impl Paper {
             Paper::Shard(args) => shard::run(args, watch),
             Paper::LinearProbing(args) => linear::run(args, watch),
             Paper::SepHash(args) => sephash::run(args, watch),
+            Paper::Chime(args) => chime::run(args, watch),
         }
     }
 }

@@ -13,12 +13,14 @@
 //! | `walk` | audits, recovery, drops |
 //! | [`faults`] | planted faults, which the tests must detect |
 //! | `sherman` | Sherman: leaves that are read whole |
+//! | `chime` | the hopscotch leaf of CHIME, as computation on words; no index uses it yet |
 //!
 //! The protocol, with its invariants and linearization points, is in `docs/protocols/tree.md`.
 
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 mod cache;
+pub mod chime;
 mod descend;
 pub mod faults;
 mod fence;
