@@ -88,12 +88,6 @@ mod faults {
                 Fault::ScanSkipsSplit,
             ),
             case(
-                "Sherman: a lock is released by a plain WRITE",
-                "Fault::ReleaseByWrite",
-                Setup::default().with_evictions(),
-                Fault::ReleaseByWrite,
-            ),
-            case(
                 "Sherman: a merge reads the right node while others change it",
                 "Fault::MergeWithoutFreeze",
                 merging(),
@@ -121,7 +115,7 @@ mod faults {
             case(
                 "Sherman: recovery keeps the high key from before a split",
                 "Fault::LoseHighKey",
-                crashing(),
+                merging().with_crashes(),
                 Fault::LoseHighKey,
             ),
             case(

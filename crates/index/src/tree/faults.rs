@@ -9,8 +9,6 @@ pub enum Fault {
     NoMoveRight,
     /// A scan goes on at the parent's next separator, not at the high key of the last leaf (B1).
     ScanSkipsSplit,
-    /// A lock is released by a plain WRITE (N6).
-    ReleaseByWrite,
     /// A merge READs the right node without making it dead (B2).
     MergeWithoutFreeze,
     /// A node is retired while its left sibling and its parent still point to it (B4).

@@ -318,10 +318,6 @@ impl Tree {
 
     pub(super) fn add_release(&self, batch: &mut Batch<'_>, at: RemotePtr) {
         let free = magic(self.tag, at);
-        if planted(Fault::ReleaseByWrite) {
-            batch.write_words(at, &[free]);
-            return;
-        }
         batch.cas(at, free | 1, free);
     }
 

@@ -150,9 +150,43 @@ impl Sherman {
             pending.push(node);
         }
         leaves.clear();
-        let values = keys.iter().zip(pending).map(|(key, node)| async move {
-            match node {
-                Some(node) => self.value_in(span, node, key).await,
+        drop(done);
+        let wanted = keys.iter().zip(pending).map(|(key, node)| node.map(|node| (self.candidates(&node, key), node)));
+        let wanted: Vec<_> = wanted.collect();
+        let blocks = wanted.iter().flatten().flat_map(|(candidates, node)| match candidates {
+            Candidates::Blocks(slots) => slots.iter().map(|slot| place(node.slot(*slot).1)).collect(),
+            Candidates::Inline(_) => Vec::new(),
+        });
+        let blocks: Vec<_> = blocks.map(|(at, units)| ((), at, units as usize * UNIT)).collect();
+        let mut blocks = if blocks.is_empty() { None } else { Some(CandidateBlocks::read(span, blocks).await?) };
+        let mut values = Vec::with_capacity(keys.len());
+        for (key, wanted) in keys.iter().zip(wanted) {
+            values.push(match (wanted, &mut blocks) {
+                (Some((Candidates::Inline(slot), node)), _) => {
+                    let at = (node.layout.slot(slot) + 1) * 8;
+                    Some(Some(Value::fetched(node.buf, at..at + 8)))
+                }
+                (Some((Candidates::Blocks(slots), _)), Some(blocks)) => {
+                    let (hash, mut value) = (self.hash(key), None);
+                    for _ in slots {
+                        match blocks.next(hash, key).await? {
+                            Some((_, _, KeyMatch::Own(block))) => value = Some(block.into_value()),
+                            Some((_, at, KeyMatch::Unsound)) => return Err(bad_checksum(at)),
+                            Some((_, _, KeyMatch::Other)) | None => {}
+                        }
+                    }
+                    Some(value)
+                }
+                (Some(_), None) => Some(None),
+                (None, _) => None,
+            });
+        }
+        drop(blocks);
+        // Nothing is pinned while a key waits for other clients.
+        drop(pin);
+        let values = keys.iter().zip(values).map(|(key, value)| async move {
+            match value {
+                Some(value) => Ok(value),
                 None => {
                     mark!("sherman many: alone");
                     self.look_up(key).await
