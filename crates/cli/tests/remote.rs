@@ -258,7 +258,7 @@ fn a_killed_memory_node_comes_back() {
     for i in 0..acknowledged {
         assert_eq!(index.get(i.to_le_bytes()).expect("no error").as_deref(), Some(&i.to_be_bytes()[..]), "key {i}");
     }
-    // What the failed operations had in their hands may have been linked, or not (N7): it is left alone until then.
+    // Blocks that the failed operations had allocated may be linked or not (N7), so only the repair frees them.
     session.repair().expect("a repair");
     let report = session.check().expect("a check");
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());

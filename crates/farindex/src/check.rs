@@ -22,7 +22,7 @@ pub struct CheckReport {
     /// Steps that crashed clients have left unfinished, in words. Clients that need what they have locked finish them
     /// or undo them, and so does a repair.
     pub unfinished: Vec<String>,
-    /// An index was being dropped, so not all of its memory was met.
+    /// An index was being dropped, so not all of its memory was visited.
     pub(crate) missed: bool,
 }
 
@@ -104,7 +104,8 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
     Ok(repaired)
 }
 
-/// Frees the memory that dead clients had in their hands, if every index is sound and nobody else is there.
+/// Frees memory that crashed clients had allocated but not linked, if every index is sound and no other client is
+/// registered.
 pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
     let span = session.span(OpKind::Maintenance);
     let leaks = Leaks::read(&span).await?;

@@ -375,7 +375,7 @@ impl Source {
     }
 }
 
-/// Who works on a batch of records.
+/// Runs the records of a batch on coroutines ("lanes").
 struct Crew<'a> {
     index: &'a Index,
     action: Action,

@@ -69,7 +69,7 @@ impl Growing {
         Ok(audit)
     }
 
-    /// Gets of present keys by who has nothing cached; how many ranges were predicted, and how many fell short.
+    /// Gets of present keys by a client with an empty cache; how many ranges were predicted, and how many fell short.
     fn look_up(&self, gets: u64) -> Result<(u64, u64), Error> {
         let session = self.subject.pool.session()?;
         let index = session.open_index(&self.subject.name)?;

@@ -95,7 +95,7 @@ pub(crate) fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, 
     Ok(total as f64 / SPAN.as_secs_f64())
 }
 
-/// All points of the figure; `each` is told of every one, and may end it.
+/// All points of the figure; `each` is called with every one, and may end it.
 pub(crate) fn points(preset: &Preset, seed: u64, stopped: impl Fn() -> bool) -> Result<Vec<Point>, FabricError> {
     let mut points = Vec::new();
     for threads in THREADS {
