@@ -2,6 +2,8 @@
 //!
 //! Checked: no panic; a decoded message encodes to bytes with the same meaning; a frame never exceeds the maximum length.
 
+#![no_main]
+
 use farindex_remote::control::{Frame, MAX_FRAME};
 use libfuzzer_sys::fuzz_target;
 
