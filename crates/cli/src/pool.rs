@@ -50,7 +50,7 @@ enum Command {
     },
     /// Show what a pool is, which clients use it, and how full it is
     ///
-    /// Takes no client slot and writes nothing: reading the files is all it needs.
+    /// Takes no client slot and writes nothing; it needs only to read the files.
     Stat {
         #[command(flatten)]
         place: Place,
@@ -61,7 +61,7 @@ enum Command {
     /// crashed clients have left something behind
     ///
     /// Changes nothing without --repair. May run while clients work; but memory that they have allocated and not yet linked
-    /// can be distinguished from leaked memory only if no client that may be alive is there, from beginning to end.
+    /// can be distinguished from leaked memory only if no client that may be alive is registered, from beginning to end.
     Check {
         #[command(flatten)]
         place: Place,

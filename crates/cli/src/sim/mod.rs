@@ -23,12 +23,12 @@ use sweep::Sweep;
 ///
 /// Without arguments: 10,000 keys, 5,000 operations to warm up and 50,000 measured, YCSB A, on SHARD's cluster as its paper
 /// describes it, one client on each core. The same index code and the same driver run as in `farindex bench`, and every
-/// answer is verified. NICs, links and cores are servers with the figures of a preset; where a paper gives none, an
-/// assumption stands in, and the result says which. Seconds and latencies are virtual; the same seed gives the same output,
-/// byte for byte.
+/// answer is verified. NICs, links and cores are simulated with the parameters of a preset. Where a paper does not give
+/// one, an assumption is used, and the output lists it. Seconds and latencies are virtual; the same seed gives the same
+/// output, byte for byte.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The cluster's figures: linear-probing, shard, sephash, chime, dex, each after the paper of that name
+    /// Parameters of the cluster: linear-probing, shard, sephash, chime or dex, each from the paper of that name
     #[arg(long, value_name = "NAME", default_value = "shard", value_parser = preset)]
     preset: Preset,
     /// Which index

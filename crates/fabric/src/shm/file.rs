@@ -45,7 +45,7 @@ pub(crate) fn refuse(path: &Path, reason: impl Into<String>) -> FabricError {
 
 fn explain(path: &Path, doing: &str, error: &io::Error, hint: &str) -> FabricError {
     let advice = match error.kind() {
-        ErrorKind::NotFound => "create the region first, and check the path",
+        ErrorKind::NotFound => "check the path, or create the pool first",
         ErrorKind::PermissionDenied => "files are made for their owner alone: use the same user, or change the mode",
         ErrorKind::AlreadyExists => "it is never overwritten: open it, remove it or choose another path",
         _ => hint,
