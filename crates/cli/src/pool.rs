@@ -361,7 +361,7 @@ fn check(place: &Place, repair: bool, drop_damaged: bool, json: &Json) -> Result
         }
         if left_behind {
             out.push_str(
-                "Crashed clients left this behind. `farindex pool check --repair` puts it right, and so does the next client \
+                "Crashed clients left this behind. `farindex pool check --repair` recovers it, and so does the next client \
                  that opens the pool while no other is there.\n",
             );
         }

@@ -297,7 +297,7 @@ fn a_frozen_client_is_told() {
             assert!(loaded.elapsed() < Duration::from_secs(20), "it loads nothing");
         }
         process.signal("-STOP");
-        // What is frozen has verbs in flight, or not; the repair shuts it out.
+        // A frozen client may have verbs in flight; the repair evicts it.
         session.repair().expect("a repair");
         // By the repair, or before it by a client that needed its lock.
         assert_eq!(session.clients().expect("the clients").len(), 1, "round {round}: the frozen client is evicted");

@@ -54,7 +54,7 @@ pub(crate) async fn drop_damaged(session: &Rc<Session>) -> Result<Vec<Salvaged>,
     }
     alone(session, &audit).await?;
     let account = account.settle(session, &span).await?;
-    // What damage keeps a walk from meeting looks leaked, which is no problem here: nobody hands it out.
+    // Memory that a walk cannot reach because of damage looks leaked. That is no problem here: it is not handed out.
     let broken = account.problems.into_iter().next();
     let mut all = Vec::new();
     for name in damaged {
