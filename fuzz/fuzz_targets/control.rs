@@ -1,6 +1,7 @@
 //! Fuzzes the decoder of the control channel with arbitrary bytes.
 //!
-//! Checked: no panic; a decoded message encodes to bytes with the same meaning; a frame never exceeds the maximum length.
+//! Checked: no panic; a decoded message encodes to bytes with the same meaning; a frame never exceeds the maximum
+//! length.
 
 #![no_main]
 

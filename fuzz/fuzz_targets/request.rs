@@ -1,7 +1,7 @@
 //! Fuzzes the memory node's request decoder, and the execution of what it decodes, with arbitrary bytes.
 //!
-//! Checked: no panic; a request that is refused or malformed changes nothing; no access is outside the region; the reply
-//! of an executed request has the length that it states, and a client can decode it.
+//! Checked: no panic; a request that is refused or malformed changes nothing; no access is outside the region; the
+//! reply of an executed request has the length that it states, and a client can decode it.
 
 #![no_main]
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Measure the pool's fabric, and keep the figures with the pool
 ///
-/// Measures the latency of a short READ, and the READs and the bytes that all threads together read in a second. Indexes
-/// that choose how much to READ (linear probing) use the figures as soon as they are opened again.
+/// Measures the latency of a short READ, and the READs and the bytes that all threads together read in a second.
+/// Indexes that choose how much to READ (linear probing) use the figures as soon as they are opened again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// Serve memory to clients elsewhere: one memory node of a pool
 ///
 /// Prints one line once clients can connect: `memory node N serves BYTES bytes over FABRIC at ADDR`. Ends gracefully on
-/// SIGINT, SIGTERM and SIGHUP. Without --file, its memory is lost when it ends; a file keeps the pool, and can be served
-/// again. Clients use it by `--connect ADDR[,ADDR...]`.
+/// SIGINT, SIGTERM and SIGHUP. Without --file, its memory is lost when it ends; a file keeps the pool, and can be
+/// served again. Clients use it by `--connect ADDR[,ADDR...]`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What carries the verbs

@@ -1,5 +1,5 @@
-//! `farindex serve` and its clients, as processes: memory nodes that are killed and come back, clients that freeze, nodes
-//! that are cut off.
+//! `farindex serve` and its clients, as processes: memory nodes that are killed and come back, clients that freeze,
+//! nodes that are cut off.
 #![cfg(all(feature = "ucx", target_os = "linux"))]
 
 use farindex::{Index, IndexConfig, Pool, shard};

@@ -56,8 +56,8 @@ pub struct Repaired {
     pub drops: u64,
     /// Places in indexes that crashed clients had left locked, or half changed.
     pub recovered: u64,
-    /// Memory that crashed clients had allocated but not yet linked, and that is free again; nothing while other clients
-    /// are registered, or while an index is not sound.
+    /// Memory that crashed clients had allocated but not yet linked, and that is free again; nothing while other
+    /// clients are registered, or while an index is not sound.
     pub reclaimed: Reclaimed,
 }
 
@@ -139,8 +139,8 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
         }
         let mut report = walk(session, &mut audit, alone && unfinished.is_none()).await?;
         session.flush().await?;
-        // A client that registered during the walk has changed structures, some of them by half: that is no fault, but the walk
-        // assumed that there was none.
+        // A client that registered during the walk has changed structures, some of them by half: that is no fault, but
+        // the walk assumed that there was none.
         let misled = alone && !report.is_sound() && !audit.undisturbed(session, &span).await?;
         if misled {
             (alone, unfinished) = (false, None);

@@ -1,8 +1,8 @@
 //! The papers' tables and figures, measured again and compared.
 //!
-//! A folder for each paper has the paper's numbers, the runs, and what is compared; every number of a paper stands with its
-//! source. A run returns a [`Report`]: text, JSON, files, and whether ours holds. Ratios that are far off are explained by
-//! counters in the report itself.
+//! A folder for each paper has the paper's numbers, the runs, and what is compared; every number of a paper stands with
+//! its source. A run returns a [`Report`]: text, JSON, files, and whether ours holds. Ratios that are far off are
+//! explained by counters in the report itself.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -35,13 +35,14 @@ pub enum Paper {
     Shard(Box<shard::Args>),
     /// Linear probing with a variable read size (ADMS 2020); exit code 1 if a number differs from the paper
     ///
-    /// Tables 1, 3 and 4 count READs of tables in far memory, which are the same on all hardware. Table 2 and the figures
-    /// are predicted in virtual time on a simulated cluster with the parameters of the paper's.
+    /// Tables 1, 3 and 4 count READs of tables in far memory, which are the same on all hardware. Table 2 and the
+    /// figures are predicted in virtual time on a simulated cluster with the parameters of the paper's.
     LinearProbing(linear::Args),
     /// SepHash (PVLDB 17(5), 2024), compared with RACE; exit code 1 if space, utilization or FPTables are worse
     ///
     /// Tables 2 and 3 and Figure 18 count memory. Table 1 and the other figures are predicted in virtual time on a
-    /// simulated cluster with the parameters of the paper's. The cost of each operation is shown next to its throughput.
+    /// simulated cluster with the parameters of the paper's. The cost of each operation is shown next to its
+    /// throughput.
     #[command(name = "sephash")]
     SepHash(sephash::Args),
 }

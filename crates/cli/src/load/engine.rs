@@ -1,8 +1,8 @@
 //! From the records of a file to operations of an index.
 //!
-//! Invariants: records of the same key are worked on one after the other, in the order of the file; nothing is in flight
-//! while the program waits for input, so a slow pipe does not delay the reuse of memory; every line before the one that an early end
-//! names has been dealt with.
+//! Invariants: records of the same key are worked on one after the other, in the order of the file; nothing is in
+//! flight while the program waits for input, so a slow pipe does not delay the reuse of memory; every line before the
+//! one that an early end names has been dealt with.
 
 use super::records::{Column, Record, Records, Reject, Rules};
 use crate::exit::{self, Failure};
@@ -27,8 +27,8 @@ use std::time::Instant;
 /// How records are read, and how many are worked on at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reading {
-    /// lines: the whole line is a key with an empty value. tsv: columns separated by tabs, nothing quoted. csv: RFC 4180.
-    /// jsonl: as `dump` writes it
+    /// lines: the whole line is a key with an empty value. tsv: columns separated by tabs, nothing quoted. csv: RFC
+    /// 4180. jsonl: as `dump` writes it
     #[arg(long, value_enum, default_value = "tsv")]
     format: Format,
     /// Column of the key: its number, from 1, or with --header its name

@@ -82,8 +82,8 @@ fn pool(url: &str, size: Option<u64>, lease: Duration, config: &IndexConfig) -> 
     pool
 }
 
-/// Starts this program again, as the process that is killed or frozen. One that is a `tenant` also makes and drops indexes,
-/// and leaves when its standard input ends.
+/// Starts this program again, as the process that is killed or frozen. One that is a `tenant` also makes and drops
+/// indexes, and leaves when its standard input ends.
 fn start(url: &str, round: u64, tenant: bool) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads", "1"])
@@ -150,8 +150,8 @@ fn assert_sound(session: &Session) -> farindex::Repaired {
     repaired
 }
 
-/// What the child does until it is killed or asked to leave: writes, removes and prints what was acknowledged, one line each.
-/// The first argument of a line is what it is about to do: it may have happened or not.
+/// What the child does until it is killed or asked to leave: writes, removes and prints what was acknowledged, one line
+/// each. The first argument of a line is what it is about to do: it may have happened or not.
 #[test]
 #[ignore = "the process that the other tests start, kill and freeze"]
 fn child() {
@@ -283,7 +283,8 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
             assert_eq!(index.get(key("mine", i)).expect("no error").map(|value| number(&value)), Some(i));
         }
         if round.is_multiple_of(50) {
-            // Memory that crashed clients had allocated would fill the pool in the end; no other client is registered now.
+            // Memory that crashed clients had allocated would fill the pool in the end; no other client is registered
+            // now.
             assert_sound(&session);
         }
     }
