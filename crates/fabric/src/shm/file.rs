@@ -82,11 +82,11 @@ fn usable_len(path: &Path, file: &File) -> Result<(u64, bool), FabricError> {
     let len = meta.len();
     let page = page_size(file);
     if len == 0 {
-        return Err(refuse(path, "it is empty: it was never made into a region, or was cut to nothing"));
+        return Err(refuse(path, "it is empty: not a pool, or truncated; choose another path, or restore it"));
     }
     if !len.is_multiple_of(page) {
         let what = format!("its {len} bytes are no multiple of the page size {page}");
-        return Err(refuse(path, format!("{what}: it is no region, or was cut off; restore it or create it anew")));
+        return Err(refuse(path, format!("{what}: not a pool, or truncated; choose another path, or restore it")));
     }
     Ok((len, false))
 }
