@@ -1,6 +1,9 @@
 //! Fuzzes the decoder of the control channel with arbitrary bytes.
 //!
-//! Checked: no panic; a decoded message encodes to bytes with the same meaning; a frame never exceeds the maximum length.
+//! Checked: no panic; a decoded message encodes to bytes with the same meaning; a frame never exceeds the maximum
+//! length.
+
+#![no_main]
 
 use farindex_remote::control::{Frame, MAX_FRAME};
 use libfuzzer_sys::fuzz_target;

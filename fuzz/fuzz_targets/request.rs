@@ -1,10 +1,12 @@
 //! Fuzzes the memory node's request decoder, and the execution of what it decodes, with arbitrary bytes.
 //!
-//! Checked: no panic; a request that is refused or malformed changes nothing; no access is outside the region; the reply
-//! of an executed request has the length that it states, and a client can decode it.
+//! Checked: no panic; a request that is refused or malformed changes nothing; no access is outside the region; the
+//! reply of an executed request has the length that it states, and a client can decode it.
 
-use farindex_fabric::call::{self, CallTable, RegionView};
+#![no_main]
+
 use farindex_fabric::NodeId;
+use farindex_fabric::call::{self, CallTable, RegionView};
 use farindex_fabric::words::Words;
 use farindex_remote::Rights;
 use farindex_ucx::chain::{Answer, Head, MAX_CHAIN, Status, serve};

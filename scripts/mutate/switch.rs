@@ -1,5 +1,5 @@
-//! Which mutant is on: `MUTANT` says it, once for the process. Without it, `MUTANTS_REACHED` names a file for the numbers
-//! that were passed.
+//! Which mutant is on: `MUTANT` says it, once for the process. Without it, `MUTANTS_REACHED` names a file for the
+//! numbers that were passed.
 #![allow(missing_docs)]
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

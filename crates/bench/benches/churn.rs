@@ -1,8 +1,8 @@
-//! Updates, removals and inserts for a long time, in a pool that is only four times as large as the live data: it must never fill, and
-//! its use of far memory must stay where it was after the first tenth.
+//! Updates, removals and inserts for a long time, in a pool that is only four times as large as the live data: it must
+//! never fill, and its use of far memory must stay where it was after the first tenth.
 //!
-//! `churn [OPERATIONS] [KEYS] [THREADS] [KIND]`, 50,000,000 over 100,000 keys with 2 threads and SHARD by default. Every thread has keys of
-//! its own and knows what each must hold, so every answer is checked.
+//! `churn [OPERATIONS] [KEYS] [THREADS] [KIND]`, 50,000,000 over 100,000 keys with 2 threads and SHARD by default.
+//! Every thread has keys of its own and knows what each must hold, so every answer is checked.
 
 use farindex::{IndexConfig, Insert, Pool, Remove, Session, Update};
 use farindex_pool::layout::ChunkUse;

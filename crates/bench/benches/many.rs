@@ -1,4 +1,5 @@
-//! Lookups of 8-byte slots in the process's own memory, by one thread: one after the other, many at a time, and the bare READs of both.
+//! Lookups of 8-byte slots in the process's own memory, by one thread: one after the other, many at a time, and the
+//! bare READs of both.
 //!
 //! `many [SLOTS] [LOOKUPS] [ROUNDS]`, 1,048,576 slots filled to 65 %, 500,000 lookups, and the medians of 5 rounds by
 //! default. All four take turns in each round, so what else the machine does hits all of them.

@@ -1,7 +1,7 @@
 //! Runs as data files.
 //!
-//! A scenario says what to run and what to expect of it; the expectations are checked after the run. They are counts and
-//! ratios, which a slower machine does not change, rather than times. An unknown field is an error that names it.
+//! A scenario says what to run and what to expect of it; the expectations are checked after the run. They are counts
+//! and ratios, which a slower machine does not change, rather than times. An unknown field is an error that names it.
 //!
 //! ```
 //! use farindex_bench::Scenario;

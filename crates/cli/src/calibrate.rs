@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Measure the pool's fabric, and keep the figures with the pool
 ///
-/// What one READ of next to no bytes takes, how many of them all threads together post in a second, and how many bytes. Indexes
-/// that choose how much to READ (linear probing) use the figures from when they are next opened.
+/// Measures the latency of a short READ, and the READs and the bytes that all threads together read in a second.
+/// Indexes that choose how much to READ (linear probing) use the figures as soon as they are opened again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// How long each of the three measurements takes
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration)]
     time: Duration,
-    /// Measure only
+    /// Measure, and do not keep the figures
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

@@ -19,10 +19,11 @@ use std::time::Instant;
 
 /// Look for bugs in an index: seeds of a simulated cluster under an adversary, every history checked
 ///
-/// The adversary delays, reorders and tears whatever the fabric does not promise (N1 to N7 of its contract). Each seed
-/// draws a cluster, a workload and the adversary's ways; clients work on a few hot keys while the table grows; the history
-/// is checked for linearizability, key by key; at the end the index and the pool's memory are audited. A seed and its
-/// flags are a repeatable test case: --replay SEED shows one again, exactly. Exit code 0 only if nothing was found.
+/// The adversary delays, reorders and tears verbs wherever the fabric gives no guarantee (N1 to N7 of its contract).
+/// Each seed draws a cluster, a workload and the adversary's settings; clients work on a few hot keys while the table
+/// grows; the history is checked for linearizability, key by key; at the end the index and the pool's memory are
+/// audited. A seed and its flags are a repeatable test case: --replay SEED shows one again, exactly. Exit code 0 only
+/// if nothing was found.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which index
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     /// Put the local lock table before the index: operations of one client on one key share their verbs
     #[arg(long)]
     coalesce: bool,
-    /// Clients die between two verbs, with verbs in flight
+    /// Crash clients between two verbs, while they have verbs in flight
     #[arg(long)]
     crashes: bool,
     /// Show a progress bar even if standard error is no terminal

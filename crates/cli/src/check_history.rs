@@ -11,9 +11,9 @@ use std::time::Duration;
 
 /// Check a recorded history: are the answers those of a linearizable map?
 ///
-/// A history is a file of JSON lines: client, call, times and answer of each operation (docs/history-format.md); - is standard
-/// input. Several files are parts of one history, as several processes recorded it by one clock. Exit code 0 if every key
-/// is linearizable, 1 if one is not, or if one could not be decided within the limits.
+/// A history is a file of JSON lines: client, call, times and answer of each operation (docs/history-format.md); - is
+/// standard input. Several files are parts of one history, as several processes recorded it by one clock. Exit code 0
+/// if every key is linearizable, 1 if one is not, or if one could not be decided within the limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The history, or its parts
@@ -45,7 +45,8 @@ fn read(path: &Path) -> Result<History, Failure> {
     read.map_err(|error| Failure::new(exit::FILE, format!("{}: {error}", path.display())))
 }
 
-/// One history from its parts. The clients of different files are different ones: those of a later file are numbered on.
+/// One history from its parts. The clients of different files are different ones: those of a later file are numbered
+/// on.
 fn merge(parts: Vec<History>) -> Result<History, Failure> {
     let mut operations: Vec<Operation> = Vec::new();
     let mut next = 0u64;

@@ -17,9 +17,10 @@ use std::sync::atomic::Ordering;
 
 /// Write every entry of an index, so that `load --escaped` reads it back
 ///
-/// Entries of an ordered index come in ascending order of their keys, others in no particular order. tsv: key, tab, value. lines: keys alone. In both, a backslash is written \\, tab,
-/// line feed and carriage return \t \n \r, other control characters and bytes that are not UTF-8 \xHH. jsonl: one JSON
-/// object a line, {"key": ..., "value": ...}; what is not UTF-8 stands in hexadecimal under key_hex, value_hex.
+/// Entries of an ordered index come in ascending order of their keys, others in no particular order. tsv: key, tab,
+/// value. lines: keys alone. In both, a backslash is written \\, tab, line feed and carriage return \t \n \r, other
+/// control characters and bytes that are not UTF-8 \xHH. jsonl: one JSON object a line, {"key": ..., "value": ...};
+/// what is not UTF-8 stands in hexadecimal under key_hex, value_hex.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -44,8 +44,8 @@ struct OneOrMany {
     /// Key and value are written in hexadecimal, such as 00ff
     #[arg(long, conflicts_with = "keys_from")]
     hex: bool,
-    /// In place of KEY: the keys of this file, one in each line, many at a time; - is standard input. Exit code 1 if one
-    /// of them is absent
+    /// In place of KEY: the keys of this file, one in each line, many at a time; - is standard input. Exit code 1 if
+    /// one of them is absent
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     keys_from: Option<PathBuf>,
     #[command(flatten)]
@@ -83,8 +83,8 @@ impl OneOrMany {
 
 /// Write the value of a key to standard output; exit code 1 if the key is absent
 ///
-/// The value comes out byte for byte; on a terminal a newline follows it. Of many keys (--keys-from), each that is there
-/// comes out as a line, key, tab, value, escaped as `dump` does, in the order of the file.
+/// The value comes out byte for byte; on a terminal a newline follows it. Of many keys (--keys-from), each that is
+/// there comes out as a line, key, tab, value, escaped as `dump` does, in the order of the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Get {
     #[command(flatten)]

@@ -6,8 +6,8 @@
 //! | `\t` `\n` `\r` | tab, line feed, carriage return |
 //! | `\xHH` | the byte with this hexadecimal number |
 //!
-//! Invariants: what is escaped is UTF-8 without control characters; unescaping gives the very bytes back. UTF-8 text passes
-//! as it is.
+//! Invariants: what is escaped is UTF-8 without control characters; unescaping gives the very bytes back. UTF-8 text
+//! passes as it is.
 
 /// Appends `bytes`, escaped.
 pub(crate) fn escape(bytes: &[u8], out: &mut Vec<u8>) {

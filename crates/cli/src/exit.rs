@@ -11,9 +11,9 @@ use std::io;
 
 /// Done; found; sound.
 pub(crate) const OK: u8 = 0;
-/// The answer is no.
+/// A negative result.
 pub(crate) const NO: u8 = 1;
-/// The command line makes no sense.
+/// The command line is invalid.
 pub(crate) const USAGE: u8 = 2;
 /// The pool or a file cannot be used.
 pub(crate) const FILE: u8 = 3;
@@ -23,7 +23,7 @@ pub(crate) const INDEX: u8 = 4;
 pub(crate) const REFUSED: u8 = 5;
 /// No room.
 pub(crate) const FULL: u8 = 6;
-/// Another client is in the way.
+/// Another client prevents the command.
 pub(crate) const BUSY: u8 = 7;
 /// Nothing is wrong, but crashed clients have left something behind.
 pub(crate) const LEFT_BEHIND: u8 = 9;
@@ -40,23 +40,23 @@ pub(crate) const PIPE: u8 = 141;
 pub(crate) const TABLE: &str = "\
 Exit codes:
     0  done; the key was found; the pool is sound; all answers were right
-    1  the answer is no: key absent (or present, for an insert), problems found,
+    1  a negative result: key absent (or present, for an insert), problems found,
        wrong answers or failed operations, an expectation that does not hold
-    2  the command line or a scenario makes no sense
+    2  the command line or a scenario is invalid
     3  the pool or a file cannot be used: missing, foreign, damaged, of another
        version, read-only
     4  the index cannot be used: there is none of this name, or one already, or
        of another kind
     5  entries were refused: too long a key or value, or rejects of a load
     6  no room: the pool is full, or its client slots, or its catalog
-    7  another client is in the way: a lock held too long; or this client's lease
-       has expired
+    7  another client prevents the command: it held a lock too long; or this
+       client's lease has expired
     9  the pool is sound, but crashed clients have left memory or unfinished steps
        behind (pool check)
-   10  damaged places of an index were left out, as asked
+   10  damaged places of an index were left out, as requested
    70  a bug in this program
   129  ended by SIGHUP; 130 by Ctrl-C (SIGINT); 143 by SIGTERM
-  141  the reader of the output has gone";
+  141  the reader of the output has closed it";
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]

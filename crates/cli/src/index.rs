@@ -28,7 +28,8 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// List the kinds of index: whether their keys are ordered (and can be scanned), and their settings with the defaults
+    /// List the kinds of index: whether their keys are ordered (and can be scanned), and their settings with the
+    /// defaults
     Kinds {
         #[command(flatten)]
         json: Json,

@@ -1,7 +1,7 @@
 //! The program `farindex`: pools, indexes and benchmarks of far memory.
 //!
-//! Invariants: each command is one module and returns its exit code or one line that says what went wrong; nothing panics
-//! on any input; standard output is for results, standard error for everything else.
+//! Invariants: each command is one module and returns its exit code or one line that says what went wrong; nothing
+//! panics on any input; standard output is for results, standard error for everything else.
 
 mod bench;
 mod calibrate;

@@ -41,8 +41,8 @@ enum Command {
         /// Lease: how long a client may go without a heartbeat before others may evict it, such as 10s
         #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
         lease: Duration,
-        /// Bytes of a chunk, the unit in which memory is handed out: a power of two from 16KiB to 64KiB [default: by the
-        /// size of the pool]
+        /// Bytes of a chunk, the unit in which memory is handed out: a power of two from 16KiB to 64KiB [default: by
+        /// the size of the pool]
         #[arg(long, value_name = "BYTES", value_parser = parse_size)]
         chunk_size: Option<u64>,
         #[command(flatten)]
@@ -50,27 +50,29 @@ enum Command {
     },
     /// Show what a pool is, which clients use it, and how full it is
     ///
-    /// Takes no client slot and writes nothing: reading the files is all it needs.
+    /// Takes no client slot and writes nothing; it needs only to read the files.
     Stat {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         json: Json,
     },
-    /// Walk every index of a pool and account for every block; exit code 1 if anything is wrong, 9 if nothing is wrong but
-    /// crashed clients have left something behind
+    /// Walk every index of a pool and account for every block; exit code 1 if anything is wrong, 9 if nothing is wrong
+    /// but crashed clients have left something behind
     ///
-    /// Changes nothing without --repair. May run while clients work; but memory that they have allocated and not yet linked
-    /// can be distinguished from leaked memory only if no client that may be alive is there, from beginning to end.
+    /// Changes nothing without --repair. May run while clients work; but memory that they have allocated and not yet
+    /// linked can be distinguished from leaked memory only if no client that may be alive is registered, from beginning
+    /// to end.
     Check {
         #[command(flatten)]
         place: Place,
-        /// First evict clients that have crashed or whose lease has expired, and recover what they left: locks, unfinished
-        /// steps and, if no other client is there, leaked memory. Takes slightly longer than one lease
+        /// First evict clients that have crashed or whose lease has expired, and recover what they left: locks,
+        /// unfinished steps and, if no other client is there, leaked memory. Takes slightly longer than one lease
         #[arg(long)]
         repair: bool,
-        /// With --repair: then replace each index that is damaged by a copy of what can be read of it, and drop the rest for good.
-        /// Needs room for the copy, and no other client may be there. See what is lost with `dump --skip-damaged` first
+        /// With --repair: then replace each index that is damaged by a copy of what can be read of it, and drop the
+        /// rest for good. Needs room for the copy, and no other client may be there. See what is lost with `dump
+        /// --skip-damaged` first
         #[arg(long, requires = "repair")]
         drop_damaged: bool,
         #[command(flatten)]
@@ -361,7 +363,7 @@ fn check(place: &Place, repair: bool, drop_damaged: bool, json: &Json) -> Result
         }
         if left_behind {
             out.push_str(
-                "Crashed clients left this behind. `farindex pool check --repair` puts it right, and so does the next client \
+                "Crashed clients left this behind. `farindex pool check --repair` recovers it, and so does the next client \
                  that opens the pool while no other is there.\n",
             );
         }

@@ -23,22 +23,22 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Args {
     #[command(flatten)]
     name: Named,
-    /// Begin at this key
+    /// Begin at this key, which is part of the range
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["after", "prefix"])]
     from: Option<OsString>,
-    /// Begin behind this key
+    /// Begin after this key, which is not part of the range
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "prefix")]
     after: Option<OsString>,
-    /// End with this key
+    /// End at this key, which is part of the range
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["before", "prefix"])]
     to: Option<OsString>,
-    /// End ahead of this key
+    /// End before this key, which is not part of the range
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "prefix")]
     before: Option<OsString>,
     /// Write the entries whose keys begin with this
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
     prefix: Option<OsString>,
-    /// Write at most so many entries
+    /// Write at most this many entries
     #[arg(long, value_name = "N", value_parser = farindex_bench::size::parse_count)]
     limit: Option<u64>,
     /// How to write entries

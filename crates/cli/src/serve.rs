@@ -10,29 +10,29 @@ use std::path::PathBuf;
 /// Serve memory to clients elsewhere: one memory node of a pool
 ///
 /// Prints one line once clients can connect: `memory node N serves BYTES bytes over FABRIC at ADDR`. Ends gracefully on
-/// SIGINT, SIGTERM and SIGHUP. Without --file the memory ends with it; with it, the pool is there again when the file is served
-/// again. Clients use it by `--connect ADDR[,ADDR...]`.
+/// SIGINT, SIGTERM and SIGHUP. Without --file, its memory is lost when it ends; a file keeps the pool, and can be
+/// served again. Clients use it by `--connect ADDR[,ADDR...]`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What carries the verbs
     #[arg(long, value_enum)]
     fabric: Network,
-    /// Where clients connect; beyond loopback it takes --token-file. Port 0 is one that is free
+    /// Address at which clients connect. Any address but loopback takes --token-file too. Port 0 picks a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4040")]
     listen: SocketAddr,
-    /// Bytes to serve, such as 8GiB; a file that is there has its own length
+    /// Bytes to serve, such as 8GiB; an existing file is served in its own length
     #[arg(long, value_name = "BYTES", value_parser = parse_size, required_unless_present = "file")]
     size: Option<u64>,
     /// Keep the memory in this file; PATH.node next to it records revoked clients
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// Who may do what: lines `read-write TOKEN` and `read-only TOKEN`
+    /// The tokens that clients may show, and their rights: lines `read-write TOKEN` and `read-only TOKEN`
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Number of this memory node within its pool, from 0
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..1023))]
     node_id: u16,
-    /// How it waits for requests (ucx): busy takes a core and answers soonest, adaptive sleeps when nothing comes
+    /// How it waits for requests (ucx): busy occupies a core and answers soonest, adaptive sleeps while none arrive
     #[arg(long, value_enum, default_value = "adaptive")]
     poll: PollMode,
     /// Show Prometheus metrics here, as http://ADDR/metrics
@@ -53,9 +53,9 @@ enum Network {
 /// How a memory node waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PollMode {
-    /// Always looks
+    /// Polls without a pause
     Busy,
-    /// Sleeps when nothing comes
+    /// Sleeps while no requests arrive
     Adaptive,
 }
 

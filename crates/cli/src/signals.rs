@@ -1,4 +1,5 @@
-//! Signals that ask the program to end: SIGINT (Ctrl-C), SIGTERM and SIGHUP. The first one asks, the second one insists.
+//! Signals that ask the program to end: SIGINT (Ctrl-C), SIGTERM and SIGHUP. The first one asks, the second one
+//! insists.
 
 use crate::exit::{self, Failure};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

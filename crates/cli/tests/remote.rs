@@ -1,5 +1,5 @@
-//! `farindex serve` and its clients, as processes: memory nodes that are killed and come back, clients that freeze, nodes
-//! that are cut off.
+//! `farindex serve` and its clients, as processes: memory nodes that are killed and come back, clients that freeze,
+//! nodes that are cut off.
 #![cfg(all(feature = "ucx", target_os = "linux"))]
 
 use farindex::{Index, IndexConfig, Pool, shard};
@@ -258,7 +258,7 @@ fn a_killed_memory_node_comes_back() {
     for i in 0..acknowledged {
         assert_eq!(index.get(i.to_le_bytes()).expect("no error").as_deref(), Some(&i.to_be_bytes()[..]), "key {i}");
     }
-    // What the failed operations had in their hands may have been linked, or not (N7): it is left alone until then.
+    // Blocks that the failed operations had allocated may be linked or not (N7), so only the repair frees them.
     session.repair().expect("a repair");
     let report = session.check().expect("a check");
     assert_eq!(report.problems().collect::<Vec<_>>(), Vec::<String>::new());
@@ -297,7 +297,7 @@ fn a_frozen_client_is_told() {
             assert!(loaded.elapsed() < Duration::from_secs(20), "it loads nothing");
         }
         process.signal("-STOP");
-        // What is frozen has verbs in flight, or not; the repair shuts it out.
+        // A frozen client may have verbs in flight; the repair evicts it.
         session.repair().expect("a repair");
         // By the repair, or before it by a client that needed its lock.
         assert_eq!(session.clients().expect("the clients").len(), 1, "round {round}: the frozen client is evicted");

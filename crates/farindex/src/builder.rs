@@ -35,8 +35,8 @@ impl PoolBuilder {
         self.node_bytes = Some(bytes);
         self
     }
-    /// Sets how long a client may send no heartbeat before its lease expires and another client may evict it: 10 s unless
-    /// set.
+    /// Sets how long a client may send no heartbeat before its lease expires and another client may evict it: 10 s
+    /// unless set.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
@@ -46,8 +46,8 @@ impl PoolBuilder {
         self.options.client_slots = slots;
         self
     }
-    /// Sets the bytes of one chunk, the unit in which clients allocate from a memory node. Unless set, one that suits the
-    /// size of the node.
+    /// Sets the bytes of one chunk, the unit in which clients allocate from a memory node. Unless set, one that suits
+    /// the size of the node.
     pub fn chunk_bytes(mut self, bytes: u64) -> Self {
         self.options.chunk_size = Some(bytes);
         self
@@ -163,8 +163,8 @@ impl IndexBuilder<'_> {
     ///
     /// This pays for skewed workloads on a network, where a round trip costs far more than the lock table adds to each
     /// operation, and where the CASes of many threads on one key make each other fail. It is off unless set: uniform
-    /// workloads, and fabrics as fast as memory, only pay for it; and operations of this process then wait for each other:
-    /// an operation that was started and is neither polled nor dropped holds up all others on its key.
+    /// workloads, and fabrics as fast as memory, only pay for it; and operations of this process then wait for each
+    /// other: an operation that was started and is neither polled nor dropped holds up all others on its key.
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self

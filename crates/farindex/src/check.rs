@@ -22,7 +22,7 @@ pub struct CheckReport {
     /// Steps that crashed clients have left unfinished, in words. Clients that need what they have locked finish them
     /// or undo them, and so does a repair.
     pub unfinished: Vec<String>,
-    /// An index was being dropped, so not all of its memory was met.
+    /// An index was being dropped, so not all of its memory was visited.
     pub(crate) missed: bool,
 }
 
@@ -56,8 +56,8 @@ pub struct Repaired {
     pub drops: u64,
     /// Places in indexes that crashed clients had left locked, or half changed.
     pub recovered: u64,
-    /// Memory that crashed clients had allocated but not yet linked, and that is free again; nothing while other clients
-    /// are registered, or while an index is not sound.
+    /// Memory that crashed clients had allocated but not yet linked, and that is free again; nothing while other
+    /// clients are registered, or while an index is not sound.
     pub reclaimed: Reclaimed,
 }
 
@@ -104,7 +104,8 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
     Ok(repaired)
 }
 
-/// Frees the memory that dead clients had in their hands, if every index is sound and nobody else is there.
+/// Frees memory that crashed clients had allocated but not linked, if every index is sound and no other client is
+/// registered.
 pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
     let span = session.span(OpKind::Maintenance);
     let leaks = Leaks::read(&span).await?;
@@ -138,8 +139,8 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
         }
         let mut report = walk(session, &mut audit, alone && unfinished.is_none()).await?;
         session.flush().await?;
-        // A client that registered during the walk has changed structures, some of them by half: that is no fault, but the walk
-        // assumed that there was none.
+        // A client that registered during the walk has changed structures, some of them by half: that is no fault, but
+        // the walk assumed that there was none.
         let misled = alone && !report.is_sound() && !audit.undisturbed(session, &span).await?;
         if misled {
             (alone, unfinished) = (false, None);

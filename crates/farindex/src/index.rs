@@ -56,8 +56,8 @@ impl Index {
     pub fn upsert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Upsert, Error> {
         Ok(self.session.block_on(self.index.upsert(key.as_ref(), value.as_ref()))?)
     }
-    /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one extra
-    /// lookup.
+    /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one
+    /// extra lookup.
     pub fn upsert_with_outcome(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Upsert, Error> {
         Ok(self.session.block_on(self.index.upsert_with_outcome(key.as_ref(), value.as_ref()))?)
     }
@@ -79,9 +79,9 @@ impl Index {
         let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         Range::new(self.clone(), owned(bounds.start_bound()), owned(bounds.end_bound()))
     }
-    /// Iterates over all entries, in bounded memory; an ordered index yields them in ascending order. Entries that no other
-    /// client modifies meanwhile are yielded exactly once; concurrent changes may be seen or not. Nothing of the pool is
-    /// held between two calls of `next`. Damage is an error, which names the place; it ends the iteration.
+    /// Iterates over all entries, in bounded memory; an ordered index yields them in ascending order. Entries that no
+    /// other client modifies meanwhile are yielded exactly once; concurrent changes may be seen or not. Nothing of the
+    /// pool is held between two calls of `next`. Damage is an error, which names the place; it ends the iteration.
     pub fn iter(&self) -> Iter {
         Iter::new(self.walk(), &self.name)
     }
@@ -128,8 +128,8 @@ impl Index {
     pub fn audit(&self) -> Result<IndexAudit, Error> {
         Ok(self.session.block_on(self.index.audit(&mut Audit::default(), false))?)
     }
-    /// Returns the bytes of local memory that this handle, and what it shares with the other handles of its process, use
-    /// as a cache.
+    /// Returns the bytes of local memory that this handle, and what it shares with the other handles of its process,
+    /// use as a cache.
     pub fn cache_bytes(&self) -> u64 {
         self.index.cache_bytes()
     }
@@ -150,9 +150,9 @@ impl Index {
         &self.name
     }
 
-    /// Returns the same index with operations that are futures ([`PointIndex`], [`OrderedIndex`]): start many, then wait
-    /// for them with [`Session::block_on`]. The futures are not `Send`, and make progress only while their session is
-    /// driven.
+    /// Returns the same index with operations that are futures ([`PointIndex`], [`OrderedIndex`]): start many, then
+    /// wait for them with [`Session::block_on`]. The futures are not `Send`, and make progress only while their session
+    /// is driven.
     pub fn async_handle(&self) -> Rc<AnyIndex> {
         Rc::clone(&self.index)
     }

@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub struct NodeUsage {
     /// Bytes of all chunks: what the node offers to indexes.
     pub data_bytes: u64,
-    /// Bytes that are allocated: reachable, in the free lists of a client, or retired and waiting for their grace period.
+    /// Bytes that are allocated: reachable, in the free lists of a client, or retired and waiting for their grace
+    /// period.
     pub used_bytes: u64,
     /// Bytes that lie free in chunks of blocks.
     pub free_block_bytes: u64,
@@ -73,8 +74,8 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Inspects a pool in mapped files or on memory nodes. This takes no client slot, and needs no more than permission to
-    /// read the files, or a token for reading.
+    /// Inspects a pool in mapped files or on memory nodes. This takes no client slot, and needs no more than permission
+    /// to read the files, or a token for reading.
     pub fn of(url: &PoolUrl) -> Result<Self, Error> {
         let fabric: Arc<dyn Fabric> = match url {
             PoolUrl::Shm { paths } => Arc::new(open_files(paths, true)?),

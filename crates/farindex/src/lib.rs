@@ -1,7 +1,7 @@
 //! Indexes for far (disaggregated) memory.
 //!
-//! Hash tables live entirely on memory nodes with almost no CPU; compute nodes operate them by one-sided READ, WRITE, CAS
-//! and FAA. This crate is the face of the library: pools, sessions and indexes.
+//! Hash tables live entirely on memory nodes with almost no CPU; compute nodes operate them by one-sided READ, WRITE,
+//! CAS and FAA. This crate is the face of the library: pools, sessions and indexes.
 //!
 //! ```
 //! use farindex::Pool;

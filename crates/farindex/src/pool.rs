@@ -48,8 +48,8 @@ impl Pool {
 
     /// Opens a pool that exists, at the place that a string (`shm:PATH`, `connect:HOST:PORT`) or a [`PoolUrl`] names.
     ///
-    /// If other clients of the pool have crashed and this one is the only client, it recovers what they left unfinished.
-    /// That takes as long as a check of the whole pool, once.
+    /// If other clients of the pool have crashed and this one is the only client, it recovers what they left
+    /// unfinished. That takes as long as a check of the whole pool, once.
     pub fn open<U: TryInto<PoolUrl>>(url: U) -> Result<Pool, Error>
     where
         Error: From<U::Error>,
@@ -120,8 +120,8 @@ impl Pool {
     }
 
     /// Returns how often this process has missed its lease and has come back: it was stopped, or not scheduled. It has
-    /// lost nothing, or every operation would fail; but other clients may have been refused what it held, or have waited
-    /// for it.
+    /// lost nothing, or every operation would fail; but other clients may have been refused what it held, or have
+    /// waited for it.
     pub fn missed_leases(&self) -> u64 {
         self.inner.client.missed_leases()
     }
@@ -152,8 +152,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Maps the files of a pool. That they are a pool is checked before any space is reserved in them, and no more is reserved
-/// than the pool has.
+/// Maps the files of a pool. That they are a pool is checked before any space is reserved in them, and no more is
+/// reserved than the pool has.
 pub(crate) fn open_files(paths: &[PathBuf], read_only: bool) -> Result<ShmFabric, PoolError> {
     ShmFabric::open_as(paths, read_only, |node, head| Ok(farindex_pool::Pool::recognise(node, head)?.region_len))
 }

@@ -1,11 +1,12 @@
 //! Keeping what can be read of damaged indexes, and dropping the rest.
 //!
 //! A damaged index is copied entry by entry into a new one of the same kind and settings, which then takes its name
-//! ([`catalog::replace`]). So it works for every kind in the same way, and whatever becomes of the client that does it, the name leads to
-//! the damaged index or to the whole copy. The damaged index's memory goes back like that of crashed clients: `Audit::reclaim`.
+//! ([`catalog::replace`]). So it works for every kind in the same way, and whatever becomes of the client that does it,
+//! the name leads to the damaged index or to the whole copy. The damaged index's memory goes back like that of crashed
+//! clients: `Audit::reclaim`.
 //!
-//! Invariants: nothing is dropped while another client is registered; nothing is copied while the allocator's own account of the pool
-//! does not add up, because the copy could be put over what it is made from.
+//! Invariants: nothing is dropped while another client is registered; nothing is copied while the allocator's own
+//! account of the pool does not add up, because the copy could be put over what it is made from.
 
 use crate::{Error, check};
 use farindex_fabric::OpKind;
@@ -39,8 +40,8 @@ pub struct Kept {
     pub dropped: Vec<Damage>,
 }
 
-/// Replaces every index that is not sound by a copy of what can be read of it. An index of which nothing can be read, not even its
-/// roots, is left as it is.
+/// Replaces every index that is not sound by a copy of what can be read of it. An index of which nothing can be read,
+/// not even its roots, is left as it is.
 pub(crate) async fn drop_damaged(session: &Rc<Session>) -> Result<Vec<Salvaged>, Error> {
     let span = session.span(OpKind::Maintenance);
     session.flush().await?;
@@ -54,7 +55,7 @@ pub(crate) async fn drop_damaged(session: &Rc<Session>) -> Result<Vec<Salvaged>,
     }
     alone(session, &audit).await?;
     let account = account.settle(session, &span).await?;
-    // What damage keeps a walk from meeting looks leaked, which is no problem here: nobody hands it out.
+    // Memory that a walk cannot reach because of damage looks leaked. That is no problem here: it is not handed out.
     let broken = account.problems.into_iter().next();
     let mut all = Vec::new();
     for name in damaged {

@@ -11,13 +11,13 @@ use farindex_pool::{ClientInfo, IndexInfo, catalog, clients};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Per-thread handle to a pool: a connection to the memory nodes, and an executor for coroutines. It is not `Send`; cheap
-/// to clone within its thread.
+/// Per-thread handle to a pool: a connection to the memory nodes, and an executor for coroutines. It is not `Send`;
+/// cheap to clone within its thread.
 ///
-/// Futures of a session (those of [`Index::async_handle`], and tasks that were [spawned](Self::spawn)) make progress only
-/// while the session is driven: by [`block_on`](Self::block_on), or by a runtime as the page `docs/async.md` shows. A
-/// future that nobody drives never finishes, not even by its deadline. For futures that any runtime awaits, on any
-/// thread, there is [`Handle`](crate::Handle).
+/// Futures of a session (those of [`Index::async_handle`], and tasks that were [spawned](Self::spawn)) make progress
+/// only while the session is driven: by [`block_on`](Self::block_on), or by a runtime as the page `docs/async.md`
+/// shows. A future that nobody drives never finishes, not even by its deadline. For futures that any runtime awaits, on
+/// any thread, there is [`Handle`](crate::Handle).
 #[derive(Clone)]
 pub struct Session {
     pub(crate) inner: Rc<SessionInner>,
@@ -44,15 +44,15 @@ impl Session {
     ///
     /// # Panics
     ///
-    /// If the session is running already: inside a coroutine, or inside another future that it blocks on. Every method of
-    /// the session or of its indexes that blocks does the same. Two coroutines that blocked would wait for each other:
-    /// await the operations of [`Index::async_handle`](crate::Index::async_handle) there.
+    /// If the session is running already: inside a coroutine, or inside another future that it blocks on. Every method
+    /// of the session or of its indexes that blocks does the same. Two coroutines that blocked would wait for each
+    /// other: await the operations of [`Index::async_handle`](crate::Index::async_handle) there.
     #[track_caller]
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.inner.executor.block_on(&self.inner.endpoint, future)
     }
-    /// Starts a coroutine; it runs while the session is driven. The task is awaited in this session: no other session runs
-    /// it, and awaiting it there panics.
+    /// Starts a coroutine; it runs while the session is driven. The task is awaited in this session: no other session
+    /// runs it, and awaiting it there panics.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         self.inner.executor.spawn(future)
     }
@@ -89,8 +89,8 @@ impl Session {
     }
     /// Evicts clients that have crashed or whose lease has expired, and recovers what they left unfinished in the whole
     /// pool: locks, half-done steps, and, if no other client is registered, memory that they had allocated but not yet
-    /// linked. Clients at work take over the locks of crashed clients by themselves; this recovers what none of them needs.
-    /// Blocks for slightly longer than one lease period.
+    /// linked. Clients at work take over the locks of crashed clients by themselves; this recovers what none of them
+    /// needs. Blocks for slightly longer than one lease period.
     pub fn repair(&self) -> Result<check::Repaired, Error> {
         self.block_on(check::repair(&self.inner.raw))
     }

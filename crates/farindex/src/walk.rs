@@ -1,7 +1,7 @@
 //! Iterators over an index.
 //!
-//! Invariant: between two items nothing of the pool is pinned and the session does not run, so the user of an iterator may
-//! call any method of the session, and may take its time.
+//! Invariant: between two items nothing of the pool is pinned and the session does not run, so the user of an iterator
+//! may call any method of the session, and may take its time.
 
 use crate::Error;
 use crate::index::{Index, borrowed};

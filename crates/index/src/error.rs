@@ -32,7 +32,8 @@ pub enum IndexError {
     /// The index was dropped while it was open.
     #[error("the index was dropped by another client")]
     Dropped,
-    /// The write that this one was combined with was cancelled while it ran. This one may have taken effect or not (N7).
+    /// The write that this one was combined with was cancelled while it ran. This one may have taken effect or not
+    /// (N7).
     #[error("the operation that this one was combined with was cancelled; it may have taken effect or not")]
     Interrupted,
     /// The configuration makes no index.

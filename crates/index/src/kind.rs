@@ -16,8 +16,8 @@ use std::rc::Rc;
 
 /// Settings of a kind of index: what its creator chooses, and the catalog keeps.
 ///
-/// The catalog holds them in the [postcard](https://docs.rs/postcard) format, in the order of the struct's fields. A change
-/// of the fields is a new [version](Self::VERSION).
+/// The catalog holds them in the [postcard](https://docs.rs/postcard) format, in the order of the struct's fields. A
+/// change of the fields is a new [version](Self::VERSION).
 pub trait Settings: Clone + Copy + Debug + Default + PartialEq + Serialize + DeserializeOwned + 'static {
     /// Version of the settings, which the catalog keeps with them: raised when a field is added, removed or changed.
     const VERSION: u32;

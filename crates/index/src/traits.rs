@@ -1,7 +1,7 @@
 //! What every index promises.
 //!
-//! Keys and values are byte strings of any content, up to the limits of [`PointIndex::limits`]; there is no reserved key
-//! and no reserved value. Every point operation is linearizable under the fabric's
+//! Keys and values are byte strings of any content, up to the limits of [`PointIndex::limits`]; there is no reserved
+//! key and no reserved value. Every point operation is linearizable under the fabric's
 //! [contract](farindex_fabric::contract), and returns an outcome named for what it did. An index handle belongs to one
 //! worker thread; many operations may be in flight on it at once.
 //!
@@ -90,13 +90,13 @@ pub trait PointIndex {
     fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Update, IndexError>>;
     /// Sets the value of a key, present or not.
     fn upsert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
-    /// Like [`upsert`](Self::upsert), but always reports whether the key existed: never [`Upsert::Written`]. An index with
-    /// blind writes pays one extra lookup.
+    /// Like [`upsert`](Self::upsert), but always reports whether the key existed: never [`Upsert::Written`]. An index
+    /// with blind writes pays one extra lookup.
     fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
     /// Removes a key.
     fn remove(&self, key: &[u8]) -> impl Future<Output = Result<Remove, IndexError>>;
-    /// Returns the bytes of local memory that this handle, and what it shares with the other handles of its compute node,
-    /// use as a cache.
+    /// Returns the bytes of local memory that this handle, and what it shares with the other handles of its compute
+    /// node, use as a cache.
     fn cache_bytes(&self) -> u64;
 }
 
@@ -117,9 +117,9 @@ pub trait OrderedIndex: PointIndex {
     /// Returns the first `limit` entries within `bounds` in ascending order of their keys. Fewer entries mean that the
     /// range has no more. An empty or inverted range, and a limit of 0, give no entries.
     ///
-    /// A scan is not atomic. Each entry that it returns was present, with that value, at some moment of the scan; each key
-    /// that lies between the first bound and the last returned key (or the second bound, if fewer than `limit` entries
-    /// came back) and was present during the whole scan is returned. Keys come once, in strictly ascending order. This is
-    /// the model that the checker applies to recorded scans.
+    /// A scan is not atomic. Each entry that it returns was present, with that value, at some moment of the scan; each
+    /// key that lies between the first bound and the last returned key (or the second bound, if fewer than `limit`
+    /// entries came back) and was present during the whole scan is returned. Keys come once, in strictly ascending
+    /// order. This is the model that the checker applies to recorded scans.
     fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> impl Future<Output = Result<Vec<Entry>, IndexError>>;
 }

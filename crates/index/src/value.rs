@@ -5,9 +5,9 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// The bytes of a value; dereferences to a byte slice. A value that is kept keeps its buffer from being reused. A clone is
-/// a copy of just the bytes, which further clones share; a clone of a value from [`shared`](Value::shared) copies nothing
-/// and shares the buffer.
+/// The bytes of a value; dereferences to a byte slice. A value that is kept keeps its buffer from being reused. A clone
+/// is a copy of just the bytes, which further clones share; a clone of a value from [`shared`](Value::shared) copies
+/// nothing and shares the buffer.
 pub struct Value {
     storage: Storage,
     range: Range<usize>,

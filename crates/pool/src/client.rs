@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Longest time for which [`Client::close`] waits until a client without heartbeats quiesces. If that client has crashed
-/// and the fabric cannot tell, the wait would otherwise last a whole lease.
+/// Longest time for which [`Client::close`] waits until a client without heartbeats quiesces. If that client has
+/// crashed and the fabric cannot tell, the wait would otherwise last a whole lease.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The membership of a process in a pool. All threads of the process share it.

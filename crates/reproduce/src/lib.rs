@@ -1,8 +1,8 @@
 //! The papers' tables and figures, measured again and compared.
 //!
-//! A folder for each paper has the paper's numbers, the runs, and what is compared; every number of a paper stands with its
-//! source. A run returns a [`Report`]: text, JSON, files, and whether ours holds. Ratios that are far off are explained by
-//! counters in the report itself.
+//! A folder for each paper has the paper's numbers, the runs, and what is compared; every number of a paper stands with
+//! its source. A run returns a [`Report`]: text, JSON, files, and whether ours holds. Ratios that are far off are
+//! explained by counters in the report itself.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -31,18 +31,20 @@ use report::Watch;
 pub enum Paper {
     /// SHARD (PVLDB 19(4), 2025); exit code 1 if ours is worse, for the tables
     ///
-    /// Tables count verbs and memory, which no hardware changes. Figures are predicted on a simulated cluster with the
-    /// figures of SHARD's (`farindex sim`), in virtual time; the output states what has no counterpart in the paper's terms.
+    /// Tables count verbs and memory, which are the same on all hardware. Figures are predicted in virtual time on a
+    /// simulated cluster with the parameters of SHARD's (`farindex sim`). The output names what cannot be compared with
+    /// the paper.
     Shard(Box<shard::Args>),
-    /// Linear probing with a variable read size (ADMS 2020); exit code 1 if a number is off
+    /// Linear probing with a variable read size (ADMS 2020); exit code 1 if a number differs from the paper
     ///
-    /// For tables 1, 3 and 4 READs are counted on tables in far memory, which no hardware changes. Table 2 and the figures are
-    /// predicted on a simulated cluster with the figures of the paper's, in virtual time.
+    /// Tables 1, 3 and 4 count READs of tables in far memory, which are the same on all hardware. Table 2 and the
+    /// figures are predicted in virtual time on a simulated cluster with the parameters of the paper's.
     LinearProbing(linear::Args),
     /// SepHash (PVLDB 17(5), 2024), compared with RACE; exit code 1 if space, utilization or FPTables are worse
     ///
-    /// Tables 2 and 3 and Figure 18 count memory. Table 1 and the other figures are predicted on a simulated cluster with the
-    /// figures of the paper's, in virtual time, with what each operation cost: that explains a ratio that is off.
+    /// Tables 2 and 3 and Figure 18 count memory. Table 1 and the other figures are predicted in virtual time on a
+    /// simulated cluster with the parameters of the paper's. The cost of each operation is shown next to its
+    /// throughput.
     #[command(name = "sephash")]
     SepHash(sephash::Args),
     /// CHIME's hopscotch leaf (SOSP 2024); exit code 1 if a number is off

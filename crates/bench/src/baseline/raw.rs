@@ -1,14 +1,15 @@
 //! The raw baseline: the verbs of an index without the index.
 //!
 //! Invariants: the same driver draws the same operations on the same keys; an operation posts the verbs of its
-//! [`Shape`](super::Shape) in the same batches, each waiting for the one before; READs and atomics go to addresses that are
-//! hashes of its key, so a hot key is hot here too, and WRITEs of blocks to one place after the other, as an allocator has
-//! them; its memory is as large as the index's and written beforehand, so neither the caches nor untouched pages flatter it. Nothing is parsed, compared, retried or allocated, and its answers mean nothing.
+//! [`Shape`](super::Shape) in the same batches, each waiting for the one before; READs and atomics go to addresses that
+//! are hashes of its key, so a hot key is hot here too, and WRITEs of blocks to one place after the other, as an
+//! allocator has them; its memory is as large as the index's and written beforehand, so neither the caches nor
+//! untouched pages flatter it. Nothing is parsed, compared, retried or allocated, and its answers mean nothing.
 //!
-//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads whose result is not
-//! used, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ brings
-//! decides what the second one fetches. So here, too, the address of a batch depends on a word of each cache line that the
-//! batch before has brought.
+//! A READ has completed when its bytes are there. On mapped memory a processor would run ahead of loads whose result is
+//! not used, and fetch the next batch meanwhile, as if there were one round trip; no index can, for what the first READ
+//! brings decides what the second one fetches. So here, too, the address of a batch depends on a word of each cache
+//! line that the batch before has brought.
 //!
 //! It scribbles over the whole of its memory: give it a fabric of its own, never one that holds a pool.
 

@@ -119,8 +119,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The shape of each operation of an index: get, insert, update, upsert, remove. A read-modify-write is a get and then an
-/// update. Nobody can tell a get of an absent key by its key: where a workload is of those, `get` has their shape.
+/// The shape of each operation of an index: get, insert, update, upsert, remove. A read-modify-write is a get and then
+/// an update. Nobody can tell a get of an absent key by its key: where a workload is of those, `get` has their shape.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shapes(BTreeMap<Op, Shape>);
 

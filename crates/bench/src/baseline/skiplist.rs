@@ -1,8 +1,8 @@
 //! The `crossbeam-skiplist` crate as an ordered index: no far memory, no verbs.
 //!
-//! Invariant: a key that was inserted once keeps its node for ever, and its slot holds the value, or `None` while the key is
-//! absent. All changes of a key take the lock of its slot, so each is linearizable (the crate replaces an entry by a removal
-//! and an insert, between which a reader would miss it).
+//! Invariant: a key that was inserted once keeps its node for ever, and its slot holds the value, or `None` while the
+//! key is absent. All changes of a key take the lock of its slot, so each is linearizable (the crate replaces an entry
+//! by a removal and an insert, between which a reader would miss it).
 
 use crate::driver::{Bench, Worker};
 use crossbeam_skiplist::SkipMap;
@@ -113,7 +113,8 @@ impl PointIndex for LocalSkipList {
 impl OrderedIndex for LocalSkipList {
     async fn scan(&self, (from, to): KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         let mut entries = Vec::new();
-        // The end is compared here: a range that is empty or inverted must give no entries, whatever the map makes of it.
+        // The end is compared here: a range that is empty or inverted must give no entries, whatever the map makes of
+        // it.
         let ended = |key: &[u8]| match to {
             Bound::Included(to) => key > to,
             Bound::Excluded(to) => key >= to,

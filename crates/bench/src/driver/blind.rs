@@ -1,4 +1,5 @@
-//! An index with blind inserts: SepHash's paper appends without checking whether the key exists, and calls that an insert.
+//! An index with blind inserts: SepHash's paper appends without checking whether the key exists, and calls that an
+//! insert.
 
 use farindex::{Insert, PointIndex, Remove, Update, Upsert, Value};
 use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex};

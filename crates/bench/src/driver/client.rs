@@ -248,8 +248,8 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                 context.timed(op, started, answer.is_ok());
             }
             match answer {
-                // Answers without meaning are not judged, or a baseline would pay for work that it does not do; but what
-                // began must end, and a new key must be acknowledged.
+                // Answers without meaning are not judged, or a baseline would pay for work that it does not do; but
+                // what began must end, and a new key must be acknowledged.
                 Ok(answer) if !answers => {
                     if changes {
                         let _ = shared.oracle.end(target.number, window, target.fresh, answer.effect);

@@ -1,7 +1,7 @@
 //! An index on a simulated cluster, as the driver measures it.
 //!
-//! Each compute node is one process: one client of the pool, whose lease a heartbeat renews, and one lock table if operations
-//! are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
+//! Each compute node is one process: one client of the pool, whose lease a heartbeat renews, and one lock table if
+//! operations are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
 use super::blind::Blind;
 use super::{Control, Outcome, Plan, Simulated, Worker, simulate};

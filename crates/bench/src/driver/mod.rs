@@ -1,8 +1,9 @@
 //! The driver: runs a plan against any index ([`OrderedIndex`]; only workloads with scans call its scan).
 //!
-//! Invariants: each thread has one executor and one handle of the index, and its clients are coroutines on them; a phase
-//! begins when every thread is ready for it and ends when every client has finished, and meters are read as differences
-//! between its two ends; no thread waits for one that has failed; a thread that waits keeps driving its endpoint.
+//! Invariants: each thread has one executor and one handle of the index, and its clients are coroutines on them; a
+//! phase begins when every thread is ready for it and ends when every client has finished, and meters are read as
+//! differences between its two ends; no thread waits for one that has failed; a thread that waits keeps driving its
+//! endpoint.
 //!
 //! | Phase | What happens |
 //! |---|---|
@@ -17,8 +18,8 @@
 //! The same worker code runs on a thread with an executor of its own ([`run`]) and, in virtual time, on a
 //! simulated cluster ([`simulate`]).
 //!
-//! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the next
-//! begins. Clients therefore yield to the others every few operations; that is also when timers are driven.
+//! On a fabric that completes verbs at once an operation never waits, so one client would run to its end before the
+//! next begins. Clients therefore yield to the others every few operations; that is also when timers are driven.
 
 pub mod blind;
 mod client;
@@ -57,7 +58,8 @@ pub trait Bench: Sync {
 
 /// What one thread holds: a handle of the index, used by all its clients at once.
 pub trait Worker {
-    /// The index. One whose keys have no order answers a scan with [`NotOrdered`](farindex_index::IndexError::NotOrdered).
+    /// The index. One whose keys have no order answers a scan with
+    /// [`NotOrdered`](farindex_index::IndexError::NotOrdered).
     type Index: OrderedIndex;
     /// The handle.
     fn index(&self) -> &Self::Index;
@@ -122,8 +124,8 @@ pub struct Control<'a> {
     pub progress: Option<&'a dyn Fn(Progress)>,
 }
 
-/// Signals the caller when a thread is done, however it ends. (The system reports the thread as finished later, and without
-/// a signal.)
+/// Signals the caller when a thread is done, however it ends. (The system reports the thread as finished later, and
+/// without a signal.)
 struct Leaving<'a>(std::thread::Thread, &'a AtomicUsize);
 
 impl Drop for Leaving<'_> {
@@ -133,7 +135,8 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Runs a plan on threads of this process. Wrong answers and failed operations are part of the outcome; it is for the caller to fail on them.
+/// Runs a plan on threads of this process. Wrong answers and failed operations are part of the outcome; it is for the
+/// caller to fail on them.
 pub fn run<B: Bench>(bench: &B, plan: &Plan, control: &Control<'_>) -> Result<Outcome, BenchError> {
     plan.check()?;
     let began = Instant::now();

@@ -170,8 +170,8 @@ impl Plan {
         };
         let new = if appends { ((ops.saturating_add(self.warmup)) as f64 * share) as u64 } else { 0 };
         let entries = self.keys.saturating_add(new);
-        // Size classes lose up to a fifth; a table that grows has segments for up to twice the slots it needs, 584 bytes for
-        // 64 of them; updates leave blocks behind until the epoch has passed.
+        // Size classes lose up to a fifth; a table that grows has segments for up to twice the slots it needs, 584
+        // bytes for 64 of them; updates leave blocks behind until the epoch has passed.
         let each = self.block_bytes() * 3 / 2 + 48;
         let in_flight = self.value_size.max as u64 * 8 * self.clients as u64;
         (128 << 20) + entries.saturating_mul(each).saturating_add(in_flight)

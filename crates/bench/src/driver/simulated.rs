@@ -1,7 +1,8 @@
-//! The driver on a simulated cluster: every worker is a client of the simulation, with a CPU of its own, and all of them
-//! are coroutines of one executor in virtual time.
+//! The driver on a simulated cluster: every worker is a client of the simulation, with a CPU of its own, and all of
+//! them are coroutines of one executor in virtual time.
 //!
-//! Invariants: what a run does and measures is a function of its plan, seed and cluster; the wall clock decides nothing.
+//! Invariants: what a run does and measures is a function of its plan, seed and cluster; the wall clock decides
+//! nothing.
 
 use super::shared::Shared;
 use super::worker::{self, Context, Coroutine, Report};

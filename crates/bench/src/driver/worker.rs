@@ -1,7 +1,7 @@
 //! One worker: takes its clients through the phases.
 //!
-//! Invariants: it is one coroutine, and what it waits for it awaits, so the same code runs on a thread with an executor of
-//! its own and on a simulated cluster, where all workers are coroutines of one executor and time is the simulator's.
+//! Invariants: it is one coroutine, and what it waits for it awaits, so the same code runs on a thread with an executor
+//! of its own and on a simulated cluster, where all workers are coroutines of one executor and time is the simulator's.
 
 use super::client::{self, Tally};
 use super::faults::error_kind;

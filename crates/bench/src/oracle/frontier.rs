@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const RING: u64 = 1 << 16;
-/// Claims stop this far ahead of the frontier. Claimers look before they claim, so each may overshoot by one; a plan has
-/// at most [`MAX_CLIENTS`] of them.
+/// Claims stop this far ahead of the frontier. Claimers look before they claim, so each may overshoot by one; a plan
+/// has at most [`MAX_CLIENTS`] of them.
 const AHEAD: u64 = RING / 2;
 /// Clients of one run at most.
 pub(crate) const MAX_CLIENTS: usize = (RING - AHEAD) as usize;

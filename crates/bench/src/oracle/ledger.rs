@@ -9,9 +9,9 @@
 //! | begun (23)    | unknown | tainted | under way (19) | balance + 2^19 |
 //! ```
 //!
-//! *Unknown*: changes overlapped of which one did not say what it did to presence, so the balance means nothing until an
-//! operation that nothing overlaps tells. *Tainted* lasts for ever.
-//! *Begun* wraps around, which is harmless: it is only compared for equality over one operation.
+//! *Unknown*: changes overlapped of which one did not say what it did to presence, so the balance means nothing until
+//! an operation that nothing overlaps tells. *Tainted* lasts for ever. *Begun* wraps around, which is harmless: it is
+//! only compared for equality over one operation.
 
 use super::{Effect, WrongAnswer};
 use std::sync::atomic::{AtomicU64, Ordering};

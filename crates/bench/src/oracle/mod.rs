@@ -1,17 +1,17 @@
 //! The oracle: decides whether an answer is right.
 //!
-//! An answer is judged in two ways. Every *value* must be one that was written under its key ([`Values`](crate::workload::Values)), whatever
-//! else goes on. *Presence* must fit what this run has done:
+//! An answer is judged in two ways. Every *value* must be one that was written under its key
+//! ([`Values`](crate::workload::Values)), whatever else goes on. *Presence* must fit what this run has done:
 //!
-//! * **Nothing is ever removed** (the mix has no `remove`): keys `0..loaded` and every key whose insert was acknowledged
-//!   are present, for ever. A get that misses one is wrong, an update that finds it absent, an upsert that inserts it.
-//!   Inserts append new numbers, so an insert that finds its key is wrong.
+//! * **Nothing is ever removed** (the mix has no `remove`): keys `0..loaded` and every key whose insert was
+//!   acknowledged are present, for ever. A get that misses one is wrong, an update that finds it absent, an upsert that
+//!   inserts it. Inserts append new numbers, so an insert that finds its key is wrong.
 //! * **Keys come and go**: a [`Ledger`] knows, for each key, whether an insert, upsert or removal is under way and what
 //!   the acknowledged ones add up to. An operation during which no such other was under way has exactly one right
 //!   outcome, and gets it checked. Where they overlap, any single outcome may be right; but insertions and removals of
-//!   one key that took effect alternate, so their sum must be 0 or 1 as soon as nothing is under way. Blind upserts do not
-//!   say whether they inserted: behind one that overlapped with others the key's presence is not known, until an operation
-//!   that nothing overlaps reports it.
+//!   one key that took effect alternate, so their sum must be 0 or 1 as soon as nothing is under way. Blind upserts do
+//!   not say whether they inserted: behind one that overlapped with others the key's presence is not known, until an
+//!   operation that nothing overlaps reports it.
 //! * **Keys that no client inserts** ([`ABSENT`](crate::workload::ABSENT)) are absent.
 //! * An operation that ended in an error may have taken effect or not. From then on nothing is said about the presence
 //!   of its key.

@@ -4,9 +4,9 @@
 //!
 //! 1. *shape*: keys strictly ascending, none below the first bound, no more entries than the limit;
 //! 2. *origin*: every key is one that the run may have inserted, with a value that was written under it;
-//! 3. *presence*: a scan is a read of every key that it covers, each with the scan's own window: from the first bound to
-//!    the last returned key, or without end if fewer entries than the limit came. A key that was certainly present (or
-//!    absent) during the whole scan must be returned (or not).
+//! 3. *presence*: a scan is a read of every key that it covers, each with the scan's own window: from the first bound
+//!    to the last returned key, or without end if fewer entries than the limit came. A key that was certainly present
+//!    (or absent) during the whole scan must be returned (or not).
 //!
 //! Presence is judged for keys that the oracle notes when the scan begins: the first ones at or above the bound, in key
 //! order, up to the scan's limit; where keys come and go, up to twice the limit and 16 more. Of hashed keys only the

@@ -33,8 +33,8 @@ pub struct Figure {
     pub marks: Vec<f64>,
     /// What the vertical lines are, for the legend.
     pub marks_name: String,
-    /// Places of the horizontal axis that get a label, for values that were chosen; without any, round numbers get one. If
-    /// all are powers of two (and at least two of them), the axis is logarithmic.
+    /// Places of the horizontal axis that get a label, for values that were chosen; without any, round numbers get one.
+    /// If all are powers of two (and at least two of them), the axis is logarithmic.
     pub ticks: Vec<f64>,
 }
 

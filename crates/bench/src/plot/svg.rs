@@ -101,7 +101,8 @@ fn paint(figure: &Figure, svg: &mut String) -> Result<(), Box<dyn std::error::Er
     let points = || figure.curves.iter().flat_map(|curve| &curve.points);
     let across = Across::of(figure);
     let (right, top) = (across.range.end, end(points().map(|point| point.1)));
-    // Where there is one curve and no mark, the axis has said what it is; otherwise the legend has room above the curves.
+    // Where there is one curve and no mark, the axis has said what it is; otherwise the legend has room above the
+    // curves.
     let legend = figure.curves.len() > 1 || !figure.marks.is_empty();
     let top = if legend { top * 1.3 } else { top };
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();

@@ -281,7 +281,8 @@ impl Row {
 
     /// As one JSON object.
     pub fn to_json(&self) -> String {
-        // Neither a map with keys that are no strings nor a failing writer is involved, which are the only ways to fail.
+        // Neither a map with keys that are no strings nor a failing writer is involved, which are the only ways to
+        // fail.
         serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": {:?}}}", error.to_string()))
     }
 }

@@ -152,7 +152,7 @@ pub fn labelled(what: &str, rows: &[(String, &Row)]) -> String {
         }
         if row.interrupted {
             let _ =
-                writeln!(out, "{} {} was interrupted; the numbers are of what it had done", row.index, row.workload);
+                writeln!(out, "{} {} ended early; the numbers count what it had done by then", row.index, row.workload);
         }
     }
     out

@@ -13,8 +13,8 @@ pub enum Distribution {
     ScrambledZipfian,
     /// Zipfian over the keys as loaded, the first key the hottest.
     Zipfian,
-    /// Zipfian by age: the key whose insert was acknowledged last is the hottest. The skew is that of a key space of the
-    /// loaded size, however much is inserted meanwhile.
+    /// Zipfian by age: the key whose insert was acknowledged last is the hottest. The skew is that of a key space of
+    /// the loaded size, however much is inserted meanwhile.
     Latest,
     /// One after the other, round and round.
     Sequential,

@@ -1,8 +1,8 @@
 //! From the number of a key to its bytes, and back.
 //!
-//! Invariants: two numbers never have the same bytes, because the first eight are a bijection of the number; the bytes do
-//! not depend on the seed, so processes agree; with [`KeyOrder::Hashed`] they look random, so neither an index nor its hash
-//! sees a sequence.
+//! Invariants: two numbers never have the same bytes, because the first eight are a bijection of the number; the bytes
+//! do not depend on the seed, so processes agree; with [`KeyOrder::Hashed`] they look random, so neither an index nor
+//! its hash sees a sequence.
 
 use super::{mix64, unmix64};
 use std::fmt;
@@ -17,8 +17,8 @@ pub enum KeyOrder {
     /// Nothing: keys are hashes of their numbers (YCSB's `insertorder=hashed`).
     #[default]
     Hashed,
-    /// The same order: the number in eight bytes, big-endian, then zeros up to the size of a key. A key that is absent lies
-    /// between two that may be present.
+    /// The same order: the number in eight bytes, big-endian, then zeros up to the size of a key. A key that is absent
+    /// lies between two that may be present.
     Ordered,
 }
 

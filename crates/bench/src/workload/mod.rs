@@ -1,7 +1,7 @@
 //! What the clients do: which operations, on which keys, with which values.
 //!
-//! Invariants: operation, key and value come from three generators that share nothing but the run's seed, so the kind of
-//! an operation is never a function of its key; every client draws from one key space; nothing here allocates for an
+//! Invariants: operation, key and value come from three generators that share nothing but the run's seed, so the kind
+//! of an operation is never a function of its key; every client draws from one key space; nothing here allocates for an
 //! operation.
 
 pub mod choose;

@@ -1,9 +1,9 @@
 //! A bijection of `0..n`, to spread the hot ranks over the key space.
 //!
-//! YCSB scrambles with a hash modulo n. That sends some ranks to one key and leaves about a third of the keys untouched,
-//! so the distribution is no longer the one that was asked for. Here a permutation of the next power of two is walked
-//! until it lands below n, which takes two steps at most on average; every key has exactly one rank. The permutation is
-//! the same for every seed, so that processes with different seeds agree on which keys are hot.
+//! YCSB scrambles with a hash modulo n. That sends some ranks to one key and leaves about a third of the keys
+//! untouched, so the distribution is no longer the one that was asked for. Here a permutation of the next power of two
+//! is walked until it lands below n, which takes two steps at most on average; every key has exactly one rank. The
+//! permutation is the same for every seed, so that processes with different seeds agree on which keys are hot.
 
 /// The bijection.
 #[derive(Debug, Clone, Copy)]

@@ -116,8 +116,8 @@ fn explanations_of_random_histories_are_violations_by_themselves() {
         });
         let relaxed = History::new(relaxed.collect()).unwrap();
         let verdict = check(&relaxed, &Limits { explanations: 0, ..Limits::default() }).verdict;
-        // A relaxed write keeps its known outcome; a pending write in a history has none. This is the only difference, so
-        // only histories without conditional writes among the relaxed ones are compared.
+        // A relaxed write keeps its known outcome; a pending write in a history has none. This is the only difference,
+        // so only histories without conditional writes among the relaxed ones are compared.
         let conditional = history.operations().iter().enumerate().any(|(index, operation)| {
             !explanation.operations.contains(&index)
                 && matches!(operation.response.as_ref().map(|r| &r.outcome), Some(Outcome::Inserted | Outcome::Updated))

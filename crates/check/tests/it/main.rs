@@ -1,5 +1,5 @@
-//! The checker's tests: verdicts against a brute-force oracle, properties of reports, explanations, recorded scans and the
-//! file format.
+//! The checker's tests: verdicts against a brute-force oracle, properties of reports, explanations, recorded scans and
+//! the file format.
 
 mod brute_force;
 mod common;

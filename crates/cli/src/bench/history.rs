@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct History {
-    /// Record every operation of every phase and its answer, to this file (docs/history-format.md), and check it: exit code
-    /// 1 unless it is linearizable. Recording costs throughput, so there is no efficiency
+    /// Record every operation of every phase and its answer, to this file (docs/history-format.md), and check it: exit
+    /// code 1 unless it is linearizable. Recording costs throughput, so there is no efficiency
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
     /// The history ends after this many operations; each takes about 250 bytes of memory, and its key and value (of a

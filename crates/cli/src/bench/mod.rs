@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Measure an index
 ///
-/// Without arguments: 100,000 keys of 8 + 8 bytes on the memory fabric, 100,000 operations to warm up and 1 M measured by 8
-/// clients of one thread, half get, half update (YCSB A), within seconds.
-/// Every answer is verified while running. Throughput, latencies, and for each kind of operation its cost in verbs: READ,
-/// WRITE, compare-and-swap (CAS), fetch-and-add (FAA), round trips (sequential waits). `efficiency` is throughput as a
-/// share of the raw reference's, which posts the same verbs and does nothing else.
+/// Without arguments: 100,000 keys of 8 + 8 bytes on the memory fabric, 100,000 operations to warm up and 1 M measured
+/// by 8 clients of one thread, half get, half update (YCSB A), within seconds. Every answer is verified while running.
+/// Throughput, latencies, and for each kind of operation its cost in verbs: READ, WRITE, compare-and-swap (CAS),
+/// fetch-and-add (FAA), round trips (sequential waits). `efficiency` is throughput as a share of the raw reference's,
+/// which posts the same verbs and does nothing else.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -93,8 +93,8 @@ fn fresh_path(directory: &Path) -> PathBuf {
     directory.join(format!("farindex-bench-{}-{}", std::process::id(), now.as_nanos()))
 }
 
-/// Creates mapped files that do not stay, however this process ends: a file that is removed exists for as long as a process
-/// has it mapped.
+/// Creates mapped files that do not stay, however this process ends: a file that is removed exists for as long as a
+/// process has it mapped.
 fn nameless<T>(directory: &Path, make: impl FnOnce(PathBuf) -> Result<T, Failure>) -> Result<T, Failure> {
     let path = fresh_path(directory);
     let made = make(path.clone());

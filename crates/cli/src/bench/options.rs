@@ -107,8 +107,8 @@ pub(crate) struct Options {
     /// For ucx: how the memory node that is started for the run waits [default: adaptive]
     #[arg(long, value_enum)]
     poll: Option<PollMode>,
-    /// Measure on these memory nodes, which serve already; the pool is made if there is none, and the index "bench" in it
-    /// is dropped afterwards unless others share it. No efficiency
+    /// Measure on these memory nodes, which serve already; the pool is made if there is none, and the index "bench" in
+    /// it is dropped afterwards unless others share it. No efficiency
     #[arg(long, value_name = "ADDR[,ADDR...]", conflicts_with_all = ["fabric", "path", "poll", "size"])]
     connect: Option<String>,
     /// With --connect: the file whose first token is shown to the memory nodes
@@ -285,7 +285,8 @@ fn check_order(kind: &str, ordered: bool, plan: &Plan) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses a plan that an index of this kind cannot carry out: keys or values that are too long, scans of unordered keys.
+/// Refuses a plan that an index of this kind cannot carry out: keys or values that are too long, scans of unordered
+/// keys.
 pub(crate) fn check_limits(kind: &str, plan: &Plan) -> Result<(), Failure> {
     check_order(kind, KINDS.iter().any(|known| known.name == kind && known.ordered), plan)?;
     for (what, size, most) in [("keys", plan.key_size, MAX_KEY), ("values", plan.value_size.max, MAX_VALUE)] {

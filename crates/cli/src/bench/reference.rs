@@ -80,7 +80,8 @@ fn shape(kind: &KindRow, block: u64) -> Shape {
 pub(crate) fn settings(shapes: Shapes, row_entries: u64, far_bytes: Option<u64>, plan: &Plan) -> RawSettings {
     let entries = row_entries.max(plan.keys);
     let block_bytes = entries * plan.block_bytes();
-    // 584 bytes for a bucket of 64 slots and its share of the other levels, slots between two fifths and four fifths full.
+    // 584 bytes for a bucket of 64 slots and its share of the other levels, slots between two fifths and four fifths
+    // full.
     let buckets = far_bytes.map_or(entries * 16, |far| far.saturating_sub(block_bytes));
     RawSettings { shapes, index_bytes: buckets.max(1 << 16), block_bytes: block_bytes.max(1 << 16) }
 }

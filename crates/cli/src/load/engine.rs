@@ -1,8 +1,8 @@
 //! From the records of a file to operations of an index.
 //!
-//! Invariants: records of the same key are worked on one after the other, in the order of the file; nothing is in flight
-//! while the program waits for input, so a slow pipe does not delay the reuse of memory; every line before the one that an early end
-//! names has been dealt with.
+//! Invariants: records of the same key are worked on one after the other, in the order of the file; nothing is in
+//! flight while the program waits for input, so a slow pipe does not delay the reuse of memory; every line before the
+//! one that an early end names has been processed.
 
 use super::records::{Column, Record, Records, Reject, Rules};
 use crate::exit::{self, Failure};
@@ -27,8 +27,8 @@ use std::time::Instant;
 /// How records are read, and how many are worked on at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reading {
-    /// lines: the whole line is a key with an empty value. tsv: columns separated by tabs, nothing quoted. csv: RFC 4180.
-    /// jsonl: as `dump` writes it
+    /// lines: the whole line is a key with an empty value. tsv: columns separated by tabs, nothing quoted. csv: RFC
+    /// 4180. jsonl: as `dump` writes it
     #[arg(long, value_enum, default_value = "tsv")]
     format: Format,
     /// Column of the key: its number, from 1, or with --header its name
@@ -101,7 +101,7 @@ struct Tally {
     rejects: Vec<Reject>,
     /// Entries that were found, with their lines.
     found: Vec<Record>,
-    /// The first line that was not dealt with, and why.
+    /// The first line that was not processed, and why.
     ended: Option<(u64, Option<Error>)>,
 }
 
@@ -236,7 +236,7 @@ pub(crate) struct Course {
     pub(crate) rejected: u64,
     pub(crate) seconds: f64,
     lines: u64,
-    /// Lines below this number have been dealt with.
+    /// Lines below this number have been processed.
     next_line: u64,
     ended: Option<(u64, Option<Error>)>,
     failed: Option<Failure>,
@@ -375,7 +375,7 @@ impl Source {
     }
 }
 
-/// Who works on a batch of records.
+/// Runs the records of a batch on coroutines ("lanes").
 struct Crew<'a> {
     index: &'a Index,
     action: Action,
@@ -430,13 +430,16 @@ impl Course {
         if let Some((line, Some(error))) = self.ended {
             let name = &self.name;
             let failure = Failure::from(error);
-            return Err(failure.about(format!("{name}, line {line}: all lines before it are dealt with, it is not")));
+            return Err(failure.about(format!("{name}, line {line}: not processed, unlike all lines before it")));
         }
         if let Some(failure) = self.failed {
             return Err(failure);
         }
         if self.interrupted {
-            note(format!("interrupted: all lines before line {} are dealt with", self.next_line));
+            note(format!(
+                "interrupted: all lines before line {} are processed; load the file from there on",
+                self.next_line
+            ));
             return Ok(exit::INTERRUPTED);
         }
         Ok(if self.rejected > 0 { exit::REFUSED } else { exit::OK })

@@ -59,8 +59,8 @@ const LINE_MAX: usize = 80 << 20;
 
 type Input = Box<dyn BufRead>;
 
-/// Where a byte of a CSV file stands, by the rules of the reader behind: a quote opens a field only at its beginning, and two
-/// of them are one inside.
+/// Where a byte of a CSV file stands, by the rules of the reader behind: a quote opens a field only at its beginning,
+/// and two of them are one inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quoting {
     FieldBegins,

@@ -21,14 +21,14 @@ use sweep::Sweep;
 
 /// Predict what an index would deliver on a cluster: the benchmark on a simulated one, in virtual time
 ///
-/// Without arguments: 10,000 keys, 5,000 operations to warm up and 50,000 measured, YCSB A, on SHARD's cluster as its paper
-/// describes it, one client on each core. The same index code and the same driver run as in `farindex bench`, and every
-/// answer is verified. NICs, links and cores are servers with the figures of a preset; where a paper gives none, an
-/// assumption stands in, and the result says which. Seconds and latencies are virtual; the same seed gives the same output,
-/// byte for byte.
+/// Without arguments: 10,000 keys, 5,000 operations to warm up and 50,000 measured, YCSB A, on SHARD's cluster as its
+/// paper describes it, one client on each core. The same index code and the same driver run as in `farindex bench`, and
+/// every answer is verified. NICs, links and cores are simulated with the parameters of a preset. Where a paper does
+/// not give one, an assumption is used, and the output lists it. Seconds and latencies are virtual; the same seed gives
+/// the same output, byte for byte.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The cluster's figures: linear-probing, shard, sephash, chime, dex, each after the paper of that name
+    /// Parameters of the cluster: linear-probing, shard, sephash, chime or dex, each from the paper of that name
     #[arg(long, value_name = "NAME", default_value = "shard", value_parser = preset)]
     preset: Preset,
     /// Which index
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// Memory nodes [default: the preset's]
     #[arg(long, value_name = "N", value_parser = number)]
     memory_nodes: Option<usize>,
-    /// Cores that run clients, on all compute nodes together [default: one for each client, as far as the preset has them]
+    /// Cores that run clients, on all compute nodes together [default: one for each client, as far as the preset has
+    /// them]
     #[arg(long, value_name = "T", value_parser = number)]
     threads: Option<usize>,
     #[command(flatten)]
@@ -56,8 +57,8 @@ pub(crate) struct Args {
     /// With --sweep: write OUT.csv, OUT.svg and OUT.html
     #[arg(long, value_name = "OUT", requires = "sweep", default_value = "farindex-sweep")]
     out: std::path::PathBuf,
-    /// Record the outcome of every operation of every phase, to this file (docs/history-format.md), and check it: exit code
-    /// 1 unless it is linearizable. Virtual time does not change by it
+    /// Record the outcome of every operation of every phase, to this file (docs/history-format.md), and check it: exit
+    /// code 1 unless it is linearizable. Virtual time does not change by it
     #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
     history: Option<std::path::PathBuf>,
     /// The history ends after this many operations; each takes about 250 bytes of memory, and its key and value (of a

@@ -1,7 +1,7 @@
 //! `farindex sim --sweep`: one run for each value of a number, as a table, a figure and a page.
 //!
-//! Invariants: runs take place on all cores, but what is written depends on the numbers alone; if it is interrupted, what
-//! was complete by then is written.
+//! Invariants: runs take place on all cores, but what is written depends on the numbers alone; if it is interrupted,
+//! what was complete by then is written.
 
 use super::{Args, Numbers, SimRow, measure, sound};
 use crate::exit::{self, Failure};

@@ -186,7 +186,7 @@ fn files_that_are_no_pool() {
             (args, code, part)
         };
         judge(&[
-            on(text(&none), 3, "create the region first"),
+            on(text(&none), 3, "create the pool first"),
             on("/", 3, "it is a directory"),
             on("/dev/null", 3, "not a DAX device"),
             on(text(&foreign), 3, "holds no farindex pool (it begins with 7878"),

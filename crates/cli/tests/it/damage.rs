@@ -1,4 +1,5 @@
-//! Damaged pools: what can be read comes out, what is left out is reported, and a repair drops it if the user asks for that.
+//! Damaged pools: what can be read comes out, what is left out is reported, and a repair drops it if the user asks for
+//! that.
 
 use crate::common::{Dir, Ended, PROGRAM, run, start, text};
 use std::collections::{HashMap, HashSet};

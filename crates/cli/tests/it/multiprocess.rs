@@ -1,4 +1,4 @@
-//! The program end to end: files that go in and come out again, several processes on one pool, and processes that die.
+//! The program end to end: files that go in and come out again, several processes on one pool, and killed processes.
 
 use crate::common::{Dir, Ended, run, start, text};
 use std::collections::BTreeMap;
@@ -297,7 +297,7 @@ fn sigterm_and_sighup_end_a_load_as_ctrl_c_does() {
         run(&["index", "drop", text(&pool), "demo"]).ok();
         run(&["index", "create", text(&pool), "demo"]).ok();
     }
-    // Who has it ignored, as `nohup` does, wants the load to go on.
+    // A parent that ignores the signal, as `nohup` does, wants the load to continue.
     let mut load = std::process::Command::new("sh")
         .args(["-c", "trap '' HUP; exec \"$0\" load \"$1\" demo -", crate::common::PROGRAM, text(&pool)])
         .stdin(std::process::Stdio::piped())

@@ -1,4 +1,5 @@
-//! `check`, `check-history`, `bench --history` and `sim`: what they find, what they leave behind, and how they are ended.
+//! `check`, `check-history`, `bench --history` and `sim`: what they find, what they leave behind, and how they are
+//! ended.
 
 use crate::common::{Dir, Ended, run, start, text};
 use serde_json::Value;

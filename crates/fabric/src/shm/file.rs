@@ -45,7 +45,7 @@ pub(crate) fn refuse(path: &Path, reason: impl Into<String>) -> FabricError {
 
 fn explain(path: &Path, doing: &str, error: &io::Error, hint: &str) -> FabricError {
     let advice = match error.kind() {
-        ErrorKind::NotFound => "create the region first, and check the path",
+        ErrorKind::NotFound => "check the path, or create the pool first",
         ErrorKind::PermissionDenied => "files are made for their owner alone: use the same user, or change the mode",
         ErrorKind::AlreadyExists => "it is never overwritten: open it, remove it or choose another path",
         _ => hint,
@@ -82,11 +82,11 @@ fn usable_len(path: &Path, file: &File) -> Result<(u64, bool), FabricError> {
     let len = meta.len();
     let page = page_size(file);
     if len == 0 {
-        return Err(refuse(path, "it is empty: it was never made into a region, or was cut to nothing"));
+        return Err(refuse(path, "it is empty: not a pool, or truncated; choose another path, or restore it"));
     }
     if !len.is_multiple_of(page) {
         let what = format!("its {len} bytes are no multiple of the page size {page}");
-        return Err(refuse(path, format!("{what}: it is no region, or was cut off; restore it or create it anew")));
+        return Err(refuse(path, format!("{what}: not a pool, or truncated; choose another path, or restore it")));
     }
     Ok((len, false))
 }

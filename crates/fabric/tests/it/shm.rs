@@ -263,8 +263,8 @@ fn an_invalid_region_file_is_refused_with_a_reason() {
     let socket = dir.path("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
     let table: Vec<(Attempt, PathBuf, &str)> = vec![
-        (open, dir.path("missing"), "create the region first"),
-        (look, dir.path("missing"), "create the region first"),
+        (open, dir.path("missing"), "create the pool first"),
+        (look, dir.path("missing"), "create the pool first"),
         (open, dir.0.clone(), "directory"),
         (look, dir.0.clone(), "directory"),
         (create, dir.0.clone(), "directory"),

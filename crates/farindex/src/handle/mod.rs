@@ -83,8 +83,8 @@ impl HandleBuilder {
         self.batch = operations.max(1);
         self
     }
-    /// Lets the workers, and other sessions of this process that ask for it, share the verbs of operations on one key: see
-    /// [`IndexBuilder::coalesce`](crate::IndexBuilder::coalesce).
+    /// Lets the workers, and other sessions of this process that ask for it, share the verbs of operations on one key:
+    /// see [`IndexBuilder::coalesce`](crate::IndexBuilder::coalesce).
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self

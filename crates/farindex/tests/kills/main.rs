@@ -87,8 +87,8 @@ fn pool(url: &str, size: Option<u64>, lease: Duration, config: &IndexConfig) -> 
     pool
 }
 
-/// Starts this program again, as the process that is killed or frozen. One that is a `tenant` also makes and drops indexes,
-/// and leaves when its standard input ends.
+/// Starts this program again, as the process that is killed or frozen. One that is a `tenant` also makes and drops
+/// indexes, and leaves when its standard input ends.
 fn start(url: &str, round: u64, tenant: bool) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads", "1"])
@@ -155,8 +155,8 @@ fn assert_sound(session: &Session) -> farindex::Repaired {
     repaired
 }
 
-/// What the child does until it is killed or asked to leave: writes, removes and prints what was acknowledged, one line each.
-/// The first argument of a line is what it is about to do: it may have happened or not.
+/// What the child does until it is killed or asked to leave: writes, removes and prints what was acknowledged, one line
+/// each. The first argument of a line is what it is about to do: it may have happened or not.
 #[test]
 #[ignore = "the process that the other tests start, kill and freeze"]
 fn child() {
@@ -240,12 +240,12 @@ fn served() -> Option<(farindex_remote::Node, farindex_remote::Metrics)> {
     Some((Node::start(memory, plane, listen, metrics.clone()).expect("a memory node"), metrics))
 }
 
-/// The same with the pool behind a memory node, whose loop goes on while its clients die with verbs in flight.
+/// The same with the pool behind a memory node, which keeps serving while clients crash with verbs in flight.
 #[cfg(feature = "ucx")]
 #[test]
 fn a_killed_process_harms_nobody_over_ucx() {
     let Some((node, metrics)) = served() else { return };
-    // That a client elsewhere is dead is known by its silence alone, for as long as a lease.
+    // Only an expired lease shows that a client of another machine has crashed.
     kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE, &small_shard());
     println!("{}", metrics.text());
 }
@@ -262,7 +262,7 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
     for round in 1..=rounds {
         let mut child = start(url, round, false);
         let (first, mut lines) = first_line(&mut child);
-        let dead = AtomicBool::new(false);
+        let killed = AtomicBool::new(false);
         let patience = Duration::from_micros(100 + draw(&mut state, 40_000));
         let output = std::thread::scope(|scope| {
             let listener = scope.spawn(|| {
@@ -274,12 +274,12 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
                 std::thread::sleep(patience);
                 child.kill().expect("SIGKILL");
                 child.wait().expect("its end");
-                dead.store(true, Ordering::SeqCst);
+                killed.store(true, Ordering::SeqCst);
             });
             // The survivor works on keys of its own and on the child's, before and after the kill.
             let mut after = 0;
             while after < 2 * KEYS {
-                after += u64::from(dead.load(Ordering::SeqCst));
+                after += u64::from(killed.load(Ordering::SeqCst));
                 let began = Instant::now();
                 mine += 1;
                 index.upsert(key("mine", mine), format!("{mine}")).expect("the survivor goes on");
@@ -294,7 +294,8 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
             assert_eq!(index.get(key("mine", i)).expect("no error").map(|value| number(&value)), Some(i));
         }
         if round.is_multiple_of(50) {
-            // Memory that crashed clients had allocated would fill the pool in the end; no other client is registered now.
+            // Memory that crashed clients had allocated would fill the pool in the end; no other client is registered
+            // now.
             assert_sound(&session);
         }
     }

@@ -92,7 +92,8 @@ pub(crate) trait RegionMigrator {
         }
     }
 
-    /// Claims a region's lock if its holder has crashed, and moves the region. Returns the lock if its holder may be alive.
+    /// Claims a region's lock if its holder has crashed, and moves the region. Returns the lock if its holder may be
+    /// alive.
     async fn try_recover_lock(&self, from: Segment, to: Segment, region: u64) -> Result<Option<HeldLock>, IndexError> {
         let what = [intents::RECOVER, region, from.generation, 0];
         let recover = async |_, cell: &IntentCell<'_>| {

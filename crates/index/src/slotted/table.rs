@@ -158,8 +158,8 @@ impl<X> Table<X> {
         self.sync(pin.span(), pin.epoch()).await.map(drop)
     }
 
-    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is
-    /// left. If a client that may be alive has been moving the last ones for long, returns a lock of that client.
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none
+    /// is left. If a client that may be alive has been moving the last ones for long, returns a lock of that client.
     pub(crate) async fn advance_by(&self, mover: &impl RegionMigrator) -> Result<Option<HeldLock>, IndexError> {
         let pin = mover.pin();
         if !self.is_checked(pin.epoch()) {

@@ -156,9 +156,9 @@ pub(crate) async fn audit_root<X>(
     Ok(Some(geometry))
 }
 
-/// Begins the audit of a region: READs its lock and its slots under a pin, and checks the lock. If no other client is at work, a
-/// slot is a problem whose head is `unfinished`, given whether the region has been moved. `None` if all has been moved out of the
-/// segment. `each` is called with each head.
+/// Begins the audit of a region: READs its lock and its slots under a pin, and checks the lock. If no other client is
+/// at work, a slot is a problem whose head is `unfinished`, given whether the region has been moved. `None` if all has
+/// been moved out of the segment. `each` is called with each head.
 pub(crate) async fn audit_region<'s, X>(
     table: &Table<X>,
     geometry: &Geometry,

@@ -245,7 +245,8 @@ impl Chunks<'_> {
                 return Ok(None);
             }
             if count == 1 {
-                // The cursor moves past this chunk whether the first CAS succeeds or not: one batch (G4 orders the two).
+                // The cursor moves past this chunk whether the first CAS succeeds or not: one batch (G4 orders the
+                // two).
                 let at = geometry.descriptor(self.node, cursor);
                 let mut batch = span.batch();
                 let taken = batch.cas(at, 0, used.to_bits(at));

@@ -12,7 +12,8 @@ impl Client {
     /// Frees the memory that closed sessions left, and then the client's slot. Fails while sessions are open, because
     /// their pins would no longer count. Waits until other clients have quiesced, as long as the epoch advances. If it
     /// does not, the wait ends after [`CLOSE_TIMEOUT`] if a client that has not quiesced has sent no heartbeat for that
-    /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that reclaims.
+    /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that
+    /// reclaims.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         match self.sessions() {
             0 => {}

@@ -1,8 +1,9 @@
-//! A cuckoo index on a simulated cluster: what it takes to fill it, and lookups in it, for Figures 6, 7, 9 and 11 of T. Wang et al.,
-//! ADMS 2020.
+//! A cuckoo index on a simulated cluster: what it takes to fill it, and lookups in it, for Figures 6, 7, 9 and 11 of T.
+//! Wang et al., ADMS 2020.
 //!
-//! Mostly, records of 6 bytes lie in slots of 8, the narrowest that there are. The table is filled by one client's inserts, key by key, until it is
-//! as full as wanted or has to grow; then every client of the preset looks up keys that are drawn from those that are present.
+//! Mostly, records of 6 bytes lie in slots of 8, the narrowest that there are. The table is filled by one client's
+//! inserts, key by key, until it is as full as wanted or has to grow; then every client of the preset looks up keys
+//! that are drawn from those that are present.
 
 use super::probing::{Count, Rates};
 use farindex_fabric::{Endpoint, OpKind};
@@ -34,7 +35,8 @@ pub(crate) struct Records {
 impl Records {
     /// As many bytes as fit a slot of 8.
     pub(crate) const SMALLEST: Records = Records { width: 8, value: 2 };
-    /// In slots of so many bytes, which they fill: of a wider one, the first word says what it holds, and each other one has 7 bytes.
+    /// In slots of so many bytes, which they fill: of a wider one, the first word says what it holds, and each other
+    /// one has 7 bytes.
     pub(crate) fn inline(width: usize) -> Records {
         match (width / 8).saturating_sub(1) * PER_WORD {
             0 => Records::SMALLEST,
@@ -158,8 +160,8 @@ impl Table {
         self.entries as f64 / self.slots as f64
     }
 
-    /// Every client looks up keys that are present, so many at the same time, for as much virtual time as is measured and as much
-    /// before.
+    /// Every client looks up keys that are present, so many at the same time, for as much virtual time as is measured
+    /// and as much before.
     pub(crate) fn rates(&self, outstanding: usize, span: Duration) -> Result<Rates, IndexError> {
         let mut workers = Vec::new();
         for number in 0..self.preset.compute_nodes * self.preset.clients_per_node {

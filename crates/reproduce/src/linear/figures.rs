@@ -313,7 +313,8 @@ pub(super) fn clusters(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     Report::new(&json!({ "figure": 12, "source": SOURCE, "lines": lines, "least": least }), text, least > 0.99)
 }
 
-/// Load and bytes of the records of Figure 11, and what the paper says of its best algorithm, in millions of lookups a second.
+/// Load and bytes of the records of Figure 11, and what the paper says of its best algorithm, in millions of lookups a
+/// second.
 const STORED: (f64, [u64; 3]) = (0.65, [8, 32, 128]);
 const PAPER_11: &str = "the paper's variable reads: 36 M/s inline and 23 M/s out of band with 8 bytes, 8 and 19 with 128; out of band from 32 bytes on";
 

@@ -116,7 +116,8 @@ pub(super) fn mark(slots: u64, load: f64) -> &'static str {
     if too_small(slots, load) { "  TOO SMALL" } else { "" }
 }
 
-/// How large the tables are compared with the paper's, and what `TOO SMALL` means if a row says it. `flag` makes them larger.
+/// How large the tables are compared with the paper's, and what `TOO SMALL` means if a row says it. `flag` makes them
+/// larger.
 pub(super) fn table_sizes(slots: u64, loads: &[f64], flag: &str) -> String {
     let paper: Vec<_> = loads.iter().map(|load| format!("{} Mi at {load}", paper_slots(*load) >> 20)).collect();
     let mut text = format!("slots of a table: {slots}; the paper's, by load: {}\n", paper.join(", "));
@@ -129,8 +130,8 @@ pub(super) fn table_sizes(slots: u64, loads: &[f64], flag: &str) -> String {
     text
 }
 
-/// A table of 8-byte slots in far memory as the paper has it: built beforehand, zero for empty, looked up by READs of so many
-/// slots until one is empty.
+/// A table of 8-byte slots in far memory as the paper has it: built beforehand, zero for empty, looked up by READs of
+/// so many slots until one is empty.
 struct Bare {
     session: Session,
     start: RemotePtr,

@@ -1,8 +1,8 @@
 //! Lookups on a simulated cluster: Table 2 and Figures 7, 9, 11, 12 and 13 of T. Wang et al., ADMS 2020.
 //!
-//! A table is filled beforehand and lies in the memory of a simulated node; every lookup READs it there, begins at a present
-//! key's home, ends at the first empty slot, and finds all its records, as in the paper. The cuckoo tables that it is compared with are
-//! [`cuckoo`](super::cuckoo)'s.
+//! A table is filled beforehand and lies in the memory of a simulated node; every lookup READs it there, begins at a
+//! present key's home, ends at the first empty slot, and finds all its records, as in the paper. The cuckoo tables that
+//! it is compared with are [`cuckoo`](super::cuckoo)'s.
 
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
 use farindex_index::keyhash::KeyHash;
@@ -391,7 +391,8 @@ pub(crate) fn model_read(load: f64, constrained: bool) -> u64 {
     super::tables::our_read(load, policy).unwrap_or(1)
 }
 
-/// Slots of one READ at this load, for slots of so many bytes: fixed (256 bytes), and as the model says within the bandwidth.
+/// Slots of one READ at this load, for slots of so many bytes: fixed (256 bytes), and as the model says within the
+/// bandwidth.
 pub(crate) fn reads_of(load: f64, width: u64) -> (u64, u64) {
     let variable = Probes::of_all_matches(load).map(|probes| best_read(&probes, &Network::CONNECTX5_EDR, width).slots);
     ((super::tables::FIXED / width).max(1), variable.unwrap_or(1))

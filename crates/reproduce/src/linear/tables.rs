@@ -1,8 +1,8 @@
 //! Tables 1, 3 and 4 of T. Wang et al., *Efficient Usage of One-Sided RDMA for Linear Probing*, ADMS 2020.
 //!
-//! Table 1 counts READs of a lookup that returns all matches: it begins at a present key's home, and ends at the first empty
-//! slot. So does what is measured here, on bare tables of 8-byte slots in far memory. What the index itself takes for a
-//! lookup, which may end at its key, is stated apart.
+//! Table 1 counts READs of a lookup that returns all matches: it begins at a present key's home, and ends at the first
+//! empty slot. So does what is measured here, on bare tables of 8-byte slots in far memory. What the index itself takes
+//! for a lookup, which may end at its key, is stated apart.
 
 use farindex_index::linear::read_size::{Network, Probes, Read, best_read, best_read_unconstrained};
 use serde::Serialize;
@@ -23,8 +23,8 @@ pub(crate) fn paper_slots(load: f64) -> u64 {
     (PAPER_RECORDS as f64 / load) as u64
 }
 
-/// The fewest slots whose mean can be compared with the paper's: 4096 times as many as a lookup of an absent key looks at,
-/// which is (1 + 1/(1 - a)^2) / 2. In smaller tables a few long clusters decide the mean.
+/// The fewest slots whose mean can be compared with the paper's: 4096 times as many as a lookup of an absent key looks
+/// at, which is (1 + 1/(1 - a)^2) / 2. In smaller tables a few long clusters decide the mean.
 pub(crate) fn least_slots(load: f64) -> u64 {
     (4096.0 * (1.0 + 1.0 / (1.0 - load).powi(2)) / 2.0) as u64
 }

@@ -66,7 +66,7 @@ pub(crate) const RACE_1: Resizes =
 pub(crate) struct Space {
     /// Depth of the directory.
     pub(crate) depth: u64,
-    /// What buckets hold besides entries, in bytes for each key.
+    /// What buckets hold other than entries, in bytes for each key.
     pub(crate) bucket_meta: f64,
     /// The directory, SepHash's FPTables included.
     pub(crate) directory_meta: f64,

@@ -22,8 +22,8 @@ const GETS: u64 = 100_000;
 const ENOUGH: f64 = 0.95;
 /// What a record point cache has to save.
 const SAVING: f64 = 0.67;
-/// Bytes of a pool, and more for each key: blocks of 80, 20 at most for entries and tables, and room for what waits for its
-/// epoch. Not more, for systems refuse to map what they have no memory for: 100 M keys fit 24 GB so.
+/// Bytes of a pool, and more for each key: blocks of 80, 20 at most for entries and tables, and room for what waits for
+/// its epoch. Not more, for systems refuse to map what they have no memory for: 100 M keys fit 24 GB so.
 const POOL: u64 = 128 << 20;
 const ROOM: u64 = 160;
 /// Bytes of a SepHash entry and its second fingerprint, and of a RACE slot.
@@ -69,7 +69,7 @@ impl Growing {
         Ok(audit)
     }
 
-    /// Gets of present keys by who has nothing cached; how many ranges were predicted, and how many fell short.
+    /// Gets of present keys by a client with an empty cache; how many ranges were predicted, and how many fell short.
     fn look_up(&self, gets: u64) -> Result<(u64, u64), Error> {
         let session = self.subject.pool.session()?;
         let index = session.open_index(&self.subject.name)?;

@@ -180,8 +180,8 @@ struct Step {
     /// Operations per virtual second.
     read_only: f64,
     write_only: f64,
-    /// Of the write-only run, for each insert: how often a worker has read the root (and told it what it had added), FAAs
-    /// (which also release locks), round trips.
+    /// Of the write-only run, for each insert: how often a worker has read the root (and added its count of inserts to
+    /// it), FAAs (which also release locks), round trips.
     synchronizations: f64,
     faas: f64,
     round_trips: f64,
@@ -240,7 +240,7 @@ fn compare(steps: &[Step]) -> Vec<String> {
         ));
         lines.push(format!(
             "AFS: {:.2}x read-only, {:.2}x write-only; {:.2} synchronizations for each insert instead of {:.2}, and {:.1} round \
-             trips instead of {:.1}: who looks rarely learns late of a resize",
+             trips instead of {:.1}: a client that reads the root rarely learns late of a resize",
             shipped.read_only / without.read_only,
             shipped.write_only / without.write_only,
             shipped.synchronizations,

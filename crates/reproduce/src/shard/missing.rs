@@ -15,8 +15,8 @@ const CLAIM_6: &str = "16 threads insert; 2.1 % to 5.4 % of the keys are missing
 const NOT_MEASURED: &str =
     "not measured: 6a (duplicates; `farindex check --index race --variant published` finds them), 6c, 6d";
 
-/// Threads of the paper's experiment, and coroutines of each: 1 to 4 in the paper. As many clients are in the midst of an
-/// insert at once, and only what the others put into the new segment meanwhile can leave an entry without room.
+/// Threads of the paper's experiment, and coroutines of each: 1 to 4 in the paper. As many clients are in the midst of
+/// an insert at once, and only what the others put into the new segment meanwhile can leave an entry without room.
 const THREADS: usize = 16;
 const COROUTINES: usize = 4;
 /// Groups of the segments that are compared.

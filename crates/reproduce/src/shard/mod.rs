@@ -64,11 +64,12 @@ pub struct Args {
     /// With --figure 16: write OUT.csv, OUT.svg and OUT.html
     #[arg(long, value_name = "OUT", requires = "figure")]
     pub(crate) out: Option<std::path::PathBuf>,
-    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for table 3-all and figures 6, 12 and 16 100K]
+    /// Keys to load; for table 4 a list [default: 1M; for table 4 1M,10M; for table 3-all and figures 6, 12 and 16
+    /// 100K]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
-    /// Clients (coroutines): of the one thread that works, or for figures of all cores of the cluster
-    /// [default: 1; for figures 108, one on each core of the paper's]
+    /// Clients (coroutines): for tables on one thread, for figures on all cores of the cluster
+    /// [default: 1; for figures 108, one on each core of the paper's cluster]
     #[arg(long, value_name = "C")]
     clients: Option<usize>,
     /// Everything is drawn from this number

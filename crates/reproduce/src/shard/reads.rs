@@ -49,7 +49,8 @@ pub(crate) struct Point {
 const SPAN: Duration = Duration::from_micros(300);
 const NODE_LEN: u64 = 1 << 20;
 
-/// Accesses a second of all clients: each begins its next one when the last has completed, at addresses drawn from `seed`.
+/// Accesses a second of all clients: each begins its next one when the last has completed, at addresses drawn from
+/// `seed`.
 pub(crate) fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, seed: u64) -> Result<f64, FabricError> {
     let (hosts, nodes) = (preset.compute_nodes, preset.memory_nodes);
     let sim = Sim::new(seed, Config { nodes, node_len: NODE_LEN, model: Some(preset.clone()), ..Config::default() })?;
@@ -95,7 +96,7 @@ pub(crate) fn rate(preset: &Preset, threads: usize, shape: Shape, bytes: usize, 
     Ok(total as f64 / SPAN.as_secs_f64())
 }
 
-/// All points of the figure; `each` is told of every one, and may end it.
+/// All points of the figure; `each` is called with every one, and may end it.
 pub(crate) fn points(preset: &Preset, seed: u64, stopped: impl Fn() -> bool) -> Result<Vec<Point>, FabricError> {
     let mut points = Vec::new();
     for threads in THREADS {
@@ -122,12 +123,12 @@ pub(crate) fn against_batch(points: &[Point]) -> (f64, f64) {
     ratios.fold((f64::INFINITY, 0.0), |(least, most), ratio| (least.min(ratio), most.max(ratio)))
 }
 
-/// In the model a message is passed on when all of it is there. Two halves travel one behind the other, so that on an idle network
-/// they can be ahead of the whole by as much as this; a NIC cuts messages into packets.
+/// In the model a message is passed on when all of it is there. Two halves travel one behind the other, so that on an
+/// idle network they can be ahead of the whole by as much as this; a NIC cuts messages into packets.
 pub(crate) const GRAIN: f64 = 0.02;
 
-/// The largest READ that still beats two of [`SMALL`] bytes, with so many clients on each compute node: behind one doorbell,
-/// and in turn. `None` where none does.
+/// The largest READ that still beats two of [`SMALL`] bytes, with so many clients on each compute node: behind one
+/// doorbell, and in turn. `None` where none does.
 pub(crate) fn largest_that_beats_small(points: &[Point], threads: usize) -> [Option<usize>; 2] {
     let of = |bytes| points.iter().find(|point| point.threads == threads && point.bytes == bytes);
     let small = of(2 * SMALL);

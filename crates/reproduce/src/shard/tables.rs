@@ -1,9 +1,9 @@
 //! Tables 3 and 4 of SHARD (H. Zha et al., PVLDB 19(4), 2025).
 //!
-//! Table 3 counts network round trips for one operation of the index itself; reading and writing key-value blocks is left
-//! out of it. So the part that only dereferenced blocks is stated apart here. What a client does between operations is
-//! stated too. For inserts, where it is growth, it counts; for updates and deletes it is reclamation (moving the epoch on),
-//! which the paper's system does not do at all: it never frees memory.
+//! Table 3 counts network round trips for one operation of the index itself; reading and writing key-value blocks is
+//! left out of it. So the part that only dereferenced blocks is stated apart here. What a client does between
+//! operations is stated too. For inserts, where it is growth, it counts; for updates and deletes it is reclamation
+//! (moving the epoch on), which the paper's system does not do at all: it never frees memory.
 
 use farindex_bench::record::{KindRow, Row};
 use serde::Serialize;

@@ -17,9 +17,9 @@ thread_local! {
     static MY_TURN: MutexGuard<'static, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
 }
 
-/// Returns false on a machine without UCX and prints that, or panics if FARINDEX_REQUIRE contains `ucx`. Waits until the
-/// test of no other thread runs: memory nodes and clients poll, so tests that run at once on few processors take turns
-/// of whole time slices, and verbs miss their deadlines.
+/// Returns false on a machine without UCX and prints that, or panics if FARINDEX_REQUIRE contains `ucx`. Waits until
+/// the test of no other thread runs: memory nodes and clients poll, so tests that run at once on few processors take
+/// turns of whole time slices, and verbs miss their deadlines.
 pub fn have_ucx() -> bool {
     MY_TURN.with(|_| ());
     match farindex_ucx::available() {

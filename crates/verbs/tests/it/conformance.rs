@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// Memory nodes of this size get messages of a mebibyte, each of hundreds of packets.
 const LARGE: u64 = 1 << 20;
 /// Time-out of a request to such a memory node: 1.1 s. After 7 of them without progress the device gives up. With the
-/// default, 67 ms, it gave up in the emulator on a loaded machine when packets were lost: there a mebibyte takes longer.
+/// default, 67 ms, it gave up in the emulator on a loaded machine when packets were lost: there a mebibyte takes
+/// longer.
 const LARGE_TIMEOUT: u8 = 18;
 
 struct Verbs {

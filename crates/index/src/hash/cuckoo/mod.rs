@@ -134,7 +134,8 @@ pub struct Cuckoo {
 has_handle!(Cuckoo, Handle<Config, Table>);
 
 impl Cuckoo {
-    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none
+    /// is left.
     pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
         SlottedIndex::advance(self, table, pin).await.map(drop)
     }

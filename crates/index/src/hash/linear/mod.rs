@@ -165,7 +165,8 @@ pub struct Linear {
 has_handle!(Linear, Handle<Config, Table>);
 
 impl Linear {
-    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none is left.
+    /// Moves one region of a table that is being moved, if there is one that no client moves; settles the table if none
+    /// is left.
     pub async fn advance(&self, table: &Table, pin: &Pin<'_>) -> Result<(), IndexError> {
         SlottedIndex::advance(self, table, pin).await.map(drop)
     }

@@ -29,7 +29,7 @@ const FIGURES: [&str; 6] = ["tiny_entries", "inline_entries", "heap_entries", "s
 
 /// Maximum bytes of entries that a step holds, unless one place has more. A range with more is cut.
 const STEP_BYTES: usize = 1 << 20;
-/// Approximate bytes of an entry besides its key and value.
+/// Approximate bytes of an entry without its key and value.
 const ENTRY_BYTES: usize = 64;
 
 /// Position of a walk: the first place that it has not visited. None at the end.

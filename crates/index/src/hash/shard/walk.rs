@@ -141,8 +141,9 @@ async fn read_step(
 }
 
 impl Shard {
-    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and lies
-    /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished split is a problem.
+    /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
+    /// lies where a lookup finds it. `alone` states that no other client is at work: then an unfinished split is a
+    /// problem.
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         let mut counted: Vec<Counted> = Vec::new();
@@ -316,7 +317,8 @@ async fn audit_entries(
     Ok(())
 }
 
-/// Corrects the figures of an audit while other clients work: a key that the walk has visited at two places counts once.
+/// Corrects the figures of an audit while other clients work: a key that the walk has visited at two places counts
+/// once.
 fn count_once(mut counted: Vec<Counted>, report: &mut IndexAudit) {
     counted.sort_by_key(|entry| entry.key);
     for same in counted.chunk_by(|one, two| one.key == two.key) {

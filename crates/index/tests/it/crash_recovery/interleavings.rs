@@ -133,7 +133,7 @@ pub(crate) fn interleave<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2],
     ended
 }
 
-/// All meetings of these two with up to so many turns that are cut short; how many there were.
+/// Runs all interleavings of these two clients with up to so many turns that are cut short; returns their number.
 pub(crate) fn interleave_everywhere<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2], depth: usize) -> u64 {
     fn deeper<I: CrashTested>(kind: Kind<I::Place>, does: &[Does; 2], turns: &mut Vec<u32>, depth: usize) -> u64 {
         let mut runs = 0;

@@ -1,8 +1,8 @@
 //! A client crashes at each verb of each kind of operation, and what it posted lands, is lost, or lands in part. The
 //! other clients go on: their outcomes are linearizable, the index and the pool are sound, and no memory is lost.
 //!
-//! `FARINDEX_EVERY=1` leaves no verb out, and no crash_outcome; `FARINDEX_SEEDS=0..20` adds runs in which the adversary is at
-//! work and the survivor is there from the beginning.
+//! `FARINDEX_EVERY=1` leaves no verb out, and no crash_outcome; `FARINDEX_SEEDS=0..20` adds runs in which the adversary
+//! is at work and the survivor is there from the beginning.
 
 mod cuckoo;
 mod interleavings;

@@ -106,7 +106,7 @@ fn two_clients_meet_behind_any_batch() {
                 runs += interleave_everywhere::<Shard>(kind, &[vec![on(op)], second], depth);
             }
         }
-        println!("{place:?}: {runs} meetings");
+        println!("{place:?}: {runs} interleavings");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Scenarios that no seed produces, set up by hand: frozen slots although no client splits, and locks that a working client
-//! holds where another one recovers what a crashed client left.
+//! Scenarios that no seed produces, set up by hand: frozen slots although no client splits, and locks that a working
+//! client holds where another one recovers what a crashed client left.
 
 mod damage;
 mod full;
