@@ -1,7 +1,9 @@
 //! Table 2 and Figures 6, 7, 9, 11, 12 and 13 of linear probing, on a simulated cluster.
 
 use super::cuckoo::{Records, Table};
-use super::probing::{Filled, How, OUTSTANDING, Rates, Storage, Trial, model_read, next_to_cluster, rates, reads_of};
+use super::probing::{
+    Filled, How, OUTSTANDING, ProbeRun, Rates, Storage, model_read, next_to_cluster, rates, reads_of,
+};
 use super::{Args, mark, table_sizes, too_small};
 use crate::report::{Error, Report, Watch};
 use farindex_index::cuckoo::Lookup;
@@ -43,11 +45,11 @@ impl<'a> Bench<'a> {
     }
     fn run(&self, table: &Filled, how: How, outstanding: usize, span: Duration) -> Result<Rates, Error> {
         let storage = Storage::Inline(8);
-        self.rates(Trial { preset: &self.preset, table, storage, how, outstanding, span, seed: 1 })
+        self.rates(ProbeRun { preset: &self.preset, table, storage, how, outstanding, span, seed: 1 })
     }
-    fn rates(&self, trial: Trial<'_>) -> Result<Rates, Error> {
+    fn rates(&self, probe_run: ProbeRun<'_>) -> Result<Rates, Error> {
         self.watch.check()?;
-        Ok(rates(&trial).map_err(farindex::Error::from)?)
+        Ok(rates(&probe_run).map_err(farindex::Error::from)?)
     }
     /// A cuckoo index that is filled to this load, or as far as it goes.
     fn cuckoo(&self, associativity: u64, lookup: Lookup, load: f64) -> Result<Table, Error> {
@@ -337,7 +339,7 @@ pub(super) fn storage(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
             let (fixed, variable) = reads_of(load, storage.width());
             let run = |slots| {
                 let (preset, how, span) = (&bench.preset, How::Slots(slots), SPAN);
-                bench.rates(Trial { preset, table: &table, storage, how, outstanding: OUTSTANDING, span, seed: 1 })
+                bench.rates(ProbeRun { preset, table: &table, storage, how, outstanding: OUTSTANDING, span, seed: 1 })
             };
             let (fixed, variable) = (run(fixed)?, run(variable)?);
             let records = match storage {

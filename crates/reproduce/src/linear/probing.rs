@@ -171,7 +171,7 @@ pub(crate) enum How {
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trial<'a> {
+pub(crate) struct ProbeRun<'a> {
     /// The cluster.
     pub(crate) preset: &'a Preset,
     /// The table.
@@ -339,8 +339,8 @@ async fn store(endpoint: Endpoint, image: Vec<u8>) -> Result<(), FabricError> {
 }
 
 /// Runs it: every client of the preset looks up keys of records that are drawn.
-pub(crate) fn rates(trial: &Trial<'_>) -> Result<Rates, FabricError> {
-    let Trial { preset, table, storage, how, outstanding, span, seed } = *trial;
+pub(crate) fn rates(probe_run: &ProbeRun<'_>) -> Result<Rates, FabricError> {
+    let ProbeRun { preset, table, storage, how, outstanding, span, seed } = *probe_run;
     let image = storage.image(table);
     let node_len = image.len() as u64;
     let model = Some(preset.clone());
@@ -414,9 +414,9 @@ pub(crate) fn next_to_cluster(load: f64, len: u64) -> Vec<(i64, u64)> {
 mod tests {
     use super::*;
 
-    fn trial<'a>(preset: &'a Preset, table: &'a Filled, how: How, outstanding: usize) -> Rates {
+    fn probe_run<'a>(preset: &'a Preset, table: &'a Filled, how: How, outstanding: usize) -> Rates {
         let span = Duration::from_micros(60);
-        rates(&Trial { preset, table, storage: Storage::Inline(8), how, outstanding, span, seed: 3 }).expect("a run")
+        rates(&ProbeRun { preset, table, storage: Storage::Inline(8), how, outstanding, span, seed: 3 }).expect("a run")
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         let preset = Preset::linear_probing();
         for load in [0.5, 0.8] {
             let table = Filled::unique(1 << 17, load, 1);
-            let rates = trial(&preset, &table, How::Slots(23), 4);
+            let rates = probe_run(&preset, &table, How::Slots(23), 4);
             let model = Probes::of_all_matches(load).expect("a load").requests(23);
             assert!((rates.reads / model - 1.0).abs() < 0.05, "{rates:?}, model {model}");
             assert!((rates.matches / rates.lookups - 1.0).abs() < 1e-9, "each key has one record");
@@ -437,8 +437,8 @@ mod tests {
         let table = Filled::unique(1 << 14, 0.65, 1);
         let reads = |storage| {
             let (how, span) = (How::Slots(29), Duration::from_micros(60));
-            let trial = Trial { preset: &preset, table: &table, storage, how, outstanding: 4, span, seed: 3 };
-            let rates = rates(&trial).expect("a run");
+            let probe_run = ProbeRun { preset: &preset, table: &table, storage, how, outstanding: 4, span, seed: 3 };
+            let rates = rates(&probe_run).expect("a run");
             assert!((rates.matches / rates.lookups - 1.0).abs() < 1e-9, "each key has one record: {rates:?}");
             rates.reads
         };
@@ -452,7 +452,7 @@ mod tests {
         let preset = Preset::linear_probing();
         let table = Filled::zipf(1 << 14, 0.65, 0.9, 1);
         let [plain, tracking] =
-            [How::Slots(model_read(0.65, true)), How::Tracking].map(|how| trial(&preset, &table, how, 1));
+            [How::Slots(model_read(0.65, true)), How::Tracking].map(|how| probe_run(&preset, &table, how, 1));
         assert!(plain.matches > plain.lookups * 2.0, "{plain:?}");
         assert!(tracking.matches > plain.matches, "{tracking:?} {plain:?}");
     }

@@ -36,7 +36,7 @@ pub(crate) struct RoundTrips {
     pub(crate) operation: &'static str,
     /// How many were measured.
     pub(crate) count: u64,
-    /// Waits for the index itself; for inserts, upkeep included.
+    /// Waits for the index itself; for inserts, maintenance included.
     pub(crate) round_trips: f64,
     /// Waits that only dereferenced key-value blocks: not in the paper's number.
     pub(crate) block_round_trips: f64,
@@ -58,8 +58,8 @@ impl RoundTrips {
         let one = |&(operation, kind, paper): &(&'static str, &str, f64)| {
             let row = rows.iter().find(|row| row.operations.contains_key(kind))?;
             let cost: &KindRow = row.kinds.get(kind)?;
-            let upkeep = row.kinds.get("maintenance");
-            let maintenance = upkeep.map_or(0.0, |upkeep| upkeep.round_trips * upkeep.count as f64 / cost.count as f64);
+            let waits = row.kinds.get("maintenance");
+            let maintenance = waits.map_or(0.0, |all| all.round_trips * all.count as f64 / cost.count as f64);
             let growth = if kind == "insert" { maintenance } else { 0.0 };
             let round_trips = cost.round_trips - cost.block_round_trips + growth;
             let (block_round_trips, ratio) = (cost.block_round_trips, cents(round_trips) / paper);
@@ -75,13 +75,14 @@ impl RoundTrips {
 
 /// Table 3 as text.
 pub(crate) fn table_3(lines: &[RoundTrips]) -> String {
-    let mut out = String::from("operation       count  round trips   paper  ratio            block reads  (upkeep)\n");
+    let mut out =
+        String::from("operation       count  round trips   paper  ratio            block reads  maintenance\n");
     for line in lines {
         let verdict = if line.holds() { "no worse" } else { "WORSE" };
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "{:<9}  {:>10}  {:>11.4}  {:>6.2}  {:>5.2}  {verdict:<8}  {:>11.4}  {:>8.4}",
+            "{:<9}  {:>10}  {:>11.4}  {:>6.2}  {:>5.2}  {verdict:<8}  {:>11.4}  {:>11.4}",
             line.operation,
             line.count,
             line.round_trips,
@@ -91,11 +92,12 @@ pub(crate) fn table_3(lines: &[RoundTrips]) -> String {
             line.maintenance
         );
     }
-    let _ = writeln!(out, "\nround trips: waits on the critical path for the index itself; for inserts upkeep too");
+    let _ =
+        writeln!(out, "\nround trips: waits on the critical path for the index itself; for inserts maintenance too");
     let _ = writeln!(out, "block reads: waits that only dereferenced key-value blocks, which the paper leaves out");
     let _ = writeln!(
         out,
-        "upkeep:      growth, and moving the epoch on so that memory is used again (the paper's system never frees)"
+        "maintenance: growth, and moving the epoch on so that memory is used again (the paper's system never frees)"
     );
     let _ = writeln!(out, "paper:       {TABLE_3}");
     out
