@@ -6,9 +6,9 @@ use farindex_fabric::{NodeId, RemotePtr};
 use farindex_index::audit::Damage;
 use farindex_index::sherman::{Config, Sherman};
 use farindex_index::{
-    AnyIndex, IndexAudit, IndexError, Lifecycle, OrderedIndex, PointIndex, PoolIndex, Remove, Upsert,
+    AnyIndex, IndexAudit, IndexError, Insert, Lifecycle, OrderedIndex, PointIndex, PoolIndex, Remove, Upsert,
 };
-use farindex_pool::{PoolError, PoolOptions};
+use farindex_pool::{PoolError, PoolOptions, marks};
 use farindex_testkit::suite::{Model, audit, compare, step};
 use farindex_testkit::world::{Member, World, bytes};
 use std::ops::Bound;
@@ -70,9 +70,10 @@ fn settings_outside_their_limits_are_refused() {
 
 /// Keys that are inserted, changed and removed again and again need no more memory than the first time: merges give the
 /// nodes back.
-fn churn(value_len: usize, leaf_span: usize, len: u64) {
-    let config = Config { leaf_span, ..SMALLEST };
-    with_tree(len, config, async move |member, index| {
+fn churn(value_len: usize, leaf_span: usize, inner_span: usize) {
+    let config = Config { leaf_span, inner_span, ..SMALLEST };
+    marks::take();
+    with_tree(2 << 20, config, async move |member, index| {
         let mut model = Model::new();
         let (mut full, mut empty) = (Vec::new(), Vec::new());
         for round in 0..20u64 {
@@ -91,23 +92,74 @@ fn churn(value_len: usize, leaf_span: usize, len: u64) {
             empty.push(report(member, index).await);
         }
         let nodes = |reports: &[IndexAudit]| reports.iter().map(|r| r.figure("nodes")).collect::<Vec<_>>();
-        println!("spans {leaf_span}/5, values of {value_len}: nodes {:?}, then {:?}", nodes(&full), nodes(&empty));
+        println!(
+            "spans {leaf_span}/{inner_span}, values of {value_len}: nodes {:?}, then {:?}",
+            nodes(&full),
+            nodes(&empty)
+        );
         assert!(full.iter().all(|report| report.entries == 1000) && empty.iter().all(|report| report.entries == 0));
         assert!(nodes(&full).iter().all(|nodes| *nodes > 1000 / leaf_span as u64));
         assert!(nodes(&empty).iter().all(|nodes| *nodes <= 40), "{:?}", nodes(&empty));
     });
+    // A root of five slots has no room for the children of its only child and two more.
+    let shrunk = marks::take().get("tree: root has shrunk").copied().unwrap_or_default();
+    println!("the root has shrunk {shrunk} times");
+    assert!(inner_span < 8 || shrunk > 0);
+}
+
+/// A pool without room refuses inserts, and everything else goes on. A separator that there was no room for is added by
+/// a later writer.
+#[test]
+fn a_full_pool_refuses_inserts_and_keeps_its_entries() {
+    marks::take();
+    for leaf_span in [4, 5, 6, 7, 8, 9] {
+        with_tree(1 << 20, Config { leaf_span, ..SMALLEST }, async |member, index| {
+            let mut model = Model::new();
+            for round in 0..2 {
+                let mut refused = 0;
+                for i in 0..40_000u32 {
+                    let key = (i.wrapping_mul(7919) % 40_000).to_be_bytes();
+                    let key = [&[b'k'; 4], &key[..]].concat();
+                    match index.insert(&key, b"8 bytes!").await {
+                        Ok(Insert::Inserted) => drop(model.insert(key, b"8 bytes!".to_vec())),
+                        Ok(Insert::Exists) => panic!("{} is not there yet", key.escape_ascii()),
+                        Err(IndexError::Pool(PoolError::Full { .. })) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                    if refused == 20 {
+                        break;
+                    }
+                }
+                assert!(
+                    refused == 20 && model.len() > 1000,
+                    "round {round}: {refused} refused, {} entries",
+                    model.len()
+                );
+                let scanned = index.scan((Bound::Unbounded, Bound::Unbounded), usize::MAX).await.unwrap();
+                assert!(scanned.iter().map(|entry| &*entry.key).eq(model.keys().map(Vec::as_slice)));
+                for key in std::mem::take(&mut model).keys() {
+                    assert_eq!(index.remove(key).await, Ok(Remove::Removed));
+                }
+            }
+            member.session.drain().await.unwrap();
+        });
+    }
+    let left_out = marks::take().get("tree: separator left out").copied().unwrap_or_default();
+    println!("{left_out} separators left out");
+    assert!(left_out > 0);
 }
 
 #[test]
 fn churn_of_inline_entries_runs_in_bounded_memory() {
-    churn(8, 4, 2 << 20);
-    churn(8, 16, 2 << 20);
+    churn(8, 4, 5);
+    churn(8, 4, 8);
+    churn(8, 16, 6);
 }
 
 #[test]
 fn churn_of_blocks_runs_in_bounded_memory() {
-    churn(40, 4, 2 << 20);
-    churn(40, 16, 2 << 20);
+    churn(40, 4, 5);
+    churn(40, 16, 6);
 }
 
 /// A walk reports damage and goes on behind it; operations on damaged nodes fail, and others do not.
