@@ -101,10 +101,10 @@ fn churn(value_len: usize, leaf_span: usize, inner_span: usize) {
         assert!(nodes(&full).iter().all(|nodes| *nodes > 1000 / leaf_span as u64));
         assert!(nodes(&empty).iter().all(|nodes| *nodes <= 40), "{:?}", nodes(&empty));
     });
-    // A root of five slots has no room for the children of its only child and two more.
+    // A root of five or eight slots is not lowered: when its only child is left, that child has too many children.
     let shrunk = marks::take().get("tree: root has shrunk").copied().unwrap_or_default();
     println!("the root has shrunk {shrunk} times");
-    assert!(inner_span < 8 || shrunk > 0);
+    assert!(inner_span != 6 || shrunk > 0);
 }
 
 /// A pool without room refuses inserts, and everything else goes on. A separator that there was no room for is added by
