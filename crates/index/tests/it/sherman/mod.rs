@@ -1,3 +1,6 @@
 //! Sherman, and the skeleton of the ordered indexes. The suites of all kinds test the rest.
 
 mod adversary;
+mod budgets;
+mod keys;
+mod shape;

@@ -1,0 +1,204 @@
+//! What Sherman costs in verbs, asserted exactly.
+
+use farindex_fabric::{OpKind, OpStats};
+use farindex_index::{Insert, OrderedIndex, PointIndex, Sherman, Upsert, sherman::Config};
+use farindex_testkit::alone::{cost_of, with_index};
+use std::ops::Bound;
+
+/// Round trips, of those for blocks; READs, WRITEs, CASes; bytes read and written.
+type Budget = [u64; 7];
+
+fn budget(cost: &OpStats) -> Budget {
+    assert_eq!(cost.faa, 0);
+    let OpStats { total, .. } = cost;
+    [
+        total.round_trips,
+        total.block_round_trips,
+        total.reads,
+        total.writes,
+        total.cas,
+        total.bytes_read,
+        total.bytes_written,
+    ]
+}
+
+const LEN: u64 = 64 << 20;
+const INLINE: &[u8] = b"12345678";
+const BLOCK: &[u8] = b"a value of 40 bytes, which takes a block";
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_be_bytes()
+}
+
+/// Ascending keys, every second one: all leaves but the last are half full, and all inner nodes have been read.
+async fn fill(index: &Sherman, keys: u64) {
+    for i in 0..keys {
+        assert_eq!(index.insert(&key(i * 2), INLINE).await, Ok(Insert::Inserted));
+    }
+    for i in 0..keys {
+        assert_eq!(index.get(&key(i * 2)).await.expect("a lookup").as_deref(), Some(INLINE));
+    }
+}
+
+#[test]
+fn a_lookup_reads_one_leaf_and_one_block() {
+    with_index(LEN, Config::default(), async |index: &Sherman| {
+        fill(index, 5000).await;
+        assert_eq!(index.upsert(&key(100), BLOCK).await, Ok(Upsert::Updated));
+        let expected = [
+            (500, Some(INLINE), [1, 0, 1, 0, 0, 1024, 0]),
+            (501, None, [1, 0, 1, 0, 0, 1024, 0]),
+            (100, Some(BLOCK), [2, 1, 2, 0, 0, 1024 + 64, 0]),
+        ];
+        for (i, value, costs) in expected {
+            let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
+                assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), value);
+            });
+            assert_eq!(budget(&cost.await), costs, "key {i}");
+        }
+    });
+}
+
+#[test]
+fn each_level_that_is_not_cached_takes_one_read_more() {
+    for (keys, height) in [(10, 1), (5000, 2)] {
+        with_index(LEN, Config::default(), async move |index: &Sherman| {
+            fill(index, keys).await;
+            index.forget();
+            for uncached in [height, 0] {
+                let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
+                    assert!(index.get(&key(4)).await.is_ok_and(|value| value.is_some()));
+                });
+                let reads = 1 + uncached;
+                assert_eq!(budget(&cost.await), [reads, 0, reads, 0, 0, reads * 1024, 0]);
+            }
+        });
+    }
+}
+
+/// One batch locks the leaf and READs it, another one changes it and releases the lock: WRITE intent (64 bytes), CAS,
+/// READ; WRITE slot (16), WRITE two bitmaps (8 each), WRITE checksum (8), CAS, CAS.
+#[test]
+fn a_write_takes_two_round_trips_and_one_more_to_compare_a_block() {
+    with_index(LEN, Config::default(), async |index: &Sherman| {
+        fill(index, 5000).await;
+        let endpoint = index.session().endpoint();
+        use OpKind::{Insert, Remove, Update, Upsert};
+        let inline: &[(OpKind, u64, Budget)] = &[
+            (Insert, 1, [2, 0, 1, 5, 3, 1024, 64 + 40]),
+            // Nothing changes: it is there.
+            (Insert, 1, [2, 0, 1, 1, 3, 1024, 64]),
+            // The value and the checksum.
+            (Update, 1, [2, 0, 1, 3, 3, 1024, 64 + 16]),
+            (Update, 3, [2, 0, 1, 1, 3, 1024, 64]),
+            (Upsert, 3, [2, 0, 1, 5, 3, 1024, 64 + 40]),
+            (Upsert, 3, [2, 0, 1, 3, 3, 1024, 64 + 16]),
+            // A bitmap and the checksum.
+            (Remove, 1, [2, 0, 1, 3, 3, 1024, 64 + 16]),
+            (Remove, 1, [2, 0, 1, 1, 3, 1024, 64]),
+            (Remove, 3, [2, 0, 1, 3, 3, 1024, 64 + 16]),
+        ];
+        // With the WRITE of a block of 64 bytes in the first batch.
+        let block: &[(OpKind, u64, Budget)] = &[
+            (Insert, 1, [2, 0, 1, 6, 3, 1024, 128 + 40]),
+            (Insert, 1, [3, 1, 2, 2, 3, 1024 + 64, 128]),
+            (Update, 1, [3, 1, 2, 4, 3, 1024 + 64, 128 + 16]),
+            (Update, 3, [2, 0, 1, 2, 3, 1024, 128]),
+            (Upsert, 3, [2, 0, 1, 6, 3, 1024, 128 + 40]),
+            (Upsert, 3, [3, 1, 2, 4, 3, 1024 + 64, 128 + 16]),
+            (Remove, 1, [3, 1, 2, 3, 3, 1024 + 64, 64 + 16]),
+            (Remove, 1, [2, 0, 1, 1, 3, 1024, 64]),
+            (Remove, 3, [3, 1, 2, 3, 3, 1024 + 64, 64 + 16]),
+        ];
+        for (value, operations) in [(INLINE, inline), (BLOCK, block)] {
+            for (number, (kind, i, costs)) in operations.iter().enumerate() {
+                let key = key(i + 1000);
+                let cost = cost_of(endpoint, *kind, async || match kind {
+                    Insert => drop(index.insert(&key, value).await.expect("an insert")),
+                    Update => drop(index.update(&key, value).await.expect("an update")),
+                    Upsert => drop(index.upsert(&key, value).await.expect("an upsert")),
+                    _ => drop(index.remove(&key).await.expect("a removal")),
+                });
+                assert_eq!(budget(&cost.await), *costs, "{number}: {kind:?} of {} bytes", value.len());
+            }
+        }
+    });
+}
+
+/// Leaves that are half full hold 29 entries. A scan that begins inside of one may need another leaf than it has asked
+/// for.
+#[test]
+fn a_scan_reads_the_leaves_of_one_parent_in_one_round_trip() {
+    with_index(LEN, Config::default(), async |index: &Sherman| {
+        fill(index, 5000).await;
+        let leaf = 29 * 2;
+        let expected = [
+            (0, 1, [1, 0, 1, 0, 0, 1024, 0]),
+            (0, 100, [1, 0, 4, 0, 0, 4 * 1024, 0]),
+            (10 * leaf, 100, [1, 0, 4, 0, 0, 4 * 1024, 0]),
+            (10 * leaf + 28 * 2, 1, [1, 0, 1, 0, 0, 1024, 0]),
+            (10 * leaf + 28 * 2, 100, [2, 0, 5, 0, 0, 5 * 1024, 0]),
+        ];
+        for (from, limit, costs) in expected {
+            let before = index.session().endpoint().meter();
+            let found = index.scan((Bound::Included(&key(from)), Bound::Unbounded), limit).await.expect("a scan");
+            assert_eq!(found.len(), limit);
+            let cost = *(index.session().endpoint().meter() - before).of(OpKind::Scan);
+            assert_eq!(budget(&cost), costs, "{limit} entries from {from} on");
+        }
+        let before = index.session().endpoint().meter();
+        let found = index.scan((Bound::Unbounded, Bound::Unbounded), 5000).await.expect("a scan");
+        assert_eq!(found.len(), 5000);
+        let cost = *(index.session().endpoint().meter() - before).of(OpKind::Scan);
+        println!("a scan of 5,000 entries: {:?}", budget(&cost));
+        // At most 32 leaves, and those of one parent.
+        assert!(cost.total.round_trips <= 8 && cost.total.reads <= 5000 / 29 + 1, "{cost:?}");
+    });
+}
+
+#[test]
+fn lookups_of_many_keys_are_a_batch_of_leaves_and_one_of_blocks() {
+    with_index(LEN, Config::default(), async |index: &Sherman| {
+        fill(index, 5000).await;
+        for i in 3000..4000 {
+            assert_eq!(index.upsert(&key(i * 2), BLOCK).await, Ok(Upsert::Updated));
+        }
+        // Each leaf is READ once.
+        let expected =
+            [(0, 20, [1, 0, 88, 0, 0, 88 * 1024, 0]), (3000, 5, [2, 1, 23 + 128, 0, 0, 23 * 1024 + 128 * 64, 0])];
+        for (from, step, costs) in expected {
+            let keys: Vec<_> = (0..128).map(|i| key((from + i * step) * 2)).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            let before = index.session().endpoint().meter();
+            let values = index.get_many(&keys).await.expect("values");
+            assert!(values.iter().all(Option::is_some));
+            let cost = *(index.session().endpoint().meter() - before).of(OpKind::Get);
+            assert_eq!(budget(&cost), costs);
+        }
+    });
+}
+
+/// The insert that finds its leaf full WRITEs a new leaf with its own second batch. Then, counted as maintenance: the
+/// parent is locked and READ, the child is READ, the separator is added (3 round trips); the parent is READ into the
+/// cache again (1); the insert is done again (2).
+#[test]
+fn a_split_adds_six_round_trips_to_an_insert() {
+    with_index(LEN, Config::default(), async |index: &Sherman| {
+        fill(index, 1000).await;
+        let mut splits = 0;
+        for i in 0..70 {
+            let before = index.session().endpoint().meter();
+            assert_eq!(index.insert(&key(2000 + i), INLINE).await, Ok(Insert::Inserted));
+            let cost = index.session().endpoint().meter() - before;
+            let (own, more) = (budget(cost.of(OpKind::Insert)), budget(cost.of(OpKind::Maintenance)));
+            if more == [0; 7] {
+                assert_eq!(own, [2, 0, 1, 5, 3, 1024, 64 + 40]);
+            } else {
+                assert_eq!(own, [2, 0, 1, 6, 3, 1024, 64 + 1024 + 40]);
+                assert_eq!(more, [6, 0, 4, 4 + 5, 6, 4 * 1024, 64 + 32 + 64 + 40]);
+                splits += 1;
+            }
+        }
+        assert_eq!(splits, 2);
+    });
+}
