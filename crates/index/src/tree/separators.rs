@@ -397,10 +397,14 @@ impl Tree {
         let Some((parent, i)) = &found.parent else { return Ok(false) };
         let i = if i + 1 < parent.len() { Some(*i) } else { i.checked_sub(1) };
         let Some(i) = i else {
-            // An only child: its parent first. The root is no node's child.
+            // An only child: its parent first, or the root, which is no node's child.
             let at = parent.at;
             drop(pin);
-            return if at == self.root { Ok(false) } else { Box::pin(self.merge(leaves, level + 1, key)).await };
+            if at != self.root {
+                return Box::pin(self.merge(leaves, level + 1, key)).await;
+            }
+            self.shrink().await?;
+            return Ok(false);
         };
         let (left, right) = (parent.child(i), parent.child(i + 1));
         let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(false) };
@@ -470,13 +474,18 @@ impl Tree {
         }
     }
 
-    /// Lowers the root if it has a single child that is an inner node.
+    /// Lowers the root while it has a single child that is an inner node and fits.
     async fn shrink(&self) -> Result<(), IndexError> {
+        while self.shrink_once().await? {}
+        Ok(())
+    }
+
+    async fn shrink_once(&self) -> Result<bool, IndexError> {
         let pin = self.session.pin(self.maintenance())?;
         let span = pin.span();
-        let Ok((root, _)) = self.inner(span, self.root, None, true).await? else { return Ok(()) };
+        let Ok((root, _)) = self.inner(span, self.root, None, true).await? else { return Ok(false) };
         let level = root.level;
-        let Ok(locked) = self.lock(&pin, self.root, level, |_| {}).await? else { return Ok(()) };
+        let Ok(locked) = self.lock(&pin, self.root, level, |_| {}).await? else { return Ok(false) };
         let only = if level > 1 && locked.node.count() == 1 { locked.node.used().next() } else { None };
         let child = only.map(|slot| locked.node.separator(slot).child());
         let mut node = self.copy(&locked.node);
@@ -495,7 +504,8 @@ impl Tree {
         let shrunk = shrunk.await;
         let (Locked { cell, .. }, shrunk) = self.or_release(span, locked, shrunk).await?;
         if !shrunk {
-            return self.release(span, Locked { node, cell }, Edit::default()).await;
+            self.release(span, Locked { node, cell }, Edit::default()).await?;
+            return Ok(false);
         }
         mark!("tree: root has shrunk");
         edit.seal(&mut node, self.tag);
@@ -505,7 +515,7 @@ impl Tree {
             self.cache.remove(child);
             pin.retire(child, self.inner.len() as u64);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Copies a node, to plan a change of it.
