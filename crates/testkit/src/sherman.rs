@@ -107,18 +107,6 @@ mod faults {
                 Fault::NoRangeCheck,
             ),
             case(
-                "Sherman: recovery keeps entries that a split has moved",
-                "Fault::LoseHalfSplit",
-                crashing(),
-                Fault::LoseHalfSplit,
-            ),
-            case(
-                "Sherman: recovery keeps the high key from before a split",
-                "Fault::LoseHighKey",
-                merging().with_crashes(),
-                Fault::LoseHighKey,
-            ),
-            case(
                 "Sherman: a split links the new node before it is written",
                 "Fault::CommitFirst",
                 crashing(),

@@ -17,10 +17,6 @@ pub enum Fault {
     AddDead,
     /// A writer changes the leaf that its parent names, whatever the leaf's range is (B1).
     NoRangeCheck,
-    /// Recovery keeps the entries beyond the high key.
-    LoseHalfSplit,
-    /// Recovery keeps the high key that it finds, although the right sibling begins at another key (B1).
-    LoseHighKey,
     /// A split links the new node before that is written (W1).
     CommitFirst,
 }

@@ -3,7 +3,6 @@
 //! Invariant: what a crashed client has left is derived from the one word that commits a change (W1), in this order: right
 //! sibling, high key, used slots, checksum. See the lemma on crashes in `docs/protocols/tree.md`.
 
-use super::faults::{Fault, planted};
 use super::fence::Fence;
 use super::node::{DEAD, HIGH, Node, SIBLING, magic};
 use super::skeleton::{Edit, Leaves, Tree};
@@ -62,12 +61,8 @@ impl Tree {
             }
             low
         };
-        if !planted(Fault::LoseHighKey) {
-            node.set_fence(HIGH, high);
-        }
-        if !planted(Fault::LoseHalfSplit) {
-            self.keep_own(leaves, span, &mut node, level).await?;
-        }
+        node.set_fence(HIGH, high);
+        self.keep_own(leaves, span, &mut node, level).await?;
         let mut edit = Edit::default();
         edit.put_used(&node);
         edit.put(&node, HIGH, 2);

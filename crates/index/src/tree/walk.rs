@@ -217,17 +217,26 @@ impl Tree {
         mut leaf: impl AsyncFnMut(&Node) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
         self.dropping.set(true);
-        let mut objects = Vec::new();
+        let (mut objects, mut seen, mut children) = (Vec::new(), HashSet::new(), Vec::new());
         self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
             let Ok(node) = visited.node else { return Ok(()) };
+            seen.insert(node.at);
             objects.push((node.at, self.layout(level).len() as u64));
             objects.extend(node.low().block().map(|(block, units)| (block, units * UNIT as u64)));
             if level == 0 {
-                leaf(&node).await?;
+                return leaf(&node).await;
             }
+            children.extend(node.used().map(|slot| (node.separator(slot), level - 1)));
             Ok(())
         })
         .await?;
+        for (child, level) in children {
+            // A dead node that its parent still points to: its entries are those of the left neighbour.
+            if seen.insert(child.child()) {
+                objects.push((child.child(), self.layout(level).len() as u64));
+                objects.extend(child.block().map(|(block, units)| (block, units * UNIT as u64)));
+            }
+        }
         for (ptr, len) in objects {
             // No checksum is right any more: a client that has the index open finds nothing.
             span.write(ptr, self.session.endpoint().buf_from_words(&[0; 8])).await?;

@@ -82,18 +82,13 @@ impl Sherman {
     async fn change(&self, span: farindex_fabric::Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
         let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
         let mut missing = Vec::new();
-        let wrote = loop {
+        let (wrote, few) = loop {
             let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree.maintenance()))?;
             let round = self.round(&pin, key, change, &retry, &mut missing).await;
             // Nothing is pinned between rounds, so that memory comes back while this one waits.
             drop(pin);
             match round {
-                Ok(Ok(Round::Wrote { wrote, few })) => {
-                    if few {
-                        Box::pin(self.tree.merge(self, 0, key)).await?;
-                    }
-                    break wrote;
-                }
+                Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
                 Ok(Ok(Round::Split)) => {}
                 Ok(Err(trouble)) => self.tree.settle(self, &mut retry, trouble).await?,
                 Err(error) => self.tree.wait_for_room(&mut full, error).await?,
@@ -102,11 +97,22 @@ impl Sherman {
                 Box::pin(self.tree.add_separators(self, std::mem::take(&mut missing))).await?;
             }
         };
-        if !missing.is_empty() {
-            Box::pin(self.tree.add_separators(self, missing)).await?;
+        // The write has taken effect: what else fails is no failure of it, but for a failed verb.
+        match Box::pin(self.tidy(key, few, missing)).await {
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            _ => Ok(wrote),
         }
-        self.reclaim().await?;
-        Ok(wrote)
+    }
+
+    /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.
+    async fn tidy(&self, key: &[u8], few: bool, missing: Vec<Separator>) -> Result<(), IndexError> {
+        if few {
+            self.tree.merge(self, 0, key).await?;
+        }
+        if !missing.is_empty() {
+            self.tree.add_separators(self, missing).await?;
+        }
+        self.reclaim().await
     }
 
     async fn round(
