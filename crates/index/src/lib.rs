@@ -9,6 +9,7 @@
 //! | [`traits`] | [`PointIndex`] and [`OrderedIndex`], and the outcomes of operations |
 //! | [`registry`] | every kind there is, and [`AnyIndex`] |
 //! | [`hash`] | unordered indexes |
+//! | [`tree`] | ordered indexes: leaf designs over one B-link skeleton |
 //! | [`kind`] | [`PoolIndex`]: how an index is created in a pool, opened, checked, recovered and dropped |
 //! | [`handle`] | [`Handle`](handle::Handle): what every open index holds |
 //! | [`keyhash`] | the one hash of a key that far memory ever sees |
