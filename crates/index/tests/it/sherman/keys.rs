@@ -2,7 +2,7 @@
 
 use farindex_fabric::memory::Delivery;
 use farindex_index::sherman::Config;
-use farindex_index::{AnyIndex, IndexConfig, Insert, OrderedIndex, PointIndex, Remove, Value};
+use farindex_index::{AnyIndex, IndexConfig, Insert, KeyBounds, OrderedIndex, PointIndex, Remove, Value};
 use farindex_pool::PoolOptions;
 use farindex_testkit::suite::{Model, Walk, audit, compare, step};
 use farindex_testkit::world::{Member, Rng, World, bytes};
@@ -116,7 +116,7 @@ fn scans_return_what_their_bounds_hold() {
             }
             let (a, b, gone, alone) = (key(50), key(550), key(200), key(300));
             let (a, b, gone, alone) = (a.as_slice(), b.as_slice(), gone.as_slice(), alone.as_slice());
-            let ranges: Vec<(Bound<&[u8]>, Bound<&[u8]>)> = vec![
+            let ranges: Vec<KeyBounds<'_>> = vec![
                 (Bound::Unbounded, Bound::Unbounded),
                 (Bound::Included(a), Bound::Included(b)),
                 (Bound::Excluded(a), Bound::Excluded(b)),
