@@ -267,13 +267,13 @@ impl Tree {
         Ok(self.fence_key(span, fence).await?.map_or(Ordering::Greater, |own| own.as_slice().cmp(key)))
     }
 
-    /// Locks a node and READs it, in one batch; `beside` adds WRITEs that are to be complete by then.
+    /// Locks a node and READs it, in one batch; `also` adds WRITEs that are to be complete by then.
     pub(super) async fn lock<'p>(
         &self,
         pin: &Pin<'p>,
         at: RemotePtr,
         level: u8,
-        beside: impl FnOnce(&mut Batch<'_>),
+        also: impl FnOnce(&mut Batch<'_>),
     ) -> Step<Locked<'p>> {
         let (span, layout) = (pin.span(), self.layout(level));
         let free = magic(self.tag, at);
@@ -281,7 +281,7 @@ impl Tree {
         let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
         let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
             let read = batch.read(at, layout.len());
-            beside(batch);
+            also(batch);
             read
         });
         let node = match taken.await? {
