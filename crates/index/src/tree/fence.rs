@@ -99,6 +99,10 @@ impl Fence {
             None => !self.is_infinite() && key.len() > INLINE && self.tag & LOW_BITS == hash(key),
         }
     }
+    /// What identifies the fence: equal for equal keys, wherever the block of a long one lies.
+    pub(super) fn identity(self) -> [u64; 2] {
+        if self.len_code() == LONG { [0, self.tag] } else { [self.word, self.tag] }
+    }
     /// Compares the fence with a key; `None` if that takes the fence's block.
     pub(super) fn compare(self, key: &[u8]) -> Option<Ordering> {
         match self.key() {

@@ -112,7 +112,7 @@ fn fill(image: &mut Image, keys: &std::ops::Range<u64>, rng: &mut SimRng) -> Vec
     loop {
         let Some(hints) = image.hints() else { return Vec::new() };
         let key = Key::inline((keys.start + rng.below(keys.end - keys.start)).to_be_bytes());
-        match insert(image, seed, hints, Item { key, word1: 1 }, &[]) {
+        match insert(image, seed, hints, Item { key, word1: 1, block: false }, &[]) {
             Insert::Done { plan, .. } => image.add(HINTS_OFFSET, &[plan.hints.bits()]),
             Insert::Exists(_) => {}
             Insert::Full(full) => return full,

@@ -6,13 +6,15 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const OCCUPIED: u32 = 16;
 const INLINE: u32 = 17;
-const DIGEST: u32 = 18;
+const BLOCK: u32 = 18;
+const TURNING: u32 = 19;
+const DIGEST: u32 = 20;
 const CHECK: u32 = 36;
 /// Bits of a digest.
 pub const DIGEST_BITS: u32 = CHECK - DIGEST;
 /// Bits of a check.
 pub const CHECK_BITS: u32 = 64 - CHECK;
-const _: () = assert!(OCCUPIED == 16 && DIGEST_BITS == 18 && CHECK_BITS == 28);
+const _: () = assert!(OCCUPIED == 16 && DIGEST_BITS == 16 && CHECK_BITS == 28);
 
 /// Computes the hash of a key: xxh3-64 of its bytes with the index's seed. The home of an entry is a function of it.
 pub fn hash_key(key: &[u8], hash_seed: u64) -> u64 {
@@ -29,7 +31,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of 8 bytes whose value has 8 bytes too.
+    /// A key of 8 bytes.
     pub const fn inline(key: [u8; 8]) -> Key {
         Key { word0: u64::from_be_bytes(key), inline: true }
     }
@@ -48,19 +50,21 @@ impl Key {
 pub struct Item {
     /// The key, or its hash.
     pub key: Key,
-    /// The value of an inline entry; otherwise the block: 16 bits of length in units of 64 bytes, 48 bits of address.
+    /// The value, or the block: 16 bits of length in units of 64 bytes, 48 bits of address.
     pub word1: u64,
+    /// Is `word1` a block? It always is if the key is not inline.
+    pub block: bool,
 }
 
 impl Item {
     /// A key and a value of 8 bytes each.
     pub const fn inline(key: [u8; 8], value: [u8; 8]) -> Item {
-        Item { key: Key::inline(key), word1: u64::from_le_bytes(value) }
+        Item { key: Key::inline(key), word1: u64::from_le_bytes(value), block: false }
     }
-    /// A key-value block: the hash of its key, the 48 bits of its address
+    /// A key with its key-value block: the 48 bits of its address
     /// ([`RemotePtr::to_slot`](farindex_fabric::RemotePtr::to_slot)), and its length in units of 64 bytes.
-    pub const fn block(hash: u64, slot: u64, units: u16) -> Item {
-        Item { key: Key::hashed(hash), word1: (units as u64) << 48 | slot & ((1 << 48) - 1) }
+    pub const fn block(key: Key, slot: u64, units: u16) -> Item {
+        Item { key, word1: (units as u64) << 48 | slot & ((1 << 48) - 1), block: true }
     }
 }
 
@@ -72,9 +76,12 @@ pub struct Seed(pub u64);
 /// The state word of an entry.
 ///
 /// ```text
-/// 63        36 35       18 17       16         15        0
-/// | check 28  | digest 18 | inline 1 | occupied 1 | hop 16 |
+/// 63       36 35       20 19        18      17       16         15     0
+/// | check 28 | digest 16 | turning 1 | block 1 | inline 1 | occupied 1 | hop 16 |
 /// ```
+///
+/// *inline* says that word0 is the key, *block* that word1 is a block. *turning*: an update is changing word1 from the one
+/// form to the other; if the check does not hold, word1 is of the other form already (H2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State(u64);
 
@@ -91,9 +98,17 @@ impl State {
     pub const fn occupied(self) -> bool {
         self.0 >> OCCUPIED & 1 == 1
     }
-    /// Does the entry hold key and value themselves?
+    /// Does the entry hold the key itself?
     pub const fn inline(self) -> bool {
         self.0 >> INLINE & 1 == 1
+    }
+    /// Does the entry hold a block?
+    pub const fn block(self) -> bool {
+        self.0 >> BLOCK & 1 == 1
+    }
+    /// Is word1 of the other form if the check does not hold?
+    pub const fn turning(self) -> bool {
+        self.0 >> TURNING & 1 == 1
     }
     /// Returns the bitmap of the neighbourhood from this entry on: bit `d` for the entry `d` behind it.
     pub const fn hop(self) -> u16 {
@@ -110,9 +125,13 @@ impl State {
     const fn unchecked(self) -> u64 {
         self.0 & ((1 << CHECK) - 1)
     }
-    pub(super) fn with_occupancy(self, holds: Option<Key>) -> State {
-        let bits = self.0 & !(1 << OCCUPIED | 1 << INLINE);
-        State(bits | holds.map_or(0, |key| 1 << OCCUPIED | u64::from(key.inline) << INLINE))
+    pub(super) fn with_occupancy(self, holds: Option<Item>) -> State {
+        let bits = self.0 & !(1 << OCCUPIED | 1 << INLINE | 1 << BLOCK | 1 << TURNING);
+        let of = |item: Item| 1 << OCCUPIED | u64::from(item.key.inline) << INLINE | u64::from(item.block) << BLOCK;
+        State(bits | holds.map_or(0, of))
+    }
+    pub(super) fn with_turning(self) -> State {
+        State(self.0 | 1 << TURNING)
     }
     pub(super) fn with_home(self, home: HomeSet) -> State {
         let bits = self.0 & !(0xFFFF | ((1 << DIGEST_BITS) - 1) << DIGEST);
@@ -168,7 +187,7 @@ impl Entry {
     /// Returns what the entry holds; `None` if it is vacant.
     pub fn item(&self) -> Option<Item> {
         let key = Key { word0: self.word0, inline: self.state.inline() };
-        self.state.occupied().then_some(Item { key, word1: self.word1 })
+        self.state.occupied().then_some(Item { key, word1: self.word1, block: self.state.block() })
     }
     /// Computes the check. The data words of a vacant entry mean nothing, and are left out.
     fn expected_check(&self, position: usize, seed: Seed) -> u32 {
@@ -196,7 +215,7 @@ impl Entry {
 /// A key with what the leaf computes from it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placed {
-    pub(super) key: Key,
+    pub(super) inline: bool,
     pub(super) hash: u64,
     pub(super) home: usize,
 }
@@ -204,7 +223,7 @@ pub(super) struct Placed {
 impl Placed {
     pub(super) fn of(key: Key, layout: Layout) -> Placed {
         let hash = key.hash(layout.hash_seed());
-        Placed { key, hash, home: layout.home_of_hash(hash) }
+        Placed { inline: key.inline, hash, home: layout.home_of_hash(hash) }
     }
 }
 
@@ -218,7 +237,8 @@ mod tests {
         assert_eq!(key.hash(7), hash_key(b"farindex", 7));
         let mut home = HomeSet::default();
         home.add(key.hash(7), true, 3);
-        let state = State(0).with_occupancy(Some(key)).with_home(home);
+        let item = Item { key, word1: 5, block: false };
+        let state = State(0).with_occupancy(Some(item)).with_home(home);
         let entry = Entry { word0: key.word0, word1: 5, state }.checked(9, Seed(11));
         assert!(entry.check_holds(9, Seed(11)));
         assert!(!entry.check_holds(8, Seed(11)) && !entry.check_holds(9, Seed(12)));

@@ -13,8 +13,6 @@ pub enum Fault {
     FirstVacancy,
     /// An insert publishes its entry before the home's bitmap covers the key (H3).
     HomeLast,
-    /// A split places the key to insert without the position of the greatest key. Reserved for the tree.
-    NoArgmax,
     /// A recovery leaves the hints as they are.
     StaleVacancy,
 }

@@ -2,7 +2,8 @@
 
 use super::entry::Seed;
 use super::image::Words;
-use super::layout::{HEADER_CHECK, LOW, SIBLING};
+use super::layout::{HEADER_CHECK, HIGH, LOW, SIBLING};
+use crate::tree::fence::Fence;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const DEAD: u32 = 63;
@@ -59,7 +60,8 @@ impl Node {
     /// Computes the seed of the entries' checks. A leaf has another seed after a split, after a merge, and when its
     /// memory belongs to another node.
     pub fn seed(&self) -> Seed {
-        let words = [self.address, self.sibling, self.low[0], self.low[1], self.high[0], self.high[1]];
+        let [low, high] = [self.low, self.high].map(|[word, tag]| Fence { word, tag }.identity());
+        let words = [self.address, self.sibling, low[0], low[1], high[0], high[1]];
         let mut bytes = [0; 48];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -74,18 +76,21 @@ impl Node {
     pub fn expected(&self) -> Expected {
         Expected { seed: self.seed(), sibling: self.sibling_word() }
     }
-    /// The header's words from the low key on: the two references, and the header's check.
+    /// The header's words from the high key on: the two references, and the header's check.
     pub(super) fn tail(&self) -> [u64; 5] {
-        let check = xxh3_64(&self.seed().0.to_le_bytes());
-        [self.low[0], self.low[1], self.high[0], self.high[1], check]
+        let mut references = [0; 32];
+        let words = [self.low[0], self.high[0], self.seed().0, 0];
+        references.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        [self.high[0], self.high[1], self.low[0], self.low[1], xxh3_64(&references)]
     }
     /// Reads the header of the leaf at `address`; `None` if a word is not known, or if the header is torn, dead or
     /// another node's.
     pub fn read(words: &impl Words, tag: u64, address: u64) -> Option<Node> {
         let sibling = SiblingWord::read(words)?;
-        let (low, high) = ([words.word(LOW)?, words.word(LOW + 1)?], [words.word(LOW + 2)?, words.word(LOW + 3)?]);
+        let reference = |at| Some([words.word(at)?, words.word(at + 1)?]);
+        let (low, high) = (reference(LOW)?, reference(HIGH)?);
         let node = Node { tag, address, sibling: sibling.sibling(), low, high };
-        let sound = sibling == node.sibling_word() && words.word(HEADER_CHECK)? == node.tail()[HEADER_CHECK - LOW];
+        let sound = sibling == node.sibling_word() && words.word(HEADER_CHECK)? == node.tail()[HEADER_CHECK - HIGH];
         sound.then_some(node)
     }
     /// Identifies the state to which a leaf is to be recovered: that of its sibling word, which commits splits and

@@ -1,25 +1,19 @@
-//! The hints word: which entries are vacant, and where the greatest key is.
+//! The hints word: the vacancy bitmap.
 //!
-//! ```text
-//! 63        54 53            0
-//! | argmax 10 | vacancy 54    |
-//! ```
-//!
-//! A bit of the vacancy bitmap stands for one entry, or, if the span is greater than 54, for as many as it takes, as
-//! evenly as possible: entry `p` has bit `p * bits / span`. A set bit means that one of its entries is vacant. The
-//! paper's 57 bits and 6 of the argmax leave no room for spans of up to 512, and for an argmax that is not known.
+//! A bit stands for one entry, or, if the span is greater than 64, for as many as it takes, as evenly as possible: entry
+//! `p` has bit `p * bits / span`. A set bit means that one of its entries is vacant. The word is apart from the lock, so
+//! that a crash of the lock's holder does not lose it, and there is no argmax in it: the fence keys of the header decide
+//! to which node of a half-split a key belongs.
 //!
 //! Hints choose what an insert READs. Nothing that an operation decides depends on them: a crash may leave them as they
 //! were before the operation.
 
 use super::entry::Item;
 use super::image::{Image, Words};
-use super::layout::{Layout, SPANS};
+use super::layout::Layout;
 use std::ops::Range;
 
-const VACANCY_BITS: usize = 54;
-const ARGMAX_NONE: u64 = (1 << (64 - VACANCY_BITS)) - 1;
-const _: () = assert!(*SPANS.end() < ARGMAX_NONE as usize);
+const VACANCY_BITS: usize = 64;
 
 /// The hints word of a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,15 +32,6 @@ impl Hints {
     /// Returns the word.
     pub const fn bits(self) -> u64 {
         self.0
-    }
-    /// Returns the position of the greatest key; `None` if it is not known.
-    pub fn argmax(self) -> Option<usize> {
-        let argmax = self.0 >> VACANCY_BITS;
-        (argmax != ARGMAX_NONE).then_some(argmax as usize)
-    }
-    pub(super) fn with_argmax(self, argmax: Option<usize>) -> Hints {
-        let argmax = argmax.map_or(ARGMAX_NONE, |at| at as u64);
-        Hints(self.0 & ((1 << VACANCY_BITS) - 1) | argmax << VACANCY_BITS)
     }
     /// Returns the positions that share a bit with this one.
     pub fn covered(layout: Layout, position: usize) -> Range<usize> {
@@ -69,15 +54,11 @@ impl Hints {
         let vacant = |at| image.entry(at).is_none_or(|entry| !entry.state.occupied());
         self.with_vacancy(layout, position, Hints::covered(layout, position).any(vacant))
     }
-    /// Derives the hints from what the entries hold. The greatest key is known if there are keys, and all are inline.
+    /// Derives the hints from what the entries hold.
     pub fn of(layout: Layout, items: &[Option<Item>]) -> Hints {
-        let mut hints = Hints(0).with_argmax(None);
+        let mut hints = Hints(0);
         for (position, _) in items.iter().enumerate().filter(|(_, item)| item.is_none()) {
             hints = hints.with_vacancy(layout, position, true);
-        }
-        let held = || items.iter().enumerate().filter_map(|(at, item)| item.map(|item| (item.key, at)));
-        if held().all(|(key, _)| key.inline) {
-            hints = hints.with_argmax(held().max_by_key(|(key, _)| key.word0).map(|(_, at)| at));
         }
         hints
     }
@@ -99,6 +80,7 @@ impl Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::chime::layout::SPANS;
 
     #[test]
     fn vacancy_bits_cover_every_entry_as_evenly_as_possible() {
@@ -120,13 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn hints_keep_argmax_and_vacancy_apart() {
+    fn insert_reads_up_to_the_first_vacancy() {
         let layout = Layout::new(512, 8, 0).expect("a layout");
-        let hints = Hints::from_bits(0).with_argmax(Some(511));
-        assert_eq!(hints.argmax(), Some(511));
+        let hints = Hints::from_bits(0);
         assert_eq!(hints.insert_range(layout, 3), (3, 512));
-        let hints = hints.with_vacancy(layout, 100, true).with_argmax(None);
-        assert_eq!(hints.argmax(), None);
+        let hints = hints.with_vacancy(layout, 100, true);
         let covered = Hints::covered(layout, 100);
         assert_eq!(hints.insert_range(layout, 90), (90, covered.end - 90));
         assert_eq!(hints.insert_range(layout, 101), (101, 8.max(covered.end - 101)));

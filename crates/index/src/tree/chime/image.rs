@@ -3,7 +3,7 @@
 use super::entry::{Entry, Item, State};
 use super::header::Node;
 use super::hints::Hints;
-use super::layout::{HEADER_CHECK, HINTS, LOCK, LOW, Layout, SIBLING};
+use super::layout::{HEADER_CHECK, HIGH, HINTS, LOCK, Layout, SIBLING};
 use super::plan::Write;
 
 /// Words of a leaf.
@@ -120,7 +120,7 @@ impl Image {
         let hints = Hints::of(layout, items);
         self.set(HINTS, hints.bits());
         self.set(SIBLING, node.sibling_word().bits());
-        node.tail().into_iter().zip(LOW..=HEADER_CHECK).for_each(|(word, index)| self.set(index, word));
+        node.tail().into_iter().zip(HIGH..=HEADER_CHECK).for_each(|(word, index)| self.set(index, word));
         for group in 0..layout.groups() {
             self.set(layout.replica_word(group), node.sibling_word().bits());
         }
@@ -134,7 +134,7 @@ impl Image {
             let [word0, word1] = [at, at + 1].map(|index| self.word(index).unwrap_or(0));
             self.set(at, word0);
             self.set(at + 1, word1);
-            let state = State::from_bits(0).with_occupancy(item.map(|item| item.key)).with_home(home);
+            let state = State::from_bits(0).with_occupancy(*item).with_home(home);
             self.set_state(position, Entry { word0, word1, state }.checked(position, seed).state);
         }
         hints

@@ -131,14 +131,11 @@ fn move_entry(draft: &mut Draft<'_>, from: usize, to: usize) {
     let placed = Placed::of(item.key, layout);
     draft.set_data(to, item);
     draft.write_data(to);
-    draft.set_occupied(to, Some(&placed));
+    draft.set_occupied(to, Some(item));
     draft.write_state(to);
     draft.set_occupied(from, None);
     draft.cover(&placed, from, false);
     draft.cover(&placed, to, true);
-    if draft.hints().argmax() == Some(from) {
-        *draft.hints() = draft.hints().with_argmax(Some(to));
-    }
     match placed.home == from {
         true => draft.write_state(from),
         // Both before and after, the home covers the key: the two state words are in no order.
@@ -149,14 +146,13 @@ fn move_entry(draft: &mut Draft<'_>, from: usize, to: usize) {
 /// Fills a vacant entry of the item's neighbourhood: data words and the home's set first, the entry's state last (H2,
 /// H3).
 fn place(draft: &mut Draft<'_>, placed: &Placed, item: Item, position: usize) {
-    let argmax = greatest(draft, item, position);
     draft.set_data(position, item);
     if placed.home == position {
         draft.write_data(position);
         draft.cover(placed, position, true);
     } else if planted(Fault::HomeLast) {
         draft.write_data(position);
-        draft.set_occupied(position, Some(placed));
+        draft.set_occupied(position, Some(item));
         draft.write_state(position);
         draft.cover(placed, position, true);
         return draft.write_state(placed.home);
@@ -164,34 +160,33 @@ fn place(draft: &mut Draft<'_>, placed: &Placed, item: Item, position: usize) {
         draft.cover(placed, position, true);
         draft.write_with_home(placed.home, draft.data_range(position));
     }
-    draft.set_occupied(position, Some(placed));
+    draft.set_occupied(position, Some(item));
     draft.write_state(position);
-    *draft.hints() = draft.hints().with_argmax(argmax);
 }
 
-/// Where the greatest key is after the insert. It is not known any more if it cannot be compared with the new key.
-fn greatest(draft: &mut Draft<'_>, item: Item, position: usize) -> Option<usize> {
-    let argmax = draft.hints().argmax()?;
-    let held = draft.image.entry(argmax)?.item()?.key;
-    let comparable = held.inline && item.key.inline;
-    comparable.then_some(if item.key.word0 > held.word0 { position } else { argmax })
-}
-
-/// Changes the value of an entry in one WRITE of two words (H2). The form stays: the value of an inline entry, or the
-/// block of another. The image must hold the entry.
-pub fn update(image: &mut Image, seed: Seed, hints: Hints, position: usize, word1: u64) -> Change {
+/// Changes the value or block of an entry in one WRITE of two words, or, where one turns into the other, in three WRITEs
+/// of a word (H2). The image must hold the entry.
+pub fn update(image: &mut Image, seed: Seed, hints: Hints, position: usize, word1: u64, block: bool) -> Change {
     let Some(entry) = image.entry(position) else { return Change::NeedsMore(position) };
     let (Some(item), true) = (entry.item(), entry.check_holds(position, seed)) else { return Change::Unsound };
     let mut draft = Draft::new(image, seed, hints);
-    draft.set_data(position, Item { word1, ..item });
-    draft.recheck(position);
-    let state = draft.state_range(position);
-    draft.write(state.start - 1..state.end);
+    let (state, new) = (draft.state_range(position), Item { word1, block, ..item });
+    if item.block == block {
+        draft.set_data(position, new);
+        draft.set_occupied(position, Some(new));
+        draft.write(state.start - 1..state.end);
+    } else {
+        draft.set_turning(position);
+        draft.write_state(position);
+        draft.set_data(position, new);
+        draft.write(state.start - 1..state.start);
+        draft.set_occupied(position, Some(new));
+        draft.write_state(position);
+    }
     Change::Done(draft.finish())
 }
 
-/// Empties an entry: its own state first, its home's set afterwards (H3). The image must hold both. Where the greatest
-/// key is removed, the greatest key is not known any more.
+/// Empties an entry: its own state first, its home's set afterwards (H3). The image must hold both.
 pub fn remove(image: &mut Image, seed: Seed, hints: Hints, position: usize) -> Change {
     let layout = image.layout();
     let Some(entry) = image.entry(position) else { return Change::NeedsMore(position) };
@@ -212,9 +207,6 @@ pub fn remove(image: &mut Image, seed: Seed, hints: Hints, position: usize) -> C
         draft.write_state(position);
         draft.cover(&placed, position, false);
         draft.write_state(placed.home);
-    }
-    if draft.hints().argmax() == Some(position) {
-        *draft.hints() = draft.hints().with_argmax(None);
     }
     Change::Done(draft.finish())
 }

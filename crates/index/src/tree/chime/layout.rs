@@ -1,6 +1,7 @@
 //! Where everything is in a leaf, and the ranges to READ.
 
 use super::entry::Key;
+use crate::tree::node;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -10,14 +11,16 @@ pub(super) const HEADER_WORDS: usize = 8;
 pub(super) const ENTRY_WORDS: usize = 3;
 /// The lock word of the header.
 pub(super) const LOCK: usize = 0;
-/// The hints word of the header.
-pub(super) const HINTS: usize = 1;
 /// The header's word of the right sibling: the commit word of splits and merges.
-pub(super) const SIBLING: usize = 2;
-/// The first word of the low key reference; two words of the high key reference follow those of the low key.
-pub(super) const LOW: usize = 3;
+pub(super) const SIBLING: usize = 1;
+/// The first word of the high key reference; two words of the low key reference follow.
+pub(super) const HIGH: usize = 2;
+/// The first word of the low key reference.
+pub(super) const LOW: usize = 4;
 /// The header's own check.
-pub(super) const HEADER_CHECK: usize = 7;
+pub(super) const HEADER_CHECK: usize = 6;
+/// The hints word.
+pub(super) const HINTS: usize = 7;
 /// Bytes of an entry.
 pub const ENTRY_LEN: usize = ENTRY_WORDS * 8;
 /// Bytes of the header.
@@ -28,14 +31,16 @@ pub const LOCK_OFFSET: usize = LOCK * 8;
 pub const HINTS_OFFSET: usize = HINTS * 8;
 /// Offset of the right sibling's word in bytes.
 pub const SIBLING_OFFSET: usize = SIBLING * 8;
-/// Offset of the low key reference in bytes; the high key reference follows it.
-pub const LOW_OFFSET: usize = LOW * 8;
 /// The smallest and the largest span.
 pub const SPANS: std::ops::RangeInclusive<usize> = 8..=512;
 /// The smallest and the largest neighbourhood: an entry's hop bitmap has 16 bits.
 pub const NEIGHBOURHOODS: std::ops::RangeInclusive<usize> = 2..=16;
 
-const _: () = assert!(HEADER_LEN.is_multiple_of(64) && HEADER_CHECK + 1 == HEADER_WORDS && LOW + 4 == HEADER_CHECK);
+const _: () = assert!(HEADER_LEN.is_multiple_of(64) && HINTS + 1 == HEADER_WORDS && HIGH + 4 == HEADER_CHECK);
+/// Inner nodes begin with the same words: the skeleton reads lock, sibling and fence keys of either.
+const _: () = assert!(SIBLING == node::SIBLING && HIGH == node::HIGH && LOW == node::LOW);
+const _: () = assert!(HEADER_CHECK == node::CHECKSUM);
+
 
 /// Byte ranges of a node to READ: one, or two where the entries wrap around.
 pub type Ranges = SmallVec<[Range<usize>; 2]>;

@@ -72,22 +72,19 @@ impl<'a> Draft<'a> {
     pub(super) fn cover(&mut self, placed: &Placed, position: usize, covered: bool) {
         let distance = self.layout.distance(placed.home, position);
         let change = if covered { HomeSet::add } else { HomeSet::remove };
-        self.change_home(placed.home, |set| change(set, placed.hash, placed.key.inline, distance));
+        self.change_home(placed.home, |set| change(set, placed.hash, placed.inline, distance));
     }
     pub(super) fn set_data(&mut self, position: usize, item: Item) {
         self.image.set_data(position, item);
     }
-    /// Makes the entry hold a key, whose data words are there; or makes it vacant.
-    pub(super) fn set_occupied(&mut self, position: usize, holds: Option<&Placed>) {
-        self.change(position, |entry| entry.state = entry.state.with_occupancy(holds.map(|placed| placed.key)));
+    /// Makes the entry hold an item, whose data words are there; or makes it vacant.
+    pub(super) fn set_occupied(&mut self, position: usize, holds: Option<Item>) {
+        self.change(position, |entry| entry.state = entry.state.with_occupancy(holds));
         self.plan.hints = self.plan.hints.after_change(self.image, position);
     }
-    pub(super) fn hints(&mut self) -> &mut Hints {
-        &mut self.plan.hints
-    }
-    /// Computes an entry's check again.
-    pub(super) fn recheck(&mut self, position: usize) {
-        self.change(position, |_| ());
+    /// Says that word1 is about to turn into the other form.
+    pub(super) fn set_turning(&mut self, position: usize) {
+        self.change(position, |entry| entry.state = entry.state.with_turning());
     }
 
     /// Writes a range of words as they are now.

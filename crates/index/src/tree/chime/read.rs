@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 /// What a READ of a neighbourhood says about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// The entry at this position held the key, with this value, at a moment of the READ.
+    /// The entry at this position held the inline key, with this value or block, at a moment of the READ.
     Hit {
         /// The position.
         position: usize,
-        /// The value of an inline entry.
-        word1: u64,
+        /// What it held.
+        item: Item,
     },
     /// The entries at these positions had the key's hash; if none of their blocks holds the key, then the key was
     /// absent at a moment of the READ.
@@ -57,7 +57,7 @@ fn found_set(words: &impl Words, home: usize) -> Option<HomeSet> {
 fn add_if_home(found: &mut HomeSet, layout: Layout, home: usize, item: Item, distance: usize) {
     let placed = Placed::of(item.key, layout);
     if placed.home == home {
-        found.add(placed.hash, placed.key.inline, distance);
+        found.add(placed.hash, placed.inline, distance);
     }
 }
 
@@ -93,7 +93,7 @@ pub fn look_up(words: &impl Words, expected: &Expected, key: Key) -> Lookup {
         let Some(item) = entry.item() else { continue };
         if item.key == key {
             if key.inline {
-                return Lookup::Hit { position, word1: item.word1 };
+                return Lookup::Hit { position, item };
             }
             candidates.push((position, item.word1));
         }
@@ -146,7 +146,7 @@ pub fn scan(words: &impl Words, expected: &Expected) -> Scan {
         if distance >= layout.neighbourhood() {
             return Scan::Torn;
         }
-        found[placed.home].add(placed.hash, placed.key.inline, distance);
+        found[placed.home].add(placed.hash, placed.inline, distance);
         items.push((position, item));
     }
     let agree = found.into_iter().zip(published).all(|(found, published)| home_sets_agree(found, published));

@@ -6,7 +6,7 @@ use super::header::Node;
 use super::hints::Hints;
 use super::image::{Image, Words};
 use super::insert::{Insert, insert};
-use super::layout::{LOW, Layout, SIBLING};
+use super::layout::{Layout, SIBLING};
 use super::plan::{Plan, Write};
 use std::collections::HashMap;
 
@@ -17,20 +17,16 @@ pub(super) fn home_sets(layout: Layout, items: &[Option<Item>]) -> Vec<HomeSet> 
         let Some(placed) = item.map(|item| Placed::of(item.key, layout)) else { continue };
         let distance = layout.distance(placed.home, position);
         if distance < layout.neighbourhood() {
-            sets[placed.home].add(placed.hash, placed.key.inline, distance);
+            sets[placed.home].add(placed.hash, placed.inline, distance);
         }
     }
     sets
 }
 
-/// Brings a whole image to a state of the leaf, and returns what to write: the word of the right sibling alone if it
-/// changes, which commits a split or a merge, and then everything from the low key to the end.
+/// Brings a whole image to a state of the leaf, and returns what to write: everything but the lock.
 pub(super) fn rewrite(image: &mut Image, items: &[Option<Item>], node: &Node) -> Plan {
-    let sibling = image.word(SIBLING);
     let hints = image.fill(items, node);
-    let commit = (sibling != Some(node.sibling_word().bits())).then(|| image.write(SIBLING..SIBLING + 1)).flatten();
-    let rest = image.write(LOW..image.layout().words());
-    Plan { writes: commit.into_iter().chain(rest).collect(), hints }
+    Plan { writes: image.write(SIBLING..image.layout().words()).into_iter().collect(), hints }
 }
 
 /// A leaf that was recovered.
@@ -81,6 +77,10 @@ pub fn recover(
     let mut kept: HashMap<(bool, u64), usize> = HashMap::new();
     for position in 0..layout.span() {
         let (Some(entry), Some(item)) = (image.entry(position), items[position]) else { continue };
+        let sound = entry.check_holds(position, seed);
+        // The block of an update that has turned the entry (H2).
+        let item = Item { block: item.block != (!sound && entry.state.turning()), ..item };
+        items[position] = Some(item);
         if !keep(position, &item) {
             recovered.dropped.push(position);
             items[position] = None;
@@ -90,7 +90,6 @@ pub fn recover(
             misplaced.push(position);
             continue;
         }
-        let sound = entry.check_holds(position, seed);
         let identity = (item.key.inline, if item.key.inline { item.key.word0 } else { item.word1 });
         if let Some(other) = kept.insert(identity, position) {
             // Two copies are equal, but for damage: prefer the one whose check holds.

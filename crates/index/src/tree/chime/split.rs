@@ -5,7 +5,7 @@ use super::header::{Node, SiblingWord};
 use super::hints::Hints;
 use super::image::{Image, Words};
 use super::insert::{Insert, insert};
-use super::layout::{HINTS, LOCK, LOW, Layout, SIBLING};
+use super::layout::{HEADER_WORDS, HINTS, LOCK, Layout, SIBLING};
 use super::plan::{Plan, Write};
 use super::recover::rewrite;
 
@@ -21,11 +21,11 @@ pub struct Split {
 /// Splits a leaf: entries of which `moves` is true go to the same positions of a new right node.
 ///
 /// `left` is the left node's state after the split: its right sibling is `right`, and its high key is the low key of
-/// `right`. `lock` is the right node's lock word, which must be *held*. `None` if the image is not whole.
+/// `right`. `lock` is the right node's lock word. `None` if the image is not whole.
 ///
-/// Order: the WRITE of the right node completes. Then the left plan is posted; its first WRITE, of the sibling word
-/// alone, commits the split. The left lock may be released behind the plan in the same batch, the right lock only when
-/// the left plan has completed (S1).
+/// Order: the right node, then the left plan (S1), then the release of the left node's lock. The left plan has three
+/// WRITEs: all entries under the new seed, those that move as well; the header, whose sibling word commits the split; the
+/// entries without those that have moved.
 pub fn split(
     image: &mut Image,
     left: &Node,
@@ -35,7 +35,8 @@ pub fn split(
 ) -> Option<Split> {
     let layout = image.layout();
     image.whole()?;
-    let mut stay = image.items()?;
+    let all = image.items()?;
+    let mut stay = all.clone();
     let mut go = vec![None; layout.span()];
     for (position, (stays, goes)) in stay.iter_mut().zip(&mut go).enumerate() {
         if stays.is_some_and(|item| moves(position, &item)) {
@@ -45,7 +46,12 @@ pub fn split(
     let mut new = Image::new(layout);
     new.set(LOCK, lock);
     new.fill(&go, right);
-    Some(Split { right: new, left: rewrite(image, &stay, left) })
+    let body = HEADER_WORDS..layout.words();
+    image.fill(&all, left);
+    let resealed = image.write(body.clone());
+    let hints = image.fill(&stay, left);
+    let writes = [resealed, image.write(SIBLING..HEADER_WORDS), image.write(body)].into_iter().flatten().collect();
+    Some(Split { right: new, left: Plan { writes, hints } })
 }
 
 /// A merge of a right node into its left neighbour.
@@ -60,8 +66,8 @@ pub struct Absorb {
 /// Merges a right node's items into a whole image of its left neighbour, whose state is `before` and then `after`.
 /// `None` if the image is not whole, or if the items do not fit; the image is then as it was.
 ///
-/// Both locks are held. Order: `copies`; when they have completed, [`retire`] of the right node; when that has
-/// completed, `commit`; then the left node's lock is released (S2).
+/// The left node is locked, and the right one frozen. Order: `copies`; when they have completed, [`retire`] of the right
+/// node; when that has completed, `commit`; then the left node's lock is released (S2).
 pub fn absorb(image: &mut Image, before: &Node, after: &Node, items: &[Item]) -> Option<Absorb> {
     let layout = image.layout();
     image.whole()?;
@@ -95,6 +101,6 @@ pub fn retire(layout: Layout, sibling: u64) -> Plan {
         Write { offset: SIBLING * 8, words: vec![word] },
         Write { offset: body * 8, words: words.split_off(body) },
     ];
-    const { assert!(HINTS < SIBLING && SIBLING < LOW) };
-    Plan { writes, hints: Hints::from_bits(0).with_argmax(None) }
+    const { assert!(SIBLING < HINTS) };
+    Plan { writes, hints: Hints::from_bits(0) }
 }

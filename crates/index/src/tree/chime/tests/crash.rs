@@ -142,13 +142,15 @@ fn a_crash_within_a_split_recovers_by_the_sibling_word() {
             let mut stay = leaf.model.clone();
             let go = stay.split_off(&pivot);
             assert_eq!(Leaf::held(&done.right).as_ref(), Ok(&go));
-            assert_eq!(done.left.writes[0].words.len(), 1);
             crashes(&leaf.memory, &done.left.writes, &mut rng, |memory, rng| {
                 let committed = memory[layout::SIBLING_OFFSET / 8] == left_node.sibling_word().bits();
                 let (expected, high, model) =
                     if committed { (left_node, pivot, &stay) } else { (leaf.node, 1 << 20, &leaf.model) };
                 let mut image = Image::new(layout);
                 image.add(0, &memory);
+                // S1: from the commit on, no entry passes under the old seed.
+                let passes = |at| image.entry(at).is_some_and(|entry| entry.check_holds(at, leaf.seed()));
+                assert!(!committed || !(0..span).any(passes));
                 let node = Node::after_crash(&image, leaf.node.tag, leaf.node.address, [high, 1]).expect("whole");
                 assert_eq!(node, expected);
                 let outcome = check(memory, layout, node, &|item| id_of(item) < high, [model; 2], rng);

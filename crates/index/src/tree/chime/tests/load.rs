@@ -12,7 +12,7 @@ fn max_load(span: usize, h: usize, trials: u64) -> f64 {
         loop {
             let hints = image.hints().expect("known");
             let key = Key::inline(rng.next().to_be_bytes());
-            match insert(&mut image, node.seed(), hints, Item { key, word1: 1 }, &[]) {
+            match insert(&mut image, node.seed(), hints, Item { key, word1: 1, block: false }, &[]) {
                 Insert::Done { plan, .. } => image.set(layout::HINTS_OFFSET / 8, plan.hints.bits()),
                 Insert::Full(_) => break,
                 other => panic!("{other:?}"),

@@ -100,7 +100,7 @@ fn read(leaf: &Leaf, steps: &[(usize, u64)], id: Id, rng: &mut Rng, counts: &mut
         read_while(leaf, steps, id, rng, |memory| absent |= !held(memory, layout, key, &mut values));
     counts.reads += 1;
     match look_up(&image, &leaf.node.expected(), key) {
-        Lookup::Hit { word1, .. } if values.contains(&word1) => counts.hits += usize::from(start < end),
+        Lookup::Hit { item, .. } if values.contains(&item.word1) => counts.hits += usize::from(start < end),
         Lookup::Miss if absent => counts.misses += usize::from(start < end),
         Lookup::Torn => counts.torn += 1,
         other => return Err(format!("{other:?}, values {values:x?}, absent {absent}, key {id}")),
@@ -265,7 +265,7 @@ fn read_constant(
         let (_, _, image) = read_while(leaf, steps, id, rng, |_| ());
         counts.reads += 1;
         match (look_up(&image, expected, key(id)), model.get(&id)) {
-            (Lookup::Hit { word1, .. }, Some(value)) if word1 == item(id, *value).word1 => counts.hits += 1,
+            (Lookup::Hit { item: found, .. }, Some(value)) if found == item(id, *value) => counts.hits += 1,
             (Lookup::Miss, None) => counts.misses += 1,
             (Lookup::Torn | Lookup::Moved(_), _) => counts.torn += 1,
             (other, value) => panic!("{other:?}, expected {value:?}"),
