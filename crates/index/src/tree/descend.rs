@@ -7,8 +7,9 @@
 use super::faults::{Fault, planted};
 use super::fence::Key;
 use super::inner::{Inner, Side};
-use super::node::Node;
+use super::node::Header;
 use super::skeleton::{Step, Tree, Trouble};
+use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use std::sync::Arc;
@@ -105,21 +106,22 @@ impl Tree {
         }
     }
 
-    /// READs the node that a key belongs to, beginning where a descent has ended. `first` is the node there, if it has
-    /// been read.
-    pub(super) async fn node_of(
+    /// READs the node that a key belongs to, beginning where a descent has ended. `read` READs a node until it is sound;
+    /// `first` is the node at the beginning, if that has been read.
+    pub(super) async fn node_of<N: Header>(
         &self,
         span: &Span,
         found: &Found,
         key: &[u8],
-        mut first: Option<Node>,
+        mut first: Option<N>,
         missing: &mut Vec<Separator>,
-    ) -> Step<Node> {
+        read: impl AsyncFn(RemotePtr) -> Result<Result<N, bool>, IndexError>,
+    ) -> Step<N> {
         let (mut at, mut by_sibling) = (found.at, false);
         loop {
-            let read = match first.take().filter(|node| self.is_sound(node) && node.level() == found.level) {
+            let read = match first.take() {
                 Some(node) => Ok(node),
-                None => self.read_node(span, at, found.level).await?,
+                None => read(at).await?,
             };
             let node = match read {
                 Ok(node) => node,

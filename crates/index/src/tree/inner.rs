@@ -4,7 +4,7 @@
 //! begins, and the last one's where the node's does.
 
 use super::fence::{Fence, INLINE, Key, prefix};
-use super::node::Node;
+use super::node::{Header, Node};
 use farindex_fabric::RemotePtr;
 use std::cmp::Ordering;
 

@@ -83,11 +83,61 @@ pub(super) fn sibling_word(level: u8, sibling: RemotePtr) -> u64 {
     u64::from(level) << LEVEL_SHIFT | sibling.to_slot().unwrap_or_default()
 }
 
-/// A node as it was read, or is about to be written.
+/// What every node begins with, whatever its leaf design: lock, right sibling, fence keys.
+pub(super) trait Header {
+    fn at(&self) -> RemotePtr;
+    /// A word of the node; 0 if it was not read.
+    fn word(&self, index: usize) -> u64;
+
+    fn is_dead(&self) -> bool {
+        self.word(0) == DEAD
+    }
+    fn is_locked(&self) -> bool {
+        self.word(0) & 1 == 1
+    }
+    fn level(&self) -> u8 {
+        (self.word(SIBLING) >> LEVEL_SHIFT & 0xF) as u8
+    }
+    fn sibling(&self) -> RemotePtr {
+        RemotePtr::from_slot(self.word(SIBLING) & POINTER)
+    }
+    fn low(&self) -> Fence {
+        Fence { word: self.word(LOW), tag: self.word(LOW + 1) }
+    }
+    fn high(&self) -> Fence {
+        Fence { word: self.word(HIGH), tag: self.word(HIGH + 1) }
+    }
+}
+
+/// The first words of a node, as they were read.
+pub(super) struct Head {
+    pub(super) at: RemotePtr,
+    pub(super) buf: Buf,
+}
+
+impl Header for Head {
+    fn at(&self) -> RemotePtr {
+        self.at
+    }
+    fn word(&self, index: usize) -> u64 {
+        self.buf.words().get(index).copied().unwrap_or_default()
+    }
+}
+
+/// A whole node as it was read, or is about to be written.
 pub(super) struct Node {
     pub(super) at: RemotePtr,
     pub(super) layout: Layout,
     pub(super) buf: Buf,
+}
+
+impl Header for Node {
+    fn at(&self) -> RemotePtr {
+        self.at
+    }
+    fn word(&self, index: usize) -> u64 {
+        self.buf.words().get(index).copied().unwrap_or_default()
+    }
 }
 
 impl Node {
@@ -103,28 +153,10 @@ impl Node {
         node
     }
 
-    pub(super) fn word(&self, at: usize) -> u64 {
-        self.buf.words().get(at).copied().unwrap_or_default()
-    }
     pub(super) fn set(&mut self, at: usize, to: u64) {
         if let Some(word) = self.buf.words_mut().get_mut(at) {
             *word = to;
         }
-    }
-    pub(super) fn is_dead(&self) -> bool {
-        self.word(0) == DEAD
-    }
-    pub(super) fn level(&self) -> u8 {
-        (self.word(SIBLING) >> LEVEL_SHIFT & 0xF) as u8
-    }
-    pub(super) fn sibling(&self) -> RemotePtr {
-        RemotePtr::from_slot(self.word(SIBLING) & POINTER)
-    }
-    pub(super) fn low(&self) -> Fence {
-        Fence { word: self.word(LOW), tag: self.word(LOW + 1) }
-    }
-    pub(super) fn high(&self) -> Fence {
-        Fence { word: self.word(HIGH), tag: self.word(HIGH + 1) }
     }
     pub(super) fn set_fence(&mut self, at: usize, fence: Fence) {
         self.set(at, fence.word);

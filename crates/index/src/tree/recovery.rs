@@ -4,8 +4,8 @@
 //! sibling, high key, used slots, checksum. See the lemma on crashes in `docs/protocols/tree.md`.
 
 use super::fence::Fence;
-use super::node::{DEAD, HIGH, Node, SIBLING, magic};
-use super::skeleton::{Edit, Leaves, Tree};
+use super::node::{DEAD, HIGH, Header, Node, SIBLING, magic};
+use super::skeleton::{Edit, Leaves, Slots, Tree, sorted_keys};
 use crate::IndexError;
 use crate::maintenance::read_word;
 use crate::marks::mark;
@@ -32,7 +32,10 @@ impl Tree {
         let what = [TAKE_OVER, 0, 0, 0];
         claim_and_recover(pin, self.uid, self.lock_of(at), None, what, async |_, cell| {
             mark!("tree: lock of a crashed client was taken over");
-            let edit = self.restore(leaves, pin, at).await?;
+            let edit = match self.read_head(pin.span(), at).await?.level() {
+                0 => leaves.restore_leaf(pin, at).await?,
+                level => self.restore_node(self, pin, at, level).await?,
+            };
             let mut batch = pin.span().batch();
             edit.post(&mut batch, at);
             self.add_release(&mut batch, at);
@@ -46,15 +49,20 @@ impl Tree {
     /// Derives a whole node from what a crashed client has left, under its lock: the right sibling is as it was
     /// committed (W1), the high key is the sibling's low key (B1), and entries outside of the range belong to others. If
     /// the right sibling is dead, the merge is finished: the entries fit, as they did for the crashed client.
-    async fn restore(&self, leaves: &impl Leaves, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
+    pub(super) async fn restore_node(
+        &self,
+        slots: &impl Slots,
+        pin: &Pin<'_>,
+        at: RemotePtr,
+        level: u8,
+    ) -> Result<Edit, IndexError> {
         let span = pin.span();
-        let level = (read_word(span, at.add(SIBLING as u64 * 8)).await? >> 52 & 0xF) as u8;
-        let mut node = self.read_once(span, at, self.layout(level)).await?;
+        let mut node = self.read_once(span, at, slots.layout()).await?;
         let mut dead = None;
         let high = if node.sibling().is_null() {
             Fence::INFINITE
         } else {
-            let right = self.read_once(span, node.sibling(), self.layout(level)).await?;
+            let right = self.read_once(span, node.sibling(), slots.layout()).await?;
             let low = right.low();
             if right.is_dead() {
                 dead = Some(right);
@@ -62,7 +70,7 @@ impl Tree {
             low
         };
         node.set_fence(HIGH, high);
-        self.keep_own(leaves, span, &mut node, level).await?;
+        self.keep_own(slots, span, &mut node, level).await?;
         let mut edit = Edit::default();
         edit.put_used(&node);
         edit.put(&node, HIGH, 2);
@@ -85,7 +93,7 @@ impl Tree {
     }
 
     /// Drops the entries of a node that lie outside of its range, have a child of another level, or are there twice.
-    async fn keep_own(&self, leaves: &impl Leaves, span: &Span, node: &mut Node, level: u8) -> Result<(), IndexError> {
+    async fn keep_own(&self, slots: &impl Slots, span: &Span, node: &mut Node, level: u8) -> Result<(), IndexError> {
         if level > 0 {
             let wrong: Vec<_> = node.used().filter(|slot| node.separator(*slot).child_level() + 1 != level).collect();
             wrong.into_iter().for_each(|slot| node.set_used(slot, false));
@@ -93,7 +101,7 @@ impl Tree {
         let low = self.fence_key(span, node.low()).await?.unwrap_or_default();
         let high = self.fence_key(span, node.high()).await?;
         let mut last: Option<Vec<u8>> = None;
-        for (slot, key) in self.keys(leaves, span, node).await? {
+        for (slot, key) in sorted_keys(slots, span, node).await? {
             let inside = key >= low && high.as_ref().is_none_or(|high| key < *high);
             if !inside || last.as_ref() == Some(&key) {
                 node.set_used(slot, false);

@@ -22,9 +22,9 @@ use super::descend::{Found, Separator};
 use super::faults::{Fault, planted};
 use super::fence::{Fence, INLINE, shortest_separator};
 use super::inner::Side;
-use super::node::{DEAD, HIGH, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
+use super::node::{DEAD, HIGH, Header, Layout, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
 use super::recovery::absorb;
-use super::skeleton::{Edit, Leaves, Locked, Retry, Step, Tree, Trouble};
+use super::skeleton::{Edit, Leaves, Locked, Merged, Retry, Slots, Step, Tree, Trouble, sorted_keys};
 use crate::IndexError;
 use crate::block;
 use crate::keyhash::KeyHash;
@@ -68,12 +68,19 @@ impl Tree {
         }
     }
 
-    /// Allocates a node with this low key, and what its long low key needs.
-    async fn new_node(&self, span: &Span, level: u8, low: &[u8], fresh: &mut Fresh) -> Result<Node, IndexError> {
-        let (session, layout) = (&self.session, self.layout(level));
+    /// Allocates a node of `len` bytes, and what its low key needs if it is long; returns the node's address and the
+    /// reference to the key.
+    pub(super) async fn allocate_node(
+        &self,
+        span: &Span,
+        len: usize,
+        low: &[u8],
+        fresh: &mut Fresh,
+    ) -> Result<(RemotePtr, Fence), IndexError> {
+        let session = &self.session;
         let place = self.place();
-        let at = session.alloc_now(span, place, layout.len() as u64).await?;
-        fresh.allocated.push((at, layout.len() as u64));
+        let at = session.alloc_now(span, place, len as u64).await?;
+        fresh.allocated.push((at, len as u64));
         let mut key_block = RemotePtr::NULL;
         if low.len() > INLINE {
             let buf = block::encode(session.endpoint(), KeyHash::from_bits(self.tag), low, &[]);
@@ -81,8 +88,25 @@ impl Tree {
             fresh.allocated.push((key_block, buf.len() as u64));
             fresh.writes.push((key_block, buf));
         }
-        let buf = session.endpoint().buf(layout.len());
-        Ok(Node::new(at, layout, buf, (self.tag, level), Fence::new(low, key_block)))
+        Ok((at, Fence::new(low, key_block)))
+    }
+
+    /// Allocates a whole node with this low key.
+    async fn new_node(
+        &self,
+        span: &Span,
+        (layout, level): (Layout, u8),
+        low: &[u8],
+        fresh: &mut Fresh,
+    ) -> Result<Node, IndexError> {
+        let (at, low) = self.allocate_node(span, layout.len(), low, fresh).await?;
+        let buf = self.session.endpoint().buf(layout.len());
+        Ok(Node::new(at, layout, buf, (self.tag, level), low))
+    }
+
+    /// Gives back what was allocated for a change that was not made.
+    pub(super) fn discard(&self, fresh: &Fresh) {
+        fresh.allocated.iter().for_each(|(ptr, len)| self.session.discard(*ptr, *len));
     }
 
     /// Moves the entries from `from` on, in the order of their keys, to a new node.
@@ -98,17 +122,17 @@ impl Tree {
     /// instead.
     pub(super) async fn split(
         &self,
-        leaves: &impl Leaves,
+        slots: &impl Slots,
         pin: &Pin<'_>,
         locked: Locked<'_>,
     ) -> Result<Option<Separator>, IndexError> {
         let span = pin.span();
         let mut fresh = Fresh::default();
-        let planned = self.plan_split(leaves, span, &locked.node, &mut fresh).await;
+        let planned = self.plan_split(slots, span, &locked.node, &mut fresh).await;
         let (mut node, edit, separator) = match planned {
             Ok(planned) => planned,
             Err(error) => {
-                fresh.allocated.iter().for_each(|(ptr, len)| self.session.discard(*ptr, *len));
+                self.discard(&fresh);
                 if !matches!(error, IndexError::Fabric(_)) {
                     self.release(span, locked, Edit::default()).await?;
                 }
@@ -124,12 +148,12 @@ impl Tree {
 
     async fn plan_split(
         &self,
-        leaves: &impl Leaves,
+        slots: &impl Slots,
         span: &Span,
         old: &Node,
         fresh: &mut Fresh,
     ) -> Result<(Node, Edit, Option<Separator>), IndexError> {
-        let keys = self.keys(leaves, span, old).await?;
+        let keys = sorted_keys(slots, span, old).await?;
         let (level, middle) = (old.level(), keys.len() / 2);
         let (left, right) = keys.split_at(middle);
         let (Some((_, last)), Some((_, first))) = (left.last(), right.first()) else {
@@ -138,14 +162,15 @@ impl Tree {
         let key = if level == 0 { shortest_separator(last, first) } else { first };
         let mut node = self.copy(old);
         let mut edit = Edit::default();
-        let mut upper = self.new_node(span, level, key, fresh).await?;
+        let shape = (slots.layout(), level);
+        let mut upper = self.new_node(span, shape, key, fresh).await?;
         self.take(old, right, &mut upper);
         if old.at == self.root {
             if level >= MAX_LEVEL {
                 return Err(IndexError::corrupt(old.at, "the tree has too many levels"));
             }
             mark!("tree: root has grown");
-            let mut lower = self.new_node(span, level, &[], fresh).await?;
+            let mut lower = self.new_node(span, shape, &[], fresh).await?;
             self.take(old, left, &mut lower);
             lower.set(SIBLING, sibling_word(level, upper.at));
             lower.set_fence(HIGH, upper.low());
@@ -213,7 +238,7 @@ impl Tree {
         let (mut retry, mut full) = (Retry::default(), 0);
         for _ in 0..PATIENCE {
             let pin = self.session.pin(self.maintenance())?;
-            let round = self.add_once(leaves, &pin, separator, &retry, missing).await;
+            let round = self.add_once(&pin, separator, &retry, missing).await;
             drop(pin);
             match round {
                 Ok(Ok(Some(added))) => return Ok(added),
@@ -229,7 +254,6 @@ impl Tree {
     /// `None`: the node was split, try again.
     async fn add_once(
         &self,
-        leaves: &impl Leaves,
         pin: &Pin<'_>,
         separator: &Separator,
         retry: &Retry,
@@ -241,9 +265,9 @@ impl Tree {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let read = async {
-            let present = self.keys(leaves, span, &locked.node).await?.iter().any(|(_, own)| own == key);
+            let present = self.keys(span, &locked.node).await?.iter().any(|(_, own)| own == key);
             // Another node may lie there by now: then it has another low key, or is as good as this one.
-            Ok((present, self.read_once(span, *child, self.layout(level - 1)).await?))
+            Ok((present, self.read_head(span, *child).await?))
         };
         let read = read.await;
         let (locked, (present, head)) = self.or_release(span, locked, read).await?;
@@ -256,7 +280,7 @@ impl Tree {
         let spare = if locked.node.at == self.root { 2 } else { 0 };
         let slot = locked.node.vacant().next().filter(|_| locked.node.vacant().count() > spare);
         let Some(slot) = slot else {
-            missing.extend(self.split(leaves, pin, locked).await?);
+            missing.extend(self.split(self, pin, locked).await?);
             return Ok(Ok(None));
         };
         let Locked { mut node, cell } = locked;
@@ -273,7 +297,7 @@ impl Tree {
         Ok(Ok(Some(true)))
     }
 
-    /// Locks the node of this level that a key belongs to.
+    /// Locks the inner node of this level that a key belongs to.
     async fn lock_at<'p>(
         &self,
         pin: &Pin<'p>,
@@ -289,7 +313,7 @@ impl Tree {
         };
         let mut at = found.at;
         loop {
-            let locked = match self.lock(pin, at, level, |_| {}).await? {
+            let locked = match self.lock(pin, at, (self.inner, level), |_| {}).await? {
                 Ok(locked) => locked,
                 Err(Trouble::Stale(None)) if at == found.at => return Ok(Err(self.gone(&found))),
                 Err(trouble) => return Ok(Err(trouble)),
@@ -330,15 +354,15 @@ impl Tree {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut left = found.at;
-        while let Ok(node) = self.read_node(span, left, level).await? {
-            if node.sibling() == at {
+        while let Some((sibling, high)) = self.right_of(leaves, span, left, level).await? {
+            if sibling == at {
                 return Ok(Err(Trouble::Held(left)));
             }
-            if self.compare(span, node.high(), low, None).await?.is_ge() || node.sibling().is_null() {
+            if self.compare(span, high, low, None).await?.is_ge() || sibling.is_null() {
                 drop(pin);
                 return self.remove_separator(leaves, at, level, low).await;
             }
-            left = node.sibling();
+            left = sibling;
         }
         Ok(Err(Trouble::Unsound(left)))
     }
@@ -372,7 +396,7 @@ impl Tree {
             pin.retire(block, units * block::UNIT as u64);
         }
         if !planted(Fault::RetireEarly) {
-            pin.retire(at, self.layout(level).len() as u64);
+            pin.retire(at, self.node_len(leaves, level) as u64);
         }
         let own_low = self.fence_key(span, own_low).await?.unwrap_or_default();
         drop(pin);
@@ -380,7 +404,7 @@ impl Tree {
             if count == 1 {
                 self.shrink().await?;
             }
-        } else if count <= self.layout(level + 1).span / 4 {
+        } else if count <= self.inner.span / 4 {
             Box::pin(self.merge(leaves, level + 1, &own_low)).await?;
         }
         Ok(Ok(true))
@@ -407,14 +431,54 @@ impl Tree {
             return Ok(false);
         };
         let (left, right) = (parent.child(i), parent.child(i + 1));
-        let Ok(locked) = self.lock(&pin, left, level, |_| {}).await? else { return Ok(false) };
+        let merged = match level {
+            0 => leaves.merge_leaves(&pin, left, right).await?,
+            _ => self.merge_nodes(self, &pin, (left, right), level).await?,
+        };
+        match merged {
+            Merged::No => Ok(false),
+            Merged::NotNeighbours => {
+                // A dead node may stand between them whose separator a crashed client has left.
+                if read_word(span, right).await? != DEAD {
+                    return Ok(false);
+                }
+                let low = self.fence_key(span, self.low_of(span, right).await?).await?.unwrap_or_default();
+                drop(pin);
+                Ok(matches!(self.remove_dead(leaves, right, level, &low).await?, Ok(true)))
+            }
+            Merged::Yes(low) => {
+                mark!("tree: nodes were merged");
+                if planted(Fault::RetireEarly) {
+                    pin.retire(right, self.node_len(leaves, level) as u64);
+                }
+                self.cache.remove(left);
+                self.cache.remove(right);
+                let low = self.fence_key(span, low).await?.unwrap_or_default();
+                drop(pin);
+                // What stands in the way is left to the next client.
+                let _ = self.remove_separator(leaves, right, level, &low).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Merges two whole nodes.
+    pub(super) async fn merge_nodes(
+        &self,
+        slots: &impl Slots,
+        pin: &Pin<'_>,
+        (left, right): (RemotePtr, RemotePtr),
+        level: u8,
+    ) -> Result<Merged, IndexError> {
+        let (span, shape) = (pin.span(), (slots.layout(), level));
+        let Ok(locked) = self.lock(pin, left, shape, |_| {}).await? else { return Ok(Merged::No) };
         let frozen = async {
             let (node, span_of) = (&locked.node, locked.node.layout.span);
             // A hint: it may change until it is frozen.
             let count =
                 if node.sibling() == right { self.read_once(span, right, node.layout).await?.count() } else { span_of };
             let small = node.count() + count <= span_of - span_of / 4;
-            if small { self.freeze(span, right, level).await } else { Ok(None) }
+            if small { self.freeze(span, right, shape).await } else { Ok(None) }
         };
         let frozen = frozen.await;
         let (Locked { mut node, cell }, dead) = self.or_release(span, locked, frozen).await?;
@@ -422,32 +486,16 @@ impl Tree {
         let mut edit = Edit::default();
         let Some(dead) = dead else {
             self.release(span, Locked { node, cell }, edit).await?;
-            // A dead node may stand between them whose separator a crashed client has left.
-            if neighbours || read_word(span, right).await? != DEAD {
-                return Ok(false);
-            }
-            let low = self.fence_key(span, self.low_of(span, right).await?).await?.unwrap_or_default();
-            drop(pin);
-            return Ok(matches!(self.remove_dead(leaves, right, level, &low).await?, Ok(true)));
+            return Ok(if neighbours { Merged::No } else { Merged::NotNeighbours });
         };
         if !absorb(&mut node, &dead, &mut edit) {
             self.revive(span, right).await?;
             self.release(span, Locked { node, cell }, Edit::default()).await?;
-            return Ok(false);
-        }
-        mark!("tree: nodes were merged");
-        if planted(Fault::RetireEarly) {
-            pin.retire(right, self.layout(level).len() as u64);
+            return Ok(Merged::No);
         }
         edit.seal(&mut node, self.tag);
         self.release(span, Locked { node, cell }, edit).await?;
-        self.cache.remove(left);
-        self.cache.remove(right);
-        let low = self.fence_key(span, dead.low()).await?.unwrap_or_default();
-        drop(pin);
-        // What stands in the way is left to the next client.
-        let _ = self.remove_separator(leaves, right, level, &low).await?;
-        Ok(true)
+        Ok(Merged::Yes(dead.low()))
     }
 
     /// Merges neighbours on every level as far as they fit, and lowers the root; returns the number of merges. For an
@@ -462,8 +510,8 @@ impl Tree {
                     while self.merge(leaves, level, &from).await? {
                         merged += 1;
                     }
-                    let visited = self.visit_node(leaves, OpKind::Maintenance, &from, level).await?;
-                    next = visited.next.filter(|next| *next > from);
+                    let next_of = self.visit_node(leaves, OpKind::Maintenance, &from, level).await?.next;
+                    next = next_of.filter(|next| *next > from);
                 }
                 level += 1;
             }
@@ -485,14 +533,14 @@ impl Tree {
         let span = pin.span();
         let Ok((root, _)) = self.inner(span, self.root, None, true).await? else { return Ok(false) };
         let level = root.level;
-        let Ok(locked) = self.lock(&pin, self.root, level, |_| {}).await? else { return Ok(false) };
+        let Ok(locked) = self.lock(&pin, self.root, (self.inner, level), |_| {}).await? else { return Ok(false) };
         let only = if level > 1 && locked.node.count() == 1 { locked.node.used().next() } else { None };
         let child = only.map(|slot| locked.node.separator(slot).child());
         let mut node = self.copy(&locked.node);
         let mut edit = Edit::default();
         let shrunk = async {
             let Some(child) = child else { return Ok(false) };
-            if self.freeze(span, child, level - 1).await?.is_none() {
+            if self.freeze(span, child, (self.inner, level - 1)).await?.is_none() {
                 return Ok(false);
             }
             let shrunk = self.shrink_on(span, &mut node, &mut edit).await?;

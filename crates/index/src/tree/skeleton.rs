@@ -1,4 +1,4 @@
-//! The B-link skeleton: reading, locking and recovering whole nodes.
+//! The B-link skeleton: what it needs of a leaf design; reading, locking and releasing nodes.
 //!
 //! Invariants: see `node` for one node. For the tree:
 //!
@@ -14,7 +14,7 @@ use super::cache::NodeCache;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
-use super::node::{CHECKSUM, DEAD, HIGH, LOW, LOW_END, Layout, Node, SIBLING, USED, magic};
+use super::node::{CHECKSUM, DEAD, HIGH, Head, Header, LOW_END, Layout, Node, SIBLING, USED, magic};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::maintenance::{fetch_blocks, read_word};
@@ -33,12 +33,43 @@ const READS: u32 = 4;
 /// Looks at an unsound node that nobody has locked, before it counts as damaged.
 const LOOKS: u32 = 24;
 
-/// First word of the intent of a client that changes a node.
-const CHANGE: u64 = 1;
+/// Bytes of the words of a [`Header`].
+const HEAD_LEN: usize = LOW_END * 8;
 
-/// What a tree needs of its leaves.
+/// First word of the intent of a client that changes a node.
+pub(super) const CHANGE: u64 = 1;
+
+/// A leaf design. Its leaves begin as every node does ([`Header`]); the rest is its own.
 pub(super) trait Leaves {
-    /// Returns the used slots of a leaf with their keys.
+    /// A leaf that was read whole.
+    type Leaf: Header;
+
+    /// Bytes of a leaf.
+    fn leaf_len(&self) -> usize;
+    /// Returns the leaf in these words, which a READ of this span has brought; `None` unless they are those of a state
+    /// between two changes.
+    fn leaf(&self, span: &Span, at: RemotePtr, words: Buf) -> Option<Self::Leaf>;
+    /// Merges the leaf `right` into its left neighbour, if both fit well into one.
+    async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError>;
+    /// Derives a leaf from what a crashed client has left, under its lock, and returns what is to be written with the
+    /// release.
+    async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError>;
+}
+
+/// What came of a merge.
+pub(super) enum Merged {
+    /// The right node is dead, and absorbed; this is its low key.
+    Yes(Fence),
+    /// It did not fit, or a lock was held.
+    No,
+    /// The right node is not the left one's right sibling.
+    NotNeighbours,
+}
+
+/// Whole nodes of one kind: inner nodes, or leaves in the same format.
+pub(super) trait Slots {
+    fn layout(&self) -> Layout;
+    /// Returns the used slots of a node with their keys.
     async fn keys(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError>;
 }
 
@@ -52,7 +83,6 @@ pub(super) struct Tree {
     /// The root, which never moves.
     pub(super) root: RemotePtr,
     pub(super) inner: Layout,
-    pub(super) leaf: Layout,
     pub(super) cache: Arc<NodeCache>,
     /// Level of the root as last seen.
     pub(super) height: Cell<u8>,
@@ -104,8 +134,8 @@ impl Retry {
 }
 
 /// A node under its lock.
-pub(super) struct Locked<'p> {
-    pub(super) node: Node,
+pub(super) struct Locked<'p, N = Node> {
+    pub(super) node: N,
     pub(super) cell: IntentCell<'p>,
 }
 
@@ -129,6 +159,10 @@ impl Edit {
     }
     pub(super) fn put_inline(&mut self, node: &Node) {
         self.put(node, node.layout.inline(), node.layout.map());
+    }
+    /// Adds a WRITE of these words.
+    pub(super) fn put_words(&mut self, at: usize, words: impl IntoIterator<Item = u64>) {
+        self.writes.push((at, words.into_iter().collect()));
     }
     /// Adds the WRITE of the right sibling, which commits a change of the range, and of the high key that follows from it.
     pub(super) fn put_range(&mut self, node: &Node) {
@@ -155,8 +189,9 @@ impl Tree {
     pub(super) fn lock_of(&self, at: RemotePtr) -> Lock {
         Lock { at, mask: 1 }
     }
-    pub(super) fn layout(&self, level: u8) -> Layout {
-        if level == 0 { self.leaf } else { self.inner }
+    /// Bytes of a node of this level.
+    pub(super) fn node_len(&self, leaves: &impl Leaves, level: u8) -> usize {
+        if level == 0 { leaves.leaf_len() } else { self.inner.len() }
     }
     pub(super) fn maintenance(&self) -> Span {
         self.session.span(OpKind::Maintenance)
@@ -168,25 +203,67 @@ impl Tree {
         Ok(Node { at, layout, buf })
     }
 
-    /// READs a node until it is sound; `Err` if it stays unsound for a few READs: says whether a node of this index lies
-    /// there at all, which somebody is changing or has left unfinished.
+    /// READs `len` bytes of a node until `sound` returns it; `Err` if it does not for a few READs: says whether a node of
+    /// this index lies there at all, which somebody is changing or has left unfinished.
+    async fn read_until<N>(
+        &self,
+        span: &Span,
+        at: RemotePtr,
+        len: usize,
+        sound: impl Fn(Buf) -> Option<N>,
+    ) -> Result<Result<N, bool>, IndexError> {
+        let mut is_node = false;
+        for _ in 0..READS {
+            let buf = span.read(at, len).await?;
+            is_node = buf.words().first().is_some_and(|lock| lock | 1 == magic(self.tag, at) | 1);
+            if let Some(node) = sound(buf) {
+                return Ok(Ok(node));
+            }
+            mark!("tree: node read in the middle of a change");
+        }
+        Ok(Err(is_node))
+    }
+    /// READs a whole node of this level until it is sound, as [`read_until`](Self::read_until) does.
     pub(super) async fn read_node(
         &self,
         span: &Span,
         at: RemotePtr,
-        level: u8,
+        (layout, level): (Layout, u8),
     ) -> Result<Result<Node, bool>, IndexError> {
-        let mut is_node = false;
-        for _ in 0..READS {
-            let node = self.read_once(span, at, self.layout(level)).await?;
-            let torn = planted(Fault::TornRead) && level == 0 && span.kind() == OpKind::Get;
-            if (torn || self.is_sound(&node)) && node.level() == level {
-                return Ok(Ok(node));
-            }
-            mark!("tree: node read in the middle of a change");
-            is_node = node.word(0) | 1 == magic(self.tag, at) | 1;
+        let sound = |buf| {
+            let node = Node { at, layout, buf };
+            (self.is_sound(&node) && node.level() == level).then_some(node)
+        };
+        self.read_until(span, at, layout.len(), sound).await
+    }
+    /// READs a leaf until it is sound, as [`read_until`](Self::read_until) does.
+    pub(super) async fn read_leaf<L: Leaves>(
+        &self,
+        leaves: &L,
+        span: &Span,
+        at: RemotePtr,
+    ) -> Result<Result<L::Leaf, bool>, IndexError> {
+        self.read_until(span, at, leaves.leaf_len(), |buf| leaves.leaf(span, at, buf)).await
+    }
+    /// READs the first words of a node. They may be torn.
+    pub(super) async fn read_head(&self, span: &Span, at: RemotePtr) -> Result<Head, IndexError> {
+        Ok(Head { at, buf: span.read(at, HEAD_LEN).await? })
+    }
+    /// Returns the right sibling and the high key of a node of this level; `None` if it stays unsound.
+    pub(super) async fn right_of(
+        &self,
+        leaves: &impl Leaves,
+        span: &Span,
+        at: RemotePtr,
+        level: u8,
+    ) -> Result<Option<(RemotePtr, Fence)>, IndexError> {
+        fn right(node: impl Header) -> (RemotePtr, Fence) {
+            (node.sibling(), node.high())
         }
-        Ok(Err(is_node))
+        Ok(match level {
+            0 => self.read_leaf(leaves, span, at).await?.ok().map(right),
+            _ => self.read_node(span, at, (self.inner, level)).await?.ok().map(right),
+        })
     }
 
     pub(super) fn is_sound(&self, node: &Node) -> bool {
@@ -272,10 +349,10 @@ impl Tree {
         &self,
         pin: &Pin<'p>,
         at: RemotePtr,
-        level: u8,
+        (layout, level): (Layout, u8),
         also: impl FnOnce(&mut Batch<'_>),
     ) -> Step<Locked<'p>> {
-        let (span, layout) = (pin.span(), self.layout(level));
+        let span = pin.span();
         let free = magic(self.tag, at);
         let cell = pin.session().intent_cell(at.node()).await?;
         let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
@@ -302,12 +379,17 @@ impl Tree {
             // The root has grown or shrunk, or another node lies there by now.
             return Ok(Err(Trouble::Stale(None)));
         }
-        Err(IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it"))
+        Err(unsound(at))
     }
 
     /// Carries out an edit, and releases the lock.
-    pub(super) async fn release(&self, span: &Span, locked: Locked<'_>, edit: Edit) -> Result<(), IndexError> {
-        let at = locked.node.at;
+    pub(super) async fn release<N: Header>(
+        &self,
+        span: &Span,
+        locked: Locked<'_, N>,
+        edit: Edit,
+    ) -> Result<(), IndexError> {
+        let at = locked.node.at();
         let mut batch = span.batch();
         edit.post(&mut batch, at);
         self.add_release(&mut batch, at);
@@ -323,14 +405,14 @@ impl Tree {
 
     /// Carries out an edit under the lock, and releases it, together with WRITEs of new nodes and blocks that go ahead.
     /// Those on other memory nodes complete in a batch before it.
-    pub(super) async fn release_with(
+    pub(super) async fn release_with<N: Header>(
         &self,
         span: &Span,
-        locked: Locked<'_>,
+        locked: Locked<'_, N>,
         edit: Edit,
         new: Vec<(RemotePtr, Buf)>,
     ) -> Result<(), IndexError> {
-        let at = locked.node.at;
+        let at = locked.node.at();
         let (near, far): (Vec<_>, Vec<_>) = new.into_iter().partition(|(ptr, _)| ptr.node() == at.node());
         if !far.is_empty() && !planted(Fault::CommitFirst) {
             let mut batch = span.batch();
@@ -353,12 +435,12 @@ impl Tree {
     }
 
     /// Releases the lock if the work under it has failed, unless a verb has: then nothing is known of the lock (N7).
-    pub(super) async fn or_release<'p, T>(
+    pub(super) async fn or_release<'p, N: Header, T>(
         &self,
         span: &Span,
-        locked: Locked<'p>,
+        locked: Locked<'p, N>,
         done: Result<T, IndexError>,
-    ) -> Result<(Locked<'p>, T), IndexError> {
+    ) -> Result<(Locked<'p, N>, T), IndexError> {
         match done {
             Ok(value) => Ok((locked, value)),
             Err(error @ IndexError::Fabric(_)) => Err(error),
@@ -370,13 +452,13 @@ impl Tree {
     }
 
     /// Compares the range of a locked node with a key: the low key, and the high key. `range` is what it probably is.
-    pub(super) async fn compare_range<'p>(
+    pub(super) async fn compare_range<'p, N: Header>(
         &self,
         span: &Span,
-        locked: Locked<'p>,
+        locked: Locked<'p, N>,
         key: &[u8],
         range: Option<(Key, Option<Key>)>,
-    ) -> Result<(Locked<'p>, (Ordering, Ordering)), IndexError> {
+    ) -> Result<(Locked<'p, N>, (Ordering, Ordering)), IndexError> {
         let compared = async {
             let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
             let high = range.as_ref().and_then(|(_, high)| high.as_ref());
@@ -389,23 +471,32 @@ impl Tree {
     }
 
     /// Makes a free node dead, and READs it as it is for ever; `None` if its lock is held, or it is no node.
-    pub(super) async fn freeze(&self, span: &Span, at: RemotePtr, level: u8) -> Result<Option<Node>, IndexError> {
-        let (free, layout) = (magic(self.tag, at), self.layout(level));
+    pub(super) async fn freeze(
+        &self,
+        span: &Span,
+        at: RemotePtr,
+        (layout, level): (Layout, u8),
+    ) -> Result<Option<Node>, IndexError> {
         if planted(Fault::MergeWithoutFreeze) && at != self.root {
-            return Ok(self.read_node(span, at, level).await?.ok());
+            return Ok(self.read_node(span, at, (layout, level)).await?.ok());
         }
+        let Some(buf) = self.freeze_words(span, at, layout.len()).await? else { return Ok(None) };
+        let node = Node { at, layout, buf };
+        if self.is_sound(&node) { Ok(Some(node)) } else { Err(unsound(at)) }
+    }
+    /// Makes a free node dead, and READs its words; `None` if its lock is held, or it is no node.
+    pub(super) async fn freeze_words(
+        &self,
+        span: &Span,
+        at: RemotePtr,
+        len: usize,
+    ) -> Result<Option<Buf>, IndexError> {
+        let free = magic(self.tag, at);
         let mut batch = span.batch();
         let frozen = batch.cas(at, free, DEAD);
-        let read = batch.read(at, layout.len());
+        let read = batch.read(at, len);
         let mut done = batch.post().await?;
-        if done.old(frozen) != free {
-            return Ok(None);
-        }
-        let node = Node { at, layout, buf: done.buf(read) };
-        match self.is_sound(&node) {
-            true => Ok(Some(node)),
-            false => Err(IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it")),
-        }
+        Ok((done.old(frozen) == free).then(|| done.buf(read)))
     }
 
     /// Waits, or forgets what is old, so that the operation can be tried again. Nothing is pinned meanwhile.
@@ -482,20 +573,18 @@ impl Tree {
         }
     }
 
-    /// Returns the used slots of a node with their keys, in the order of the keys.
-    pub(super) async fn keys(
-        &self,
-        leaves: &impl Leaves,
-        span: &Span,
-        node: &Node,
-    ) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
-        let mut keys =
-            if node.level() == 0 { leaves.keys(span, node).await? } else { self.separators(span, node).await? };
-        keys.sort_unstable_by(|a, b| a.1.cmp(&b.1));
-        Ok(keys)
+    /// READs the low key of a node, which never changes.
+    pub(super) async fn low_of(&self, span: &Span, at: RemotePtr) -> Result<Fence, IndexError> {
+        Ok(self.read_head(span, at).await?.low())
     }
+}
 
-    async fn separators(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
+/// Inner nodes.
+impl Slots for Tree {
+    fn layout(&self) -> Layout {
+        self.inner
+    }
+    async fn keys(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
         let mut keys = Vec::with_capacity(node.count());
         let mut long = Vec::new();
         for slot in node.used() {
@@ -513,10 +602,20 @@ impl Tree {
         Ok(keys)
     }
 
-    /// READs the low key of a node, which never changes.
-    pub(super) async fn low_of(&self, span: &Span, at: RemotePtr) -> Result<Fence, IndexError> {
-        let head = span.read(at, LOW_END * 8).await?;
-        let word = |at| head.words().get(at).copied().unwrap_or_default();
-        Ok(Fence { word: word(LOW), tag: word(LOW + 1) })
-    }
+}
+
+/// The error for a node that no crash explains.
+pub(super) fn unsound(at: RemotePtr) -> IndexError {
+    IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it")
+}
+
+/// Returns the used slots of a node with their keys, in the order of the keys.
+pub(super) async fn sorted_keys(
+    slots: &impl Slots,
+    span: &Span,
+    node: &Node,
+) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
+    let mut keys = slots.keys(span, node).await?;
+    keys.sort_unstable_by(|a, b| a.1.cmp(&b.1));
+    Ok(keys)
 }

@@ -3,36 +3,88 @@
 
 use super::descend::Separator;
 use super::fence::Fence;
-use super::node::{DEAD, Node};
-use super::skeleton::{Leaves, Retry, Tree};
+use super::node::{DEAD, Header, Node};
+use super::skeleton::{Leaves, Retry, Step, Tree, Trouble};
 use crate::IndexError;
 use crate::audit::{Damage, Findings};
 use crate::block::UNIT;
 use crate::maintenance::read_word;
 use crate::recovery::recover_lock;
-use farindex_fabric::{OpKind, RemotePtr};
+use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use std::collections::HashSet;
 
 /// A node of a level, and where the next one begins.
-pub(super) struct Visited<'s> {
+pub(super) struct Visited<'s, N> {
     pub(super) pin: Pin<'s>,
     /// The node, or why it cannot be read.
-    pub(super) node: Result<Node, Damage>,
+    pub(super) node: Result<N, Damage>,
     pub(super) missing: Vec<Separator>,
     /// Low key of the next node; `None` if this one is the last.
     pub(super) next: Option<Vec<u8>>,
 }
 
+impl<'s, N> Visited<'s, N> {
+    fn map<M>(self, to: impl FnOnce(N) -> M) -> Visited<'s, M> {
+        Visited { pin: self.pin, node: self.node.map(to), missing: self.missing, next: self.next }
+    }
+}
+
+/// A node of any level.
+pub(super) enum Any<L> {
+    Inner(Node),
+    Leaf(L),
+}
+
+impl<L: Header> Header for Any<L> {
+    fn at(&self) -> RemotePtr {
+        match self {
+            Any::Inner(node) => node.at(),
+            Any::Leaf(leaf) => leaf.at(),
+        }
+    }
+    fn word(&self, index: usize) -> u64 {
+        match self {
+            Any::Inner(node) => node.word(index),
+            Any::Leaf(leaf) => leaf.word(index),
+        }
+    }
+}
+
 impl Tree {
     /// READs the node of this level that a key belongs to. A damaged node is skipped as far as its parent knows it.
-    pub(super) async fn visit_node(
+    pub(super) async fn visit_node<L: Leaves>(
         &self,
-        leaves: &impl Leaves,
+        leaves: &L,
         kind: OpKind,
         key: &[u8],
         level: u8,
-    ) -> Result<Visited<'_>, IndexError> {
+    ) -> Result<Visited<'_, Any<L::Leaf>>, IndexError> {
+        if level == 0 {
+            return Ok(self.visit_leaf(leaves, kind, key).await?.map(Any::Leaf));
+        }
+        let read = async |span: &Span, at| self.read_node(span, at, (self.inner, level)).await;
+        Ok(self.visit(leaves, kind, (key, level), read).await?.map(Any::Inner))
+    }
+
+    /// READs the leaf that a key belongs to, as [`visit_node`](Self::visit_node) does.
+    pub(super) async fn visit_leaf<L: Leaves>(
+        &self,
+        leaves: &L,
+        kind: OpKind,
+        key: &[u8],
+    ) -> Result<Visited<'_, L::Leaf>, IndexError> {
+        let read = async |span: &Span, at| self.read_leaf(leaves, span, at).await;
+        self.visit(leaves, kind, (key, 0), read).await
+    }
+
+    async fn visit<N: Header>(
+        &self,
+        leaves: &impl Leaves,
+        kind: OpKind,
+        (key, level): (&[u8], u8),
+        read: impl AsyncFn(&Span, RemotePtr) -> Result<Result<N, bool>, IndexError>,
+    ) -> Result<Visited<'_, N>, IndexError> {
         let mut retry = Retry::fresh();
         loop {
             let pin = self.session.pin(self.session.span(kind))?;
@@ -44,14 +96,16 @@ impl Tree {
                 };
                 bound = found.range().and_then(|(_, high)| high).map(|high| high.to_vec());
                 at = found.at;
-                let node = match self.node_of(pin.span(), &found, key, None, &mut missing).await? {
+                let read = async |at| read(pin.span(), at).await;
+                let node = match self.node_of(pin.span(), &found, key, None, &mut missing, read).await? {
                     Ok(node) => node,
                     Err(trouble) => return Ok(Err(trouble)),
                 };
                 let next = self.fence_key(pin.span(), node.high()).await?;
-                Ok::<_, IndexError>(Ok((node, next)))
+                Ok(Ok((node, next)))
             };
-            let trouble = match attempt.await {
+            let attempt: Step<(N, Option<Vec<u8>>)> = attempt.await;
+            let trouble = match attempt {
                 Ok(Ok((node, next))) => return Ok(Visited { pin, node: Ok(node), missing, next }),
                 Ok(Err(trouble)) => Ok(trouble),
                 Err(error) => Err(error),
@@ -72,13 +126,13 @@ impl Tree {
     }
 
     /// Calls `each` for every node, the root first, level by level.
-    pub(super) async fn each_node(
+    pub(super) async fn each_node<L: Leaves>(
         &self,
-        leaves: &impl Leaves,
+        leaves: &L,
         kind: OpKind,
-        mut each: impl AsyncFnMut(u8, Visited<'_>) -> Result<(), IndexError>,
+        mut each: impl AsyncFnMut(u8, Visited<'_, Any<L::Leaf>>) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
-        let root = self.visit_root(leaves, kind).await?;
+        let root = self.visit_root(leaves, kind).await?.map(Any::Inner);
         let height = match &root.node {
             Ok(root) => root.level(),
             Err(_) => 0,
@@ -97,7 +151,7 @@ impl Tree {
         Ok(())
     }
 
-    async fn visit_root(&self, leaves: &impl Leaves, kind: OpKind) -> Result<Visited<'_>, IndexError> {
+    async fn visit_root(&self, leaves: &impl Leaves, kind: OpKind) -> Result<Visited<'_, Node>, IndexError> {
         let mut retry = Retry::fresh();
         loop {
             let pin = self.session.pin(self.session.span(kind))?;
@@ -106,7 +160,7 @@ impl Tree {
                 return Ok(Visited { pin, node: Ok(node), missing: Vec::new(), next: None });
             }
             drop(pin);
-            if let Err(error) = self.settle(leaves, &mut retry, super::skeleton::Trouble::Unsound(self.root)).await {
+            if let Err(error) = self.settle(leaves, &mut retry, Trouble::Unsound(self.root)).await {
                 let node = Err(Damage::of(error, self.root)?);
                 let pin = self.session.pin(self.session.span(kind))?;
                 return Ok(Visited { pin, node, missing: Vec::new(), next: None });
@@ -122,10 +176,10 @@ impl Tree {
         self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
             missing.extend(visited.missing);
             let Ok(node) = visited.node else { return Ok(()) };
-            if node.word(0) & 1 == 1 {
-                held.push(node.at);
+            if node.is_locked() {
+                held.push(node.at());
             }
-            if level > 0 {
+            if let Any::Inner(node) = node {
                 for slot in node.used() {
                     let child = node.separator(slot);
                     if read_word(visited.pin.span(), child.child()).await? == DEAD {
@@ -151,11 +205,11 @@ impl Tree {
     }
 
     /// Records every node in an audit; `leaf` does what is to be done with a leaf.
-    pub(super) async fn audit_tree(
+    pub(super) async fn audit_tree<L: Leaves>(
         &self,
-        leaves: &impl Leaves,
+        leaves: &L,
         findings: &mut Findings<'_>,
-        mut leaf: impl AsyncFnMut(&mut Findings<'_>, &Pin<'_>, Node) -> Result<(), IndexError>,
+        mut leaf: impl AsyncFnMut(&mut Findings<'_>, &Pin<'_>, L::Leaf) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
         findings.reach(self.anchor, 64, "an anchor");
         let (mut nodes, mut separators, mut seen) = (0, 0, HashSet::new());
@@ -166,15 +220,15 @@ impl Tree {
                 Err(damage) => return findings.damage(damage),
             };
             nodes += 1;
-            seen.insert(node.at);
-            self.reach_node(findings, &node, level);
-            if findings.alone && node.word(0) & 1 == 1 {
-                findings.problem(format!("the node at {} is locked, and no client is there to release it", node.at));
+            seen.insert(node.at());
+            self.reach_node(findings, &node, self.node_len(leaves, level));
+            if findings.alone && node.is_locked() {
+                findings.problem(format!("the node at {} is locked, and no client is there to release it", node.at()));
             }
-            if level == 0 {
-                findings.count("empty_leaves", u64::from(node.count() == 0));
-                return leaf(findings, &visited.pin, node).await;
-            }
+            let node = match node {
+                Any::Inner(node) => node,
+                Any::Leaf(node) => return leaf(findings, &visited.pin, node).await,
+            };
             separators += node.count() as u64;
             children.extend(node.used().map(|slot| {
                 let child = node.separator(slot);
@@ -188,7 +242,7 @@ impl Tree {
             // A dead node that its parent still points to.
             if seen.insert(at) {
                 dead += 1;
-                findings.reach(at, self.layout(level).len() as u64, "a dead node");
+                findings.reach(at, self.node_len(leaves, level) as u64, "a dead node");
                 if let Some((block, units)) = separator.block() {
                     findings.reach(block, units * UNIT as u64, "the low key of a dead node");
                 }
@@ -201,8 +255,8 @@ impl Tree {
         Ok(())
     }
 
-    fn reach_node(&self, findings: &mut Findings<'_>, node: &Node, level: u8) {
-        findings.reach(node.at, self.layout(level).len() as u64, "a node");
+    fn reach_node(&self, findings: &mut Findings<'_>, node: &impl Header, len: usize) {
+        findings.reach(node.at(), len as u64, "a node");
         if let Some((block, units)) = node.low().block() {
             findings.reach(block, units * UNIT as u64, "the low key of a node");
         }
@@ -210,22 +264,23 @@ impl Tree {
 
     /// Frees every node of an index that has been marked as dropped, when no client can use it any more; `leaf` frees what
     /// a leaf points to. What damage hides is left to the pool's reclamation.
-    pub(super) async fn free_tree(
+    pub(super) async fn free_tree<L: Leaves>(
         &self,
-        leaves: &impl Leaves,
-        span: &farindex_fabric::Span,
-        mut leaf: impl AsyncFnMut(&Node) -> Result<(), IndexError>,
+        leaves: &L,
+        span: &Span,
+        mut leaf: impl AsyncFnMut(&L::Leaf) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
         self.dropping.set(true);
         let (mut objects, mut seen, mut children) = (Vec::new(), HashSet::new(), Vec::new());
         self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
             let Ok(node) = visited.node else { return Ok(()) };
-            seen.insert(node.at);
-            objects.push((node.at, self.layout(level).len() as u64));
+            seen.insert(node.at());
+            objects.push((node.at(), self.node_len(leaves, level) as u64));
             objects.extend(node.low().block().map(|(block, units)| (block, units * UNIT as u64)));
-            if level == 0 {
-                return leaf(&node).await;
-            }
+            let node = match node {
+                Any::Inner(node) => node,
+                Any::Leaf(node) => return leaf(&node).await,
+            };
             children.extend(node.used().map(|slot| (node.separator(slot), level - 1)));
             Ok(())
         })
@@ -233,7 +288,7 @@ impl Tree {
         for (child, level) in children {
             // A dead node that its parent still points to: its entries are those of the left neighbour.
             if seen.insert(child.child()) {
-                objects.push((child.child(), self.layout(level).len() as u64));
+                objects.push((child.child(), self.node_len(leaves, level) as u64));
                 objects.extend(child.block().map(|(block, units)| (block, units * UNIT as u64)));
             }
         }

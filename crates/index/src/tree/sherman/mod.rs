@@ -13,9 +13,10 @@ mod walk;
 mod write;
 
 use super::cache::{Lookups, NodeCache};
+use super::faults::{Fault, planted};
 use super::fence::Fence;
-use super::node::{HIGH, Layout, MAX_SPAN, Node};
-use super::skeleton::{Leaves, Tree};
+use super::node::{HIGH, Header, Layout, MAX_SPAN, Node};
+use super::skeleton::{Edit, Leaves, Merged, Slots, Tree};
 use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
@@ -24,7 +25,8 @@ use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{NodeId, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::HOME;
 use serde::{Deserialize, Serialize};
@@ -87,6 +89,7 @@ pub struct Anchor {
 pub struct Sherman {
     handle: Handle<Config, Anchor>,
     tree: Tree,
+    leaf: Layout,
 }
 has_handle!(Sherman, Handle<Config, Anchor>);
 
@@ -109,6 +112,29 @@ impl Sherman {
 }
 
 impl Leaves for Sherman {
+    type Leaf = Node;
+
+    fn leaf_len(&self) -> usize {
+        self.leaf.len()
+    }
+    fn leaf(&self, span: &Span, at: RemotePtr, buf: Buf) -> Option<Node> {
+        let node = Node { at, layout: self.leaf, buf };
+        let torn = planted(Fault::TornRead) && span.kind() == OpKind::Get;
+        ((torn || self.tree.is_sound(&node)) && node.level() == 0).then_some(node)
+    }
+    async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError> {
+        self.tree.merge_nodes(self, pin, (left, right), 0).await
+    }
+    async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
+        self.tree.restore_node(self, pin, at, 0).await
+    }
+}
+
+/// Leaves have the format of inner nodes.
+impl Slots for Sherman {
+    fn layout(&self) -> Layout {
+        self.leaf
+    }
     async fn keys(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
         let (mut keys, mut slots, mut places) = (Vec::with_capacity(node.count()), Vec::new(), Vec::new());
         for slot in node.used() {
@@ -217,13 +243,12 @@ impl TablePerNode for Sherman {
             anchor: anchor.at,
             root: anchor.root,
             inner,
-            leaf,
             cache: handle.session.client().share(handle.uid, || NodeCache::new(bytes, node_len)),
             height: Cell::new(0),
             dropping: Cell::new(false),
             turn: Cell::new(handle.session.client().slot()),
         };
-        Sherman { handle, tree }
+        Sherman { handle, tree, leaf }
     }
 
     fn root_of(anchor: &Anchor) -> RemotePtr {

@@ -5,10 +5,11 @@
 use super::Sherman;
 use crate::block::{CandidateBlocks, KeyMatch, UNIT, bad_checksum};
 use crate::marks::mark;
+use crate::tree::descend::{Found, Separator};
 use crate::tree::node::Node;
-use crate::tree::skeleton::{Retry, Step};
+use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value, join};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use std::collections::HashMap;
 
 /// Keys whose leaves are READ in one batch.
@@ -58,13 +59,28 @@ impl Sherman {
         }
     }
 
+    /// READs the leaf that a key belongs to. `first` are the words of the leaf where the descent has ended, if they have
+    /// been read.
+    pub(super) async fn leaf_of(
+        &self,
+        span: &Span,
+        found: &Found,
+        key: &[u8],
+        first: Option<Buf>,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Node> {
+        let first = first.and_then(|buf| self.leaf(span, found.at, buf));
+        let read = async |at| self.tree.read_leaf(self, span, at).await;
+        self.tree.node_of(span, found, key, first, missing, read).await
+    }
+
     async fn look_up_once(&self, span: &Span, key: &[u8], retry: &Retry) -> Step<Option<Value>> {
         let mut missing = Vec::new();
         let found = match self.tree.descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
         };
-        match self.tree.node_of(span, &found, key, None, &mut missing).await? {
+        match self.leaf_of(span, &found, key, None, &mut missing).await? {
             Ok(node) => Ok(Ok(self.value_in(span, node, key).await?)),
             Err(trouble) => Ok(Err(trouble)),
         }
@@ -131,7 +147,7 @@ impl Sherman {
         for key in keys {
             let at = self.tree.descend(span, Retry::default().goal(key), 0, false, &mut missing).await?.ok();
             if let Some(at) = &at {
-                places.entry(at.at).or_insert_with(|| batch.read(at.at, self.tree.leaf.len()));
+                places.entry(at.at).or_insert_with(|| batch.read(at.at, self.leaf.len()));
             }
             found.push(at);
         }
@@ -142,8 +158,7 @@ impl Sherman {
             let node = match found {
                 Some(found) => {
                     let buf = leaves.get(&found.at).map(|buf| self.session.endpoint().buf_from_words(buf.words()));
-                    let first = buf.map(|buf| Node { at: found.at, layout: self.tree.leaf, buf });
-                    self.tree.node_of(span, found, key, first, &mut missing).await?.ok()
+                    self.leaf_of(span, found, key, buf, &mut missing).await?.ok()
                 }
                 None => None,
             };

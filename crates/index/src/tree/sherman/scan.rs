@@ -11,8 +11,8 @@ use crate::maintenance::fetch_blocks;
 use crate::traits::{Entry, KeyBounds};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::fence::Key;
-use crate::tree::node::Node;
-use crate::tree::skeleton::{Retry, Step};
+use crate::tree::node::{Header, Node};
+use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use std::ops::Bound;
@@ -94,26 +94,25 @@ impl Sherman {
             ahead.extend((i + 1..parent.len()).take(wanted - 1).take_while(inside).map(|i| parent.child(i)));
         }
         let mut batch = span.batch();
-        let first = batch.read(found.at, self.tree.leaf.len());
-        let tickets: Vec<_> = ahead.iter().map(|at| batch.read(*at, self.tree.leaf.len())).collect();
+        let first = batch.read(found.at, self.leaf.len());
+        let tickets: Vec<_> = ahead.iter().map(|at| batch.read(*at, self.leaf.len())).collect();
         let mut done = batch.post().await?;
-        let node = |at, buf| Node { at, layout: self.tree.leaf, buf };
-        let first = node(found.at, done.buf(first));
-        let first = match self.tree.node_of(span, &found, from, Some(first), &mut missing).await? {
+        let first = Some(done.buf(first));
+        let first = match self.leaf_of(span, &found, from, first, &mut missing).await? {
             Ok(first) => first,
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut leaves = vec![first];
         for (at, ticket) in ahead.into_iter().zip(tickets) {
-            let next = node(at, done.buf(ticket));
+            let Some(next) = self.leaf(span, at, done.buf(ticket)) else { break };
             let follows = leaves.last().is_some_and(|last| last.high() == next.low() && last.sibling() == at);
-            if !follows || next.is_dead() || next.level() != 0 || !self.tree.is_sound(&next) {
+            if !follows || next.is_dead() {
                 break;
             }
             leaves.push(next);
         }
         drop(done);
-        let high = leaves.last().map(Node::high);
+        let high = leaves.last().map(Header::high);
         let parent = found.parent.as_ref().filter(|_| planted(Fault::ScanSkipsSplit));
         let bound = parent.and_then(|(parent, i)| parent.high_of(i + leaves.len() - 1));
         let entries = self.entries(span, leaves, range, from, limit).await?;

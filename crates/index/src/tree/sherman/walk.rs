@@ -55,7 +55,7 @@ impl Sherman {
         self.tree.check_dropped().await?;
         let (mut next, mut seen) = (Some(Vec::new()), 0);
         while let Some(from) = next {
-            let visited = self.tree.visit_node(self, OpKind::Scan, &from, 0).await?;
+            let visited = self.tree.visit_leaf(self, OpKind::Scan, &from).await?;
             let (found, wrong) = match visited.node {
                 Ok(node) => self.read_entries(visited.pin.span(), &node).await?,
                 Err(damage) => (Vec::new(), vec![damage]),
@@ -79,6 +79,7 @@ impl Sherman {
             let (found, wrong) = self.read_entries(pin.span(), &node).await?;
             wrong.into_iter().try_for_each(|damage| findings.damage(damage))?;
             findings.report.entries += found.len() as u64;
+            findings.count("empty_leaves", u64::from(node.count() == 0));
             for Found { key, slot, block, .. } in found {
                 findings.key(self.hash(&key), &key, node.at.add(node.layout.slot(slot) as u64 * 8));
                 if block.1 > 0 {

@@ -16,6 +16,7 @@ use crate::block;
 use crate::marks::mark;
 use crate::tree::descend::Separator;
 use crate::tree::faults::{Fault, planted};
+use crate::tree::node::Header;
 use crate::tree::skeleton::{Edit, Locked, Retry, Step, Trouble};
 use crate::write::{Mode, Wrote};
 use farindex_fabric::{OpKind, RemotePtr};
@@ -130,7 +131,7 @@ impl Sherman {
         };
         let mut at = found.at;
         let locked = loop {
-            let locked = self.tree.lock(pin, at, 0, |batch| {
+            let locked = self.tree.lock(pin, at, (self.leaf, 0), |batch| {
                 if let Change::Put { value, block, len, written, .. } = change
                     && *len > 0
                     && !written.get()
