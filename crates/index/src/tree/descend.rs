@@ -8,7 +8,7 @@ use super::faults::{Fault, planted};
 use super::fence::Key;
 use super::inner::{Inner, Side};
 use super::node::Header;
-use super::skeleton::{Step, Tree, Trouble};
+use super::skeleton::{Step, Tree, Trouble, Unread};
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{OpKind, RemotePtr, Span};
@@ -115,9 +115,9 @@ impl Tree {
         key: &[u8],
         mut first: Option<N>,
         missing: &mut Vec<Separator>,
-        read: impl AsyncFn(RemotePtr) -> Result<Result<N, bool>, IndexError>,
+        read: impl AsyncFn(RemotePtr) -> Result<Result<N, Unread>, IndexError>,
     ) -> Step<N> {
-        let (mut at, mut by_sibling) = (found.at, false);
+        let (mut at, mut left): (_, Option<RemotePtr>) = (found.at, None);
         loop {
             let read = match first.take() {
                 Some(node) => Ok(node),
@@ -125,13 +125,19 @@ impl Tree {
             };
             let node = match read {
                 Ok(node) => node,
-                Err(is_node) if is_node || by_sibling || !found.cached => return Ok(Err(Trouble::Unsound(at))),
+                Err(Unread::Retired) => {
+                    // Its left sibling is about to take its range over.
+                    return Ok(Err(left.map_or_else(|| self.gone(found), Trouble::Held)));
+                }
+                Err(why) if why == Unread::Changing || left.is_some() || !found.cached => {
+                    return Ok(Err(Trouble::Unsound(at)));
+                }
                 Err(_) => return Ok(Err(found.stale())),
             };
-            if node.is_dead() && !by_sibling {
+            if node.is_dead() && left.is_none() {
                 return Ok(Err(self.gone(found)));
             }
-            let range = if by_sibling { None } else { found.range() };
+            let range = if left.is_some() { None } else { found.range() };
             let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
             if self.compare(span, node.low(), key, low).await?.is_gt() {
                 return Ok(Err(found.stale()));
@@ -155,7 +161,7 @@ impl Tree {
                     }
                 }
             }
-            (at, by_sibling) = (next, true);
+            (left, at) = (Some(at), next);
         }
     }
 }

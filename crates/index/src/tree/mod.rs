@@ -2,31 +2,37 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
+//! | `anchor` | where a tree begins |
 //! | `node` | the format of inner nodes, and of leaves that are read whole |
 //! | `fence` | fence keys and separators in a node |
 //! | `inner` | an inner node as a compute node keeps it |
 //! | `cache` | the node cache, which the threads of a compute node share |
-//! | `skeleton` | reading and locking a node |
+//! | `skeleton` | what it needs of a leaf design; reading and locking a node |
 //! | `recovery` | what a crashed client has left of a node |
 //! | `descend` | from the root to the node that a key belongs to |
 //! | `separators` | splits, merges, separators, the root |
-//! | `walk` | audits, recovery, drops |
+//! | `walk` | every node: audits, recovery, drops |
+//! | `entries` | every entry, whatever the format of leaves |
+//! | `scan` | scans |
 //! | [`faults`] | planted faults, which the tests must detect |
 //! | `sherman` | Sherman: leaves that are read whole |
-//! | `chime` | the hopscotch leaf of CHIME, as computation on words; no index uses it yet |
+//! | `chime` | CHIME: leaves that are hopscotch hash tables |
 //!
 //! The protocol, with its invariants and linearization points, is in `docs/protocols/tree.md`.
 
 #[cfg(feature = "test-kinds")]
 pub mod blink;
+mod anchor;
 mod cache;
 pub mod chime;
 mod descend;
+mod entries;
 pub mod faults;
 mod fence;
 mod inner;
 mod node;
 mod recovery;
+mod scan;
 mod separators;
 pub mod sherman;
 mod skeleton;

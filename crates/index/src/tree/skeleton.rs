@@ -11,6 +11,7 @@
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::NodeCache;
+use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
@@ -46,14 +47,32 @@ pub(super) trait Leaves {
 
     /// Bytes of a leaf.
     fn leaf_len(&self) -> usize;
-    /// Returns the leaf in these words, which a READ of this span has brought; `None` unless they are those of a state
-    /// between two changes.
-    fn leaf(&self, span: &Span, at: RemotePtr, words: Buf) -> Option<Self::Leaf>;
+    /// Returns the leaf in these words, which a READ of this span has brought, if they are those of one state.
+    fn leaf(&self, span: &Span, at: RemotePtr, words: Buf) -> Result<Self::Leaf, Unread>;
+    /// Returns the words of a leaf.
+    fn words(leaf: &Self::Leaf) -> &Buf;
+    /// Returns the words of a leaf.
+    fn into_words(leaf: Self::Leaf) -> Buf;
+    /// Returns the used slots of a leaf.
+    fn slots(&self, leaf: &Self::Leaf) -> Vec<Slot>;
+    /// Returns the hash of a key that a slot may have in its place.
+    fn slot_hash(&self, key: &[u8]) -> u64;
     /// Merges the leaf `right` into its left neighbour, if both fit well into one.
     async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError>;
     /// Derives a leaf from what a crashed client has left, under its lock, and returns what is to be written with the
     /// release.
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError>;
+}
+
+/// Why no node could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// Somebody is changing it, or has left it unfinished.
+    Changing,
+    /// It was merged into its left neighbour, and holds nothing any more.
+    Retired,
+    /// No node of this index lies there.
+    Foreign,
 }
 
 /// What came of a merge.
@@ -203,25 +222,24 @@ impl Tree {
         Ok(Node { at, layout, buf })
     }
 
-    /// READs `len` bytes of a node until `sound` returns it; `Err` if it does not for a few READs: says whether a node of
-    /// this index lies there at all, which somebody is changing or has left unfinished.
-    async fn read_until<N>(
+    /// READs a node until its words are those of one state; gives up after a few READs.
+    pub(super) async fn read_until<N>(
         &self,
-        span: &Span,
-        at: RemotePtr,
-        len: usize,
-        sound: impl Fn(Buf) -> Option<N>,
-    ) -> Result<Result<N, bool>, IndexError> {
-        let mut is_node = false;
+        read: impl AsyncFn() -> Result<Result<N, Unread>, IndexError>,
+    ) -> Result<Result<N, Unread>, IndexError> {
+        let mut why = Unread::Foreign;
         for _ in 0..READS {
-            let buf = span.read(at, len).await?;
-            is_node = buf.words().first().is_some_and(|lock| lock | 1 == magic(self.tag, at) | 1);
-            if let Some(node) = sound(buf) {
-                return Ok(Ok(node));
-            }
+            why = match read().await? {
+                Ok(node) => return Ok(Ok(node)),
+                Err(why) => why,
+            };
             mark!("tree: node read in the middle of a change");
         }
-        Ok(Err(is_node))
+        Ok(Err(why))
+    }
+    /// Why a node with this lock word is in no state.
+    pub(super) fn why_unread(&self, at: RemotePtr, lock: u64) -> Unread {
+        if lock | 1 == magic(self.tag, at) | 1 { Unread::Changing } else { Unread::Foreign }
     }
     /// READs a whole node of this level until it is sound, as [`read_until`](Self::read_until) does.
     pub(super) async fn read_node(
@@ -229,12 +247,13 @@ impl Tree {
         span: &Span,
         at: RemotePtr,
         (layout, level): (Layout, u8),
-    ) -> Result<Result<Node, bool>, IndexError> {
-        let sound = |buf| {
-            let node = Node { at, layout, buf };
-            (self.is_sound(&node) && node.level() == level).then_some(node)
+    ) -> Result<Result<Node, Unread>, IndexError> {
+        let read = async || {
+            let node = self.read_once(span, at, layout).await?;
+            let sound = self.is_sound(&node) && node.level() == level;
+            Ok(if sound { Ok(node) } else { Err(self.why_unread(at, node.word(0))) })
         };
-        self.read_until(span, at, layout.len(), sound).await
+        self.read_until(read).await
     }
     /// READs a leaf until it is sound, as [`read_until`](Self::read_until) does.
     pub(super) async fn read_leaf<L: Leaves>(
@@ -242,8 +261,9 @@ impl Tree {
         leaves: &L,
         span: &Span,
         at: RemotePtr,
-    ) -> Result<Result<L::Leaf, bool>, IndexError> {
-        self.read_until(span, at, leaves.leaf_len(), |buf| leaves.leaf(span, at, buf)).await
+    ) -> Result<Result<L::Leaf, Unread>, IndexError> {
+        let read = async || Ok(leaves.leaf(span, at, span.read(at, leaves.leaf_len()).await?));
+        self.read_until(read).await
     }
     /// READs the first words of a node. They may be torn.
     pub(super) async fn read_head(&self, span: &Span, at: RemotePtr) -> Result<Head, IndexError> {

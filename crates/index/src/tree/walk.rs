@@ -4,7 +4,7 @@
 use super::descend::Separator;
 use super::fence::Fence;
 use super::node::{DEAD, Header, Node};
-use super::skeleton::{Leaves, Retry, Step, Tree, Trouble};
+use super::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
 use crate::IndexError;
 use crate::audit::{Damage, Findings};
 use crate::block::UNIT;
@@ -83,7 +83,7 @@ impl Tree {
         leaves: &impl Leaves,
         kind: OpKind,
         (key, level): (&[u8], u8),
-        read: impl AsyncFn(&Span, RemotePtr) -> Result<Result<N, bool>, IndexError>,
+        read: impl AsyncFn(&Span, RemotePtr) -> Result<Result<N, Unread>, IndexError>,
     ) -> Result<Visited<'_, N>, IndexError> {
         let mut retry = Retry::fresh();
         loop {

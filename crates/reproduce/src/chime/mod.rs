@@ -5,7 +5,7 @@ mod schemes;
 use crate::report::{Error, Report, Watch};
 use crate::sephash::paper::Comparison;
 use clap::ValueEnum;
-use farindex_index::tree::chime::Layout;
+use farindex_index::tree::chime::leaf::Layout;
 use schemes::{Scheme, leaf_loads, split_loads};
 use serde_json::json;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! Tables of several hashing schemes, filled until an insert finds no room.
 
-use farindex_index::tree::chime::layout::HINTS_OFFSET;
-use farindex_index::tree::chime::{Image, Insert, Item, Key, Layout, Node, Words, insert, split};
+use farindex_index::tree::chime::leaf::layout::HINTS_OFFSET;
+use farindex_index::tree::chime::leaf::{Image, Insert, Item, Key, Layout, Node, Words, insert, split};
 use farindex_sim::SimRng;
 
 /// A scheme of Figure 3d.

@@ -8,33 +8,27 @@
 //! pointer to a key-value block.
 
 mod read;
-mod scan;
-mod walk;
 mod write;
 
-use super::cache::{Lookups, NodeCache};
+use super::anchor::{ANCHOR_LEN, Anchor};
+use super::cache::Lookups;
+use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};
 use super::fence::Fence;
-use super::node::{HIGH, Header, Layout, MAX_SPAN, Node};
-use super::skeleton::{Edit, Leaves, Merged, Slots, Tree};
+use super::node::{Header, Layout, MAX_SPAN, Node};
+use super::skeleton::{Edit, Leaves, Merged, Slots, Tree, Unread};
 use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
 use crate::maintenance::fetch_blocks;
-use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
+use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
-use farindex_pool::layout::HOME;
 use serde::{Deserialize, Serialize};
-use std::cell::Cell;
-use std::rc::Rc;
-
-/// Bytes of an anchor: index tag, address of the root, zeros.
-const ANCHOR_LEN: u64 = 64;
 
 /// Settings of a Sherman tree.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -78,13 +72,6 @@ impl Config {
     }
 }
 
-/// Where a tree begins; null on every memory node but the first.
-#[derive(Debug, Clone, Copy)]
-pub struct Anchor {
-    at: RemotePtr,
-    root: RemotePtr,
-}
-
 /// A Sherman tree, as one worker thread uses it.
 pub struct Sherman {
     handle: Handle<Config, Anchor>,
@@ -117,10 +104,34 @@ impl Leaves for Sherman {
     fn leaf_len(&self) -> usize {
         self.leaf.len()
     }
-    fn leaf(&self, span: &Span, at: RemotePtr, buf: Buf) -> Option<Node> {
+    fn leaf(&self, span: &Span, at: RemotePtr, buf: Buf) -> Result<Node, Unread> {
         let node = Node { at, layout: self.leaf, buf };
         let torn = planted(Fault::TornRead) && span.kind() == OpKind::Get;
-        ((torn || self.tree.is_sound(&node)) && node.level() == 0).then_some(node)
+        let sound = (torn || self.tree.is_sound(&node)) && node.level() == 0;
+        if sound { Ok(node) } else { Err(self.tree.why_unread(at, node.word(0))) }
+    }
+    fn words(leaf: &Node) -> &Buf {
+        &leaf.buf
+    }
+    fn into_words(leaf: Node) -> Buf {
+        leaf.buf
+    }
+    fn slots(&self, leaf: &Node) -> Vec<Slot> {
+        let slot = |number: usize| {
+            let (offset, (word0, word1)) = (leaf.layout.slot(number) * 8, leaf.slot(number));
+            let (key, value) = match leaf.is_inline(number) {
+                true => (SlotKey::Inline(offset..offset + 8), SlotValue::Inline(offset + 8..offset + 16)),
+                false => {
+                    let (at, units) = place(word1);
+                    (SlotKey::Hash(word0), SlotValue::Block(at, units))
+                }
+            };
+            Slot { number, offset, key, value }
+        };
+        leaf.used().map(slot).collect()
+    }
+    fn slot_hash(&self, key: &[u8]) -> u64 {
+        self.hash(key).bits()
     }
     async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError> {
         self.tree.merge_nodes(self, pin, (left, right), 0).await
@@ -138,12 +149,12 @@ impl Slots for Sherman {
     async fn keys(&self, span: &Span, node: &Node) -> Result<Vec<(usize, Vec<u8>)>, IndexError> {
         let (mut keys, mut slots, mut places) = (Vec::with_capacity(node.count()), Vec::new(), Vec::new());
         for slot in node.used() {
-            let (key, place) = node.slot(slot);
+            let (key, word1) = node.slot(slot);
             if node.is_inline(slot) {
                 keys.push((slot, key.to_le_bytes().to_vec()));
             } else {
                 slots.push(slot);
-                places.push(read::place(place));
+                places.push(place(word1));
             }
         }
         for ((slot, (at, _)), block) in slots.into_iter().zip(&places).zip(fetch_blocks(span, &places).await?) {
@@ -165,56 +176,19 @@ impl TablePerNode for Sherman {
     const ROOT_LEN: usize = ANCHOR_LEN as usize;
 
     async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
-        if node != HOME {
-            return Ok(RemotePtr::NULL);
-        }
-        let (session, span, tag) = (new.session, new.span, new.index_tag);
         let (inner, leaf) = new.config.layouts();
-        let mut allocated = Vec::new();
-        let allocation = async {
-            for len in [ANCHOR_LEN, inner.len() as u64, leaf.len() as u64] {
-                allocated.push((session.alloc(span, HOME, len).await?, len));
-            }
-            Ok::<_, IndexError>(())
+        let first = |at| {
+            let low = Fence::new(&[], RemotePtr::NULL);
+            let mut first = Node::new(at, leaf, new.session.endpoint().buf(leaf.len()), (new.index_tag, 0), low);
+            first.seal(new.index_tag);
+            first.buf
         };
-        if let Err(error) = allocation.await {
-            for (ptr, len) in allocated {
-                session.free(span, ptr, len).await?;
-            }
-            return Err(error);
-        }
-        let &[(anchor, _), (root_at, _), (leaf_at, _)] = &allocated[..] else { return Ok(RemotePtr::NULL) };
-        let low = Fence::new(&[], RemotePtr::NULL);
-        let mut first = Node::new(leaf_at, leaf, session.endpoint().buf(leaf.len()), (tag, 0), low);
-        let mut root = Node::new(root_at, inner, session.endpoint().buf(inner.len()), (tag, 1), low);
-        let separator = low.separator(leaf_at, 0);
-        root.fill(0, (separator.word, separator.tag));
-        root.set_used(0, true);
-        first.set_fence(HIGH, Fence::INFINITE);
-        first.seal(tag);
-        root.seal(tag);
-        let mut batch = span.batch();
-        batch.write(leaf_at, first.buf);
-        batch.write(root_at, root.buf);
-        batch.write_words(anchor, &[tag, root_at.to_bits(), 0, 0, 0, 0, 0, 0]);
-        batch.post().await?;
-        Ok(anchor)
+        Anchor::create(new, node, (inner, leaf.len()), first).await
     }
 
     async fn free_new_table(new: &Creation<'_, Config>, anchor: RemotePtr) -> Result<(), IndexError> {
-        if anchor.is_null() {
-            return Ok(());
-        }
-        let (session, span) = (new.session, new.span);
         let (inner, leaf) = new.config.layouts();
-        let root = RemotePtr::from_bits(crate::maintenance::read_word(span, anchor.add(8)).await?);
-        let buf = span.read(root, inner.len()).await?;
-        let root_node = Node { at: root, layout: inner, buf };
-        for slot in root_node.used() {
-            session.free(span, root_node.separator(slot).child(), leaf.len() as u64).await?;
-        }
-        session.free(span, root, inner.len() as u64).await?;
-        Ok(session.free(span, anchor, ANCHOR_LEN).await?)
+        Anchor::free_new(new, anchor, (inner, leaf.len())).await
     }
 
     async fn prepare(_: &Span, _: &Config) -> Result<(), IndexError> {
@@ -222,32 +196,12 @@ impl TablePerNode for Sherman {
     }
 
     async fn open_table(of: &Opening<'_, Config, ()>, at: RemotePtr) -> Result<Anchor, IndexError> {
-        if at.is_null() {
-            return Ok(Anchor { at, root: RemotePtr::NULL });
-        }
-        let anchor = of.pin.span().read(at, 16).await?;
-        match anchor.words() {
-            &[tag, root] if tag == of.index_tag => Ok(Anchor { at, root: RemotePtr::from_bits(root) }),
-            _ => Err(IndexError::Dropped),
-        }
+        Anchor::open(of, at).await
     }
 
     fn from_handle(handle: Handle<Config, Anchor>) -> Self {
         let (inner, leaf) = handle.config.layouts();
-        let anchor = handle.tables.first().copied().unwrap_or(Anchor { at: RemotePtr::NULL, root: RemotePtr::NULL });
-        let (bytes, node_len) = (handle.config.cache_bytes, inner.len() as u64);
-        let tree = Tree {
-            session: Rc::clone(&handle.session),
-            uid: handle.uid,
-            tag: index_tag(&handle.session, handle.uid),
-            anchor: anchor.at,
-            root: anchor.root,
-            inner,
-            cache: handle.session.client().share(handle.uid, || NodeCache::new(bytes, node_len)),
-            height: Cell::new(0),
-            dropping: Cell::new(false),
-            turn: Cell::new(handle.session.client().slot()),
-        };
+        let tree = Tree::new(&handle, inner, handle.config.cache_bytes);
         Sherman { handle, tree, leaf }
     }
 
@@ -256,14 +210,11 @@ impl TablePerNode for Sherman {
     }
 
     async fn mark_root_dropped(span: &Span, anchor: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
-        if !anchor.is_null() {
-            span.cas(anchor, index_tag, !index_tag).await?;
-        }
-        Ok(())
+        Anchor::mark_dropped(span, anchor, index_tag).await
     }
 
     async fn free_table(&self, span: &Span, anchor: &Anchor) -> Result<(), IndexError> {
-        if anchor.at.is_null() { Ok(()) } else { self.free_all(span).await }
+        if anchor.at.is_null() { Ok(()) } else { self.tree.free_entries(self, span).await }
     }
 
     fn resizes(&self) -> u64 {
@@ -271,11 +222,11 @@ impl TablePerNode for Sherman {
     }
 
     async fn recover(&self) -> Result<u64, IndexError> {
-        self.recover_all().await
+        self.tree.recover_tree(self).await
     }
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        self.audit_all(audit, alone).await
+        self.tree.audit_entries(self, audit, alone, |key| self.hash(key)).await
     }
 
     async fn visit(
@@ -283,7 +234,7 @@ impl TablePerNode for Sherman {
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        self.visit_all(each, damaged).await
+        self.tree.visit_entries(self, each, damaged).await
     }
 }
 
@@ -320,7 +271,8 @@ impl PointIndex for Sherman {
 
 impl OrderedIndex for Sherman {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
-        self.scan_range(bounds, limit).await
+        // Leaves are half full at least, as a rule.
+        self.tree.scan_range(self, bounds, limit, self.config.leaf_span / 2).await
     }
 }
 

@@ -6,24 +6,15 @@ use super::Sherman;
 use crate::block::{CandidateBlocks, KeyMatch, UNIT, bad_checksum};
 use crate::marks::mark;
 use crate::tree::descend::{Found, Separator};
+use crate::tree::entries::place;
 use crate::tree::node::Node;
 use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value, join};
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, OpKind, Span};
 use std::collections::HashMap;
 
 /// Keys whose leaves are READ in one batch.
 const MANY: usize = 128;
-
-/// Address and units of the block in the second word of a slot.
-pub(super) fn place(word: u64) -> (RemotePtr, u64) {
-    (RemotePtr::from_slot(word), (word >> 48).max(1))
-}
-
-/// The second word of a slot with a block of so many bytes.
-pub(super) fn place_word(block: RemotePtr, len: u64) -> u64 {
-    (len / UNIT as u64).min(u64::from(u16::MAX)) << 48 | block.to_slot().unwrap_or_default()
-}
 
 /// Entries of a leaf that may be a key's.
 pub(super) enum Candidates {
@@ -69,7 +60,7 @@ impl Sherman {
         first: Option<Buf>,
         missing: &mut Vec<Separator>,
     ) -> Step<Node> {
-        let first = first.and_then(|buf| self.leaf(span, found.at, buf));
+        let first = first.and_then(|buf| self.leaf(span, found.at, buf).ok());
         let read = async |at| self.tree.read_leaf(self, span, at).await;
         self.tree.node_of(span, found, key, first, missing, read).await
     }

@@ -10,7 +10,8 @@
 //! leaf under its lock.
 
 use super::Sherman;
-use super::read::{Candidates, place, place_word};
+use super::read::Candidates;
+use crate::tree::entries::{place, place_word};
 use crate::IndexError;
 use crate::block;
 use crate::marks::mark;

@@ -80,7 +80,7 @@ impl Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::chime::layout::SPANS;
+    use crate::tree::chime::leaf::layout::SPANS;
 
     #[test]
     fn vacancy_bits_cover_every_entry_as_evenly_as_possible() {

@@ -24,7 +24,7 @@ pub fn hash_key(key: &[u8], hash_seed: u64) -> u64 {
 /// A key as an entry holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// A key of 8 bytes, big endian, so that the order of words is the order of keys; or the hash of a longer key.
+    /// The bytes of a key of 8 bytes, or the hash of another key.
     pub word0: u64,
     /// Is `word0` the key itself?
     pub inline: bool,
@@ -33,7 +33,7 @@ pub struct Key {
 impl Key {
     /// A key of 8 bytes.
     pub const fn inline(key: [u8; 8]) -> Key {
-        Key { word0: u64::from_be_bytes(key), inline: true }
+        Key { word0: u64::from_le_bytes(key), inline: true }
     }
     /// Any other key, by its [hash](hash_key): its bytes are in the key-value block.
     pub const fn hashed(hash: u64) -> Key {
@@ -41,7 +41,7 @@ impl Key {
     }
     /// Returns the key's hash: the same, whether the entry is inline or not.
     pub fn hash(self, hash_seed: u64) -> u64 {
-        if self.inline { hash_key(&self.word0.to_be_bytes(), hash_seed) } else { self.word0 }
+        if self.inline { hash_key(&self.word0.to_le_bytes(), hash_seed) } else { self.word0 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random operations against a map.
 
 use super::*;
-use crate::tree::chime::faults::{Fault, plant};
+use crate::tree::chime::leaf::faults::{Fault, plant};
 
 /// Splits the leaf at the median of the keys that are full, inserts the key, and goes on with one of the two.
 fn split_and_insert(leaf: &mut Leaf, rng: &mut Rng, id: Id, value: u64, full: &[usize]) -> Result<(), String> {

@@ -5,7 +5,7 @@
 //! an entry holds it.
 
 use super::*;
-use crate::tree::chime::faults::{Fault, plant};
+use crate::tree::chime::leaf::faults::{Fault, plant};
 
 /// The words that land, one a step.
 struct Steps(Vec<(usize, u64)>);

@@ -1,7 +1,7 @@
 //! Crashes: any prefix of a plan with any words of the next WRITE, and recovery.
 
 use super::*;
-use crate::tree::chime::faults::{Fault, plant};
+use crate::tree::chime::leaf::faults::{Fault, plant};
 
 /// Calls `then` with the memory after every prefix of the WRITEs, and after that with some sets of words of the next.
 fn crashes(memory: &[u64], writes: &[Write], rng: &mut Rng, mut then: impl FnMut(Vec<u64>, &mut Rng)) {

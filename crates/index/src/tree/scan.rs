@@ -1,0 +1,194 @@
+//! Scans: the leaves of one parent are READ in one batch, and the blocks of all of their entries in another.
+//!
+//! Each leaf is a state between two changes (W2), or one that a reader cannot tell from such a state, and the next leaf
+//! begins where it ends (B1). So a key that is present during the whole scan is found, and each entry was there at some
+//! moment of the scan. Nothing is pinned between two batches of leaves: the scan descends again, to the first key that it
+//! has not seen.
+
+use super::entries::{SlotKey, SlotValue};
+use super::faults::{Fault, planted};
+use super::fence::Key;
+use super::node::Header;
+use super::skeleton::{Leaves, Retry, Step, Tree};
+use crate::maintenance::fetch_blocks;
+use crate::traits::{Entry, KeyBounds};
+use crate::{IndexError, Value};
+use farindex_fabric::{OpKind, RemotePtr, SharedBuf, Span};
+use std::ops::{Bound, Range};
+
+/// Most leaves of one batch.
+const LEAVES: usize = 32;
+
+/// The keys that a scan wants.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    bounds: KeyBounds<'a>,
+    limit: usize,
+}
+
+impl Wanted<'_> {
+    fn begins_at_or_below(self, key: &[u8]) -> bool {
+        match self.bounds.0 {
+            Bound::Included(bound) => key >= bound,
+            Bound::Excluded(bound) => key > bound,
+            Bound::Unbounded => true,
+        }
+    }
+    fn ends_above(self, key: &[u8]) -> bool {
+        match self.bounds.1 {
+            Bound::Included(bound) => key <= bound,
+            Bound::Excluded(bound) => key < bound,
+            Bound::Unbounded => true,
+        }
+    }
+    fn holds(self, key: &[u8]) -> bool {
+        self.begins_at_or_below(key) && self.ends_above(key)
+    }
+}
+
+/// Part of a scan: entries in ascending order, and the first key that it has not covered.
+struct Part {
+    entries: Vec<Entry>,
+    next: Option<Vec<u8>>,
+}
+
+impl Tree {
+    /// Scans a range. Leaves hold `per_leaf` entries, as a rule.
+    pub(super) async fn scan_range(
+        &self,
+        leaves: &impl Leaves,
+        bounds: KeyBounds<'_>,
+        limit: usize,
+        per_leaf: usize,
+    ) -> Result<Vec<Entry>, IndexError> {
+        let mut next = Some(match bounds.0 {
+            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
+            Bound::Unbounded => Vec::new(),
+        });
+        let (mut entries, mut span) = (Vec::new(), Some(self.session.span(OpKind::Scan)));
+        let mut retry = Retry::default();
+        loop {
+            let wanted = Wanted { bounds, limit: limit - entries.len() };
+            let Some(from) = next.take().filter(|from| wanted.limit > 0 && wanted.ends_above(from)) else {
+                return Ok(entries);
+            };
+            let pin = self.session.pin(span.take().unwrap_or_else(|| self.session.span(OpKind::Scan)))?;
+            let part = self.scan_part(leaves, pin.span(), (wanted, per_leaf), &from, &retry).await?;
+            drop(pin);
+            match part {
+                Ok(part) => {
+                    retry = Retry::default();
+                    entries.extend(part.entries);
+                    next = part.next;
+                }
+                Err(trouble) => {
+                    self.settle(leaves, &mut retry, trouble).await?;
+                    next = Some(from);
+                }
+            }
+        }
+    }
+
+    async fn scan_part<L: Leaves>(
+        &self,
+        leaves: &L,
+        span: &Span,
+        (wanted, per_leaf): (Wanted<'_>, usize),
+        from: &[u8],
+        retry: &Retry,
+    ) -> Step<Part> {
+        let mut missing = Vec::new();
+        let found = match self.descend(span, retry.goal(from), 0, retry.fresh, &mut missing).await? {
+            Ok(found) => found,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let most = (1 + wanted.limit / per_leaf.max(1)).min(LEAVES);
+        let mut ahead: Vec<RemotePtr> = Vec::new();
+        if let Some((parent, i)) = &found.parent {
+            let inside = |i: &usize| wanted.ends_above(&parent.key(*i));
+            ahead.extend((i + 1..parent.len()).take(most - 1).take_while(inside).map(|i| parent.child(i)));
+        }
+        let mut batch = span.batch();
+        let first = batch.read(found.at, leaves.leaf_len());
+        let tickets: Vec<_> = ahead.iter().map(|at| batch.read(*at, leaves.leaf_len())).collect();
+        let mut done = batch.post().await?;
+        let first = leaves.leaf(span, found.at, done.buf(first)).ok();
+        let read = async |at| self.read_leaf(leaves, span, at).await;
+        let first = match self.node_of(span, &found, from, first, &mut missing, read).await? {
+            Ok(first) => first,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let mut all = vec![first];
+        for (at, ticket) in ahead.into_iter().zip(tickets) {
+            let Ok(next) = leaves.leaf(span, at, done.buf(ticket)) else { break };
+            let follows = all.last().is_some_and(|last| last.high() == next.low() && last.sibling() == at);
+            if !follows || next.is_dead() {
+                break;
+            }
+            all.push(next);
+        }
+        drop(done);
+        let high = all.last().map(Header::high);
+        let parent = found.parent.as_ref().filter(|_| planted(Fault::ScanSkipsSplit));
+        let bound = parent.and_then(|(parent, i)| parent.high_of(i + all.len() - 1));
+        let entries = entries_of(leaves, span, all, wanted, from).await?;
+        let next = match high {
+            _ if planted(Fault::ScanSkipsSplit) && entries.len() < wanted.limit => bound.map(|key| key.to_vec()),
+            Some(high) if entries.len() < wanted.limit => self.fence_key(span, high).await?,
+            _ => None,
+        };
+        Ok(Ok(Part { entries, next }))
+    }
+}
+
+/// Returns the first entries of consecutive leaves that a scan wants, and that are not below `from`.
+async fn entries_of<L: Leaves>(
+    leaves: &L,
+    span: &Span,
+    all: Vec<L::Leaf>,
+    wanted: Wanted<'_>,
+    from: &[u8],
+) -> Result<Vec<Entry>, IndexError> {
+    let holds = |key: &[u8]| key >= from && wanted.holds(key);
+    let (mut places, mut in_blocks) = (Vec::new(), Vec::new());
+    let mut found: Vec<(usize, Key, Entry)> = Vec::new();
+    for (number, leaf) in all.into_iter().enumerate() {
+        let slots = leaves.slots(&leaf);
+        let view = L::into_words(leaf).share();
+        for slot in slots {
+            let key = match &slot.key {
+                SlotKey::Inline(range) => {
+                    let key = part(&view, range);
+                    if !holds(&key) {
+                        continue;
+                    }
+                    Some(key)
+                }
+                SlotKey::Hash(_) => None,
+            };
+            match (key, &slot.value) {
+                (Some(key), SlotValue::Inline(range)) => {
+                    let value = part(&view, range);
+                    found.push((number, Key::from_slice(&key), Entry { key, value }));
+                }
+                _ => {
+                    places.extend(slot.block());
+                    in_blocks.push(number);
+                }
+            }
+        }
+    }
+    for ((number, (at, _)), block) in in_blocks.into_iter().zip(&places).zip(fetch_blocks(span, &places).await?) {
+        let block = block.map_err(|what| IndexError::corrupt(*at, format!("an entry of a leaf points to {what}")))?;
+        if holds(block.key()) {
+            let key = Key::from_slice(block.key());
+            found.push((number, key, Entry { key: Value::from(block.key()), value: block.into_value() }));
+        }
+    }
+    found.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    Ok(found.into_iter().take(wanted.limit).map(|(_, _, entry)| entry).collect())
+}
+
+fn part(view: &SharedBuf, range: &Range<usize>) -> Value {
+    view.slice(range.clone()).map(Value::shared).unwrap_or_else(|| Value::from(&[][..]))
+}
