@@ -218,6 +218,7 @@ kinds! {
     hash Linear => crate::Linear, "linear probing with a variable read size, records in the slots or out of band";
     hash Cuckoo => crate::Cuckoo, "cuckoo hashing with three places for each key, and displacement";
     tree Sherman => crate::Sherman, "B+ tree with cached inner nodes; a leaf is read whole";
+    tree Chime => crate::Chime, "B+ tree whose leaves are hopscotch hash tables; a neighbourhood is read";
     #[cfg(feature = "test-kinds")] tree BLink => crate::tree::blink::BLink, "B-link tree with a lock for each node, for tests alone";
 }
 

@@ -22,6 +22,7 @@
 pub mod alone;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
+pub mod chime;
 mod cluster;
 pub mod cuckoo;
 #[cfg(feature = "marks")]

@@ -1,5 +1,6 @@
 //! Every kind of index that can be tested by its name.
 
+use crate::chime::ChimeUnderTest;
 use crate::cuckoo::CuckooUnderTest;
 use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
@@ -51,6 +52,7 @@ pub fn shipped() -> Vec<Arc<dyn IndexUnderTest>> {
         Arc::new(LinearUnderTest::default()),
         Arc::new(CuckooUnderTest::default()),
         Arc::new(ShermanUnderTest::default()),
+        Arc::new(ChimeUnderTest::default()),
         #[cfg(feature = "test-kinds")]
         Arc::new(crate::blink::BLinkUnderTest::default()),
     ]

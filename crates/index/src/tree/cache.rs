@@ -68,6 +68,10 @@ impl NodeCache {
         }
         found
     }
+    /// Returns a node for a hint; no look-up is counted.
+    pub(super) fn peek(&self, at: RemotePtr) -> Option<Arc<Inner>> {
+        self.nodes.peek(&at.to_bits())
+    }
     /// Keeps a node that was read after a look-up had missed it.
     pub(super) fn insert(&self, node: &Arc<Inner>) {
         if let Some(misses) = self.misses.get(usize::from(node.level)) {

@@ -2,8 +2,8 @@
 
 use super::node::Header;
 use super::skeleton::{Leaves, Tree};
-use crate::block::UNIT;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
+use crate::block::UNIT;
 use crate::maintenance::{fetch_blocks, free_blocks};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};

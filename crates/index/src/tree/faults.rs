@@ -17,6 +17,8 @@ pub enum Fault {
     AddDead,
     /// A writer changes the leaf that its parent names, whatever the leaf's range is (B1).
     NoRangeCheck,
+    /// A merge leaves the right leaf's entries as they are (CHIME, S2).
+    NoRetire,
     /// A split links the new node before that is written (W1).
     CommitFirst,
 }

@@ -20,9 +20,9 @@
 //!
 //! The protocol, with its invariants and linearization points, is in `docs/protocols/tree.md`.
 
+mod anchor;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
-mod anchor;
 mod cache;
 pub mod chime;
 mod descend;

@@ -505,12 +505,7 @@ impl Tree {
         if self.is_sound(&node) { Ok(Some(node)) } else { Err(unsound(at)) }
     }
     /// Makes a free node dead, and READs its words; `None` if its lock is held, or it is no node.
-    pub(super) async fn freeze_words(
-        &self,
-        span: &Span,
-        at: RemotePtr,
-        len: usize,
-    ) -> Result<Option<Buf>, IndexError> {
+    pub(super) async fn freeze_words(&self, span: &Span, at: RemotePtr, len: usize) -> Result<Option<Buf>, IndexError> {
         let free = magic(self.tag, at);
         let mut batch = span.batch();
         let frozen = batch.cas(at, free, DEAD);
@@ -621,7 +616,6 @@ impl Slots for Tree {
         }
         Ok(keys)
     }
-
 }
 
 /// The error for a node that no crash explains.

@@ -11,11 +11,11 @@
 
 use super::Sherman;
 use super::read::Candidates;
-use crate::tree::entries::{place, place_word};
 use crate::IndexError;
 use crate::block;
 use crate::marks::mark;
 use crate::tree::descend::Separator;
+use crate::tree::entries::{place, place_word};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::node::Header;
 use crate::tree::skeleton::{Edit, Locked, Retry, Step, Trouble};

@@ -68,6 +68,10 @@ impl Node {
         }
         Seed(xxh3_64_with_seed(&bytes, self.tag))
     }
+    /// Is this the same state, wherever the blocks of long fence keys lie?
+    pub fn is(&self, other: &Node) -> bool {
+        self.seed() == other.seed()
+    }
     /// Returns the word of the right sibling while the leaf is alive.
     pub const fn sibling_word(&self) -> SiblingWord {
         SiblingWord::new(self.sibling, false)

@@ -41,7 +41,6 @@ const _: () = assert!(HEADER_LEN.is_multiple_of(64) && HINTS + 1 == HEADER_WORDS
 const _: () = assert!(SIBLING == node::SIBLING && HIGH == node::HIGH && LOW == node::LOW);
 const _: () = assert!(HEADER_CHECK == node::CHECKSUM);
 
-
 /// Byte ranges of a node to READ: one, or two where the entries wrap around.
 pub type Ranges = SmallVec<[Range<usize>; 2]>;
 
@@ -54,6 +53,9 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The shape with the fewest entries.
+    pub const SMALLEST: Layout = Layout { span: *SPANS.start(), neighbourhood: *NEIGHBOURHOODS.start(), hash_seed: 0 };
+
     /// Describes leaves of `span` entries with neighbourhoods of `neighbourhood` entries, of an index that hashes its
     /// keys with `hash_seed`. `None` if a number is out of [`SPANS`] or [`NEIGHBOURHOODS`].
     pub fn new(span: usize, neighbourhood: usize, hash_seed: u64) -> Option<Layout> {

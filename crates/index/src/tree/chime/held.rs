@@ -1,0 +1,103 @@
+//! Leaves as they were read: whole, or in part under their lock.
+
+use super::leaf::{self, Image, Item, Layout, Pieces, Scan, SiblingWord, Words, scan};
+use crate::tree::fence::Fence;
+use crate::tree::node::{DEAD, Header, SIBLING};
+use crate::tree::skeleton::Unread;
+use farindex_fabric::{Buf, RemotePtr};
+use farindex_pool::Pin;
+use smallvec::SmallVec;
+
+/// The state of a leaf with this range and this right sibling.
+pub(super) fn state((tag, at): (u64, RemotePtr), sibling: RemotePtr, (low, high): (Fence, Fence)) -> leaf::Node {
+    leaf::Node {
+        tag,
+        address: at.to_bits(),
+        sibling: sibling.to_slot().unwrap_or_default(),
+        low: [low.word, low.tag],
+        high: [high.word, high.tag],
+    }
+}
+
+/// Has the leaf that begins with these words been merged into its left neighbour?
+pub(super) fn is_retired(words: &[u64]) -> bool {
+    words.first() == Some(&DEAD) && words.get(SIBLING).is_some_and(|word| SiblingWord::from_bits(*word).dead())
+}
+
+/// A whole leaf, of one state.
+pub(in crate::tree) struct Whole {
+    pub(super) at: RemotePtr,
+    pub(super) layout: Layout,
+    pub(super) buf: Buf,
+    pub(super) items: Vec<(usize, Item)>,
+}
+
+impl Header for Whole {
+    fn at(&self) -> RemotePtr {
+        self.at
+    }
+    fn word(&self, index: usize) -> u64 {
+        self.buf.words().get(index).copied().unwrap_or_default()
+    }
+}
+
+impl Whole {
+    /// Verifies the words of a leaf that were read in one READ. `why` says what lies there if there is no header.
+    pub(super) fn verify(
+        (tag, at): (u64, RemotePtr),
+        layout: Layout,
+        buf: Buf,
+        why: impl FnOnce(u64) -> Unread,
+    ) -> Result<Whole, Unread> {
+        let words = buf.words();
+        if is_retired(words) {
+            return Err(Unread::Retired);
+        }
+        let pieces = Pieces::new(layout, (0, words), None);
+        let items = leaf::Node::read(&pieces, tag, at.to_bits()).map(|node| scan(&pieces, &node.expected()));
+        match items {
+            Some(Scan::Items(items)) => Ok(Whole { at, layout, buf, items }),
+            _ => Err(why(words.first().copied().unwrap_or_default())),
+        }
+    }
+}
+
+/// A leaf under its lock, as far as it was read: its header and some entries.
+pub(super) struct Held {
+    pub(super) at: RemotePtr,
+    pub(super) image: Image,
+    /// What the header says.
+    pub(super) node: leaf::Node,
+}
+
+impl Header for Held {
+    fn at(&self) -> RemotePtr {
+        self.at
+    }
+    fn word(&self, index: usize) -> u64 {
+        self.image.word(index).unwrap_or_default()
+    }
+}
+
+/// READs ranges of a leaf into its image.
+pub(super) async fn read_more(
+    pin: &Pin<'_>,
+    at: RemotePtr,
+    image: &mut Image,
+    ranges: &leaf::Ranges,
+) -> Result<(), crate::IndexError> {
+    let mut batch = pin.span().batch();
+    let tickets: SmallVec<[_; 2]> =
+        ranges.iter().map(|range| (range.start, batch.read(at.add(range.start as u64), range.len()))).collect();
+    let mut done = batch.post().await?;
+    for (start, ticket) in tickets {
+        image.add(start, done.buf(ticket).words());
+    }
+    Ok(())
+}
+
+/// A leaf under its lock whose header is no leaf's.
+pub(super) fn unverified(at: RemotePtr, image: Image) -> Held {
+    let none = [0; 2];
+    Held { at, image, node: leaf::Node { tag: 0, address: 0, sibling: 0, low: none, high: none } }
+}
