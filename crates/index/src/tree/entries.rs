@@ -75,11 +75,13 @@ fn damage(at: RemotePtr, number: usize, what: &str) -> Damage {
     Damage { at, what: format!("entry {number} of a leaf points to {what}") }
 }
 
-/// READs the entries of a leaf, in the order of their keys.
+/// READs the entries of a leaf, in the order of their keys, up to its high key: in the midst of a split or a merge, a leaf
+/// may hold entries that belong to its right sibling.
 async fn read_entries<L: Leaves>(
     leaves: &L,
     span: &Span,
     leaf: &L::Leaf,
+    high: Option<&[u8]>,
 ) -> Result<(Vec<Found>, Vec<Damage>), IndexError> {
     let (at, words) = (leaf.at(), L::words(leaf));
     let bytes = |range: &Range<usize>| words.bytes().get(range.clone()).unwrap_or_default();
@@ -106,6 +108,7 @@ async fn read_entries<L: Leaves>(
             Err(what) => wrong.push(damage(at, slot.number, &what)),
         }
     }
+    found.retain(|found| high.is_none_or(|high| *found.key < *high));
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     Ok((found, wrong))
 }
@@ -123,7 +126,7 @@ impl Tree {
         while let Some(from) = next {
             let visited = self.visit_leaf(leaves, OpKind::Scan, &from).await?;
             let (found, wrong) = match visited.node {
-                Ok(leaf) => read_entries(leaves, visited.pin.span(), &leaf).await?,
+                Ok(leaf) => read_entries(leaves, visited.pin.span(), &leaf, visited.next.as_deref()).await?,
                 Err(damage) => (Vec::new(), vec![damage]),
             };
             drop(visited.pin);
@@ -148,8 +151,8 @@ impl Tree {
         self.check_dropped().await?;
         let figures = ["nodes", "empty_leaves", "dead_nodes", "missing_separators"];
         let mut findings = Findings::new(&self.session, audit, alone, &figures);
-        let leaf = async |findings: &mut Findings<'_>, pin: &Pin<'_>, leaf: L::Leaf| {
-            let (found, wrong) = read_entries(leaves, pin.span(), &leaf).await?;
+        let leaf = async |findings: &mut Findings<'_>, pin: &Pin<'_>, (leaf, high): (L::Leaf, Option<Vec<u8>>)| {
+            let (found, wrong) = read_entries(leaves, pin.span(), &leaf, high.as_deref()).await?;
             wrong.into_iter().try_for_each(|damage| findings.damage(damage))?;
             findings.report.entries += found.len() as u64;
             findings.count("empty_leaves", u64::from(found.is_empty()));

@@ -128,38 +128,44 @@ impl Tree {
             all.push(next);
         }
         drop(done);
-        let high = all.last().map(Header::high);
-        let parent = found.parent.as_ref().filter(|_| planted(Fault::ScanSkipsSplit));
-        let bound = parent.and_then(|(parent, i)| parent.high_of(i + all.len() - 1));
-        let entries = entries_of(leaves, span, all, wanted, from).await?;
-        let next = match high {
-            _ if planted(Fault::ScanSkipsSplit) && entries.len() < wanted.limit => bound.map(|key| key.to_vec()),
-            Some(high) if entries.len() < wanted.limit => self.fence_key(span, high).await?,
-            _ => None,
-        };
+        let (mut parts, mut high) = (Vec::with_capacity(all.len()), None);
+        for (number, leaf) in all.into_iter().enumerate() {
+            let known = found.parent.as_ref().and_then(|(parent, i)| parent.high_of(i + number));
+            high = match known {
+                _ if leaf.high().is_infinite() => None,
+                Some(known) if leaf.high().is(&known) || planted(Fault::ScanSkipsSplit) => Some(known.to_vec()),
+                _ => self.fence_key(span, leaf.high()).await?,
+            };
+            parts.push((leaf, high.clone()));
+        }
+        let entries = entries_of(leaves, span, parts, wanted, from).await?;
+        let next = high.filter(|_| entries.len() < wanted.limit);
         Ok(Ok(Part { entries, next }))
     }
 }
 
-/// Returns the first entries of consecutive leaves that a scan wants, and that are not below `from`.
+/// Returns the first entries of consecutive leaves, each with its high key, that a scan wants, and that are not below
+/// `from`. In the midst of a split or a merge, a leaf may hold entries beyond its high key, which its right sibling holds.
 async fn entries_of<L: Leaves>(
     leaves: &L,
     span: &Span,
-    all: Vec<L::Leaf>,
+    all: Vec<(L::Leaf, Option<Vec<u8>>)>,
     wanted: Wanted<'_>,
     from: &[u8],
 ) -> Result<Vec<Entry>, IndexError> {
-    let holds = |key: &[u8]| key >= from && wanted.holds(key);
+    let holds =
+        |key: &[u8], high: Option<&[u8]>| key >= from && high.is_none_or(|high| key < high) && wanted.holds(key);
     let (mut places, mut in_blocks) = (Vec::new(), Vec::new());
     let mut found: Vec<(usize, Key, Entry)> = Vec::new();
-    for (number, leaf) in all.into_iter().enumerate() {
+    let mut highs = Vec::with_capacity(all.len());
+    for (number, (leaf, high)) in all.into_iter().enumerate() {
         let slots = leaves.slots(&leaf);
         let view = L::into_words(leaf).share();
         for slot in slots {
             let key = match &slot.key {
                 SlotKey::Inline(range) => {
                     let key = part(&view, range);
-                    if !holds(&key) {
+                    if !holds(&key, high.as_deref()) {
                         continue;
                     }
                     Some(key)
@@ -177,10 +183,12 @@ async fn entries_of<L: Leaves>(
                 }
             }
         }
+        highs.push(high);
     }
     for ((number, (at, _)), block) in in_blocks.into_iter().zip(&places).zip(fetch_blocks(span, &places).await?) {
         let block = block.map_err(|what| IndexError::corrupt(*at, format!("an entry of a leaf points to {what}")))?;
-        if holds(block.key()) {
+        let high = highs.get(number).and_then(|high| high.as_deref());
+        if holds(block.key(), high) {
             let key = Key::from_slice(block.key());
             found.push((number, key, Entry { key: Value::from(block.key()), value: block.into_value() }));
         }

@@ -209,7 +209,7 @@ impl Tree {
         &self,
         leaves: &L,
         findings: &mut Findings<'_>,
-        mut leaf: impl AsyncFnMut(&mut Findings<'_>, &Pin<'_>, L::Leaf) -> Result<(), IndexError>,
+        mut leaf: impl AsyncFnMut(&mut Findings<'_>, &Pin<'_>, (L::Leaf, Option<Vec<u8>>)) -> Result<(), IndexError>,
     ) -> Result<(), IndexError> {
         findings.reach(self.anchor, 64, "an anchor");
         let (mut nodes, mut separators, mut seen) = (0, 0, HashSet::new());
@@ -227,7 +227,7 @@ impl Tree {
             }
             let node = match node {
                 Any::Inner(node) => node,
-                Any::Leaf(node) => return leaf(findings, &visited.pin, node).await,
+                Any::Leaf(node) => return leaf(findings, &visited.pin, (node, visited.next)).await,
             };
             separators += node.count() as u64;
             children.extend(node.used().map(|slot| {

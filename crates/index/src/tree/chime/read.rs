@@ -104,10 +104,14 @@ impl Chime {
         Place { key, hash: key.hash(self.layout.hash_seed()), home: self.layout.home(key) }
     }
 
-    /// What the copies of inner nodes say about the leaf where a descent has ended.
-    fn expected(&self, found: &Found) -> Option<leaf::Node> {
+    /// What the copies of inner nodes say about the leaf where a descent has ended, if that is the key's; it is another
+    /// one on the way around a dead leaf.
+    fn expected(&self, found: &Found, key: &[u8]) -> Option<leaf::Node> {
         let (parent, i) = found.parent.as_ref()?;
         let high = parent.high_of(*i);
+        if parent.key(*i).as_slice() > key || high.as_ref().is_some_and(|high| high.as_slice() <= key) {
+            return None;
+        }
         let sibling = match &high {
             _ if i + 1 < parent.len() => parent.child(i + 1),
             None => RemotePtr::NULL,
@@ -149,7 +153,7 @@ impl Chime {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let ranges = self.layout.neighbourhood_ranges(place.home);
-        let expected = if self.config.replicas { self.expected(&found) } else { None };
+        let expected = if self.config.replicas { self.expected(&found, key) } else { None };
         if let Some(node) = &expected {
             let expected = node.expected();
             let saved = Saved { entry: ENTRY_LEN, neighbourhood: ranges.iter().map(ExactSizeIterator::len).sum() };
@@ -315,7 +319,7 @@ impl Chime {
         for key in keys {
             let found = self.tree.descend(span, Retry::default().goal(key), 0, false, &mut missing).await?.ok();
             posted.push(found.and_then(|found| {
-                let expected = self.expected(&found)?.expected();
+                let expected = self.expected(&found, key)?.expected();
                 let place = self.place(key);
                 let ranges = self.layout.neighbourhood_ranges(place.home);
                 Some((expected, place, Self::post_ranges(&mut batch, found.at, &ranges)))
