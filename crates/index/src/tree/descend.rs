@@ -125,8 +125,8 @@ impl Tree {
             };
             let node = match read {
                 Ok(node) => node,
-                Err(Unread::Retired) => {
-                    // Its left sibling is about to take its range over.
+                Err(Unread::Dead) => {
+                    // Its left sibling is about to take its range over, or to give it away.
                     return Ok(Err(left.map_or_else(|| self.gone(found), Trouble::Held)));
                 }
                 Err(why) if why == Unread::Changing || left.is_some() || !found.cached => {

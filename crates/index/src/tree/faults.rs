@@ -19,6 +19,8 @@ pub enum Fault {
     NoRangeCheck,
     /// A merge leaves the right leaf's entries as they are (CHIME, S2).
     NoRetire,
+    /// A new node can be locked before it is linked (B2).
+    BornFree,
     /// A split links the new node before that is written (W1).
     CommitFirst,
 }

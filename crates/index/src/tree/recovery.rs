@@ -4,7 +4,7 @@
 //! sibling, high key, used slots, checksum. See the lemma on crashes in `docs/protocols/tree.md`.
 
 use super::fence::Fence;
-use super::node::{DEAD, HIGH, Header, Node, SIBLING, magic};
+use super::node::{DEAD, HIGH, Header, Node, magic};
 use super::skeleton::{Edit, Leaves, Slots, Tree, sorted_keys};
 use crate::IndexError;
 use crate::maintenance::read_word;
@@ -47,8 +47,8 @@ impl Tree {
     }
 
     /// Derives a whole node from what a crashed client has left, under its lock: the right sibling is as it was
-    /// committed (W1), the high key is the sibling's low key (B1), and entries outside of the range belong to others. If
-    /// the right sibling is dead, the merge is finished: the entries fit, as they did for the crashed client.
+    /// committed (W1), the high key is the sibling's low key (B1), and entries outside of the range belong to others. A
+    /// right sibling that is dead was frozen for a merge that has not been committed, or is new; it is made free.
     pub(super) async fn restore_node(
         &self,
         slots: &impl Slots,
@@ -58,38 +58,40 @@ impl Tree {
     ) -> Result<Edit, IndexError> {
         let span = pin.span();
         let mut node = self.read_once(span, at, slots.layout()).await?;
-        let mut dead = None;
-        let high = if node.sibling().is_null() {
-            Fence::INFINITE
-        } else {
-            let right = self.read_once(span, node.sibling(), slots.layout()).await?;
-            let low = right.low();
-            if right.is_dead() {
-                dead = Some(right);
+        let high = match node.sibling() {
+            sibling if sibling.is_null() => Fence::INFINITE,
+            sibling => {
+                let right = self.read_head(span, sibling).await?;
+                if right.is_dead() {
+                    self.revive(span, sibling).await?;
+                }
+                right.low()
             }
-            low
         };
         node.set_fence(HIGH, high);
         self.keep_own(slots, span, &mut node, level).await?;
         let mut edit = Edit::default();
         edit.put_used(&node);
         edit.put(&node, HIGH, 2);
-        if let Some(right) = dead {
-            mark!("tree: merge of a crashed client was finished");
-            if !absorb(&mut node, &right, &mut edit) {
-                self.revive(span, right.at).await?;
-            }
-        }
-        if !self.shrink_on(span, &mut node, &mut edit).await?
-            && at == self.root
-            && let Some(child) =
-                node.used().next().map(|slot| node.separator(slot).child()).filter(|_| node.count() == 1)
-            && read_word(span, child).await? == DEAD
-        {
-            self.revive(span, child).await?;
+        if at == self.root {
+            self.revive_children(span, &node).await?;
         }
         edit.seal(&mut node, self.tag);
         Ok(edit)
+    }
+
+    /// Makes the root's children free if the first one is dead: then the root was growing or shrinking. Otherwise a dead
+    /// child was merged with its left sibling. The first child comes last, so that a crash meanwhile changes nothing.
+    async fn revive_children(&self, span: &Span, root: &Node) -> Result<(), IndexError> {
+        let children = sorted_keys(self, span, root).await?;
+        let children: Vec<_> = children.into_iter().map(|(slot, _)| root.separator(slot).child()).collect();
+        let Some(first) = children.first() else { return Ok(()) };
+        if read_word(span, *first).await? == DEAD {
+            for child in children.iter().rev() {
+                self.revive(span, *child).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Drops the entries of a node that lie outside of its range, have a child of another level, or are there twice.
@@ -111,33 +113,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Undoes a freeze, under the lock of the left sibling, which has not absorbed the node.
+    /// Makes a dead node free, under the lock of the left sibling, which has not absorbed it; or of the root, its parent.
     pub(super) async fn revive(&self, span: &Span, at: RemotePtr) -> Result<(), IndexError> {
-        mark!("tree: merge was given up");
+        mark!("tree: dead node was revived");
         span.cas(at, DEAD, magic(self.tag, at)).await?;
         Ok(())
     }
-}
-
-/// Moves the entries of a dead right sibling into its left sibling, whose lock is held; false if they do not fit. They are
-/// copied, then used, and do not count yet, because they lie beyond the high key; the word of the right sibling commits
-/// the merge.
-pub(super) fn absorb(left: &mut Node, right: &Node, edit: &mut Edit) -> bool {
-    let vacant: Vec<_> = left.vacant().collect();
-    if vacant.len() < right.count() {
-        return false;
-    }
-    let filled: Vec<_> = right.used().zip(vacant).collect();
-    for (from, to) in &filled {
-        left.fill(*to, right.slot(*from));
-        left.set_inline(*to, right.is_inline(*from));
-        edit.put_slot(left, *to);
-    }
-    edit.put_inline(left);
-    filled.iter().for_each(|(_, to)| left.set_used(*to, true));
-    edit.put_used(left);
-    left.set(SIBLING, right.word(SIBLING));
-    left.set_fence(HIGH, right.high());
-    edit.put_range(left);
-    true
 }

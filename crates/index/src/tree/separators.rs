@@ -23,8 +23,7 @@ use super::faults::{Fault, planted};
 use super::fence::{Fence, INLINE, shortest_separator};
 use super::inner::Side;
 use super::node::{DEAD, HIGH, Header, Layout, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
-use super::recovery::absorb;
-use super::skeleton::{Edit, Leaves, Locked, Merged, Retry, Slots, Step, Tree, Trouble, sorted_keys};
+use super::skeleton::{Edit, Leaves, Locked, Merged, Retry, Slots, Step, Steps, Tree, Trouble, sorted_keys};
 use crate::IndexError;
 use crate::block;
 use crate::keyhash::KeyHash;
@@ -42,6 +41,8 @@ const PATIENCE: u32 = 64;
 #[derive(Default)]
 pub(super) struct Fresh {
     pub(super) writes: Vec<(RemotePtr, Buf)>,
+    /// New nodes, which are dead until they are linked. The first one of a level is the last one here.
+    pub(super) unborn: Vec<RemotePtr>,
     allocated: Vec<(RemotePtr, u64)>,
 }
 
@@ -101,7 +102,14 @@ impl Tree {
     ) -> Result<Node, IndexError> {
         let (at, low) = self.allocate_node(span, layout.len(), low, fresh).await?;
         let buf = self.session.endpoint().buf(layout.len());
-        Ok(Node::new(at, layout, buf, (self.tag, level), low))
+        let mut node = Node::new(at, layout, buf, (self.tag, level), low);
+        // Nobody may lock it before it is linked: an old copy of a parent may name its address, and if this client
+        // crashes first, it is never linked.
+        if !planted(Fault::BornFree) {
+            node.set(0, DEAD);
+            fresh.unborn.push(at);
+        }
+        Ok(node)
     }
 
     /// Gives back what was allocated for a change that was not made.
@@ -141,7 +149,14 @@ impl Tree {
         };
         let mut edit = edit;
         edit.seal(&mut node, self.tag);
-        self.release_with(span, locked, edit, fresh.writes).await?;
+        let mut steps = Steps::default();
+        if planted(Fault::CommitFirst) {
+            steps.edit(node.at, std::mem::take(&mut edit));
+        }
+        steps.write(fresh.writes);
+        steps.edit(node.at, edit);
+        fresh.unborn.into_iter().for_each(|at| steps.revive(at));
+        self.carry_out(span, locked, steps).await?;
         self.cache.remove(node.at);
         Ok(separator)
     }
@@ -572,9 +587,8 @@ impl Tree {
         Node { at: node.at, layout: node.layout, buf }
     }
 
-    /// Takes over the entries of the root's only child, if that is dead; false if they do not fit, or there is no such
-    /// child.
-    pub(super) async fn shrink_on(&self, span: &Span, root: &mut Node, edit: &mut Edit) -> Result<bool, IndexError> {
+    /// Takes over the entries of the root's only child, which is dead; false if they do not fit.
+    async fn shrink_on(&self, span: &Span, root: &mut Node, edit: &mut Edit) -> Result<bool, IndexError> {
         let level = root.level();
         let mut used = root.used();
         let (Some(only), None) = (used.next(), used.next()) else { return Ok(false) };
@@ -601,4 +615,27 @@ impl Tree {
         edit.put_used(root);
         Ok(true)
     }
+}
+
+/// Moves the entries of a dead right sibling into its left sibling, whose lock is held; false if they do not fit. They are
+/// copied, then used, and do not count yet, because they lie beyond the high key; the word of the right sibling commits
+/// the merge.
+fn absorb(left: &mut Node, right: &Node, edit: &mut Edit) -> bool {
+    let vacant: Vec<_> = left.vacant().collect();
+    if vacant.len() < right.count() {
+        return false;
+    }
+    let filled: Vec<_> = right.used().zip(vacant).collect();
+    for (from, to) in &filled {
+        left.fill(*to, right.slot(*from));
+        left.set_inline(*to, right.is_inline(*from));
+        edit.put_slot(left, *to);
+    }
+    edit.put_inline(left);
+    filled.iter().for_each(|(_, to)| left.set_used(*to, true));
+    edit.put_used(left);
+    left.set(SIBLING, right.word(SIBLING));
+    left.set_fence(HIGH, right.high());
+    edit.put_range(left);
+    true
 }

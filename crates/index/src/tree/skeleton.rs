@@ -69,8 +69,9 @@ pub(super) trait Leaves {
 pub(super) enum Unread {
     /// Somebody is changing it, or has left it unfinished.
     Changing,
-    /// It was merged into its left neighbour, and holds nothing any more.
-    Retired,
+    /// It is dead and holds nothing: any more, because it was merged into its left neighbour, or yet, because that is being
+    /// split.
+    Dead,
     /// No node of this index lies there.
     Foreign,
 }
@@ -201,6 +202,31 @@ impl Edit {
         for (word, words) in self.writes {
             batch.write_words(at.add(word as u64 * 8), &words);
         }
+    }
+}
+
+/// WRITEs and CASes of several nodes, in the order in which they are to take effect.
+#[derive(Default)]
+pub(super) struct Steps(Vec<(RemotePtr, One)>);
+
+enum One {
+    Buf(Buf),
+    Words(SmallVec<[u64; 4]>),
+    Revive,
+}
+
+impl Steps {
+    /// Adds WRITEs of new nodes and blocks.
+    pub(super) fn write(&mut self, new: impl IntoIterator<Item = (RemotePtr, Buf)>) {
+        self.0.extend(new.into_iter().map(|(at, buf)| (at, One::Buf(buf))));
+    }
+    /// Adds an edit of the node at `at`.
+    pub(super) fn edit(&mut self, at: RemotePtr, edit: Edit) {
+        self.0.extend(edit.writes.into_iter().map(|(word, words)| (at.add(word as u64 * 8), One::Words(words))));
+    }
+    /// Adds a CAS that makes a dead node free: a new one, which is linked by now (B2).
+    pub(super) fn revive(&mut self, at: RemotePtr) {
+        self.0.push((at, One::Revive));
     }
 }
 
@@ -423,31 +449,29 @@ impl Tree {
         batch.cas(at, free | 1, free);
     }
 
-    /// Carries out an edit under the lock, and releases it, together with WRITEs of new nodes and blocks that go ahead.
-    /// Those on other memory nodes complete in a batch before it.
-    pub(super) async fn release_with<N: Header>(
+    /// Carries out steps under the lock, and releases it.
+    pub(super) async fn carry_out<N: Header>(
         &self,
         span: &Span,
         locked: Locked<'_, N>,
-        edit: Edit,
-        new: Vec<(RemotePtr, Buf)>,
+        steps: Steps,
     ) -> Result<(), IndexError> {
         let at = locked.node.at();
-        let (near, far): (Vec<_>, Vec<_>) = new.into_iter().partition(|(ptr, _)| ptr.node() == at.node());
-        if !far.is_empty() && !planted(Fault::CommitFirst) {
-            let mut batch = span.batch();
-            for (ptr, buf) in far {
-                batch.write(ptr, buf);
+        let (mut batch, mut on) = (span.batch(), None);
+        for (ptr, step) in steps.0 {
+            // Order is promised for one node and one batch alone (G4, N1).
+            if on.replace(ptr.node()).is_some_and(|on| on != ptr.node()) {
+                std::mem::replace(&mut batch, span.batch()).post().await?;
             }
-            batch.post().await?;
+            match step {
+                One::Buf(buf) => _ = batch.write(ptr, buf),
+                One::Words(words) => _ = batch.write_words(ptr, &words),
+                One::Revive => _ = batch.cas(ptr, DEAD, magic(self.tag, ptr)),
+            }
         }
-        let mut batch = span.batch();
-        let (first, edit) = if planted(Fault::CommitFirst) { (edit, Edit::default()) } else { (Edit::default(), edit) };
-        first.post(&mut batch, at);
-        for (ptr, buf) in near {
-            batch.write(ptr, buf);
+        if on.is_some_and(|on| on != at.node()) {
+            std::mem::replace(&mut batch, span.batch()).post().await?;
         }
-        edit.post(&mut batch, at);
         self.add_release(&mut batch, at);
         locked.cell.clear(&mut batch);
         batch.post().await?;

@@ -111,7 +111,7 @@ fn fill(image: &mut Image, keys: &std::ops::Range<u64>, rng: &mut SimRng) -> Vec
     let seed = node().seed();
     loop {
         let Some(hints) = image.hints() else { return Vec::new() };
-        let key = Key::inline((keys.start + rng.below(keys.end - keys.start)).to_be_bytes());
+        let key = Key::inline((keys.start + rng.below(keys.end - keys.start)).to_le_bytes());
         match insert(image, seed, hints, Item { key, word1: 1, block: false }, &[]) {
             Insert::Done { plan, .. } => image.add(HINTS_OFFSET, &[plan.hints.bits()]),
             Insert::Exists(_) => {}
@@ -153,7 +153,7 @@ pub(super) fn split_loads(layout: Layout, trials: usize, seed: u64) -> Option<f6
             let mut keys: Vec<u64> = full.iter().filter_map(|at| items[*at]).map(|item| item.key.word0).collect();
             keys.sort_unstable();
             let pivot = *keys.get(keys.len() / 2)?;
-            let halves = split(&mut image, &node(), &node(), 0, |_, item| item.key.word0 >= pivot)?;
+            let halves = split(&mut image, &node(), &node(), |_, item| item.key.word0 >= pivot)?;
             if rng.below(2) == 0 {
                 image = halves.right;
                 range.start = pivot;

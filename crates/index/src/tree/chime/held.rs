@@ -51,12 +51,13 @@ impl Whole {
     ) -> Result<Whole, Unread> {
         let words = buf.words();
         if is_retired(words) {
-            return Err(Unread::Retired);
+            return Err(Unread::Dead);
         }
         let pieces = Pieces::new(layout, (0, words), None);
         let items = leaf::Node::read(&pieces, tag, at.to_bits()).map(|node| scan(&pieces, &node.expected()));
         match items {
             Some(Scan::Items(items)) => Ok(Whole { at, layout, buf, items }),
+            Some(_) if words.first() == Some(&DEAD) => Err(Unread::Dead),
             _ => Err(why(words.first().copied().unwrap_or_default())),
         }
     }

@@ -15,7 +15,7 @@ use crate::tree::descend::{Found, Separator};
 use crate::tree::entries::place;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::fence::Fence;
-use crate::tree::node::Header;
+use crate::tree::node::{DEAD, Header};
 use crate::tree::skeleton::{Retry, Step, Unread};
 use crate::{IndexError, Value, join};
 use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, Ticket};
@@ -246,13 +246,14 @@ impl Chime {
         let header = done.buf(header);
         let near = Near::done(self.layout, posted, &mut done);
         if is_retired(header.words()) {
-            return Ok(Err(Unread::Retired));
+            return Ok(Err(Unread::Dead));
         }
         let node = leaf::Node::read(&Pieces::new(self.layout, (0, header.words()), None), self.tree.tag, at.to_bits());
         let lookup = node.map(|node| look_up(&near.words(), &node.expected(), place.key));
         let answer = lookup.and_then(|lookup| Answer::of(lookup, near));
         match (node, answer) {
             (Some(node), Some(answer)) => Ok(Ok(Seen { at, header, node, answer })),
+            (Some(_), None) if header.words().first() == Some(&DEAD) => Ok(Err(Unread::Dead)),
             _ => Ok(Err(self.tree.why_unread(at, header.words().first().copied().unwrap_or_default()))),
         }
     }

@@ -24,9 +24,9 @@ use crate::tree::descend::Separator;
 use crate::tree::entries::{Slot, SlotKey, SlotValue, place};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::fence::{Fence, shortest_separator};
-use crate::tree::node::{Header, magic};
+use crate::tree::node::{Head, Header, SIBLING};
 use crate::tree::separators::Fresh;
-use crate::tree::skeleton::{Edit, Leaves, Locked, Merged, Unread, unsound};
+use crate::tree::skeleton::{Edit, Leaves, Locked, Merged, Steps, Unread, unsound};
 use farindex_fabric::{Buf, RemotePtr, Span};
 use farindex_pool::Pin;
 use std::collections::HashMap;
@@ -73,9 +73,9 @@ impl Chime {
         if planned.is_err() {
             self.tree.discard(&fresh);
         }
-        let (locked, (edit, separator)) = self.tree.or_release(span, locked, planned).await?;
+        let (locked, (steps, separator)) = self.tree.or_release(span, locked, planned).await?;
         mark!("chime: leaf was split");
-        self.tree.release_with(span, locked, edit, fresh.writes).await?;
+        self.tree.carry_out(span, locked, steps).await?;
         Ok(Some(separator))
     }
 
@@ -84,7 +84,7 @@ impl Chime {
         pin: &Pin<'_>,
         held: &mut Held,
         fresh: &mut Fresh,
-    ) -> Result<(Edit, Separator), IndexError> {
+    ) -> Result<(Steps, Separator), IndexError> {
         let span = pin.span();
         self.read_rest(pin, held).await?;
         let items = held.image.items().ok_or_else(|| unsound(held.at))?;
@@ -102,12 +102,16 @@ impl Chime {
         let right = leaf::Node { address: at.to_bits(), low: [low.word, low.tag], ..*before };
         let left = state((tag, held.at), at, (held.low(), low));
         let moves = |position: usize, _: &Item| keys.get(&position).is_some_and(|own| own.as_slice() >= key);
-        let split = leaf::split(&mut held.image, &left, &right, magic(tag, at), moves);
-        let split = split.ok_or_else(|| unsound(held.at))?;
-        let words = split.right.whole().ok_or_else(|| unsound(at))?;
-        fresh.writes.push((at, self.session.endpoint().buf_from_words(words)));
+        let split = leaf::split(&mut held.image, &left, &right, moves).ok_or_else(|| unsound(held.at))?;
+        let mut steps = Steps::default();
+        steps.write(std::mem::take(&mut fresh.writes));
+        steps.edit(at, edit_of([split.header]));
+        steps.edit(held.at, edit_of(split.commit));
+        steps.edit(at, edit_of([split.entries]));
+        steps.edit(held.at, edit_of(split.rest.writes));
+        steps.revive(at);
         let separator = Separator { level: 1, child: at, key: key.to_vec() };
-        Ok((edit_of(split.left, None), separator))
+        Ok((steps, separator))
     }
 
     async fn write_all(&self, span: &Span, at: RemotePtr, writes: Vec<leaf::Write>) -> Result<(), IndexError> {
@@ -150,47 +154,62 @@ impl Chime {
         span: &Span,
         leaf: &mut Held,
         right: RemotePtr,
-    ) -> Result<Option<(Edit, Fence)>, IndexError> {
+    ) -> Result<Option<(Steps, Fence)>, IndexError> {
         let words = leaf.image.whole().ok_or_else(|| unsound(leaf.at))?;
         let words = self.session.endpoint().buf_from_words(words);
         let whole = Whole::verify((self.tree.tag, leaf.at), self.layout, words, |_| Unread::Foreign);
         let whole = whole.map_err(|_| unsound(leaf.at))?;
         let Some((items, node)) = self.freeze_small(span, &whole, right).await? else { return Ok(None) };
-        let sibling = RemotePtr::from_slot(node.sibling);
         let after = leaf::Node { sibling: node.sibling, high: node.high, ..leaf.node };
         let Some(merged) = absorb(&mut leaf.image, &leaf.node, &after, &items) else {
             mark!("chime: leaves of a merge do not fit");
             self.tree.revive(span, right).await?;
             return Ok(None);
         };
-        self.write_all(span, leaf.at, merged.copies.writes).await?;
+        let mut steps = Steps::default();
+        steps.edit(leaf.at, edit_of(merged.copies.writes));
         if !planted(Fault::NoRetire) {
-            self.write_all(span, right, retire(self.layout, sibling.to_slot().unwrap_or_default()).writes).await?;
+            steps.edit(right, edit_of(retire(self.layout, node.sibling).writes));
         }
-        let low = Fence { word: node.low[0], tag: node.low[1] };
-        Ok(Some((edit_of(merged.commit, None), low)))
+        steps.edit(leaf.at, edit_of(merged.commit.writes));
+        Ok(Some((steps, Fence { word: node.low[0], tag: node.low[1] })))
     }
 
-    /// The right sibling of a leaf that a crashed client has left, as far as it decides what becomes of the leaf.
-    async fn sibling_of(&self, span: &Span, image: &Image) -> Result<(RemotePtr, Fence), IndexError> {
+    /// Finishes or undoes what a crashed client had begun with the right sibling of a leaf, and returns the sibling and the
+    /// high key that the leaf is to have.
+    async fn settle_sibling(
+        &self,
+        span: &Span,
+        image: &Image,
+        keys: &HashMap<usize, Vec<u8>>,
+    ) -> Result<(RemotePtr, Fence), IndexError> {
         let sibling =
             leaf::SiblingWord::read(image).map_or(RemotePtr::NULL, |word| RemotePtr::from_slot(word.sibling()));
         if sibling.is_null() {
             return Ok((sibling, Fence::INFINITE));
         }
-        let head = self.tree.read_head(span, sibling).await?;
+        let words = span.read(sibling, self.layout.node_len()).await?;
+        let head = Head { at: sibling, buf: words };
+        let (low, high, next) = (head.low(), head.high(), head.sibling());
         if !head.is_dead() {
-            return Ok((sibling, head.low()));
+            return Ok((sibling, low));
         }
-        if leaf::SiblingWord::from_bits(head.word(crate::tree::node::SIBLING)).dead() {
+        if leaf::SiblingWord::from_bits(head.word(SIBLING)).dead() {
             mark!("chime: merge of a crashed client was finished");
-            let next = head.sibling();
             self.write_all(span, sibling, retire(self.layout, next.to_slot().unwrap_or_default()).writes).await?;
-            return Ok((next, head.high()));
+            return Ok((next, high));
         }
-        // Frozen, and nothing was taken from it yet.
+        // It was frozen for a merge, and nothing was taken from it yet; or it is the new node of a split.
+        let node = state((self.tree.tag, sibling), next, (low, high));
+        if Whole::verify((self.tree.tag, sibling), self.layout, head.buf, |_| Unread::Foreign).is_err() {
+            mark!("chime: split of a crashed client was finished");
+            let low = self.tree.fence_key(span, low).await?.unwrap_or_default();
+            let moves = |position: usize, _: &Item| keys.get(&position).is_some_and(|key| *key >= low);
+            let entries = leaf::rebuild(image, &node, moves).ok_or_else(|| unsound(sibling))?;
+            self.write_all(span, sibling, vec![entries]).await?;
+        }
         self.tree.revive(span, sibling).await?;
-        Ok((sibling, head.low()))
+        Ok((sibling, low))
     }
 }
 
@@ -241,8 +260,8 @@ impl Leaves for Chime {
         }
         let merged = self.merge_locked(span, &mut locked.node, right).await;
         let (locked, merged) = self.tree.or_release(span, locked, merged).await?;
-        let (edit, low) = merged.unzip();
-        self.tree.release(span, locked, edit.unwrap_or_default()).await?;
+        let (steps, low) = merged.unzip();
+        self.tree.carry_out(span, locked, steps.unwrap_or_default()).await?;
         Ok(low.map_or(Merged::No, Merged::Yes))
     }
 
@@ -250,21 +269,21 @@ impl Leaves for Chime {
         let span = pin.span();
         let mut image = Image::new(self.layout);
         image.add(0, span.read(at, self.layout.node_len()).await?.words());
-        let (sibling, high) = self.sibling_of(span, &image).await?;
+        let items = image.items().ok_or_else(|| unsound(at))?;
+        let occupied = items.iter().enumerate().filter_map(|(position, item)| Some((position, (*item)?)));
+        let keys = self.keys_of(span, occupied).await?;
+        let (sibling, high) = self.settle_sibling(span, &image, &keys).await?;
         let node = leaf::Node::after_crash(&image, self.tree.tag, at.to_bits(), [high.word, high.tag]);
         let node = node.ok_or_else(|| unsound(at))?;
         let node = leaf::Node { sibling: sibling.to_slot().unwrap_or_default(), ..node };
         let low = Fence { word: node.low[0], tag: node.low[1] };
         let low = self.tree.fence_key(span, low).await?.unwrap_or_default();
         let high = self.tree.fence_key(span, high).await?;
-        let items = image.items().ok_or_else(|| unsound(at))?;
-        let occupied = items.iter().enumerate().filter_map(|(position, item)| Some((position, (*item)?)));
-        let keys = self.keys_of(span, occupied).await?;
         let keep = |position: usize, _: &Item| {
             keys.get(&position).is_some_and(|key| *key >= low && high.as_ref().is_none_or(|high| key < high))
         };
         match recover(&mut image, &node, keep) {
-            Ok(recovered) => Ok(edit_of(recovered.plan, None)),
+            Ok(recovered) => Ok(edit_of(recovered.plan.writes)),
             Err(damage) => Err(IndexError::corrupt(at, format!("a leaf that no crash explains: {damage:?}"))),
         }
     }

@@ -13,7 +13,7 @@
 use super::Chime;
 use super::held::{Held, read_more};
 use super::leaf::layout::{HEADER_LEN, HINTS_OFFSET};
-use super::leaf::{Change, Hints, Image, Insert, Item, Lookup, Plan, Words, insert, look_up, remove, update};
+use super::leaf::{Change, Hints, Image, Insert, Item, Lookup, Plan, Words, Write, insert, look_up, remove, update};
 use super::read::Place;
 use crate::IndexError;
 use crate::block;
@@ -279,7 +279,11 @@ impl Chime {
             return Ok(Round::Split);
         };
         let few = matches!(change, Put::Nothing) && self.seems_few(plan.hints);
-        self.tree.release(span, locked, edit_of(plan, Some(hints))).await?;
+        let mut edit = edit_of(plan.writes);
+        if plan.hints != hints {
+            edit.put_words(HINTS_OFFSET / 8, [plan.hints.bits()]);
+        }
+        self.tree.release(span, locked, edit).await?;
         match looked {
             Looked::Present(Present { block: (block, len), .. }) => {
                 if len > 0 {
@@ -362,12 +366,9 @@ fn item(place_of: Place, value: &[u8], (block, len): (RemotePtr, u64)) -> Item {
     }
 }
 
-/// The WRITEs of a plan, and of the hints if they have changed.
-pub(super) fn edit_of(plan: Plan, before: Option<Hints>) -> Edit {
+/// An edit of these WRITEs.
+pub(super) fn edit_of(writes: impl IntoIterator<Item = Write>) -> Edit {
     let mut edit = Edit::default();
-    plan.writes.into_iter().for_each(|write| edit.put_words(write.offset / 8, write.words));
-    if before != Some(plan.hints) {
-        edit.put_words(HINTS_OFFSET / 8, [plan.hints.bits()]);
-    }
+    writes.into_iter().for_each(|write| edit.put_words(write.offset / 8, write.words));
     edit
 }

@@ -125,5 +125,5 @@ pub use insert::{Change, Insert, insert, remove, update};
 pub use layout::{Layout, Ranges};
 pub use plan::{Plan, Write};
 pub use read::{Lookup, Scan, look_up, scan, verify_entry};
-pub use recover::{Damage, Recovered, build, recover};
+pub use recover::{Damage, Recovered, build, rebuild, recover};
 pub use split::{Absorb, Split, absorb, retire, split};

@@ -6,7 +6,7 @@ use super::header::Node;
 use super::hints::Hints;
 use super::image::{Image, Words};
 use super::insert::{Insert, insert};
-use super::layout::{Layout, SIBLING};
+use super::layout::{HEADER_WORDS, Layout, SIBLING};
 use super::plan::{Plan, Write};
 use std::collections::HashMap;
 
@@ -41,6 +41,20 @@ pub struct Recovered {
     /// Positions of entries whose checks did not hold, and were computed again. After one crash there is one at most,
     /// where an update was torn; more only where a split, a merge or a recovery changes the seed.
     pub rechecked: Vec<usize>,
+}
+
+/// Rebuilds the entries of the new right node of a split that a crash has cut off, from those of the left node: all that
+/// `moves` names, at the same positions. `None` if the image is not whole, or holds nothing that moves: then the right
+/// node was complete.
+pub fn rebuild(left: &Image, right: &Node, moves: impl Fn(usize, &Item) -> bool) -> Option<Write> {
+    let mut go = left.items()?;
+    for (position, item) in go.iter_mut().enumerate() {
+        *item = item.filter(|item| moves(position, item));
+    }
+    let mut new = Image::new(left.layout());
+    new.fill(&go, right);
+    let body = HEADER_WORDS..left.layout().words();
+    go.iter().any(Option::is_some).then(|| new.write(body)).flatten()
 }
 
 /// A leaf that cannot be recovered.

@@ -9,30 +9,30 @@ use super::layout::{HEADER_WORDS, HINTS, LOCK, Layout, SIBLING};
 use super::plan::{Plan, Write};
 use super::recover::rewrite;
 
-/// A split of a leaf.
+/// A split of a leaf, in the order of its steps (S1).
 #[derive(Debug, Clone)]
 pub struct Split {
-    /// The new right node, whole.
+    /// To the right node: its header, with a lock word that nobody can take.
+    pub header: Write,
+    /// To the left node: all entries under the new seed, those that move as well; and then its header, whose sibling word
+    /// commits the split.
+    pub commit: Vec<Write>,
+    /// To the right node: its entries.
+    pub entries: Write,
+    /// To the left node: its entries without those that have moved.
+    pub rest: Plan,
+    /// The right node, whole.
     pub right: Image,
-    /// What to write to the left node.
-    pub left: Plan,
 }
+
+/// The lock word of a node that cannot be locked.
+const DEAD_LOCK: u64 = crate::tree::node::DEAD;
 
 /// Splits a leaf: entries of which `moves` is true go to the same positions of a new right node.
 ///
 /// `left` is the left node's state after the split: its right sibling is `right`, and its high key is the low key of
-/// `right`. `lock` is the right node's lock word. `None` if the image is not whole.
-///
-/// Order: the right node, then the left plan (S1), then the release of the left node's lock. The left plan has three
-/// WRITEs: all entries under the new seed, those that move as well; the header, whose sibling word commits the split; the
-/// entries without those that have moved.
-pub fn split(
-    image: &mut Image,
-    left: &Node,
-    right: &Node,
-    lock: u64,
-    moves: impl Fn(usize, &Item) -> bool,
-) -> Option<Split> {
+/// `right`. `None` if the image is not whole.
+pub fn split(image: &mut Image, left: &Node, right: &Node, moves: impl Fn(usize, &Item) -> bool) -> Option<Split> {
     let layout = image.layout();
     image.whole()?;
     let all = image.items()?;
@@ -44,14 +44,19 @@ pub fn split(
         }
     }
     let mut new = Image::new(layout);
-    new.set(LOCK, lock);
+    new.set(LOCK, DEAD_LOCK);
     new.fill(&go, right);
     let body = HEADER_WORDS..layout.words();
     image.fill(&all, left);
-    let resealed = image.write(body.clone());
+    let resealed = image.write(body.clone())?;
     let hints = image.fill(&stay, left);
-    let writes = [resealed, image.write(SIBLING..HEADER_WORDS), image.write(body)].into_iter().flatten().collect();
-    Some(Split { right: new, left: Plan { writes, hints } })
+    Some(Split {
+        header: new.write(0..HEADER_WORDS)?,
+        commit: vec![resealed, image.write(SIBLING..HEADER_WORDS)?],
+        entries: new.write(body.clone())?,
+        rest: Plan { writes: vec![image.write(body)?], hints },
+        right: new,
+    })
 }
 
 /// A merge of a right node into its left neighbour.

@@ -137,12 +137,24 @@ fn a_crash_within_a_split_recovers_by_the_sibling_word() {
             let pivot = rng.below(span) as u64;
             let right_node = Node { address: 0x2000, low: [pivot, 1], ..leaf.node };
             let left_node = Node { sibling: right_node.address, high: [pivot, 1], ..leaf.node };
-            let done = split(&mut leaf.whole(), &left_node, &right_node, LOCKED, |_, item| id_of(item) >= pivot);
-            let done = done.expect("whole");
+            let moves = |_: usize, item: &Item| id_of(item) >= pivot;
+            let done = split(&mut leaf.whole(), &left_node, &right_node, moves).expect("whole");
             let mut stay = leaf.model.clone();
             let go = stay.split_off(&pivot);
+            if go.is_empty() {
+                continue;
+            }
             assert_eq!(Leaf::held(&done.right).as_ref(), Ok(&go));
-            crashes(&leaf.memory, &done.left.writes, &mut rng, |memory, rng| {
+            // Both nodes in one memory, the right one behind the left one.
+            let words = layout.words();
+            let at_right = |write: &Write| Write { offset: write.offset + words * 8, words: write.words.clone() };
+            let mut writes = vec![at_right(&done.header)];
+            writes.extend(done.commit);
+            writes.push(at_right(&done.entries));
+            writes.extend(done.rest.writes);
+            let unborn = vec![0x5EED; words];
+            crashes(&[leaf.memory.clone(), unborn].concat(), &writes, &mut rng, |memory, rng| {
+                let (memory, right) = (memory[..words].to_vec(), &memory[words..]);
                 let committed = memory[layout::SIBLING_OFFSET / 8] == left_node.sibling_word().bits();
                 let (expected, high, model) =
                     if committed { (left_node, pivot, &stay) } else { (leaf.node, 1 << 20, &leaf.model) };
@@ -151,6 +163,13 @@ fn a_crash_within_a_split_recovers_by_the_sibling_word() {
                 // S1: from the commit on, no entry passes under the old seed.
                 let passes = |at| image.entry(at).is_some_and(|entry| entry.check_holds(at, leaf.seed()));
                 assert!(!committed || !(0..span).any(passes));
+                if committed {
+                    let mut whole = Leaf { layout, node: right_node, memory: right.to_vec(), model: go.clone() };
+                    if !matches!(scan(&whole.whole(), &right_node.expected()), Scan::Items(_)) {
+                        land(&mut whole.memory, &rebuild(&image, &right_node, moves).expect("entries that move"));
+                    }
+                    assert_eq!(whole.check(true), Ok(()));
+                }
                 let node = Node::after_crash(&image, leaf.node.tag, leaf.node.address, [high, 1]).expect("whole");
                 assert_eq!(node, expected);
                 let outcome = check(memory, layout, node, &|item| id_of(item) < high, [model; 2], rng);

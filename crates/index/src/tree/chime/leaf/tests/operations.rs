@@ -12,10 +12,10 @@ fn split_and_insert(leaf: &mut Leaf, rng: &mut Rng, id: Id, value: u64, full: &[
     let pivot = ids[ids.len() / 2];
     let right_node = Node { address: rng.next() >> 16, low: [pivot, 1], ..leaf.node };
     let left_node = Node { sibling: right_node.address, high: [pivot, 1], ..leaf.node };
-    let split =
-        split::split(&mut image, &left_node, &right_node, LOCKED, |_, item| id_of(item) >= pivot).ok_or("split")?;
+    let split = split::split(&mut image, &left_node, &right_node, |_, item| id_of(item) >= pivot).ok_or("split")?;
     let before = leaf.node.expected();
-    leaf.apply(&split.left);
+    split.commit.iter().for_each(|write| land(&mut leaf.memory, write));
+    leaf.apply(&split.rest);
     assert_eq!(leaf.memory, image.whole().ok_or("whole")?);
     if leaf.position_before(&before, id) != Lookup::Moved(left_node.sibling_word()) {
         return Err("a reader of the old leaf does not notice the split".to_owned());

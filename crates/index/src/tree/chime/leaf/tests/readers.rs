@@ -309,9 +309,10 @@ fn readers_of_a_leaf_that_is_split_or_merged_miss_no_key() {
         let whole = some_leaf(layout, node(0x77, 0, 1 << 20), ids.iter().copied(), &mut rng);
         let right_node = Node { address: 0x2000, low: [pivot, 1], ..whole.node };
         let left_node = Node { sibling: right_node.address, high: [pivot, 1], ..whole.node };
-        let done =
-            split(&mut whole.whole(), &left_node, &right_node, LOCKED, |_, item| id_of(item) >= pivot).expect("whole");
-        let steps = landing(&whole, &done.left, &mut rng, |image| {
+        let done = split(&mut whole.whole(), &left_node, &right_node, |_, item| id_of(item) >= pivot).expect("whole");
+        let mut plan = Plan { writes: done.commit, hints: done.rest.hints };
+        plan.then(done.rest);
+        let steps = landing(&whole, &plan, &mut rng, |image| {
             recover(image, &left_node, |_, item| id_of(item) < pivot).expect("no damage")
         });
         read_constant(&whole, &steps.0, &whole.node.expected(), &whole.model, &ids, &mut rng, &mut counts);
