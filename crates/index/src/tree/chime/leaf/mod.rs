@@ -7,24 +7,28 @@
 //! READ.
 //!
 //! ```text
-//! byte 0   lock            free = a magic number of the node with bit 0 clear; held = that | 1
-//!      8   hints           argmax 10 | vacancy 54
-//!      16  right sibling   dead 1 | 15 unused | address 48      <- the commit word of splits and merges
-//!      24  low key         2 words, a reference in the tree's format
-//!      40  high key        2 words
-//!      56  header check    hash of the seed: a header that is torn does not match
+//! byte 0   lock            free = a magic number of the node with bit 0 clear; held = that | 1; dead = 0
+//!      8   right sibling   dead 1 | 15 zeros | address 48      <- the commit word of splits and merges
+//!      16  high key        2 words, a reference in the tree's format
+//!      32  low key         2 words
+//!      48  header check    hash of the seed and the references: a header that is torn does not match
+//!      56  hints           vacancy bitmap
 //!      64  group 0:        replica of the right sibling's word (8) | H entries (24 each)
 //!          group 1:        ...
 //!
-//! entry: word0  key, big endian (inline), or hash of the key
-//!        word1  value (inline), or block: length in units of 64 bytes 16 | address 48
-//!        word2  check 28 | digest 18 | inline 1 | occupied 1 | hop 16
+//! entry: word0  key (inline), or hash of the key
+//!        word1  value, or block: length in units of 64 bytes 16 | address 48
+//!        word2  check 28 | digest 16 | turning 1 | block 1 | inline 1 | occupied 1 | hop 16
 //! ```
+//!
+//! The header's words but for the hints are those of inner nodes, so the skeleton reads lock, sibling and fence keys of
+//! either.
 //!
 //! A leaf has `64 + 8 * ceil(span / H) + 24 * span` bytes; the last group may be shorter.
 //!
-//! Whether a key is inline is a function of the key: all values of an inline key have 8 bytes. Two forms of one key at
-//! two places would be two keys for the sets, and no order of words tells a reader which of them is current.
+//! Whether a key is inline is a function of the key: those of 8 bytes are. Two forms of one key at two places would be
+//! two keys for the sets, and no order of words tells a reader which of them is current. The value of an inline key may
+//! be in the entry or in a block, and may change between the two (H2).
 //!
 //! # Why not the paper's versions
 //!
@@ -33,7 +37,7 @@
 //! other, to its position, and to the *seed*: a hash of index tag, address, right sibling, low key and high key of the
 //! leaf. An entry that was read from a leaf that has been split, merged or reused since therefore fails its check under
 //! the seed that the reader expects, and neither versions of the node nor fence keys need to be read along (section
-//! 4.2.3). The replica tells a reader whether reading again will help. Checks have 28 bits, digests 18; the invariants
+//! 4.2.3). The replica tells a reader whether reading again will help. Checks have 28 bits, digests 16; the invariants
 //! below hold but for collisions of these hashes. A digest decides only where the bitmap and all checks agree already.
 //!
 //! # Invariants
@@ -47,7 +51,9 @@
 //!   it by an update in flight.
 //! * **H2** Every commit is one word. A vacant entry is filled by a WRITE of {word0, word1} and then one of its state;
 //!   an entry is emptied by its state alone; a hop fills the new entry, then empties the old, and only then the old may
-//!   be filled; an update is one WRITE of {word1, word2}, either of which may land first.
+//!   be filled; an update is one WRITE of {word1, word2}, either of which may land first. An update that turns a value
+//!   into a block, or back, is three WRITEs: the state with *turning* set, word1, the new state. If the check does not
+//!   hold while *turning* is set, word1 is of the other form already.
 //! * **H3** A home's set covers every key of this home that is present and lies in the leaf's range, at every moment:
 //!   an insert writes the set before the entry's state, a remove writes it behind. A hop changes distances in the set
 //!   and no key of it. The order holds across WRITEs (G4), not within one.
@@ -78,23 +84,26 @@
 //! entry alone hits between the two. A later reader takes the old set, and the position to which the key will hop; then
 //! the set is written and the key hops; then the reader takes the position that the key has left, and misses.
 //!
-//! **S1** *Split*: from the commit until the left node's plan has landed whole, entries of keys that have moved still
-//! pass under the left node's old seed. So no client may change those keys in that time: the right node is locked until
-//! the left plan has completed. After a crash the left node is recovered before the right lock is released: a client
-//! that takes over the right lock recovers the left node first, so the intent of a split must name both. The new holder
-//! of the left lock recovers the left node from the sibling word: the high key is the sibling's low key.
+//! **S1** *Split*: a reader that expects the old state must not find an entry of a key that has moved once others may
+//! change that key in the right node. So, in this order: (1) the right node's header is written, with the lock word of a
+//! dead node, which nobody can lock; (2) all entries of the left node are written under its new seed, those that move as
+//! well; (3) the left node's header commits the split; (4) the right node's entries are written; (5) the left node's
+//! entries are written without those that have moved; (6) the right node's lock word is made free; (7) the left node's
+//! lock is released. From (3) on no entry passes under the old seed. The right node's entries are unreadable until it is
+//! linked, and cannot be changed before (6). After a crash between (3) and (6), the new holder of the left lock finds a
+//! dead right sibling whose entries are complete, or still has all of them ([`rebuild`]), because (5) comes after (4).
 //!
-//! **S2** *Merge*: the right node's entries pass under its seed until they are overwritten, so that happens before the
-//! left lock is released, and before the left node's sibling word changes: a new holder of the left lock finds the dead
-//! sibling there, retires it again, and finishes. Where the sibling is alive the merge has not begun, and the copies
-//! are dropped, or it has ended.
+//! **S2** *Merge*: the right node is frozen, and its entries pass under its seed until they are overwritten. That happens
+//! before the left lock is released, and before the left node's sibling word changes: a new holder of the left lock finds
+//! the dead bit there, overwrites the entries again, and finishes. Without the dead bit the merge has not begun: the copies
+//! are dropped, and the right node is made free again.
 //!
 //! | Module | What it holds | Paper |
 //! |---|---|---|
 //! | [`layout`] | offsets, and ranges to READ | 4.2.2 |
 //! | [`entry`] | words of an entry: state, check, digest, home | 4.1 |
 //! | [`header`] | the header, and the seed | 4.2.3 |
-//! | [`hints`] | vacancy bitmap and argmax | 4.2.1 |
+//! | [`hints`] | the vacancy bitmap | 4.2.1 |
 //! | [`image`] | words that were read | |
 //! | [`read`] | verification by readers | 4.1.2, 4.4 |
 //! | [`plan`] | what an operation writes, in which order | |
