@@ -9,13 +9,14 @@ mod interleavings;
 mod kinds;
 mod linear;
 mod race;
-mod run;
+pub(crate) mod run;
 mod scenarios;
 mod sephash;
 mod shard;
 mod sherman;
 
 use self::kinds::{CrashTested, Kind};
+pub(crate) use self::run::join;
 use self::run::run;
 use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard, Sherman};
 use farindex_sim::CrashOutcome;

@@ -4,3 +4,4 @@ mod adversary;
 mod budgets;
 mod keys;
 mod shape;
+mod unlinked;
