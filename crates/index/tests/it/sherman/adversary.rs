@@ -2,10 +2,9 @@
 //!
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it sherman::adversary` runs more of them.
 
-use crate::{adversary, marks};
+use crate::{adversary, marks, trees};
 use farindex_testkit::Setup;
 use farindex_testkit::sherman::ShermanUnderTest;
-use std::collections::BTreeSet;
 
 /// Paths that some of 300 seeds pass.
 const COMMON: &[&str] = &[
@@ -31,20 +30,11 @@ const COMMON_WITH_CRASHES: &[&str] = &[
     "tree: separator of a dead node stays",
 ];
 
-/// Every mark of the skeleton and of Sherman. Lookups of many keys are apart (`crate::adversary`); `shape` has the
-/// scenarios for a root that shrinks, and for a separator that the pool has no room for.
-fn all() -> BTreeSet<String> {
-    let mut all = marks::of(&["src/tree"]);
-    all.retain(|mark| !mark.starts_with("blink: ") && !mark.starts_with("sherman many: "));
-    assert!(["tree: root has shrunk", "tree: separator left out"].iter().all(|mark| all.remove(*mark)));
-    all
-}
-
 #[test]
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &ShermanUnderTest::default());
     totals.assert_marks(["operations: scans"]);
-    let mut all = all();
+    let mut all = trees::marks("sherman");
     // These take a crash.
     all.retain(|mark| !mark.contains("crashed client"));
     marks::assert_passed(&totals, &all, COMMON);
@@ -54,5 +44,5 @@ fn survives_the_adversary() {
 #[test]
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &ShermanUnderTest::default());
-    marks::assert_passed(&totals, &all(), COMMON_WITH_CRASHES);
+    marks::assert_passed(&totals, &trees::marks("sherman"), COMMON_WITH_CRASHES);
 }
