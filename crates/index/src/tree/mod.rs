@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `anchor` | where a tree begins |
 //! | `node` | the format of inner nodes, and of leaves that are read whole |
+//! | `versions` | the versions of the published Sherman |
 //! | `fence` | fence keys and separators in a node |
 //! | `inner` | an inner node as a compute node keeps it |
 //! | `cache` | the node cache, which the threads of a compute node share |
@@ -36,6 +37,7 @@ mod scan;
 mod separators;
 pub mod sherman;
 mod skeleton;
+mod versions;
 mod walk;
 
 pub use cache::Lookups;

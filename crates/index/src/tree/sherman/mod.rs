@@ -40,11 +40,26 @@ pub struct Config {
     pub inner_span: usize,
     /// Bytes of local memory for inner nodes, for each compute node: 64 KiB or more.
     pub cache_bytes: u64,
+    /// How a reader of a leaf knows that it has not read it in the middle of a change.
+    pub variant: Variant,
+}
+
+/// How a reader of a leaf knows that it has not read it in the middle of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// By a checksum, which is linearizable.
+    #[default]
+    Repaired,
+    /// By the published versions: one at each end of the leaf, and one at each end of each entry. They miss keys that are
+    /// there, and return values that belong to other keys; the checks must detect that.
+    #[cfg(feature = "published")]
+    Published,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { leaf_span: 59, inner_span: 59, cache_bytes: 100 << 20 }
+        Config { leaf_span: 59, inner_span: 59, cache_bytes: 100 << 20, variant: Variant::Repaired }
     }
 }
 
@@ -64,11 +79,16 @@ impl Settings for Config {
         }
         Ok(())
     }
+
+    fn loses_data(&self) -> bool {
+        self.variant != Variant::Repaired
+    }
 }
 
 impl Config {
     fn layouts(&self) -> (Layout, Layout) {
-        (Layout { span: self.inner_span }, Layout { span: self.leaf_span })
+        let leaf = Layout { span: self.leaf_span, versions: self.loses_data() };
+        (Layout::new(self.inner_span), leaf)
     }
 }
 
@@ -107,8 +127,11 @@ impl Leaves for Sherman {
     fn leaf(&self, span: &Span, at: RemotePtr, buf: Buf) -> Result<Node, Unread> {
         let node = Node { at, layout: self.leaf, buf };
         let torn = planted(Fault::TornRead) && span.kind() == OpKind::Get;
-        let sound = (torn || self.tree.is_sound(&node)) && node.level() == 0;
-        if sound { Ok(node) } else { Err(self.tree.why_unread(at, node.word(0))) }
+        let sound = match self.leaf.has_versions() {
+            true => node.versions_agree(self.tree.tag),
+            false => torn || self.tree.is_sound(&node),
+        };
+        if sound && node.level() == 0 { Ok(node) } else { Err(self.tree.why_unread(at, node.word(0))) }
     }
     fn words(leaf: &Node) -> &Buf {
         &leaf.buf
@@ -128,7 +151,7 @@ impl Leaves for Sherman {
             };
             Slot { number, offset, key, value }
         };
-        leaf.used().map(slot).collect()
+        leaf.used().filter(|slot| leaf.is_whole(*slot)).map(slot).collect()
     }
     fn slot_hash(&self, key: &[u8]) -> u64 {
         self.hash(key).bits()

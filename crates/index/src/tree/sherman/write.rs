@@ -213,7 +213,8 @@ impl Sherman {
                 let in_place = present.as_ref().filter(|present| image.is_inline(present.slot) == inline);
                 if let Some(present) = in_place {
                     image.fill(present.slot, words);
-                    edit.put(image, image.layout.slot(present.slot) + 1, 1);
+                    let (at, len) = image.layout.value_words(present.slot);
+                    edit.put(image, at, len);
                 } else {
                     let Some(slot) = image.vacant().next() else {
                         missing.extend(self.tree.split(self, pin, node).await?);

@@ -1,14 +1,15 @@
 //! Keys of all shapes: shared prefixes, zero bytes, the empty key; ranges of them; many strings.
 
 use farindex_fabric::memory::Delivery;
-use farindex_index::sherman::Config;
+use farindex_index::sherman::{Config, Variant};
 use farindex_index::{AnyIndex, IndexConfig, Insert, KeyBounds, OrderedIndex, PointIndex, Remove, Value};
 use farindex_pool::PoolOptions;
 use farindex_testkit::suite::{Model, Walk, audit, compare, step};
 use farindex_testkit::world::{Member, Rng, World, bytes};
 use std::ops::Bound;
 
-const SMALLEST: Config = Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10 };
+const SMALLEST: Config =
+    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, variant: Variant::Repaired };
 
 /// Runs `body` on an empty tree, and then asserts that index and pool are sound.
 pub(super) fn with_tree(len: u64, config: Config, body: impl AsyncFnOnce(&Member, &AnyIndex) + 'static) {

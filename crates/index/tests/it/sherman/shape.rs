@@ -4,7 +4,7 @@ use super::keys::with_tree;
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{NodeId, RemotePtr};
 use farindex_index::audit::Damage;
-use farindex_index::sherman::{Config, Sherman};
+use farindex_index::sherman::{Config, Sherman, Variant};
 use farindex_index::{
     AnyIndex, IndexAudit, IndexError, Insert, Lifecycle, OrderedIndex, PointIndex, PoolIndex, Remove, Upsert,
 };
@@ -14,7 +14,8 @@ use farindex_testkit::world::{Member, World, bytes};
 use std::ops::Bound;
 use std::time::Duration;
 
-const SMALLEST: Config = Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10 };
+const SMALLEST: Config =
+    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, variant: Variant::Repaired };
 
 fn key(i: u32) -> Vec<u8> {
     format!("key {i:04}").into_bytes()
