@@ -14,16 +14,22 @@ use farindex_sim::{ODDS, SimRng};
 #[derive(Debug, Clone, Default)]
 pub struct ShermanUnderTest {
     config: Config,
+    /// Hand locks over in every seed, not in some.
+    hands_over: bool,
 }
 
 /// Nodes that split soonest.
 const SMALLEST: Config =
-    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, variant: Variant::Repaired };
+    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, hand_over: true, variant: Variant::Repaired };
 
 impl ShermanUnderTest {
     /// With the published versions in place of a checksum.
     pub fn published() -> Self {
-        ShermanUnderTest { config: Config { variant: Variant::Published, ..SMALLEST } }
+        ShermanUnderTest { config: Config { variant: Variant::Published, ..SMALLEST }, hands_over: false }
+    }
+    /// Handing over the locks of leaves.
+    pub fn handing_over() -> Self {
+        ShermanUnderTest { config: SMALLEST, hands_over: true }
     }
 }
 
@@ -32,10 +38,11 @@ impl IndexUnderTest for ShermanUnderTest {
         let config = Config {
             leaf_span: rng.pick(&[4, 4, 5, 8, 16, 70]).unwrap_or(4),
             inner_span: rng.pick(&[5, 5, 6, 8, 66]).unwrap_or(5),
+            hand_over: rng.chance(ODDS / 2) || self.hands_over,
             variant: self.config.variant,
             ..SMALLEST
         };
-        Box::new(ShermanUnderTest { config })
+        Box::new(ShermanUnderTest { config, ..*self })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Sherman(self.config)

@@ -205,6 +205,9 @@ impl Edit {
             self.put(node, rear, 1);
         }
     }
+    pub(super) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
     pub(super) fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
         for (word, words) in self.writes {
             batch.write_words(at.add(word as u64 * 8), &words);

@@ -15,6 +15,7 @@ use super::cache::Lookups;
 use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};
 use super::fence::Fence;
+use super::hand_over::LeafLocks;
 use super::node::{Header, Layout, MAX_SPAN, Node};
 use super::skeleton::{Edit, Leaves, Merged, Slots, Tree, Unread};
 use crate::audit::OnDamage;
@@ -29,6 +30,7 @@ use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Settings of a Sherman tree.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -40,6 +42,8 @@ pub struct Config {
     pub inner_span: usize,
     /// Bytes of local memory for inner nodes, for each compute node: 64 KiB or more.
     pub cache_bytes: u64,
+    /// Do operations of one compute node that write to the same leaf wait for each other, and hand its lock over?
+    pub hand_over: bool,
     /// How a reader of a leaf knows that it has not read it in the middle of a change.
     pub variant: Variant,
 }
@@ -59,7 +63,7 @@ pub enum Variant {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { leaf_span: 59, inner_span: 59, cache_bytes: 100 << 20, variant: Variant::Repaired }
+        Config { leaf_span: 59, inner_span: 59, cache_bytes: 100 << 20, hand_over: true, variant: Variant::Repaired }
     }
 }
 
@@ -97,6 +101,8 @@ pub struct Sherman {
     handle: Handle<Config, Anchor>,
     tree: Tree,
     leaf: Layout,
+    /// Where operations of this compute node wait for each other, if locks are handed over.
+    locks: Option<Arc<LeafLocks>>,
 }
 has_handle!(Sherman, Handle<Config, Anchor>);
 
@@ -225,7 +231,9 @@ impl TablePerNode for Sherman {
     fn from_handle(handle: Handle<Config, Anchor>) -> Self {
         let (inner, leaf) = handle.config.layouts();
         let tree = Tree::new(&handle, inner, handle.config.cache_bytes);
-        Sherman { handle, tree, leaf }
+        let share = || handle.session.client().share(handle.uid, LeafLocks::default);
+        let locks = handle.config.hand_over.then(share);
+        Sherman { handle, tree, leaf, locks }
     }
 
     fn root_of(anchor: &Anchor) -> RemotePtr {

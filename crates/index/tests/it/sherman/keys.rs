@@ -9,7 +9,7 @@ use farindex_testkit::world::{Member, Rng, World, bytes};
 use std::ops::Bound;
 
 const SMALLEST: Config =
-    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, variant: Variant::Repaired };
+    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, hand_over: true, variant: Variant::Repaired };
 
 /// Runs `body` on an empty tree, and then asserts that index and pool are sound.
 pub(super) fn with_tree(len: u64, config: Config, body: impl AsyncFnOnce(&Member, &AnyIndex) + 'static) {

@@ -2,5 +2,6 @@
 
 mod adversary;
 mod budgets;
+mod hand_over;
 mod keys;
 mod shape;

@@ -15,7 +15,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 const SMALLEST: Config =
-    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, variant: Variant::Repaired };
+    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, hand_over: true, variant: Variant::Repaired };
 
 fn key(i: u32) -> Vec<u8> {
     format!("key {i:04}").into_bytes()
