@@ -7,7 +7,7 @@
 use super::fence::Key;
 use super::local_locks::{Arrival, LockTable, Turn, Waiting};
 use super::node::{Header, Layout, Node};
-use super::skeleton::{Edit, Locked, Tree};
+use super::skeleton::{Edit, Locked, Steps, Tree};
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
@@ -144,16 +144,22 @@ impl Tree {
         new: Vec<(RemotePtr, Buf)>,
         turn: Option<Turn<'_, Handed>>,
     ) -> Result<(), IndexError> {
+        let at = locked.node.at();
+        let mut steps = Steps::default();
+        steps.write(new);
+        steps.edit(at, edit);
         let turn = match turn {
             Some(turn) if turn.wants_hand_over() => turn,
             turn => {
-                let released = self.release_with(span, locked, edit, new).await;
+                let released = self.carry_out(span, locked, steps).await;
                 // The next one finds the lock free.
                 drop(turn);
                 return released;
             }
         };
-        self.write_under_lock(span, locked.node.at(), edit, new).await?;
+        if !steps.is_empty() {
+            self.begin_steps(span, at, steps).await?.post().await?;
+        }
         let Locked { node, cell } = locked;
         let handed = Handed { cell: cell.into_transfer(), words: node.buf.words().into() };
         let Err((turn, handed)) = turn.hand_over(handed) else {
@@ -166,34 +172,6 @@ impl Tree {
             self.release(span, Locked { node, cell }, Edit::default()).await?;
         }
         drop(turn);
-        Ok(())
-    }
-
-    /// Carries out an edit under the lock, which stays held.
-    async fn write_under_lock(
-        &self,
-        span: &Span,
-        at: RemotePtr,
-        edit: Edit,
-        new: Vec<(RemotePtr, Buf)>,
-    ) -> Result<(), IndexError> {
-        let (near, far): (Vec<_>, Vec<_>) = new.into_iter().partition(|(ptr, _)| ptr.node() == at.node());
-        if !far.is_empty() {
-            let mut batch = span.batch();
-            for (ptr, buf) in far {
-                batch.write(ptr, buf);
-            }
-            batch.post().await?;
-        }
-        if near.is_empty() && edit.is_empty() {
-            return Ok(());
-        }
-        let mut batch = span.batch();
-        for (ptr, buf) in near {
-            batch.write(ptr, buf);
-        }
-        edit.post(&mut batch, at);
-        batch.post().await?;
         Ok(())
     }
 }

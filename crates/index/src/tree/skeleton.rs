@@ -205,9 +205,6 @@ impl Edit {
             self.put(node, rear, 1);
         }
     }
-    pub(super) fn is_empty(&self) -> bool {
-        self.writes.is_empty()
-    }
     pub(super) fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
         for (word, words) in self.writes {
             batch.write_words(at.add(word as u64 * 8), &words);
@@ -229,6 +226,9 @@ impl Steps {
     /// Adds WRITEs of new nodes and blocks.
     pub(super) fn write(&mut self, new: impl IntoIterator<Item = (RemotePtr, Buf)>) {
         self.0.extend(new.into_iter().map(|(at, buf)| (at, One::Buf(buf))));
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
     /// Adds an edit of the node at `at`.
     pub(super) fn edit(&mut self, at: RemotePtr, edit: Edit) {
@@ -467,6 +467,20 @@ impl Tree {
         steps: Steps,
     ) -> Result<(), IndexError> {
         let at = locked.node.at();
+        let mut batch = self.begin_steps(span, at, steps).await?;
+        self.add_release(&mut batch, at);
+        locked.cell.clear(&mut batch);
+        batch.post().await?;
+        Ok(())
+    }
+
+    /// Carries out steps under the lock of the node at `at`, up to those of the last batch, which is on that node.
+    pub(super) async fn begin_steps<'s>(
+        &self,
+        span: &'s Span,
+        at: RemotePtr,
+        steps: Steps,
+    ) -> Result<Batch<'s>, IndexError> {
         let (mut batch, mut on) = (span.batch(), None);
         for (ptr, step) in steps.0 {
             // Order is promised for one node and one batch alone (G4, N1).
@@ -482,10 +496,7 @@ impl Tree {
         if on.is_some_and(|on| on != at.node()) {
             std::mem::replace(&mut batch, span.batch()).post().await?;
         }
-        self.add_release(&mut batch, at);
-        locked.cell.clear(&mut batch);
-        batch.post().await?;
-        Ok(())
+        Ok(batch)
     }
 
     /// Releases the lock if the work under it has failed, unless a verb has: then nothing is known of the lock (N7).

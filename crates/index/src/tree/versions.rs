@@ -47,7 +47,7 @@ impl Node {
     pub(super) fn renew_slot_versions(&mut self, slot: usize) {
         if self.layout.has_versions() {
             let at = self.layout.slot(slot);
-            let version = self.word(at - 1) + 1 & MASK;
+            let version = (self.word(at - 1) + 1) & MASK;
             self.set(at - 1, version);
             self.set(at + 2, version);
         }
@@ -58,7 +58,7 @@ impl Node {
             return None;
         }
         let (front, rear) = self.layout.versions_at();
-        let version = self.word(front) + 1 & MASK;
+        let version = (self.word(front) + 1) & MASK;
         self.set(front, version);
         self.set(rear, version);
         Some((front, rear))
