@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn settings_of_a_published_protocol_are_refused() {
-        for kind in ["shard", "race"] {
+        for kind in ["shard", "race", "sherman"] {
             let tag = serde_json::json!({ "kind": kind, "variant": "published" });
             let config: IndexConfig = serde_json::from_value(tag).expect("settings");
             assert!(config.check_lossless().is_err());

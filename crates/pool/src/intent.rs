@@ -16,6 +16,8 @@
 //! * **I4** An operation that holds its lock and cannot finish may *abandon the lock* after all its verbs have
 //!   completed: one CAS of the intent's first word says so. The operation does nothing under the lock afterwards, so
 //!   the intent counts as one of an evicted client.
+//! * **I5** An operation that holds its lock may *hand it over* to another operation of its client, with the cell, after
+//!   all its verbs under the lock have completed ([`IntentTransfer`]). The intent stays declared meanwhile.
 //!
 //! An intent may name a lock that its client failed to take, or has released. While an operation in progress holds a
 //! lock, an intent always names it. An operation takes at most one cell of a node: two operations that each wait for a
@@ -27,6 +29,7 @@
 pub use crate::intent_record::{DeclaredIntent, Intent, Lock};
 
 use crate::PoolError;
+use crate::client::Client;
 use crate::faults::{Fault, planted};
 use crate::intent_record::{
     abandoned, cell_words, cleared, declared, encode, is_abandoned, is_declared, next_word, read_cells,
@@ -35,6 +38,7 @@ use crate::lease::{clients, describe};
 use crate::session::Session;
 use farindex_fabric::{Batch, FabricError, NodeId, OpKind, RemotePtr, Span};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An intent cell of this client, which belongs to one operation until it is dropped.
@@ -102,6 +106,50 @@ impl IntentCell<'_> {
             self.word.set(abandoned(word));
         }
         Ok(())
+    }
+}
+
+impl<'s> IntentCell<'s> {
+    /// Takes the cell from its operation, to hand it over to another one with the lock that its intent names (I5).
+    pub fn into_transfer(self) -> IntentTransfer {
+        let client = Some(Arc::clone(self.session.client()));
+        let transfer = IntentTransfer { client, node: self.node, cell: self.cell, at: self.at, word: self.word.get() };
+        std::mem::forget(self);
+        transfer
+    }
+}
+
+/// An intent cell on its way from one operation to another one of the same client, perhaps on another thread. If it is
+/// dropped, the lock stays held, and the cell is not used again until its intent is cleared (I3).
+pub struct IntentTransfer {
+    /// `None` once an operation has the cell again.
+    client: Option<Arc<Client>>,
+    node: NodeId,
+    cell: u64,
+    at: RemotePtr,
+    word: u64,
+}
+
+impl IntentTransfer {
+    /// Gives the cell to an operation; `None` if `session` belongs to another client.
+    pub fn into_cell(mut self, session: &Session) -> Option<IntentCell<'_>> {
+        self.client.take_if(|client| Arc::ptr_eq(client, session.client()))?;
+        Some(IntentCell { session, node: self.node, cell: self.cell, at: self.at, word: Cell::new(self.word) })
+    }
+    /// Clears the intent behind the atomic that releases the lock, which the batch holds already (I2), and waits for
+    /// neither. The cell is used again when both have completed.
+    pub fn clear_detached(mut self, mut batch: Batch<'_>) {
+        let word = std::mem::take(&mut self.word);
+        batch.cas(self.at, word, cleared(word));
+        batch.post_holding(Box::new(self));
+    }
+}
+
+impl Drop for IntentTransfer {
+    fn drop(&mut self) {
+        if let Some(client) = &self.client {
+            client.return_intent_cell(self.node.index(), self.cell, self.word != 0, is_abandoned(self.word));
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub use calibration::Calibration;
 pub use catalog::{IndexInfo, KindTag};
 pub use client::Client;
 pub use error::PoolError;
-pub use intent::{DeclaredIntent, Intent, IntentCell, Lock};
+pub use intent::{DeclaredIntent, Intent, IntentCell, IntentTransfer, Lock};
 pub use lease::{ClientInfo, clients};
 pub use lock::{HeldLock, LockAttempt, LostLock};
 pub use pool::{Pool, PoolOptions};

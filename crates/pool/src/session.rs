@@ -98,7 +98,7 @@ impl Session {
             return Err(PoolError::LeaseLost);
         }
         let epoch = self.pins.pin(self.client.epoch_word());
-        Ok(Pin { session: self, span, epoch })
+        Ok(Pin { pinned: Pinned { session: self, epoch }, span })
     }
 
     fn chunks(&self, node: NodeId) -> Chunks<'_> {
@@ -322,8 +322,13 @@ impl Drop for Session {
 
 /// A guard for one operation: while it exists, no memory that the operation can reach is reused.
 pub struct Pin<'s> {
-    session: &'s Session,
+    pinned: Pinned<'s>,
     span: Span,
+}
+
+/// The epoch that an operation has pinned.
+struct Pinned<'s> {
+    session: &'s Session,
     epoch: u64,
 }
 
@@ -334,23 +339,27 @@ impl<'s> Pin<'s> {
     }
     /// The session in which the operation runs.
     pub fn session(&self) -> &'s Session {
-        self.session
+        self.pinned.session
     }
     /// The epoch that the client knew when the operation began. While it runs, the pool's epoch is at most one more
     /// (E1).
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.pinned.epoch
+    }
+    /// Unpins, and returns the span of an operation that goes on under another pin.
+    pub fn into_span(self) -> Span {
+        self.span
     }
     /// Returns a second pin of the same epoch, for verbs that the operation does not await: it is dropped when they
     /// have completed. See [`Batch::post_holding`](farindex_fabric::Batch::post_holding).
     pub fn hold(&self) -> Hold {
-        self.session.pins.pin_again(self.epoch);
-        Hold { pins: Rc::clone(&self.session.pins), epoch: self.epoch }
+        self.pinned.session.pins.pin_again(self.pinned.epoch);
+        Hold { pins: Rc::clone(&self.pinned.session.pins), epoch: self.pinned.epoch }
     }
     /// Retires an unlinked object: the session frees it after its grace period. Does nothing if no such object can lie
     /// at this address; the audit reports the damage.
     pub fn retire(&self, ptr: RemotePtr, bytes: u64) {
-        self.session.retire(tag(self.epoch), ptr, bytes);
+        self.pinned.session.retire(tag(self.pinned.epoch), ptr, bytes);
     }
 }
 
@@ -366,7 +375,7 @@ impl Drop for Hold {
     }
 }
 
-impl Drop for Pin<'_> {
+impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         self.session.pins.unpin(self.epoch);
     }

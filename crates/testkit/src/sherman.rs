@@ -1,9 +1,12 @@
 //! Sherman under test: tiny nodes, so that splits, merges and a root that grows and shrinks are common, and a node cache
 //! that is small or forgotten now and then.
 
-use crate::IndexUnderTest;
+pub mod scenarios;
+
+use crate::shard::insert_remove_churn;
 use crate::workload::Shape;
-use farindex_index::sherman::Config;
+use crate::{IndexUnderTest, Setup};
+use farindex_index::sherman::{Config, Variant};
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::{ODDS, SimRng};
 
@@ -11,25 +14,41 @@ use farindex_sim::{ODDS, SimRng};
 #[derive(Debug, Clone, Default)]
 pub struct ShermanUnderTest {
     config: Config,
+    /// Hand locks over in every seed, not in some.
+    hands_over: bool,
 }
 
 /// Nodes that split soonest.
-const SMALLEST: Config = Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10 };
+const SMALLEST: Config =
+    Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, hand_over: true, variant: Variant::Repaired };
+
+impl ShermanUnderTest {
+    /// With the published versions in place of a checksum.
+    pub fn published() -> Self {
+        ShermanUnderTest { config: Config { variant: Variant::Published, ..SMALLEST }, hands_over: false }
+    }
+    /// Handing over the locks of leaves.
+    pub fn handing_over() -> Self {
+        ShermanUnderTest { config: SMALLEST, hands_over: true }
+    }
+}
 
 impl IndexUnderTest for ShermanUnderTest {
     fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
         let config = Config {
             leaf_span: rng.pick(&[4, 4, 5, 8, 16, 70]).unwrap_or(4),
             inner_span: rng.pick(&[5, 5, 6, 8, 66]).unwrap_or(5),
+            hand_over: rng.chance(ODDS / 2) || self.hands_over,
+            variant: self.config.variant,
             ..SMALLEST
         };
-        Box::new(ShermanUnderTest { config })
+        Box::new(ShermanUnderTest { config, ..*self })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Sherman(self.config)
     }
     fn smallest(&self) -> IndexConfig {
-        IndexConfig::Sherman(SMALLEST)
+        IndexConfig::Sherman(Config { variant: self.config.variant, ..SMALLEST })
     }
     fn perturb(&self, index: &AnyIndex, dice: &mut SimRng) {
         let AnyIndex::Sherman(index) = index else { return };
@@ -47,17 +66,22 @@ impl IndexUnderTest for ShermanUnderTest {
     }
 }
 
+/// Every READ is torn, and takes as long as whole operations of other clients on the same few keys.
+pub fn torn() -> Setup {
+    Setup { tearing: ODDS, ..insert_remove_churn() }
+}
+
 #[cfg(feature = "marks")]
 pub use faults::cases;
 
 #[cfg(feature = "marks")]
 mod faults {
     use super::ShermanUnderTest;
+    use super::scenarios::Scenario;
     use crate::Setup;
-    use crate::fault_detection::{FaultCase, verdict};
-    use crate::shard::insert_remove_churn;
+    use crate::fault_detection::{FaultCase, verdict, violation};
+    use farindex_index::sherman::Variant;
     use farindex_index::tree::faults::{Fault, plant};
-    use farindex_sim::ODDS;
 
     fn case(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
         FaultCase::new(name, how, move |seed, planted| {
@@ -65,6 +89,13 @@ mod faults {
             let found = verdict(seed, &setup, &ShermanUnderTest::default());
             plant(&[]);
             found
+        })
+    }
+
+    /// A scenario with the published versions, or with checksums.
+    fn scenario(name: &'static str, scenario: Scenario) -> FaultCase {
+        FaultCase::new(name, "Variant::Published", move |seed, detected_by| {
+            scenario.play(seed, if detected_by { Variant::Published } else { Variant::Repaired })
         })
     }
 
@@ -77,7 +108,7 @@ mod faults {
             case(
                 "Sherman: a lookup does not compare a leaf's checksum",
                 "Fault::TornRead",
-                Setup { tearing: ODDS, ..insert_remove_churn() },
+                super::torn(),
                 Fault::TornRead,
             ),
             case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
@@ -112,6 +143,13 @@ mod faults {
                 crashing(),
                 Fault::CommitFirst,
             ),
+            scenario("Sherman: versions of an entry: a key is not found that is there", Scenario::ChangedValue),
+            scenario("Sherman: versions of an entry: a key has the value of another one", Scenario::SharedSlot),
+            scenario("Sherman: versions of a leaf: a split hides a key", Scenario::Split),
+            FaultCase::new("Sherman: versions: histories", "Variant::Published", |seed, detected_by| {
+                let index = if detected_by { ShermanUnderTest::published() } else { ShermanUnderTest::default() };
+                violation(seed, &super::torn(), &index)
+            }),
         ]
     }
 }

@@ -72,6 +72,7 @@ pub fn test_runs() -> Vec<TestRun> {
     let shard = Arc::new(ShardUnderTest::still(Variant::Published));
     test_runs.push(TestRun::new("published", insert_remove_churn(), shard));
     test_runs.push(TestRun::new("published", Setup::default(), Arc::new(RaceUnderTest::published())));
+    test_runs.push(TestRun::new("published", crate::sherman::torn(), Arc::new(ShermanUnderTest::published())));
     test_runs
 }
 

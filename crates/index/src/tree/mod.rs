@@ -4,10 +4,13 @@
 //! |---|---|
 //! | `anchor` | where a tree begins |
 //! | `node` | the format of inner nodes, and of leaves that are read whole |
+//! | `versions` | the versions of the published Sherman |
 //! | `fence` | fence keys and separators in a node |
 //! | `inner` | an inner node as a compute node keeps it |
 //! | `cache` | the node cache, which the threads of a compute node share |
 //! | `skeleton` | what it needs of a leaf design; reading and locking a node |
+//! | `local_locks` | queues of a compute node at the locks of nodes |
+//! | `hand_over` | the lock of a leaf, handed over within a compute node |
 //! | `recovery` | what a crashed client has left of a node |
 //! | `descend` | from the root to the node that a key belongs to |
 //! | `separators` | splits, merges, separators, the root |
@@ -29,13 +32,16 @@ mod descend;
 mod entries;
 pub mod faults;
 mod fence;
+mod hand_over;
 mod inner;
+mod local_locks;
 mod node;
 mod recovery;
 mod scan;
 mod separators;
 pub mod sherman;
 mod skeleton;
+mod versions;
 mod walk;
 
 pub use cache::Lookups;

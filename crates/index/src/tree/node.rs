@@ -53,9 +53,19 @@ const POINTER: u64 = (1 << 48) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) span: usize,
+    /// Do readers rely on versions, see `versions`?
+    pub(super) versions: bool,
 }
 
 impl Layout {
+    /// A layout whose readers rely on the checksum.
+    pub(super) const fn new(span: usize) -> Self {
+        Layout { span, versions: false }
+    }
+    /// Do readers rely on versions? In leaves of a published variant alone.
+    pub(super) const fn has_versions(self) -> bool {
+        cfg!(feature = "published") && self.versions
+    }
     /// Words of one bitmap.
     pub(super) const fn map(self) -> usize {
         self.span.div_ceil(64)
@@ -63,9 +73,30 @@ impl Layout {
     pub(super) const fn inline(self) -> usize {
         USED + self.map()
     }
+    /// The word behind the bitmaps.
+    pub(super) const fn slots(self) -> usize {
+        USED + 2 * self.map()
+    }
     /// Word of a slot.
     pub(super) const fn slot(self, slot: usize) -> usize {
-        USED + 2 * self.map() + 2 * slot
+        match self.has_versions() {
+            true => self.versioned_slot(slot),
+            false => self.slots() + 2 * slot,
+        }
+    }
+    /// The words that a WRITE of a slot covers: the first one, and how many.
+    pub(super) const fn slot_words(self, slot: usize) -> (usize, usize) {
+        match self.has_versions() {
+            true => (self.slot(slot) - 1, 4),
+            false => (self.slot(slot), 2),
+        }
+    }
+    /// The words that a WRITE of a slot's second word covers.
+    pub(super) const fn value_words(self, slot: usize) -> (usize, usize) {
+        match self.has_versions() {
+            true => self.slot_words(slot),
+            false => (self.slot(slot) + 1, 1),
+        }
     }
     /// Bytes of a node.
     pub(super) const fn len(self) -> usize {
@@ -215,12 +246,13 @@ impl Node {
         let at = self.layout.slot(slot);
         self.set(at, a);
         self.set(at + 1, b);
+        self.renew_slot_versions(slot);
     }
 
     /// Computes the checksum. It binds the node's address and the index.
     pub(super) fn checksum(&self, tag: u64) -> u64 {
         let mut words = SmallVec::<[u64; 160]>::new();
-        for part in [SIBLING..CHECKSUM, USED..self.layout.slot(0)] {
+        for part in [SIBLING..CHECKSUM, USED..self.layout.slots()] {
             words.extend_from_slice(self.buf.words().get(part).unwrap_or_default());
         }
         for slot in self.used() {

@@ -15,7 +15,7 @@ use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
-use super::node::{CHECKSUM, DEAD, HIGH, Head, Header, LOW_END, Layout, Node, SIBLING, USED, magic};
+use super::node::{CHECKSUM, DEAD, HIGH, Head, Header, LOW, LOW_END, Layout, Node, SIBLING, USED, magic};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::maintenance::{fetch_blocks, read_word};
@@ -172,7 +172,8 @@ impl Edit {
         self.writes.push((at, SmallVec::from_slice(words)));
     }
     pub(super) fn put_slot(&mut self, node: &Node, slot: usize) {
-        self.put(node, node.layout.slot(slot), 2);
+        let (at, len) = node.layout.slot_words(slot);
+        self.put(node, at, len);
     }
     pub(super) fn put_used(&mut self, node: &Node) {
         self.put(node, USED, node.layout.map());
@@ -192,11 +193,17 @@ impl Edit {
     /// WRITE: in either order, the node is unsound until both are there, and recovery needs the bitmap alone.
     pub(super) fn seal(&mut self, node: &mut Node, tag: u64) {
         node.seal(tag);
+        let new_range = self.writes.iter().any(|(at, _)| (SIBLING..LOW).contains(at));
+        let versions = if new_range { node.renew_versions() } else { None };
         let used = self.writes.last().is_some_and(|(at, _)| *at == USED);
         if used {
             self.writes.pop();
         }
         self.put(node, CHECKSUM, if used { 1 + node.layout.map() } else { 1 });
+        if let Some((front, rear)) = versions {
+            self.writes.insert(0, (front, SmallVec::from_slice(&[node.word(front)])));
+            self.put(node, rear, 1);
+        }
     }
     pub(super) fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
         for (word, words) in self.writes {
@@ -219,6 +226,9 @@ impl Steps {
     /// Adds WRITEs of new nodes and blocks.
     pub(super) fn write(&mut self, new: impl IntoIterator<Item = (RemotePtr, Buf)>) {
         self.0.extend(new.into_iter().map(|(at, buf)| (at, One::Buf(buf))));
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
     /// Adds an edit of the node at `at`.
     pub(super) fn edit(&mut self, at: RemotePtr, edit: Edit) {
@@ -457,6 +467,20 @@ impl Tree {
         steps: Steps,
     ) -> Result<(), IndexError> {
         let at = locked.node.at();
+        let mut batch = self.begin_steps(span, at, steps).await?;
+        self.add_release(&mut batch, at);
+        locked.cell.clear(&mut batch);
+        batch.post().await?;
+        Ok(())
+    }
+
+    /// Carries out steps under the lock of the node at `at`, up to those of the last batch, which is on that node.
+    pub(super) async fn begin_steps<'s>(
+        &self,
+        span: &'s Span,
+        at: RemotePtr,
+        steps: Steps,
+    ) -> Result<Batch<'s>, IndexError> {
         let (mut batch, mut on) = (span.batch(), None);
         for (ptr, step) in steps.0 {
             // Order is promised for one node and one batch alone (G4, N1).
@@ -472,10 +496,7 @@ impl Tree {
         if on.is_some_and(|on| on != at.node()) {
             std::mem::replace(&mut batch, span.batch()).post().await?;
         }
-        self.add_release(&mut batch, at);
-        locked.cell.clear(&mut batch);
-        batch.post().await?;
-        Ok(())
+        Ok(batch)
     }
 
     /// Releases the lock if the work under it has failed, unless a verb has: then nothing is known of the lock (N7).

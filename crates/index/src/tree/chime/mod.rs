@@ -107,7 +107,7 @@ impl Settings for Config {
 
 impl Config {
     fn inner(&self) -> node::Layout {
-        node::Layout { span: self.inner_span }
+        node::Layout::new(self.inner_span)
     }
     fn leaf(&self, seed: u64) -> Result<leaf::Layout, IndexError> {
         leaf::Layout::new(self.leaf_span, self.neighbourhood, seed)

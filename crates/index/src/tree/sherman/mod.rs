@@ -15,6 +15,7 @@ use super::cache::Lookups;
 use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};
 use super::fence::Fence;
+use super::hand_over::LeafLocks;
 use super::node::{Header, Layout, MAX_SPAN, Node};
 use super::skeleton::{Edit, Leaves, Merged, Slots, Tree, Unread};
 use crate::audit::OnDamage;
@@ -29,6 +30,7 @@ use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Settings of a Sherman tree.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -40,11 +42,28 @@ pub struct Config {
     pub inner_span: usize,
     /// Bytes of local memory for inner nodes, for each compute node: 64 KiB or more.
     pub cache_bytes: u64,
+    /// Do operations of one compute node that write to the same leaf wait for each other, and hand its lock over?
+    pub hand_over: bool,
+    /// How a reader of a leaf knows that it has not read it in the middle of a change.
+    pub variant: Variant,
+}
+
+/// How a reader of a leaf knows that it has not read it in the middle of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// By a checksum, which is linearizable.
+    #[default]
+    Repaired,
+    /// By the published versions: one at each end of the leaf, and one at each end of each entry. They miss keys that are
+    /// there, and return values that belong to other keys; the checks must detect that.
+    #[cfg(feature = "published")]
+    Published,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { leaf_span: 59, inner_span: 59, cache_bytes: 100 << 20 }
+        Config { leaf_span: 59, inner_span: 59, cache_bytes: 100 << 20, hand_over: true, variant: Variant::Repaired }
     }
 }
 
@@ -64,11 +83,16 @@ impl Settings for Config {
         }
         Ok(())
     }
+
+    fn loses_data(&self) -> bool {
+        self.variant != Variant::Repaired
+    }
 }
 
 impl Config {
     fn layouts(&self) -> (Layout, Layout) {
-        (Layout { span: self.inner_span }, Layout { span: self.leaf_span })
+        let leaf = Layout { span: self.leaf_span, versions: self.loses_data() };
+        (Layout::new(self.inner_span), leaf)
     }
 }
 
@@ -77,6 +101,8 @@ pub struct Sherman {
     handle: Handle<Config, Anchor>,
     tree: Tree,
     leaf: Layout,
+    /// Where operations of this compute node wait for each other, if locks are handed over.
+    locks: Option<Arc<LeafLocks>>,
 }
 has_handle!(Sherman, Handle<Config, Anchor>);
 
@@ -107,8 +133,11 @@ impl Leaves for Sherman {
     fn leaf(&self, span: &Span, at: RemotePtr, buf: Buf) -> Result<Node, Unread> {
         let node = Node { at, layout: self.leaf, buf };
         let torn = planted(Fault::TornRead) && span.kind() == OpKind::Get;
-        let sound = (torn || self.tree.is_sound(&node)) && node.level() == 0;
-        if sound { Ok(node) } else { Err(self.tree.why_unread(at, node.word(0))) }
+        let sound = match self.leaf.has_versions() {
+            true => node.versions_agree(self.tree.tag),
+            false => torn || self.tree.is_sound(&node),
+        };
+        if sound && node.level() == 0 { Ok(node) } else { Err(self.tree.why_unread(at, node.word(0))) }
     }
     fn words(leaf: &Node) -> &Buf {
         &leaf.buf
@@ -128,7 +157,7 @@ impl Leaves for Sherman {
             };
             Slot { number, offset, key, value }
         };
-        leaf.used().map(slot).collect()
+        leaf.used().filter(|slot| leaf.is_whole(*slot)).map(slot).collect()
     }
     fn slot_hash(&self, key: &[u8]) -> u64 {
         self.hash(key).bits()
@@ -202,7 +231,9 @@ impl TablePerNode for Sherman {
     fn from_handle(handle: Handle<Config, Anchor>) -> Self {
         let (inner, leaf) = handle.config.layouts();
         let tree = Tree::new(&handle, inner, handle.config.cache_bytes);
-        Sherman { handle, tree, leaf }
+        let share = || handle.session.client().share(handle.uid, LeafLocks::default);
+        let locks = handle.config.hand_over.then(share);
+        Sherman { handle, tree, leaf, locks }
     }
 
     fn root_of(anchor: &Anchor) -> RemotePtr {

@@ -26,14 +26,15 @@ pub(super) enum Candidates {
 
 impl Sherman {
     pub(super) fn candidates(&self, node: &Node, key: &[u8]) -> Candidates {
+        let slots = || node.used().filter(|slot| node.is_whole(*slot));
         if let Ok(bytes) = <[u8; 8]>::try_from(key) {
             let word = u64::from_le_bytes(bytes);
-            if let Some(slot) = node.used().find(|slot| node.is_inline(*slot) && node.slot(*slot).0 == word) {
+            if let Some(slot) = slots().find(|slot| node.is_inline(*slot) && node.slot(*slot).0 == word) {
                 return Candidates::Inline(slot);
             }
         }
         let hash = self.hash(key).bits();
-        Candidates::Blocks(node.used().filter(|slot| !node.is_inline(*slot) && node.slot(*slot).0 == hash).collect())
+        Candidates::Blocks(slots().filter(|slot| !node.is_inline(*slot) && node.slot(*slot).0 == hash).collect())
     }
 
     pub(super) async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {

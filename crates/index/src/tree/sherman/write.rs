@@ -17,10 +17,12 @@ use crate::marks::mark;
 use crate::tree::descend::Separator;
 use crate::tree::entries::{place, place_word};
 use crate::tree::faults::{Fault, planted};
+use crate::tree::hand_over::{Handed, Place, Queued};
+use crate::tree::local_locks::Turn;
 use crate::tree::node::Header;
 use crate::tree::skeleton::{Edit, Locked, Retry, Step, Trouble};
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{OpKind, RemotePtr};
+use farindex_fabric::{Buf, OpKind, RemotePtr};
 use farindex_pool::Pin;
 use std::cell::Cell;
 
@@ -46,13 +48,15 @@ struct Present {
 }
 
 /// How a round has ended.
-enum Round {
+enum Round<'t> {
     Wrote {
         wrote: Wrote,
         few: bool,
     },
     /// The leaf was split: try again.
     Split,
+    /// Other operations of this compute node are ahead at the leaf: wait, and try again.
+    Queued(Queued<'t>),
 }
 
 impl Sherman {
@@ -83,15 +87,24 @@ impl Sherman {
 
     async fn change(&self, span: farindex_fabric::Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
         let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
-        let mut missing = Vec::new();
+        let (mut missing, mut place) = (Vec::new(), Place::default());
         let (wrote, few) = loop {
             let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree.maintenance()))?;
-            let round = self.round(&pin, key, change, &retry, &mut missing).await;
+            let round = self.round(&pin, key, change, &retry, &mut missing, &mut place).await;
             // Nothing is pinned between rounds, so that memory comes back while this one waits.
-            drop(pin);
+            if let Ok(Ok(Round::Queued(_))) = &round {
+                span = Some(pin.into_span());
+            } else {
+                drop(pin);
+            }
+            if !matches!(&round, Ok(Err(Trouble::Held(_)))) {
+                // While another compute node has the lock, one operation of this one looks for it.
+                place.end_turn();
+            }
             match round {
                 Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
                 Ok(Ok(Round::Split)) => {}
+                Ok(Ok(Round::Queued(queued))) => place = queued.wait().await,
                 Ok(Err(trouble)) => self.tree.settle(self, &mut retry, trouble).await?,
                 Err(error) => self.tree.wait_for_room(&mut full, error).await?,
             }
@@ -117,34 +130,40 @@ impl Sherman {
         self.reclaim().await
     }
 
-    async fn round(
-        &self,
+    async fn round<'t>(
+        &'t self,
         pin: &Pin<'_>,
         key: &[u8],
         change: &Change<'_>,
         retry: &Retry,
         missing: &mut Vec<Separator>,
-    ) -> Step<Round> {
+        place: &mut Place<'t>,
+    ) -> Step<Round<'t>> {
         let span = pin.span();
+        if let Some((locked, range)) = place.take_handed(pin.session(), self.leaf) {
+            let (locked, (low, high)) = self.tree.compare_range(span, locked, key, range).await?;
+            if low.is_le() && high.is_gt() {
+                return self.change_locked(pin, locked, key, change, missing, place.take_turn()).await.map(Ok);
+            }
+            mark!("sherman: handed leaf was split");
+            self.tree.release_to_next(span, locked, Edit::default(), Vec::new(), place.take_turn()).await?;
+        }
         let found = match self.tree.descend(span, retry.goal(key), 0, retry.fresh, missing).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut at = found.at;
         let locked = loop {
+            let range = if at == found.at { found.range() } else { None };
+            if let Err(queued) = place.arrive(&self.tree, self.locks.as_deref(), at, range) {
+                return Ok(Ok(Round::Queued(queued)));
+            }
             let locked = self.tree.lock(pin, at, (self.leaf, 0), |batch| {
-                if let Change::Put { value, block, len, written, .. } = change
-                    && *len > 0
-                    && !written.get()
-                {
-                    batch.write(*block, block::encode(self.session.endpoint(), self.hash(key), key, value));
+                for (ptr, buf) in self.unwritten(key, change) {
+                    batch.write(ptr, buf);
                 }
             });
-            let locked = locked.await?;
-            if let Change::Put { written, .. } = change {
-                written.set(true);
-            }
-            let locked = match locked {
+            let locked = match locked.await? {
                 Ok(locked) => locked,
                 Err(Trouble::Stale(None)) if at == found.at => return Ok(Err(self.tree.gone(&found))),
                 Err(trouble) => return Ok(Err(trouble)),
@@ -156,7 +175,7 @@ impl Sherman {
             }
             mark!("sherman: moved right to lock");
             let (next, fence) = (locked.node.sibling(), locked.node.high());
-            self.tree.release(span, locked, Edit::default()).await?;
+            self.tree.release_to_next(span, locked, Edit::default(), Vec::new(), place.take_turn()).await?;
             if low.is_gt() || next.is_null() {
                 return Ok(Err(found.stale()));
             }
@@ -170,7 +189,7 @@ impl Sherman {
             }
             at = next;
         };
-        self.change_locked(pin, locked, key, change, missing).await.map(Ok)
+        self.change_locked(pin, locked, key, change, missing, place.take_turn()).await.map(Ok)
     }
 
     /// Changes a leaf under its lock, and releases it. After a failed verb the lock stays held (N7): the client is evicted
@@ -182,7 +201,8 @@ impl Sherman {
         key: &[u8],
         change: &Change<'_>,
         missing: &mut Vec<Separator>,
-    ) -> Result<Round, IndexError> {
+        turn: Option<Turn<'_, Handed>>,
+    ) -> Result<Round<'static>, IndexError> {
         let span = pin.span();
         let present = self.find(span, &locked, key).await;
         let (locked, present) = self.tree.or_release(span, locked, present).await?;
@@ -192,7 +212,7 @@ impl Sherman {
             _ => None,
         };
         if let Some(wrote) = nothing {
-            self.tree.release(span, locked, Edit::default()).await?;
+            self.tree.release_to_next(span, locked, Edit::default(), Vec::new(), turn).await?;
             return Ok(Round::Wrote { wrote, few: false });
         }
         let (mut node, mut edit) = (locked, Edit::default());
@@ -213,7 +233,8 @@ impl Sherman {
                 let in_place = present.as_ref().filter(|present| image.is_inline(present.slot) == inline);
                 if let Some(present) = in_place {
                     image.fill(present.slot, words);
-                    edit.put(image, image.layout.slot(present.slot) + 1, 1);
+                    let (at, len) = image.layout.value_words(present.slot);
+                    edit.put(image, at, len);
                 } else {
                     let Some(slot) = image.vacant().next() else {
                         missing.extend(self.tree.split(self, pin, node).await?);
@@ -236,12 +257,23 @@ impl Sherman {
         }
         let few = matches!(change, Change::Remove) && node.node.count() <= node.node.layout.span / 4;
         edit.seal(&mut node.node, self.tree.tag);
-        self.tree.release(span, node, edit).await?;
+        let new = self.unwritten(key, change);
+        self.tree.release_to_next(span, node, edit, new, turn).await?;
         if let Some(Present { block: (block, len), .. }) = present.as_ref().filter(|present| present.block.1 > 0) {
             pin.retire(*block, *len);
         }
         let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
         Ok(Round::Wrote { wrote, few })
+    }
+
+    /// The WRITE of the new block, if no batch that takes the lock has had it.
+    fn unwritten(&self, key: &[u8], change: &Change<'_>) -> Vec<(RemotePtr, Buf)> {
+        match change {
+            Change::Put { value, block, len, written, .. } if *len > 0 && !written.replace(true) => {
+                vec![(*block, block::encode(self.session.endpoint(), self.hash(key), key, value))]
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Finds the entry of a key in a locked leaf.

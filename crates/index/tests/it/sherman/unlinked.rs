@@ -223,7 +223,9 @@ where
     })
 }
 
-const SHERMAN: sherman::Config = sherman::Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10 };
+fn small() -> sherman::Config {
+    sherman::Config { leaf_span: 4, inner_span: 5, cache_bytes: 64 << 10, ..sherman::Config::default() }
+}
 const CHIME: chime::Config = chime::Config {
     leaf_span: 8,
     neighbourhood: 2,
@@ -243,9 +245,9 @@ fn known() -> (Orders, std::ops::Range<u64>, std::iter::StepBy<std::ops::Range<u
 #[test]
 fn a_node_that_was_never_linked_takes_no_write() {
     let (orders, verbs, firsts) = known();
-    assert!(!loses::<Sherman>(&SHERMAN, orders, verbs.step_by(3), firsts));
+    assert!(!loses::<Sherman>(&small(), orders, verbs.step_by(3), firsts));
     for orders in ORDERS {
-        assert!(!loses::<Sherman>(&SHERMAN, orders, (1..150).step_by(11), (0..KEYS).step_by(17)));
+        assert!(!loses::<Sherman>(&small(), orders, (1..150).step_by(11), (0..KEYS).step_by(17)));
         assert!(!loses::<Chime>(&CHIME, orders, (1..300).step_by(31), (0..KEYS).step_by(19)));
     }
 }
@@ -254,7 +256,7 @@ fn a_node_that_was_never_linked_takes_no_write() {
 fn a_new_node_that_can_be_locked_before_it_is_linked_loses_writes() {
     plant(&[Fault::BornFree]);
     let (orders, verbs, firsts) = known();
-    let lost = loses::<Sherman>(&SHERMAN, orders, verbs, firsts);
+    let lost = loses::<Sherman>(&small(), orders, verbs, firsts);
     plant(&[]);
     assert!(lost);
 }
