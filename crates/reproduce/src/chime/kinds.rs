@@ -29,9 +29,12 @@ pub(super) fn config(kind: &str, changes: &Value) -> Result<IndexConfig, Error> 
     serde_json::from_value(settings).map_err(bad)
 }
 
+/// Children of an inner node, at most.
+const MOST: usize = 256;
+
 /// A tree whose inner nodes and leaves have this span, and whose cache holds every inner node.
 pub(super) fn of_span(kind: &str, span: usize) -> Result<IndexConfig, Error> {
-    config(kind, &json!({ "leaf_span": span, "inner_span": span, "cache_bytes": ENOUGH }))
+    config(kind, &json!({ "leaf_span": span, "inner_span": span.min(MOST), "cache_bytes": ENOUGH }))
 }
 
 /// The kinds that were asked for, as the paper configures them: 100 MB of cache on each compute node.
