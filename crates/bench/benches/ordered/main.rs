@@ -21,8 +21,8 @@ const HASH: [&str; 1] = ["shard"];
 
 fn argument(at: usize, default: u64) -> u64 {
     // `cargo bench` adds a flag of its own.
-    let arguments = std::env::args().skip(1).filter(|text| !text.starts_with("--"));
-    arguments.skip(at).next().map_or(default, |text| text.parse().expect("a whole number"))
+    let mut arguments = std::env::args().skip(1).filter(|text| !text.starts_with("--"));
+    arguments.nth(at).map_or(default, |text| text.parse().expect("a whole number"))
 }
 
 /// What is measured: its name, and whether it lies in local memory.

@@ -6,6 +6,7 @@ use super::{Args, kinds};
 use crate::report::{Error, Report, Watch};
 use crate::sephash::paper::Comparison;
 use farindex_fabric::OpKind;
+use farindex_index::tree::Lookups;
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write;
@@ -25,13 +26,16 @@ struct Row {
     /// Bytes that a lookup READs.
     read_bytes: f64,
     round_trips: f64,
+    /// Share of the nodes of each level that the cache had, from the parents of leaves up, where the kind counts that.
+    hits: Vec<f64>,
 }
 
 impl Row {
     fn measure(kind: &str, span: usize, keys: u64, args: &Args, watch: Watch<'_>) -> Result<Row, Error> {
-        let filled = Filled::new(&kinds::of_span(kind, span)?, keys, args.seed, watch)?;
+        let filled = Filled::new(&kinds::of_span(kind, span, args.cache)?, keys, args.seed, watch)?;
         let mut reader = filled.reader()?;
         reader.warm_up(watch)?;
+        let before = reader.lookups();
         let cost = reader.cost(OpKind::Get, |reader| (0..LOOKUPS).try_for_each(|_| reader.look_up()))?;
         Ok(Row {
             index: kind.to_owned(),
@@ -41,6 +45,7 @@ impl Row {
             cache_bytes: reader.index.cache_bytes(),
             read_bytes: cost.bytes_read as f64 / LOOKUPS as f64,
             round_trips: cost.round_trips as f64 / LOOKUPS as f64,
+            hits: hits(&before, &reader.lookups()),
         })
     }
     fn far_for_each(&self) -> f64 {
@@ -53,6 +58,16 @@ impl Row {
     fn amplification(&self) -> f64 {
         self.read_bytes / (SIZES.0 + SIZES.1) as f64
     }
+}
+
+/// Hits as a share of all look-ups of a level, between two moments.
+fn hits(before: &[Lookups], after: &[Lookups]) -> Vec<f64> {
+    let level = |(level, after): (usize, &Lookups)| {
+        let before = before.get(level).copied().unwrap_or_default();
+        let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+        hits as f64 / (hits + misses).max(1) as f64
+    };
+    after.iter().enumerate().map(level).collect()
 }
 
 /// Figure 14.
@@ -73,20 +88,22 @@ pub(super) fn consumption(args: &Args, watch: Watch<'_>) -> Result<Report, Error
         }
     }
     let mut text = format!(
-        "CHIME, Figure 14: cache of a compute node that has read every inner node; span {SPAN}, 8-byte keys and values\n\n  \
-         {:8} {:>10} {:>13} {:>13} {:>14} {:>13}\n",
+        "CHIME, Figure 14: cache of a compute node that has looked keys up all over the index; span {SPAN}, 8-byte keys \
+         and values\n\n  {:8} {:>10} {:>13} {:>13} {:>14} {:>8}  hits by level, from the parents of leaves up\n",
         "", "keys", "cache bytes", "for each key", "far, each key", "trips"
     );
     for row in &rows {
+        let hits: Vec<_> = row.hits.iter().map(|share| format!("{:.1} %", share * 100.0)).collect();
         let _ = writeln!(
             text,
-            "  {:8} {:>10} {:>13} {:>13.3} {:>14.2} {:>13.2}",
+            "  {:8} {:>10} {:>13} {:>13.3} {:>14.2} {:>8.2}  {}",
             row.index,
             row.keys,
             row.cache_bytes,
             row.cache_for_each(),
             row.far_for_each(),
-            row.round_trips
+            row.round_trips,
+            hits.join(", ")
         );
     }
     text += "\n";

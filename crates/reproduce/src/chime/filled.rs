@@ -2,13 +2,14 @@
 
 use super::paper::SIZES;
 use crate::report::{Error, Watch};
-use farindex::{Index, IndexConfig, Pool, Session};
+use farindex::{AnyIndex, Index, IndexConfig, Pool, Session};
 use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::workload::{Keys, ValueSize};
 use farindex_bench::{Plan, Workload};
 use farindex_fabric::OpKind;
 use farindex_fabric::meter::Counters;
 use farindex_index::IndexAudit;
+use farindex_index::tree::Lookups;
 use std::sync::Arc;
 
 /// Bytes of a pool, and more for each key: entries of up to 24 bytes in leaves that are half full, and room for what
@@ -95,6 +96,14 @@ impl Reader {
         match self.index.get(&key)? {
             Some(_) => Ok(()),
             None => Err(Error::Wrong(format!("key {key:?} is missing"))),
+        }
+    }
+
+    /// Hits and misses of the node cache by level, from the parents of leaves up.
+    pub(super) fn lookups(&self) -> Vec<Lookups> {
+        match &*self.index.async_handle() {
+            AnyIndex::Sherman(index) => index.inner().lookups(),
+            _ => Vec::new(),
         }
     }
 

@@ -32,9 +32,10 @@ pub(super) fn config(kind: &str, changes: &Value) -> Result<IndexConfig, Error> 
 /// Children of an inner node, at most.
 const MOST: usize = 256;
 
-/// A tree whose inner nodes and leaves have this span, and whose cache holds every inner node.
-pub(super) fn of_span(kind: &str, span: usize) -> Result<IndexConfig, Error> {
-    config(kind, &json!({ "leaf_span": span, "inner_span": span.min(MOST), "cache_bytes": ENOUGH }))
+/// A tree whose inner nodes and leaves have this span. Unless bytes are given, its cache holds every inner node.
+pub(super) fn of_span(kind: &str, span: usize, cache_bytes: Option<u64>) -> Result<IndexConfig, Error> {
+    let cache_bytes = cache_bytes.unwrap_or(ENOUGH);
+    config(kind, &json!({ "leaf_span": span, "inner_span": span.min(MOST), "cache_bytes": cache_bytes }))
 }
 
 /// The kinds that were asked for, as the paper configures them: 100 MB of cache on each compute node.
@@ -58,7 +59,7 @@ mod tests {
     #[test]
     fn a_change_replaces_one_setting() {
         let usual = serde_json::to_value(IndexConfig::of_kind("sherman")).expect("JSON");
-        let changed = serde_json::to_value(of_span("sherman", 32).expect("settings")).expect("JSON");
+        let changed = serde_json::to_value(of_span("sherman", 32, None).expect("settings")).expect("JSON");
         assert_eq!((&changed["leaf_span"], &changed["inner_span"]), (&json!(32), &json!(32)));
         assert_ne!(changed["leaf_span"], usual["leaf_span"]);
     }

@@ -69,7 +69,7 @@ pub struct Args {
     /// For figures 3d and 19: tables that are filled for each number, which is their mean
     #[arg(long, value_name = "N", default_value_t = 200)]
     trials: usize,
-    /// Keys that are loaded; for figure 14 a list [default: 50K for figures 12 and 15; 100K for table 1; 1M for figure
+    /// Keys that are loaded; for figure 14 a list [default: 40K for figures 12 and 15; 100K for table 1; 1M for figure
     /// 3a; 1M,2M,4M for figure 14]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
@@ -77,9 +77,12 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = parse_count)]
     ops: Option<u64>,
     /// For figures 12 and 15: clients of the simulated cluster; for figure 12 a list [default: 320; for figure 12
-    /// 40,160,640]
+    /// 160,640]
     #[arg(long, value_name = "C,...", value_delimiter = ',')]
     clients: Vec<usize>,
+    /// For figures 3a and 14: bytes of the compute node's cache [default: enough for all inner nodes]
+    #[arg(long, value_name = "BYTES", value_parser = parse_count)]
+    cache: Option<u64>,
     /// Kinds of index to compare, the one to compare with first
     #[arg(long = "index", value_name = "KIND,...", value_delimiter = ',', default_value = "sherman,chime")]
     kinds: Vec<String>,

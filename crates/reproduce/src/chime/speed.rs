@@ -33,8 +33,8 @@ fn costs(text: &mut String, runs: &[(String, &Measured)]) {
 
 /// Figure 12.
 pub(super) fn ycsb(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
-    let keys = args.one_number_of_keys(50_000)?;
-    let clients = if args.clients.is_empty() { vec![40, 160, 640] } else { args.clients.clone() };
+    let keys = args.one_number_of_keys(40_000)?;
+    let clients = if args.clients.is_empty() { vec![160, 640] } else { args.clients.clone() };
     let configs = kinds::compared(args)?;
     let (mut runs, mut comparison) = (Vec::new(), Vec::new());
     for (workload, paper) in OVER_SHERMAN {
@@ -98,7 +98,7 @@ fn ladder() -> Vec<Step> {
 
 /// Figure 15.
 pub(super) fn steps(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
-    let (keys, clients) = (args.one_number_of_keys(50_000)?, args.one_number_of_clients(320)?);
+    let (keys, clients) = (args.one_number_of_keys(40_000)?, args.one_number_of_clients(320)?);
     let lab = lab(args, clients, watch);
     let mut steps = Vec::new();
     for step in ladder().into_iter().filter(|step| args.kinds.iter().any(|kind| kind == step.kind)) {
