@@ -4,10 +4,11 @@
 //! holder neither takes the lock nor READs the leaf. See `docs/protocols/tree.md`, section "Handing a lock over", and
 //! `local_locks` for the queues.
 
+use super::edit::{Edit, Steps};
 use super::fence::Key;
 use super::local_locks::{Arrival, LockTable, Turn, Waiting};
 use super::node::{Header, Layout, Node};
-use super::skeleton::{Edit, Locked, Steps, Tree};
+use super::skeleton::{Locked, Tree};
 use crate::IndexError;
 use crate::marks::mark;
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};

@@ -11,9 +11,11 @@
 //! | `skeleton` | what it needs of a leaf design; reading and locking a node |
 //! | `local_locks` | queues of a compute node at the locks of nodes |
 //! | `hand_over` | the lock of a leaf, handed over within a compute node |
+//! | `edit` | what is to be written under a lock, in order |
 //! | `recovery` | what a crashed client has left of a node |
 //! | `descend` | from the root to the node that a key belongs to |
-//! | `separators` | splits, merges, separators, the root |
+//! | `separators` | splits, separators, a root that grows |
+//! | `merges` | merges, a root that shrinks |
 //! | `walk` | every node: audits, recovery, drops |
 //! | `entries` | every entry, whatever the format of leaves |
 //! | `scan` | scans |
@@ -29,12 +31,14 @@ pub mod blink;
 mod cache;
 pub mod chime;
 mod descend;
+mod edit;
 mod entries;
 pub mod faults;
 mod fence;
 mod hand_over;
 mod inner;
 mod local_locks;
+mod merges;
 mod node;
 mod recovery;
 mod scan;

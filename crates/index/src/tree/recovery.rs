@@ -3,9 +3,10 @@
 //! Invariant: what a crashed client has left is derived from the one word that commits a change (W1), in this order: right
 //! sibling, high key, used slots, checksum. See the lemma on crashes in `docs/protocols/tree.md`.
 
+use super::edit::Edit;
 use super::fence::Fence;
 use super::node::{DEAD, HIGH, Header, Node, magic};
-use super::skeleton::{Edit, Leaves, Slots, Tree, sorted_keys};
+use super::skeleton::{Leaves, Slots, Tree, sorted_keys};
 use crate::IndexError;
 use crate::maintenance::read_word;
 use crate::marks::mark;

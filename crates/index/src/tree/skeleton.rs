@@ -5,17 +5,18 @@
 //! * **B1** Every key belongs to exactly one node of each level: the one whose low key is at most the key and whose high
 //!   key is above it. A node's low key never changes, and its high key is its right sibling's low key.
 //! * **B2** A writer holds one lock at a time. A merge holds the left node's lock, and *freezes* the right node: a CAS
-//!   makes the lock word of a free node `DEAD`, in one step.
-//! * **B3** A dead node that is its left sibling's right sibling still holds the keys of its range. Nobody else changes
-//!   them, because the left sibling's lock is held until it has absorbed them.
+//!   makes the lock word of a free node `DEAD`, in one step. A new node is dead until it is linked.
+//! * **B3** A dead node that is its left sibling's right sibling holds the keys of its range. Nobody changes them, because
+//!   the left sibling's lock is held until it has absorbed them, or until the node is free.
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::NodeCache;
+use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
-use super::node::{CHECKSUM, DEAD, HIGH, Head, Header, LOW, LOW_END, Layout, Node, SIBLING, USED, magic};
+use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::maintenance::{fetch_blocks, read_word};
@@ -23,7 +24,6 @@ use crate::marks::mark;
 use crate::recovery::acquire;
 use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, Session};
-use smallvec::SmallVec;
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -157,87 +157,6 @@ impl Retry {
 pub(super) struct Locked<'p, N = Node> {
     pub(super) node: N,
     pub(super) cell: IntentCell<'p>,
-}
-
-/// Changes of a node under its lock, in the order in which they are to take effect.
-#[derive(Default)]
-pub(super) struct Edit {
-    writes: Vec<(usize, SmallVec<[u64; 4]>)>,
-}
-
-impl Edit {
-    /// Adds a WRITE of these words of the node, as they are now.
-    pub(super) fn put(&mut self, node: &Node, at: usize, len: usize) {
-        let words = node.buf.words().get(at..at + len).unwrap_or_default();
-        self.writes.push((at, SmallVec::from_slice(words)));
-    }
-    pub(super) fn put_slot(&mut self, node: &Node, slot: usize) {
-        let (at, len) = node.layout.slot_words(slot);
-        self.put(node, at, len);
-    }
-    pub(super) fn put_used(&mut self, node: &Node) {
-        self.put(node, USED, node.layout.map());
-    }
-    pub(super) fn put_inline(&mut self, node: &Node) {
-        self.put(node, node.layout.inline(), node.layout.map());
-    }
-    /// Adds a WRITE of these words.
-    pub(super) fn put_words(&mut self, at: usize, words: impl IntoIterator<Item = u64>) {
-        self.writes.push((at, words.into_iter().collect()));
-    }
-    /// Adds the WRITE of the right sibling, which commits a change of the range, and of the high key that follows from it.
-    pub(super) fn put_range(&mut self, node: &Node) {
-        self.put(node, SIBLING, HIGH + 2 - SIBLING);
-    }
-    /// Seals the node and adds the WRITE of its checksum, the last one (W2). The bitmap before it may be part of the same
-    /// WRITE: in either order, the node is unsound until both are there, and recovery needs the bitmap alone.
-    pub(super) fn seal(&mut self, node: &mut Node, tag: u64) {
-        node.seal(tag);
-        let new_range = self.writes.iter().any(|(at, _)| (SIBLING..LOW).contains(at));
-        let versions = if new_range { node.renew_versions() } else { None };
-        let used = self.writes.last().is_some_and(|(at, _)| *at == USED);
-        if used {
-            self.writes.pop();
-        }
-        self.put(node, CHECKSUM, if used { 1 + node.layout.map() } else { 1 });
-        if let Some((front, rear)) = versions {
-            self.writes.insert(0, (front, SmallVec::from_slice(&[node.word(front)])));
-            self.put(node, rear, 1);
-        }
-    }
-    pub(super) fn post(self, batch: &mut Batch<'_>, at: RemotePtr) {
-        for (word, words) in self.writes {
-            batch.write_words(at.add(word as u64 * 8), &words);
-        }
-    }
-}
-
-/// WRITEs and CASes of several nodes, in the order in which they are to take effect.
-#[derive(Default)]
-pub(super) struct Steps(Vec<(RemotePtr, One)>);
-
-enum One {
-    Buf(Buf),
-    Words(SmallVec<[u64; 4]>),
-    Revive,
-}
-
-impl Steps {
-    /// Adds WRITEs of new nodes and blocks.
-    pub(super) fn write(&mut self, new: impl IntoIterator<Item = (RemotePtr, Buf)>) {
-        self.0.extend(new.into_iter().map(|(at, buf)| (at, One::Buf(buf))));
-    }
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-    /// Adds an edit of the node at `at`.
-    pub(super) fn edit(&mut self, at: RemotePtr, edit: Edit) {
-        self.0.extend(edit.writes.into_iter().map(|(word, words)| (at.add(word as u64 * 8), One::Words(words))));
-    }
-    /// Adds a CAS that makes a dead node free: a new one, which is linked by now (B2).
-    pub(super) fn revive(&mut self, at: RemotePtr) {
-        self.0.push((at, One::Revive));
-    }
 }
 
 impl Tree {

@@ -12,12 +12,13 @@ mod write;
 
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
+use super::edit::Edit;
 use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};
 use super::fence::Fence;
 use super::hand_over::LeafLocks;
 use super::node::{Header, Layout, MAX_SPAN, Node};
-use super::skeleton::{Edit, Leaves, Merged, Slots, Tree, Unread};
+use super::skeleton::{Leaves, Merged, Slots, Tree, Unread};
 use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
