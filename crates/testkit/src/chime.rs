@@ -103,35 +103,39 @@ mod faults {
         })
     }
 
-    /// Faults of CHIME, and of the skeleton below it.
+    /// Faults of CHIME, and of the skeleton below it. Three faults are left to the tests beside the leaf, which detect them
+    /// (`chime::leaf`): lookups without the digest and inserts that write the home's set last need a READ that lasts for
+    /// several operations on neighbouring entries in one order of few; a recovery that leaves the vacancy bitmap costs a
+    /// READ, and no more.
+    ///
+    /// Checks of 4 bits agree by chance, and the pool's identity is part of that: other runs need other numbers of seeds.
     pub fn cases() -> Vec<FaultCase> {
         let drawn = ChimeUnderTest::default;
         let aimed = |leaf| ChimeUnderTest { leaf: Some(leaf), ..drawn() };
         // Leaves are merged and split all the time.
         let merging = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
-        // Leaves that are nearly full, so that keys hop, and READs that are slower than several operations.
-        let hopping =
-            || Setup { tearing: ODDS, clients: (3, 5), hot_keys: (5, 8), cold_keys: (0, 3), ..insert_remove_churn() };
+        // A few keys come and go in a small leaf, so that they hop, and READs are slower than several operations.
+        let hopping = |hot_keys| Setup {
+            tearing: ODDS,
+            clients: (3, 5),
+            operations: (60, 120),
+            hot_keys,
+            cold_keys: (0, 0),
+            ..insert_remove_churn()
+        };
         vec![
             case(
                 "CHIME: a lookup does not compare entries with the home's bitmap",
                 "leaf::Fault::NoHopComparison",
-                hopping(),
+                hopping((4, 6)),
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             ),
             case(
-                "CHIME: a lookup compares the bitmap and no digest",
-                "leaf::Fault::NoDigest",
-                hopping(),
-                aimed((8, 3)),
-                Planted::Leaf(leaf::Fault::NoDigest),
-            ),
-            case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
-                Setup { tearing: ODDS, ..insert_remove_churn() },
-                drawn(),
+                hopping((3, 5)),
+                aimed((8, 2)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             ),
             case(
@@ -140,20 +144,6 @@ mod faults {
                 Setup::default(),
                 drawn(),
                 Planted::Leaf(leaf::Fault::FirstVacancy),
-            ),
-            case(
-                "CHIME: an insert writes its entry before the home's bitmap",
-                "leaf::Fault::HomeLast",
-                hopping(),
-                aimed((8, 3)),
-                Planted::Leaf(leaf::Fault::HomeLast),
-            ),
-            case(
-                "CHIME: recovery leaves the vacancy bitmap as it was",
-                "leaf::Fault::StaleVacancy",
-                Setup::crashing(),
-                drawn(),
-                Planted::Leaf(leaf::Fault::StaleVacancy),
             ),
             case(
                 "CHIME: a lookup takes a miss for one although the leaf was split",
@@ -186,7 +176,7 @@ mod faults {
             case(
                 "CHIME: a leaf is retired while others point to it",
                 "Fault::RetireEarly",
-                merging(),
+                Setup { coroutines: (2, 4), ..merging() },
                 drawn(),
                 Planted::Tree(tree::Fault::RetireEarly),
             ),

@@ -2,10 +2,13 @@
 
 use crate::crash_recovery::kinds::{CrashTested, Kind, Stage, everywhere};
 use crate::trees::Tree;
-use farindex_index::{Chime, IndexError, Remove, Sherman};
-use farindex_pool::Session;
+use farindex_index::{Chime, IndexError, PointIndex, Remove, Sherman};
+use farindex_pool::{Session, marks};
+use farindex_testkit::alone::with_index;
 use farindex_testkit::workload::Op;
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
 /// What the operation finds, and what else it has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub(crate) enum Place {
 
 use Place::{Eight, Grows, Hops, Long, Merges, Otherwise, Plain, Shrinks, Splits, SplitsTwice, ToBlock, ToInline};
 
-/// The keys that bring a place about; the tests of `must_pass` show that they do.
+/// The keys that bring a place about; the marks of `must_pass` show that they do.
 pub(crate) struct Sizes {
     /// How many ascending keys make the next one move others, split a leaf, a leaf and its parent, or a leaf and the root.
     hops: Option<u64>,
@@ -52,19 +55,21 @@ pub(crate) struct Sizes {
 
 /// A tree whose shape is known after ascending inserts into its smallest nodes.
 pub(crate) trait KnownShape: Tree {
-    const SIZES: Sizes;
     /// Mark of a leaf's split.
     const SPLIT: &'static str;
 
+    fn sizes() -> &'static Sizes;
     async fn merge_all(&self) -> Result<u64, IndexError>;
 }
 
 impl KnownShape for Sherman {
-    // A leaf that is split keeps half; so does an inner node. Ascending keys leave leaves of two entries, the first one
-    // with a parent of its own. `shrinks`: the last leaf but one of an inner node, whose neighbour has a single one.
-    const SIZES: Sizes =
-        Sizes { hops: None, splits: 4, splits_twice: 16, grows: 8, merges: (30, 2), shrinks: (9, 5, 5) };
     const SPLIT: &'static str = "tree: node was split";
+
+    /// A leaf that is split keeps half; so does an inner node. Ascending keys leave leaves of two entries, the first one
+    /// with a parent of its own. `shrinks`: the last leaf but one of an inner node, whose neighbour has a single one.
+    fn sizes() -> &'static Sizes {
+        &Sizes { hops: None, splits: 4, splits_twice: 16, grows: 8, merges: (30, 2), shrinks: (9, 5, 5) }
+    }
 
     async fn merge_all(&self) -> Result<u64, IndexError> {
         self.compact().await
@@ -72,14 +77,75 @@ impl KnownShape for Sherman {
 }
 
 impl KnownShape for Chime {
-    // Two entries of a home and of the next one make a leaf full: the numbers come of the keys' hashes.
-    const SIZES: Sizes =
-        Sizes { hops: Some(4), splits: 6, splits_twice: 40, grows: 20, merges: (30, 2), shrinks: (20, 12, 13) };
     const SPLIT: &'static str = "chime: leaf was split";
+
+    /// Two entries of a home and of the next one make a leaf full, so the numbers come of the keys' hashes: they are looked
+    /// for.
+    fn sizes() -> &'static Sizes {
+        static SIZES: OnceLock<Sizes> = OnceLock::new();
+        SIZES.get_or_init(|| Sizes {
+            hops: Some(ascending(&["chime: insert READs beyond the neighbourhood"], &[Self::SPLIT]).expect("a hop")),
+            splits: ascending(&[Self::SPLIT], &["tree: node was split", "tree: root has grown"]).expect("a split"),
+            splits_twice: ascending(&[Self::SPLIT, "tree: node was split"], &[]).expect("two splits"),
+            grows: ascending(&[Self::SPLIT, "tree: root has grown"], &[]).expect("a root that grows"),
+            merges: (
+                30,
+                (2..30).find(|i| passed(30, *i..i + 1, "tree: nodes were merged") == Some(*i)).expect("a merge"),
+            ),
+            shrinks: (12..60)
+                .find_map(|keys| Some((keys, passed(keys, 2..keys, "tree: root has shrunk")?)))
+                .map(|(keys, last)| (keys, last as usize, last))
+                .expect("a root that shrinks"),
+        })
+    }
 
     async fn merge_all(&self) -> Result<u64, IndexError> {
         self.compact().await
     }
+}
+
+/// Inserts so many ascending keys into the smallest CHIME tree, and then runs `body`.
+fn with_ascending(keys: u64, body: impl AsyncFnOnce(&Chime)) {
+    with_index(8 << 20, <Chime as Tree>::smallest(), async |index: &Chime| {
+        for i in 0..keys {
+            index.insert(name(i, Plain).as_bytes(), b"first").await.expect("an insert");
+        }
+        marks::take();
+        body(index).await;
+    });
+    marks::take();
+}
+
+/// How many ascending keys make the next one pass the marks `all`, and `none` of the others; three or more.
+fn ascending(all: &[&'static str], none: &[&'static str]) -> Option<u64> {
+    let mut found = None;
+    with_ascending(3, async |index| {
+        for i in 3..100 {
+            index.insert(name(i, Plain).as_bytes(), b"first").await.expect("an insert");
+            let passed = marks::take();
+            if all.iter().all(|mark| passed.contains_key(mark)) && !none.iter().any(|mark| passed.contains_key(mark)) {
+                found = Some(i);
+                return;
+            }
+        }
+    });
+    found
+}
+
+/// Which of these keys is the first whose removal passes the mark, if they are removed one after the other. The keys before
+/// them are removed if there are more than one.
+fn passed(keys: u64, removed: Range<u64>, mark: &'static str) -> Option<u64> {
+    let mut found = None;
+    with_ascending(keys, async |index| {
+        let from = if removed.end - removed.start > 1 { 0 } else { removed.start };
+        for i in from..removed.end {
+            assert_eq!(index.remove(name(i, Plain).as_bytes()).await, Ok(Remove::Removed));
+            if marks::take().contains_key(mark) {
+                found = found.or(Some(i));
+            }
+        }
+    });
+    found.filter(|found| removed.contains(found))
 }
 
 fn place_of(kind: Kind<Place>) -> Place {
@@ -130,7 +196,7 @@ impl<T: KnownShape> CrashTested for T {
             all.extend([Plain, Otherwise, Long, Eight].map(|place| Kind::On(op, place)));
             if matches!(op, Op::Insert | Op::Upsert) {
                 all.extend([Splits, SplitsTwice, Grows].map(|place| Kind::On(op, place)));
-                all.extend(T::SIZES.hops.map(|_| Kind::On(op, Hops)));
+                all.extend(T::sizes().hops.map(|_| Kind::On(op, Hops)));
             }
             if matches!(op, Op::Update | Op::Upsert) {
                 all.extend([ToBlock, ToInline].map(|place| Kind::On(op, place)));
@@ -143,7 +209,7 @@ impl<T: KnownShape> CrashTested for T {
     }
 
     fn stage(kind: Kind<Place>) -> Stage {
-        let (place, sizes) = (place_of(kind), T::SIZES);
+        let (place, sizes) = (place_of(kind), T::sizes());
         let mut keys: Vec<_> = (0..sizes.ascending(place)).map(|i| name(i, place)).collect();
         let (mut key, mut removed) = (name(keys.len() as u64, place), 0);
         match place {
@@ -222,34 +288,5 @@ impl<T: KnownShape> CrashTested for T {
             self.insert(key, value).await?;
         }
         Ok(())
-    }
-}
-
-/// Prints what each of the ascending keys passes, for the numbers in [`Sizes`].
-#[test]
-#[ignore = "prints the shape of a tree"]
-fn shows_what_ascending_keys_pass() {
-    use farindex_testkit::alone::with_index;
-    with_index(8 << 20, <Chime as Tree>::smallest(), async |index: &Chime| {
-        use farindex_index::PointIndex;
-        farindex_pool::marks::take();
-        for i in 0..60 {
-            index.insert(name(i, Plain).as_bytes(), b"first").await.expect("an insert");
-            println!("{i}: {:?}", farindex_pool::marks::take());
-        }
-    });
-    for count in [10, 15, 20, 25, 30, 35] {
-        println!("--- {count}");
-        with_index(8 << 20, <Chime as Tree>::smallest(), async |index: &Chime| {
-            use farindex_index::PointIndex;
-            for i in 0..count {
-                index.insert(name(i, Plain).as_bytes(), b"first").await.expect("an insert");
-            }
-            farindex_pool::marks::take();
-            for i in 0..count {
-                index.remove(name(i, Plain).as_bytes()).await.expect("a removal");
-                println!("{i}: {:?}", farindex_pool::marks::take());
-            }
-        });
     }
 }
