@@ -38,7 +38,8 @@ const COMMON_WITH_CRASHES: &[&str] = &[
 /// that are gone.
 fn all() -> BTreeSet<String> {
     let mut all = marks::of(&["src/tree"]);
-    all.retain(|mark| !mark.starts_with("blink: ") && !mark.starts_with("sherman many: "));
+    let others = ["blink: ", "chime: ", "chime many: ", "sherman many: "];
+    all.retain(|mark| !others.iter().any(|other| mark.starts_with(other)));
     let apart = [
         "tree: root has shrunk",
         "tree: separator left out",
