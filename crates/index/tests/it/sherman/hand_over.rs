@@ -320,20 +320,20 @@ fn threads_hand_locks_over() {
         let fabric: Arc<dyn Fabric> = Arc::new(MemoryFabric::new(1, 8 << 20).expect("memory").with_delivery(delivery));
         let identity = fabric.new_identity();
         let endpoint = fabric.connect(&identity).expect("a connection");
-        let (client, identity) = Executor::new().block_on(&endpoint, async {
+        let client = Executor::new().block_on(&endpoint, async {
             let options = PoolOptions { lease: Duration::from_secs(60), ..PoolOptions::unseeded() };
             let pool = Pool::create(fabric.clone(), &endpoint, &options).await.expect("a pool");
-            let client = Client::register(&pool, identity.clone(), &endpoint).await.expect("a slot");
+            let client = Client::register(&pool, identity, &endpoint).await.expect("a slot");
             let session = Rc::new(client.session(endpoint.clone()));
             let config = Config { hand_over: true, variant: Variant::Repaired, ..Config::default() };
             Sherman::create(&session, "leaf", &config).await.expect("an index");
-            (client, identity)
+            client
         });
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (fabric, client, identity) = (&fabric, &client, &identity);
+                let (fabric, client) = (&fabric, &client);
                 scope.spawn(move || {
-                    let endpoint = fabric.connect(identity).expect("a connection");
+                    let endpoint = fabric.connect(&identity).expect("a connection");
                     let session = Rc::new(client.session(endpoint.clone()));
                     Executor::new().block_on(&endpoint, async {
                         let index = Sherman::open(&session, "leaf").await.expect("an index");
