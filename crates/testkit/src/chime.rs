@@ -11,6 +11,8 @@ use farindex_sim::{ODDS, SimRng};
 #[derive(Debug, Clone, Default)]
 pub struct ChimeUnderTest {
     config: Config,
+    /// Entries of a leaf and of a neighbourhood, where the seed does not draw them; keys then have 8 bytes.
+    leaf: Option<(usize, usize)>,
 }
 
 /// Nodes that split soonest.
@@ -29,6 +31,7 @@ impl IndexUnderTest for ChimeUnderTest {
     fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
         let (leaf_span, neighbourhood) =
             rng.pick(&[(8, 2), (8, 3), (8, 8), (9, 4), (16, 3), (16, 8), (70, 16)]).unwrap_or((8, 2));
+        let (leaf_span, neighbourhood) = self.leaf.unwrap_or((leaf_span, neighbourhood));
         let config = Config {
             leaf_span,
             neighbourhood,
@@ -38,7 +41,7 @@ impl IndexUnderTest for ChimeUnderTest {
             replicas: !rng.chance(ODDS / 8),
             ..SMALLEST
         };
-        Box::new(ChimeUnderTest { config })
+        Box::new(ChimeUnderTest { config, ..self.clone() })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Chime(self.config)
@@ -53,11 +56,161 @@ impl IndexUnderTest for ChimeUnderTest {
         }
     }
     fn shape(&self, rng: &mut SimRng) -> Shape {
-        rng.pick(&[Shape::Plain, Shape::Eight, Shape::Eight, Shape::LongPrefix(7), Shape::LongPrefix(300)])
-            .unwrap_or_default()
+        let drawn = rng.pick(&[Shape::Plain, Shape::Eight, Shape::Eight, Shape::LongPrefix(7), Shape::LongPrefix(300)]);
+        if self.leaf.is_some() { Shape::Eight } else { drawn.unwrap_or_default() }
     }
     /// Consecutive keys share a leaf as it is.
     fn colliding_bits(&self, _dice: &mut SimRng) -> u32 {
         0
+    }
+}
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+#[cfg(feature = "marks")]
+mod faults {
+    use super::ChimeUnderTest;
+    use crate::Setup;
+    use crate::fault_detection::{FaultCase, verdict};
+    use crate::shard::insert_remove_churn;
+    use farindex_index::chime::leaf::faults as leaf;
+    use farindex_index::tree::faults as tree;
+    use farindex_sim::ODDS;
+
+    /// A fault of the leaf, or of the skeleton.
+    #[derive(Clone, Copy)]
+    enum Planted {
+        Leaf(leaf::Fault),
+        Tree(tree::Fault),
+    }
+
+    impl Planted {
+        fn plant(self, yes: bool) {
+            match self {
+                Planted::Leaf(fault) => leaf::plant(if yes { std::slice::from_ref(&fault) } else { &[] }),
+                Planted::Tree(fault) => tree::plant(if yes { std::slice::from_ref(&fault) } else { &[] }),
+            }
+        }
+    }
+
+    fn case(name: &'static str, how: &'static str, setup: Setup, index: ChimeUnderTest, fault: Planted) -> FaultCase {
+        FaultCase::new(name, how, move |seed, planted| {
+            fault.plant(planted);
+            let found = verdict(seed, &setup, &index);
+            fault.plant(false);
+            found
+        })
+    }
+
+    /// Faults of CHIME, and of the skeleton below it.
+    pub fn cases() -> Vec<FaultCase> {
+        let drawn = ChimeUnderTest::default;
+        let aimed = |leaf| ChimeUnderTest { leaf: Some(leaf), ..drawn() };
+        // Leaves are merged and split all the time.
+        let merging = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
+        // Leaves that are nearly full, so that keys hop, and READs that are slower than several operations.
+        let hopping =
+            || Setup { tearing: ODDS, clients: (3, 5), hot_keys: (5, 8), cold_keys: (0, 3), ..insert_remove_churn() };
+        vec![
+            case(
+                "CHIME: a lookup does not compare entries with the home's bitmap",
+                "leaf::Fault::NoHopComparison",
+                hopping(),
+                aimed((8, 3)),
+                Planted::Leaf(leaf::Fault::NoHopComparison),
+            ),
+            case(
+                "CHIME: a lookup compares the bitmap and no digest",
+                "leaf::Fault::NoDigest",
+                hopping(),
+                aimed((8, 3)),
+                Planted::Leaf(leaf::Fault::NoDigest),
+            ),
+            case(
+                "CHIME: an entry's version has 4 bits",
+                "leaf::Fault::FourBitVersions",
+                Setup { tearing: ODDS, ..insert_remove_churn() },
+                drawn(),
+                Planted::Leaf(leaf::Fault::FourBitVersions),
+            ),
+            case(
+                "CHIME: an insert looks for its key up to the first vacancy",
+                "leaf::Fault::FirstVacancy",
+                Setup::default(),
+                drawn(),
+                Planted::Leaf(leaf::Fault::FirstVacancy),
+            ),
+            case(
+                "CHIME: an insert writes its entry before the home's bitmap",
+                "leaf::Fault::HomeLast",
+                hopping(),
+                aimed((8, 3)),
+                Planted::Leaf(leaf::Fault::HomeLast),
+            ),
+            case(
+                "CHIME: recovery leaves the vacancy bitmap as it was",
+                "leaf::Fault::StaleVacancy",
+                Setup::crashing(),
+                drawn(),
+                Planted::Leaf(leaf::Fault::StaleVacancy),
+            ),
+            case(
+                "CHIME: a lookup takes a miss for one although the leaf was split",
+                "Fault::NoMoveRight",
+                Setup::default(),
+                drawn(),
+                Planted::Tree(tree::Fault::NoMoveRight),
+            ),
+            case(
+                "CHIME: a scan skips a leaf that was split",
+                "Fault::ScanSkipsSplit",
+                Setup::default(),
+                drawn(),
+                Planted::Tree(tree::Fault::ScanSkipsSplit),
+            ),
+            case(
+                "CHIME: a merge reads the right leaf while others change it",
+                "Fault::MergeWithoutFreeze",
+                merging(),
+                drawn(),
+                Planted::Tree(tree::Fault::MergeWithoutFreeze),
+            ),
+            case(
+                "CHIME: a merge leaves the right leaf's entries as they are",
+                "Fault::NoRetire",
+                merging(),
+                drawn(),
+                Planted::Tree(tree::Fault::NoRetire),
+            ),
+            case(
+                "CHIME: a leaf is retired while others point to it",
+                "Fault::RetireEarly",
+                merging(),
+                drawn(),
+                Planted::Tree(tree::Fault::RetireEarly),
+            ),
+            case(
+                "CHIME: a separator of a dead leaf is added",
+                "Fault::AddDead",
+                merging(),
+                drawn(),
+                Planted::Tree(tree::Fault::AddDead),
+            ),
+            case(
+                "CHIME: a writer does not compare a leaf's range",
+                "Fault::NoRangeCheck",
+                Setup::default(),
+                drawn(),
+                Planted::Tree(tree::Fault::NoRangeCheck),
+            ),
+            case(
+                "CHIME: a split links the new leaf before it is written",
+                "Fault::CommitFirst",
+                Setup::crashing(),
+                drawn(),
+                Planted::Tree(tree::Fault::CommitFirst),
+            ),
+        ]
     }
 }

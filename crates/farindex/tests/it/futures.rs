@@ -29,6 +29,7 @@ fn the_future_of_a_lookup_is_small() {
             AnyIndex::Linear(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             AnyIndex::Cuckoo(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             AnyIndex::Sherman(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
+            AnyIndex::Chime(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             // Any further kind is a part of the type for all kinds.
             _ => {}
         }

@@ -8,7 +8,7 @@
 mod closing;
 mod frozen;
 
-use farindex::{Index, IndexConfig, Pool, Session, cuckoo, race, shard, sherman};
+use farindex::{Index, IndexConfig, Pool, Session, chime, cuckoo, race, shard, sherman};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -76,6 +76,11 @@ fn small_cuckoo() -> IndexConfig {
 /// A tree with tiny nodes, which are split and merged all the time.
 fn small_sherman() -> IndexConfig {
     IndexConfig::Sherman(sherman::Config { leaf_span: 4, inner_span: 5, ..sherman::Config::default() })
+}
+
+/// The same with leaves that are hash tables, in which keys hop.
+fn small_chime() -> IndexConfig {
+    IndexConfig::Chime(chime::Config { leaf_span: 8, neighbourhood: 3, inner_span: 5, ..chime::Config::default() })
 }
 
 /// A pool with an index.
@@ -219,6 +224,12 @@ fn a_killed_process_harms_nobody_in_cuckoo() {
 fn a_killed_process_harms_nobody_in_sherman() {
     let file = file("kills-sherman");
     kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_sherman());
+}
+
+#[test]
+fn a_killed_process_harms_nobody_in_chime() {
+    let file = file("kills-chime");
+    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_chime());
 }
 
 /// A memory node over UCX in this process; `None` on a machine without UCX.

@@ -3,6 +3,7 @@
 mod adversary;
 mod blink;
 mod budgets;
+mod chime;
 mod coalesce;
 mod crash_recovery;
 mod cuckoo;
@@ -19,3 +20,4 @@ mod sephash;
 mod shard;
 mod sherman;
 mod slotted;
+mod trees;

@@ -13,7 +13,9 @@
 use super::Chime;
 use super::held::{Held, read_more};
 use super::leaf::layout::{HEADER_LEN, HINTS_OFFSET};
-use super::leaf::{Change, Hints, Image, Insert, Item, Lookup, Plan, Words, Write, insert, look_up, remove, update};
+use super::leaf::{
+    self, Change, Hints, Image, Insert, Item, Lookup, Plan, Words, Write, insert, look_up, remove, update,
+};
 use super::read::Place;
 use crate::IndexError;
 use crate::block;
@@ -247,7 +249,13 @@ impl Chime {
     ) -> Result<Round, IndexError> {
         let span = pin.span();
         let looked = self.find(span, &locked.node, (key, place)).await;
-        let (mut locked, looked) = self.tree.or_release(span, locked, looked).await?;
+        let (mut locked, mut looked) = self.tree.or_release(span, locked, looked).await?;
+        if let (Put::Value { mode: Mode::Insert | Mode::Upsert, .. }, Looked::Present(present)) = (change, &looked)
+            && leaf::faults::planted(leaf::faults::Fault::FirstVacancy)
+            && self.has_vacancy_before(&locked.node, place, present.position)
+        {
+            looked = Looked::Absent(Vec::new());
+        }
         let nothing = match (change, &looked) {
             (Put::Value { mode: Mode::Insert, .. }, Looked::Present(_)) => Some(Wrote::Exists),
             (Put::Value { mode: Mode::Update, .. } | Put::Nothing, Looked::Absent(_)) => Some(Wrote::Absent),
@@ -316,6 +324,12 @@ impl Chime {
             }
             None => Looked::Absent(found.iter().map(|(position, _)| *position).collect()),
         })
+    }
+
+    /// Is an entry vacant between a key's home and this position?
+    fn has_vacancy_before(&self, leaf: &Held, place: Place, position: usize) -> bool {
+        let mut before = self.layout.positions(place.home).take_while(|other| *other != position);
+        before.any(|other| leaf.image.entry(other).is_some_and(|entry| entry.item().is_none()))
     }
 
     /// Plans an insert, and READs what that takes; `None` if the leaf must be split.

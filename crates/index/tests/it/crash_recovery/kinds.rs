@@ -58,6 +58,8 @@ pub(crate) struct Stage {
     pub(crate) resizes: bool,
     /// Bytes that the operation's value is padded to.
     pub(crate) padded: usize,
+    /// Have the values that are put in at first 8 bytes?
+    pub(crate) eight: bool,
 }
 
 /// A kind of index that is tested with crashes.

@@ -9,15 +9,16 @@ mod interleavings;
 mod kinds;
 mod linear;
 mod race;
-mod run;
+pub(crate) mod run;
 mod scenarios;
 mod sephash;
 mod shard;
-mod sherman;
+mod trees;
 
 use self::kinds::{CrashTested, Kind};
+pub(crate) use self::run::join;
 use self::run::run;
-use farindex_index::{Cuckoo, Linear, Race, SepHash, Shard, Sherman};
+use farindex_index::{Chime, Cuckoo, Linear, Race, SepHash, Shard, Sherman};
 use farindex_sim::CrashOutcome;
 use farindex_testkit::seeds_or;
 use std::panic::catch_unwind;
@@ -133,4 +134,9 @@ fn a_crash_at_every_verb_of_every_operation_of_race() {
 #[test]
 fn a_crash_at_every_verb_of_every_operation_of_sherman() {
     sweep_all::<Sherman>();
+}
+
+#[test]
+fn a_crash_at_every_verb_of_every_operation_of_chime() {
+    sweep_all::<Chime>();
 }

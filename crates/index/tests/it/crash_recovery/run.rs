@@ -143,7 +143,8 @@ impl<I: CrashTested> Shared<I> {
         let keys = &self.stage.keys;
         index.swell(-MANY);
         for key in keys {
-            self.run(&mut log, to, Op::Insert, key, "first").await?;
+            let value = if self.stage.eight { "first..." } else { "first" };
+            self.run(&mut log, to, Op::Insert, key, value).await?;
         }
         for key in keys.iter().take(self.stage.removed) {
             self.run(&mut log, to, Op::Remove, key, "").await?;

@@ -2,10 +2,9 @@
 //!
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it sherman::adversary` runs more of them.
 
-use crate::{adversary, marks};
+use crate::{adversary, marks, trees};
 use farindex_testkit::Setup;
 use farindex_testkit::sherman::ShermanUnderTest;
-use std::collections::BTreeSet;
 
 /// Paths that some of 300 seeds pass.
 const COMMON: &[&str] = &[
@@ -13,7 +12,6 @@ const COMMON: &[&str] = &[
     "sherman: moved right to lock",
     "tree: descended through an old copy",
     "tree: lock is held",
-    "tree: lock was handed over",
     "tree: moved right",
     "tree: moved right to lock",
     "tree: node has been split",
@@ -23,7 +21,6 @@ const COMMON: &[&str] = &[
     "tree: root has grown",
     "tree: separator of a dead node stays",
     "tree: separator of a dead node was removed",
-    "tree: waited for another operation of this compute node",
 ];
 
 /// The same where clients crash.
@@ -33,29 +30,11 @@ const COMMON_WITH_CRASHES: &[&str] = &[
     "tree: separator of a dead node stays",
 ];
 
-/// Every mark of the skeleton and of Sherman. Lookups of many keys are apart (`crate::adversary`); `shape` has the
-/// scenarios for a root that shrinks, and for a separator that the pool has no room for; `hand_over` those for operations
-/// that are gone.
-fn all() -> BTreeSet<String> {
-    let mut all = marks::of(&["src/tree"]);
-    let others = ["blink: ", "chime: ", "chime many: ", "sherman many: "];
-    all.retain(|mark| !others.iter().any(|other| mark.starts_with(other)));
-    let apart = [
-        "tree: root has shrunk",
-        "tree: separator left out",
-        "tree: lock was handed over to an operation that is gone",
-        "tree: stopped waiting for another operation of this compute node",
-        "tree: nobody was there to take the lock over",
-    ];
-    assert!(apart.iter().all(|mark| all.remove(*mark)));
-    all
-}
-
 #[test]
 fn survives_the_adversary() {
     let totals = adversary::survives(300, &Setup::default(), &ShermanUnderTest::default());
     totals.assert_marks(["operations: scans"]);
-    let mut all = all();
+    let mut all = trees::marks("sherman");
     // These take a crash.
     all.retain(|mark| !mark.contains("crashed client"));
     marks::assert_passed(&totals, &all, COMMON);
@@ -65,5 +44,5 @@ fn survives_the_adversary() {
 #[test]
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &ShermanUnderTest::default());
-    marks::assert_passed(&totals, &all(), COMMON_WITH_CRASHES);
+    marks::assert_passed(&totals, &trees::marks("sherman"), COMMON_WITH_CRASHES);
 }

@@ -2,6 +2,8 @@
 
 mod adversary;
 mod budgets;
+mod damage;
 mod hand_over;
 mod keys;
 mod shape;
+mod unlinked;
