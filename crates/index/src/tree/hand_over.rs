@@ -1,18 +1,18 @@
 //! Handing the lock of a leaf over to the next operation of the same compute node that waits for it.
 //!
-//! What is handed over is the lock, the cell with the intent that names it, and the words of the leaf as they are: the next
-//! holder neither takes the lock nor READs the leaf. See `docs/protocols/tree.md`, section "Handing a lock over", and
-//! `local_locks` for the queues.
+//! What is handed over is the lock, the cell with the intent that names it, and what the holder keeps of the leaf, for
+//! Sherman all of its words: the next holder neither takes the lock nor READs the leaf. See `docs/protocols/tree.md`,
+//! section "Handing a lock over", and `local_locks` for the queues.
 
 use super::edit::{Edit, Steps};
 use super::fence::Key;
 use super::local_locks::{Arrival, LockTable, Turn, Waiting};
-use super::node::{Header, Layout, Node};
+use super::node::Header;
 use super::skeleton::{Locked, Tree};
 use crate::IndexError;
 use crate::marks::mark;
-use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
-use farindex_pool::{IntentTransfer, Session};
+use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::{IntentCell, IntentTransfer, Session};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -24,8 +24,18 @@ const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// The lock of a leaf on its way from one operation to the next one.
 pub(super) struct Handed {
     cell: IntentTransfer,
-    /// The leaf, as the last holder has left it. Nobody else writes to it (W1).
+    /// What the last holder has kept of the leaf, as it has left it. Nobody else writes to it (W1).
     words: Box<[u64]>,
+}
+
+/// A lock that an operation has been handed.
+pub(super) struct InHand<'s> {
+    pub(super) at: RemotePtr,
+    pub(super) cell: IntentCell<'s>,
+    /// What the last holder has kept of the leaf.
+    pub(super) words: Box<[u64]>,
+    /// Range of the leaf, as the parent had it before the operation waited.
+    pub(super) range: Option<(Key, Option<Key>)>,
 }
 
 /// The queues of a compute node at the locks of its leaves.
@@ -67,7 +77,7 @@ impl<'t> Place<'t> {
         tree: &'t Tree,
         locks: Option<&'t LeafLocks>,
         at: RemotePtr,
-        range: Option<(Key, Option<Key>)>,
+        range: impl FnOnce() -> Option<(Key, Option<Key>)>,
     ) -> Result<(), Queued<'t>> {
         let Some(locks) = locks.filter(|_| !self.alone) else { return Ok(()) };
         if self.turn.as_ref().is_some_and(|turn| turn.at() == at) {
@@ -80,19 +90,13 @@ impl<'t> Place<'t> {
                 self.turn = Some(turn);
                 Ok(())
             }
-            Arrival::Wait(waiting) => Err(Queued { tree, at, waiting, range }),
+            Arrival::Wait(waiting) => Err(Queued { tree, at, waiting, range: range() }),
         }
     }
-    /// The lock that the operation has been handed, with the leaf.
-    #[allow(clippy::type_complexity)]
-    pub(super) fn take_handed<'s>(
-        &mut self,
-        session: &'s Session,
-        layout: Layout,
-    ) -> Option<(Locked<'s>, Option<(Key, Option<Key>)>)> {
+    /// Takes what the operation has been handed with the turn.
+    pub(super) fn take_handed<'s>(&mut self, session: &'s Session) -> Option<InHand<'s>> {
         let (Handed { cell, words }, at) = (self.handed.take()?, self.turn.as_ref()?.at());
-        let node = Node { at, layout, buf: session.endpoint().buf_from_words(&words) };
-        Some((Locked { node, cell: cell.into_cell(session)? }, self.range.take()))
+        Some(InHand { at, cell: cell.into_cell(session)?, words, range: self.range.take() })
     }
 }
 
@@ -124,7 +128,8 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         let Some((turn, Some(handed))) = self.waiting.leave() else { return };
         mark!("tree: lock was handed over to an operation that is gone");
-        if let Err((turn, handed)) = turn.hand_over(handed) {
+        let handed_on = if turn.wants_hand_over() { turn.hand_over(handed) } else { Err((turn, handed)) };
+        if let Err((turn, handed)) = handed_on {
             let span = self.tree.session.span(OpKind::Maintenance);
             let mut batch = span.batch();
             self.tree.add_release(&mut batch, self.at);
@@ -135,20 +140,16 @@ impl Drop for Queued<'_> {
 }
 
 impl Tree {
-    /// Carries out an edit under the lock of a leaf, with the WRITEs of new blocks ahead of it. Then hands the lock over to
-    /// the next operation of this compute node that waits for it, or releases it.
-    pub(super) async fn release_to_next(
+    /// Carries out steps under the lock of a leaf. Then hands the lock over to the next operation of this compute node that
+    /// waits for it, with the words that `keep` returns, or releases it.
+    pub(super) async fn release_to_next<N: Header>(
         &self,
         span: &Span,
-        locked: Locked<'_>,
-        edit: Edit,
-        new: Vec<(RemotePtr, Buf)>,
+        locked: Locked<'_, N>,
+        steps: Steps,
+        keep: impl FnOnce(&N) -> Box<[u64]>,
         turn: Option<Turn<'_, Handed>>,
     ) -> Result<(), IndexError> {
-        let at = locked.node.at();
-        let mut steps = Steps::default();
-        steps.write(new);
-        steps.edit(at, edit);
         let turn = match turn {
             Some(turn) if turn.wants_hand_over() => turn,
             turn => {
@@ -159,10 +160,10 @@ impl Tree {
             }
         };
         if !steps.is_empty() {
-            self.begin_steps(span, at, steps).await?.post().await?;
+            self.begin_steps(span, locked.node.at(), steps).await?.post().await?;
         }
         let Locked { node, cell } = locked;
-        let handed = Handed { cell: cell.into_transfer(), words: node.buf.words().into() };
+        let handed = Handed { cell: cell.into_transfer(), words: keep(&node) };
         let Err((turn, handed)) = turn.hand_over(handed) else {
             mark!("tree: lock was handed over");
             return Ok(());

@@ -5,14 +5,14 @@
 
 use super::edit::Edit;
 use super::fence::Fence;
-use super::node::{DEAD, HIGH, Header, Node, magic};
-use super::skeleton::{Leaves, Slots, Tree, sorted_keys};
+use super::node::{DEAD, HIGH, Head, Header, Node, magic};
+use super::skeleton::{CHANGE, HEAD_LEN, Leaves, Locked, Slots, Tree, sorted_keys, unsound};
 use crate::IndexError;
 use crate::maintenance::read_word;
 use crate::marks::mark;
-use crate::recovery::{HeldLock, claim_and_recover};
+use crate::recovery::{HeldLock, acquire, claim_and_recover};
 use farindex_fabric::{RemotePtr, Span};
-use farindex_pool::Pin;
+use farindex_pool::{Intent, Pin};
 
 /// First word of the intent of a client that takes a lock over.
 const TAKE_OVER: u64 = 2;
@@ -45,6 +45,40 @@ impl Tree {
             Ok(())
         })
         .await
+    }
+
+    /// READs a node under its lock, which says for certain whether it is damaged: all changes of those that held the lock
+    /// before have taken effect, and nobody else changes it (W1). Returns whether that explains why a lookup could not use
+    /// the node: somebody was changing it.
+    pub(super) async fn check_under_lock(
+        &self,
+        leaves: &impl Leaves,
+        pin: &Pin<'_>,
+        at: RemotePtr,
+    ) -> Result<bool, IndexError> {
+        let (span, free) = (pin.span(), magic(self.tag, at));
+        let cell = pin.session().intent_cell(at.node()).await?;
+        let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
+        let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| batch.read(at, HEAD_LEN)).await?;
+        let node = match taken {
+            Ok((mut done, read)) => Head { at, buf: done.buf(read) },
+            Err(word) => return Ok(word == free | 1),
+        };
+        mark!("tree: node was read under its lock");
+        let level = node.level();
+        let read = async {
+            let words = span.read(at, self.node_len(leaves, level)).await?;
+            if level == 0 {
+                return Ok(leaves.leaf(span, at, words).is_ok());
+            }
+            let node = Node { at, layout: self.inner, buf: words };
+            Ok(self.is_sound(&node) && self.decode(span, &node).await?.is_some())
+        };
+        let read = read.await;
+        let (locked, sound) = self.or_release(span, Locked { node, cell }, read).await?;
+        self.release(span, locked, Edit::default()).await?;
+        // An inner node is in no state for a moment, but its level may be another one than its parent says.
+        if sound { Ok(level == 0) } else { Err(unsound(at)) }
     }
 
     /// Derives a whole node from what a crashed client has left, under its lock: the right sibling is as it was

@@ -103,6 +103,7 @@ impl Reader {
     pub(super) fn lookups(&self) -> Vec<Lookups> {
         match &*self.index.async_handle() {
             AnyIndex::Sherman(index) => index.inner().lookups(),
+            AnyIndex::Chime(index) => index.inner().lookups(),
             _ => Vec::new(),
         }
     }

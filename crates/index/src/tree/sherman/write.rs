@@ -15,12 +15,12 @@ use crate::IndexError;
 use crate::block;
 use crate::marks::mark;
 use crate::tree::descend::Separator;
-use crate::tree::edit::Edit;
+use crate::tree::edit::{Edit, Steps};
 use crate::tree::entries::{place, place_word};
 use crate::tree::faults::{Fault, planted};
-use crate::tree::hand_over::{Handed, Place, Queued};
+use crate::tree::hand_over::{Handed, InHand, Place, Queued};
 use crate::tree::local_locks::Turn;
-use crate::tree::node::Header;
+use crate::tree::node::{Header, Node};
 use crate::tree::skeleton::{Locked, Retry, Step, Trouble};
 use crate::write::{Mode, Wrote};
 use farindex_fabric::{Buf, OpKind, RemotePtr};
@@ -58,6 +58,11 @@ enum Round<'t> {
     Split,
     /// Other operations of this compute node are ahead at the leaf: wait, and try again.
     Queued(Queued<'t>),
+}
+
+/// What a holder of a lock keeps of the leaf for the next one: all of it.
+fn whole(leaf: &Node) -> Box<[u64]> {
+    leaf.buf.words().into()
 }
 
 impl Sherman {
@@ -141,13 +146,15 @@ impl Sherman {
         place: &mut Place<'t>,
     ) -> Step<Round<'t>> {
         let span = pin.span();
-        if let Some((locked, range)) = place.take_handed(pin.session(), self.leaf) {
+        if let Some(InHand { at, cell, words, range }) = place.take_handed(pin.session()) {
+            let buf = self.session.endpoint().buf_from_words(&words);
+            let locked = Locked { node: Node { at, layout: self.leaf, buf }, cell };
             let (locked, (low, high)) = self.tree.compare_range(span, locked, key, range).await?;
             if low.is_le() && high.is_gt() {
                 return self.change_locked(pin, locked, key, change, missing, place.take_turn()).await.map(Ok);
             }
             mark!("sherman: handed leaf was split");
-            self.tree.release_to_next(span, locked, Edit::default(), Vec::new(), place.take_turn()).await?;
+            self.tree.release_to_next(span, locked, Steps::default(), whole, place.take_turn()).await?;
         }
         let found = match self.tree.descend(span, retry.goal(key), 0, retry.fresh, missing).await? {
             Ok(found) => found,
@@ -155,7 +162,7 @@ impl Sherman {
         };
         let mut at = found.at;
         let locked = loop {
-            let range = if at == found.at { found.range() } else { None };
+            let range = || (at == found.at).then(|| found.range()).flatten();
             if let Err(queued) = place.arrive(&self.tree, self.locks.as_deref(), at, range) {
                 return Ok(Ok(Round::Queued(queued)));
             }
@@ -169,14 +176,13 @@ impl Sherman {
                 Err(Trouble::Stale(None)) if at == found.at => return Ok(Err(self.tree.gone(&found))),
                 Err(trouble) => return Ok(Err(trouble)),
             };
-            let range = if at == found.at { found.range() } else { None };
-            let (locked, (low, high)) = self.tree.compare_range(span, locked, key, range).await?;
+            let (locked, (low, high)) = self.tree.compare_range(span, locked, key, range()).await?;
             if low.is_le() && high.is_gt() || planted(Fault::NoRangeCheck) {
                 break locked;
             }
             mark!("sherman: moved right to lock");
             let (next, fence) = (locked.node.sibling(), locked.node.high());
-            self.tree.release_to_next(span, locked, Edit::default(), Vec::new(), place.take_turn()).await?;
+            self.tree.release_to_next(span, locked, Steps::default(), whole, place.take_turn()).await?;
             if low.is_gt() || next.is_null() {
                 return Ok(Err(found.stale()));
             }
@@ -213,7 +219,7 @@ impl Sherman {
             _ => None,
         };
         if let Some(wrote) = nothing {
-            self.tree.release_to_next(span, locked, Edit::default(), Vec::new(), turn).await?;
+            self.tree.release_to_next(span, locked, Steps::default(), whole, turn).await?;
             return Ok(Round::Wrote { wrote, few: false });
         }
         let (mut node, mut edit) = (locked, Edit::default());
@@ -258,8 +264,10 @@ impl Sherman {
         }
         let few = matches!(change, Change::Remove) && node.node.count() <= node.node.layout.span / 4;
         edit.seal(&mut node.node, self.tree.tag);
-        let new = self.unwritten(key, change);
-        self.tree.release_to_next(span, node, edit, new, turn).await?;
+        let mut steps = Steps::default();
+        steps.write(self.unwritten(key, change));
+        steps.edit(node.node.at, edit);
+        self.tree.release_to_next(span, node, steps, whole, turn).await?;
         if let Some(Present { block: (block, len), .. }) = present.as_ref().filter(|present| present.block.1 > 0) {
             pin.retire(*block, *len);
         }

@@ -2,6 +2,7 @@
 
 mod adversary;
 mod budgets;
+mod damage;
 mod hand_over;
 mod keys;
 mod shape;
