@@ -69,7 +69,7 @@ impl Default for Config {
 }
 
 impl Settings for Config {
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
