@@ -114,28 +114,22 @@ mod faults {
         let aimed = |leaf| ChimeUnderTest { leaf: Some(leaf), ..drawn() };
         // Leaves are merged and split all the time.
         let merging = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
-        // A few keys come and go in a small leaf, so that they hop, and READs are slower than several operations.
-        let hopping = |hot_keys| Setup {
-            tearing: ODDS,
-            clients: (3, 5),
-            operations: (60, 120),
-            hot_keys,
-            cold_keys: (0, 0),
-            ..insert_remove_churn()
-        };
+        // A few keys come and go in small leaves, so that they hop, and READs are slower than several operations.
+        let hopping =
+            || Setup { tearing: ODDS, clients: (3, 5), hot_keys: (5, 8), cold_keys: (0, 3), ..insert_remove_churn() };
         vec![
             case(
                 "CHIME: a lookup does not compare entries with the home's bitmap",
                 "leaf::Fault::NoHopComparison",
-                hopping((4, 6)),
+                hopping(),
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             ),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
-                hopping((3, 5)),
-                aimed((8, 2)),
+                Setup { tearing: ODDS, ..insert_remove_churn() },
+                drawn(),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             ),
             case(
@@ -176,7 +170,7 @@ mod faults {
             case(
                 "CHIME: a leaf is retired while others point to it",
                 "Fault::RetireEarly",
-                Setup { coroutines: (2, 4), ..merging() },
+                merging(),
                 drawn(),
                 Planted::Tree(tree::Fault::RetireEarly),
             ),

@@ -316,18 +316,19 @@ fn a_split_adds_eight_round_trips_to_an_insert() {
     });
 }
 
-/// The removal leaves four entries in one leaf and four in the other.
+/// Two leaves with four and five entries. The parent is READ, the left leaf is locked and READ, the right one is READ,
+/// and frozen; all WRITEs are one batch (5 round trips). Then the parent is READ, locked and changed (3), and the root is
+/// looked at, whether it can be lowered (3).
 #[test]
-fn a_merge_adds_ten_round_trips_to_a_removal() {
+fn a_merge_adds_eleven_round_trips_to_a_removal() {
     with_index(LEN, Config::default(), async |index: &Chime| {
         let keys: Vec<_> = keys_of(10, 0).take(9).collect();
         for key in &keys {
             insert(index, key).await;
         }
-        for removed in [0, 8, 1] {
-            let (own, more) = cost_of_write(index, OpKind::Remove, &keys[removed], INLINE).await;
-            println!("removal: {own:?} {more:?}");
-        }
+        let (own, more) = cost_of_write(index, OpKind::Remove, &keys[0], INLINE).await;
+        assert_eq!(own, [2, 0, 2, 3, 3, HEAD + NEAR, INTENT + 16]);
+        assert_eq!(more, [11, 0, 9, 17, 10, 3 * LEAF + 5 * INNER, 4072]);
     });
 }
 
