@@ -25,6 +25,9 @@ pub struct PoolOptions {
     /// The key from which the seeds of the indexes are derived. `None` chooses it at random, so that no one can choose
     /// keys that collide. Tests, simulations and benchmarks fix it, so that each run is the same.
     pub hash_key: Option<u64>,
+    /// The pool's identity, two words that no other pool has and that are not zero. `None` chooses it at random.
+    /// Simulations fix it, so that a seed repeats a run to the last word.
+    pub identity: Option<[u64; 2]>,
 }
 
 impl PoolOptions {
@@ -36,7 +39,13 @@ impl PoolOptions {
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        PoolOptions { client_slots: 64, lease: Duration::from_secs(10), chunk_size: None, hash_key: None }
+        PoolOptions {
+            client_slots: 64,
+            lease: Duration::from_secs(10),
+            chunk_size: None,
+            hash_key: None,
+            identity: None,
+        }
     }
 }
 
@@ -71,7 +80,7 @@ impl Pool {
             }
         }
         let [hash_key, id, more_id] = random_words(endpoint, &fabric);
-        let pool_id = [id, more_id];
+        let pool_id = options.identity.unwrap_or([id, more_id]).map(|word| word.max(1));
         let hash_key = options.hash_key.unwrap_or(hash_key);
         let mut superblocks = Vec::with_capacity(infos.len());
         for info in &infos {

@@ -332,6 +332,9 @@ pub(crate) fn tearing(rng: &mut SimRng) -> Swarm {
     }
 }
 
+/// Second word of the identity of every pool of a seed.
+const IDENTITY: u64 = u64::from_be_bytes(*b"farindex");
+
 fn drive(
     sim: &Rc<Sim>,
     setup: &Setup,
@@ -341,8 +344,13 @@ fn drive(
     freezing: (u32, u32),
     report: &mut SeedReport,
 ) -> Result<(), String> {
-    let options =
-        PoolOptions { client_slots: 8, lease: shared.lease, chunk_size: Some(16 << 10), ..PoolOptions::unseeded() };
+    let options = PoolOptions {
+        client_slots: 8,
+        lease: shared.lease,
+        chunk_size: Some(16 << 10),
+        identity: Some([report.seed | 1 << 63, IDENTITY]),
+        ..PoolOptions::unseeded()
+    };
     let preparing = SimRng::new(rng.word(), WORKERS);
     let perturbing = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let prepare =

@@ -14,8 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A pool whose indexes have seeds of their own, the same in every run.
-const SEEDED: PoolOptions =
-    PoolOptions { client_slots: 8, lease: Duration::from_secs(10), chunk_size: None, hash_key: Some(7) };
+const SEEDED: PoolOptions = PoolOptions {
+    client_slots: 8,
+    lease: Duration::from_secs(10),
+    chunk_size: None,
+    hash_key: Some(7),
+    identity: None,
+};
 /// Keys of a load.
 const KEYS: u64 = 12_000;
 

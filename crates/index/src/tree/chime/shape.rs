@@ -105,9 +105,13 @@ impl Chime {
         let moves = |position: usize, _: &Item| keys.get(&position).is_some_and(|own| own.as_slice() >= key);
         let split = leaf::split(&mut held.image, &left, &right, moves).ok_or_else(|| unsound(held.at))?;
         let mut steps = Steps::default();
+        let mut commit = edit_of(split.commit);
+        if planted(Fault::CommitFirst) {
+            steps.edit(held.at, std::mem::take(&mut commit));
+        }
         steps.write(std::mem::take(&mut fresh.writes));
         steps.edit(at, edit_of([split.header]));
-        steps.edit(held.at, edit_of(split.commit));
+        steps.edit(held.at, commit);
         steps.edit(at, edit_of([split.entries]));
         steps.edit(held.at, edit_of(split.rest.writes));
         steps.revive(at);
