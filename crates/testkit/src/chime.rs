@@ -191,7 +191,7 @@ mod faults {
             case(
                 "CHIME: a split links the new leaf before it is written",
                 "Fault::CommitFirst",
-                Setup::crashing(),
+                Setup { cold_keys: (100, 200), hot_keys: (1, 1), ..Setup::crashing() },
                 drawn(),
                 Planted::Tree(tree::Fault::CommitFirst),
             ),
