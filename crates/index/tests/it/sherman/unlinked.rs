@@ -174,10 +174,11 @@ impl Shared {
 }
 
 /// Returns the verbs of the second filling, if the writer has lived, and the keys that were lost.
-fn run<I: PoolIndex>(config: &I::Config, orders: Orders, (crash, first): (Option<u64>, u64)) -> (Option<u64>, Vec<u64>)
-where
-    I::Config: Clone,
-{
+fn run<I: PoolIndex>(
+    config: &I::Config,
+    orders: Orders,
+    (crash, first): (Option<u64>, u64),
+) -> (Option<u64>, Vec<u64>) {
     let sim = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, sim).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -186,7 +187,7 @@ where
     let pool = pool.expect("done").expect("a pool");
     let shared = Shared { pool, phase: Rc::new(Cell::new(Phase::Begun)), verbs: Rc::default() };
     let (writer, bystander, survivor) = (sim.client(), sim.client(), sim.client());
-    let wrote = sim.spawn(&writer, shared.clone().writer::<I>(writer.clone(), config.clone(), (orders, crash)));
+    let wrote = sim.spawn(&writer, shared.clone().writer::<I>(writer.clone(), *config, (orders, crash)));
     let stood_by = sim.spawn(&bystander, shared.clone().bystander::<I>(bystander.clone(), first));
     let survived = sim.spawn(&survivor, shared.clone().survivor::<I>(survivor.clone(), writer.clone()));
     sim.run().assert_done();
@@ -207,10 +208,7 @@ fn loses<I: PoolIndex>(
     orders: Orders,
     verbs: impl Iterator<Item = u64>,
     firsts: impl Iterator<Item = u64> + Clone,
-) -> bool
-where
-    I::Config: Clone,
-{
+) -> bool {
     assert_eq!(run::<I>(config, orders, (None, 0)).1, [0; 0]);
     verbs.into_iter().any(|verb| {
         firsts.clone().any(|first| {
