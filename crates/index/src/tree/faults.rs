@@ -20,7 +20,7 @@ pub enum Fault {
     /// A merge leaves the right leaf's entries as they are (CHIME, S2).
     NoRetire,
     /// A new node can be locked before it is linked (B2).
-    BornFree,
+    FreeBeforeLinked,
     /// A split links the new node before that is written (W1).
     CommitFirst,
 }

@@ -39,7 +39,7 @@ const PATIENCE: u32 = 64;
 pub(super) struct Fresh {
     pub(super) writes: Vec<(RemotePtr, Buf)>,
     /// New nodes, which are dead until they are linked. The first one of a level is the last one here.
-    pub(super) unborn: Vec<RemotePtr>,
+    pub(super) unlinked: Vec<RemotePtr>,
     allocated: Vec<(RemotePtr, u64)>,
 }
 
@@ -102,9 +102,9 @@ impl Tree {
         let mut node = Node::new(at, layout, buf, (self.tag, level), low);
         // Nobody may lock it before it is linked: an old copy of a parent may name its address, and if this client
         // crashes first, it is never linked.
-        if !planted(Fault::BornFree) {
+        if !planted(Fault::FreeBeforeLinked) {
             node.set(0, DEAD);
-            fresh.unborn.push(at);
+            fresh.unlinked.push(at);
         }
         Ok(node)
     }
@@ -152,7 +152,7 @@ impl Tree {
         }
         steps.write(fresh.writes);
         steps.edit(node.at, edit);
-        fresh.unborn.into_iter().for_each(|at| steps.revive(at));
+        fresh.unlinked.into_iter().for_each(|at| steps.revive(at));
         self.carry_out(span, locked, steps).await?;
         self.cache.remove(node.at);
         Ok(separator)

@@ -16,7 +16,7 @@ use super::Chime;
 use super::held::{Held, Whole, read_more, state};
 use super::leaf::layout::HEADER_LEN;
 use super::leaf::{self, Image, Item, Layout, Ranges, absorb, hash_key, recover, retire};
-use super::write::{Wish, edit_of};
+use super::write::edit_of;
 use crate::IndexError;
 use crate::maintenance::fetch_blocks;
 use crate::marks::mark;
@@ -258,7 +258,7 @@ impl Leaves for Chime {
     async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError> {
         let span = pin.span();
         let rest: Ranges = std::iter::once(HEADER_LEN..self.layout.node_len()).collect();
-        let Ok(mut locked) = self.lock(pin, left, Wish { ranges: &rest }, |_| {}).await? else { return Ok(Merged::No) };
+        let Ok(mut locked) = self.lock(pin, left, &rest, |_| {}).await? else { return Ok(Merged::No) };
         if locked.node.sibling() != right {
             self.tree.release(span, locked, Edit::default()).await?;
             return Ok(Merged::NotNeighbours);

@@ -32,11 +32,6 @@ use farindex_fabric::{Batch, OpKind, RemotePtr, Span};
 use farindex_pool::{Intent, Pin};
 use std::cell::Cell;
 
-/// A batch of a leaf's READs that a lock takes along.
-pub(super) struct Wish<'a> {
-    pub(super) ranges: &'a super::leaf::Ranges,
-}
-
 /// What is to become of a key.
 enum Put<'a> {
     Value {
@@ -69,7 +64,7 @@ enum Round {
 }
 
 /// What is known of a key under the lock.
-enum Looked {
+enum KeyState {
     Present(Present),
     /// It is absent; these positions have other keys with its hash.
     Absent(Vec<usize>),
@@ -157,7 +152,7 @@ impl Chime {
         };
         let mut at = found.at;
         let locked = loop {
-            let locked = self.lock(pin, at, Wish { ranges: &ranges }, |batch| {
+            let locked = self.lock(pin, at, &ranges, |batch| {
                 if let Put::Value { value, block, len, written, .. } = change
                     && *len > 0
                     && !written.replace(true)
@@ -199,7 +194,7 @@ impl Chime {
         &self,
         pin: &Pin<'p>,
         at: RemotePtr,
-        wish: Wish<'_>,
+        ranges: &super::leaf::Ranges,
         also: impl FnOnce(&mut Batch<'_>),
     ) -> Step<Locked<'p, Held>> {
         let span = pin.span();
@@ -208,7 +203,7 @@ impl Chime {
         let intent = Intent { index: self.uid, lock: self.tree.lock_of(at), what: [CHANGE, 0, 0, 0] };
         let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
             let header = batch.read(at, HEADER_LEN);
-            let posted = Self::post_ranges(batch, at, wish.ranges);
+            let posted = Self::post_ranges(batch, at, ranges);
             also(batch);
             (header, posted)
         });
@@ -249,17 +244,17 @@ impl Chime {
         missing: &mut Vec<Separator>,
     ) -> Result<Round, IndexError> {
         let span = pin.span();
-        let looked = self.find(span, &locked.node, (key, place)).await;
-        let (mut locked, mut looked) = self.tree.or_release(span, locked, looked).await?;
-        if let (Put::Value { mode: Mode::Insert | Mode::Upsert, .. }, Looked::Present(present)) = (change, &looked)
+        let state = self.find(span, &locked.node, (key, place)).await;
+        let (mut locked, mut state) = self.tree.or_release(span, locked, state).await?;
+        if let (Put::Value { mode: Mode::Insert | Mode::Upsert, .. }, KeyState::Present(present)) = (change, &state)
             && leaf::faults::planted(leaf::faults::Fault::FirstVacancy)
             && self.has_vacancy_before(&locked.node, place, present.position)
         {
-            looked = Looked::Absent(Vec::new());
+            state = KeyState::Absent(Vec::new());
         }
-        let nothing = match (change, &looked) {
-            (Put::Value { mode: Mode::Insert, .. }, Looked::Present(_)) => Some(Wrote::Exists),
-            (Put::Value { mode: Mode::Update, .. } | Put::Nothing, Looked::Absent(_)) => Some(Wrote::Absent),
+        let nothing = match (change, &state) {
+            (Put::Value { mode: Mode::Insert, .. }, KeyState::Present(_)) => Some(Wrote::Exists),
+            (Put::Value { mode: Mode::Update, .. } | Put::Nothing, KeyState::Absent(_)) => Some(Wrote::Absent),
             _ => None,
         };
         if let Some(wrote) = nothing {
@@ -267,20 +262,20 @@ impl Chime {
             return Ok(Round::Wrote { wrote, few: false });
         }
         let (seed, hints) = (locked.node.node.seed(), locked.node.image.hints().unwrap_or(Hints::from_bits(0)));
-        let planned = match (change, &looked) {
-            (Put::Nothing, Looked::Present(present)) => {
+        let planned = match (change, &state) {
+            (Put::Nothing, KeyState::Present(present)) => {
                 planned(locked.node.at, remove(&mut locked.node.image, seed, hints, present.position))
             }
-            (Put::Value { value, block, len, .. }, Looked::Present(present)) => {
+            (Put::Value { value, block, len, .. }, KeyState::Present(present)) => {
                 let item = item(place, value, (*block, *len));
                 let update = update(&mut locked.node.image, seed, hints, present.position, item.word1, item.block);
                 planned(locked.node.at, update)
             }
-            (Put::Value { value, block, len, .. }, Looked::Absent(others)) => {
+            (Put::Value { value, block, len, .. }, KeyState::Absent(others)) => {
                 let item = item(place, value, (*block, *len));
                 self.plan_insert(pin, &mut locked.node, item, others).await
             }
-            (Put::Nothing, Looked::Absent(_)) => Ok(None),
+            (Put::Nothing, KeyState::Absent(_)) => Ok(None),
         };
         let (locked, planned) = self.tree.or_release(span, locked, planned).await?;
         let Some(plan) = planned else {
@@ -293,37 +288,37 @@ impl Chime {
             edit.put_words(HINTS_OFFSET / 8, [plan.hints.bits()]);
         }
         self.tree.release(span, locked, edit).await?;
-        match looked {
-            Looked::Present(Present { block: (block, len), .. }) => {
+        match state {
+            KeyState::Present(Present { block: (block, len), .. }) => {
                 if len > 0 {
                     pin.retire(block, len);
                 }
                 Ok(Round::Wrote { wrote: Wrote::Updated, few })
             }
-            Looked::Absent(_) => Ok(Round::Wrote { wrote: Wrote::Inserted, few }),
+            KeyState::Absent(_) => Ok(Round::Wrote { wrote: Wrote::Inserted, few }),
         }
     }
 
     /// Finds the entry of a key in a locked leaf.
-    async fn find(&self, span: &Span, leaf: &Held, (key, place): (&[u8], Place)) -> Result<Looked, IndexError> {
+    async fn find(&self, span: &Span, leaf: &Held, (key, place): (&[u8], Place)) -> Result<KeyState, IndexError> {
         match look_up(&leaf.image, &leaf.node.expected(), place.key) {
             Lookup::Hit { position, item: Item { block: false, .. } } => {
-                Ok(Looked::Present(Present { position, block: (RemotePtr::NULL, 0) }))
+                Ok(KeyState::Present(Present { position, block: (RemotePtr::NULL, 0) }))
             }
             Lookup::Hit { position, item } => self.present(span, &[(position, item.word1)], key).await,
             Lookup::Candidates(found) => self.present(span, &found, key).await,
-            Lookup::Miss => Ok(Looked::Absent(Vec::new())),
+            Lookup::Miss => Ok(KeyState::Absent(Vec::new())),
             Lookup::Torn | Lookup::Moved(_) => Err(unsound(leaf.at)),
         }
     }
 
-    async fn present(&self, span: &Span, found: &[(usize, u64)], key: &[u8]) -> Result<Looked, IndexError> {
+    async fn present(&self, span: &Span, found: &[(usize, u64)], key: &[u8]) -> Result<KeyState, IndexError> {
         Ok(match self.block_of(span, found, key).await? {
             Some((position, block)) => {
                 let at = found.iter().find(|(at, _)| *at == position).map(|(_, word1)| place(*word1).0);
-                Looked::Present(Present { position, block: (at.unwrap_or(RemotePtr::NULL), block.len()) })
+                KeyState::Present(Present { position, block: (at.unwrap_or(RemotePtr::NULL), block.len()) })
             }
-            None => Looked::Absent(found.iter().map(|(position, _)| *position).collect()),
+            None => KeyState::Absent(found.iter().map(|(position, _)| *position).collect()),
         })
     }
 

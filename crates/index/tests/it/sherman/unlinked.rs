@@ -252,7 +252,7 @@ fn a_node_that_was_never_linked_takes_no_write() {
 
 #[test]
 fn a_new_node_that_can_be_locked_before_it_is_linked_loses_writes() {
-    plant(&[Fault::BornFree]);
+    plant(&[Fault::FreeBeforeLinked]);
     let (orders, verbs, firsts) = known();
     let lost = loses::<Sherman>(&small(), orders, verbs, firsts);
     plant(&[]);

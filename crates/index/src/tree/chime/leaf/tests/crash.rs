@@ -152,8 +152,8 @@ fn a_crash_within_a_split_recovers_by_the_sibling_word() {
             writes.extend(done.commit);
             writes.push(at_right(&done.entries));
             writes.extend(done.rest.writes);
-            let unborn = vec![0x5EED; words];
-            crashes(&[leaf.memory.clone(), unborn].concat(), &writes, &mut rng, |memory, rng| {
+            let unlinked = vec![0x5EED; words];
+            crashes(&[leaf.memory.clone(), unlinked].concat(), &writes, &mut rng, |memory, rng| {
                 let (memory, right) = (memory[..words].to_vec(), &memory[words..]);
                 let committed = memory[layout::SIBLING_OFFSET / 8] == left_node.sibling_word().bits();
                 let (expected, high, model) =
