@@ -101,7 +101,7 @@ impl<'t> Place<'t> {
 }
 
 impl<'t> Queued<'t> {
-    /// Waits for the turn, but not for longer than an operation waits until it looks after the holder of a lock. Nothing
+    /// Waits for the turn, but not for longer than an operation waits until it checks the holder of a lock. Nothing
     /// is pinned meanwhile.
     pub(super) async fn wait(mut self) -> Place<'t> {
         mark!("tree: waited for another operation of this compute node");
