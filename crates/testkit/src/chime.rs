@@ -13,6 +13,8 @@ pub struct ChimeUnderTest {
     config: Config,
     /// Entries of a leaf and of a neighbourhood, where the seed does not draw them; keys then have 8 bytes.
     leaf: Option<(usize, usize)>,
+    /// Hand locks over in every seed, not in some.
+    hands_over: bool,
 }
 
 /// Nodes that split soonest.
@@ -21,11 +23,19 @@ const SMALLEST: Config = Config {
     neighbourhood: 2,
     inner_span: 5,
     cache_bytes: 64 << 10,
+    hand_over: true,
     hotspot_bytes: 4 << 10,
     speculation: Speculation::On,
     vacancy_bitmap: true,
     replicas: true,
 };
+
+impl ChimeUnderTest {
+    /// Handing over the locks of leaves.
+    pub fn handing_over() -> Self {
+        ChimeUnderTest { config: SMALLEST, hands_over: true, leaf: None }
+    }
+}
 
 impl IndexUnderTest for ChimeUnderTest {
     fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
@@ -39,6 +49,7 @@ impl IndexUnderTest for ChimeUnderTest {
             speculation: rng.pick(&[Speculation::On, Speculation::On, Speculation::Off]).unwrap_or_default(),
             vacancy_bitmap: !rng.chance(ODDS / 8),
             replicas: !rng.chance(ODDS / 8),
+            hand_over: rng.chance(ODDS / 2) || self.hands_over,
             ..SMALLEST
         };
         Box::new(ChimeUnderTest { config, ..self.clone() })
@@ -194,6 +205,13 @@ mod faults {
                 Setup { cold_keys: (100, 200), hot_keys: (1, 1), ..Setup::crashing() },
                 drawn(),
                 Planted::Tree(tree::Fault::CommitFirst),
+            ),
+            case(
+                "CHIME: a lock is handed over with the leaf as its holder has found it",
+                "Fault::HandOverOld",
+                Setup { coroutines: (3, 6), ..Setup::default() },
+                ChimeUnderTest::handing_over(),
+                Planted::Tree(tree::Fault::HandOverOld),
             ),
         ]
     }

@@ -143,6 +143,17 @@ mod faults {
                 crashing(),
                 Fault::CommitFirst,
             ),
+            FaultCase::new(
+                "Sherman: a lock is handed over with the leaf as its holder has found it",
+                "Fault::HandOverOld",
+                |seed, planted| {
+                    plant(if planted { &[Fault::HandOverOld] } else { &[] });
+                    let setup = Setup { coroutines: (3, 6), ..Setup::default() };
+                    let found = verdict(seed, &setup, &ShermanUnderTest::handing_over());
+                    plant(&[]);
+                    found
+                },
+            ),
             scenario("Sherman: versions of an entry: a key is not found that is there", Scenario::ChangedValue),
             scenario("Sherman: versions of an entry: a key has the value of another one", Scenario::SharedSlot),
             scenario("Sherman: versions of a leaf: a split hides a key", Scenario::Split),

@@ -23,6 +23,8 @@ pub enum Fault {
     FreeBeforeLinked,
     /// A split links the new node before that is written (W1).
     CommitFirst,
+    /// A lock is handed over with the leaf as its holder has found it, not as the holder has left it (H4).
+    HandOverOld,
 }
 
 farindex_pool::fault_switch!();

@@ -1,19 +1,23 @@
 //! Handing the lock of a leaf over to the next operation of the same compute node that waits for it.
 //!
-//! What is handed over is the lock, the cell with the intent that names it, and what the holder keeps of the leaf, for
-//! Sherman all of its words: the next holder neither takes the lock nor READs the leaf. See `docs/protocols/tree.md`,
-//! section "Handing a lock over", and `local_locks` for the queues.
+//! What is handed over is the lock, the cell with the intent that names it, and what the holder knows of the leaf: the
+//! next holder neither takes the lock nor READs what is known. Where holders do not know all of a leaf, the last batch of
+//! one READs what the next one will need. See `docs/protocols/tree.md`, section "Handing a lock over", and `local_locks`
+//! for the queues.
 
-use super::edit::{Edit, Steps};
+use super::edit::Steps;
+use super::faults::{Fault, planted};
 use super::fence::Key;
 use super::local_locks::{Arrival, LockTable, Turn, Waiting};
-use super::node::Header;
+use super::node::{Header, Node};
 use super::skeleton::{Locked, Tree};
 use crate::IndexError;
 use crate::marks::mark;
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, Done, OpKind, RemotePtr, Span, Ticket};
 use farindex_pool::{IntentCell, IntentTransfer, Session};
+use smallvec::SmallVec;
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -21,32 +25,71 @@ use std::time::Duration;
 /// Least time for which an operation waits in a queue.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
+/// A leaf under its lock, as far as it was read, which can be handed over.
+pub(super) trait HandsOver: Header {
+    /// What is handed over of it, perhaps to another thread.
+    type Kept: Send;
+
+    /// Returns the byte ranges of the leaf that an operation with this wish needs.
+    fn needs(&self, wish: usize) -> Ranges;
+    /// Are the words of a range known?
+    fn knows(&self, range: &Range<usize>) -> bool;
+    /// Adds words that were READ under the lock, behind all WRITEs of its holder.
+    fn add(&mut self, offset: usize, words: &[u64]);
+    /// Returns what is known: the words as the holder has left them.
+    fn keep(self) -> Self::Kept;
+
+    /// Posts the READs of ranges of the leaf.
+    fn post_reads(&self, batch: &mut Batch<'_>, ranges: Ranges) -> Posted {
+        let read = |range: Range<usize>| (range.start, batch.read(self.at().add(range.start as u64), range.len()));
+        ranges.into_iter().map(read).collect()
+    }
+    /// Adds what READs have brought.
+    fn add_reads(&mut self, posted: Posted, done: &mut Done) {
+        posted.into_iter().for_each(|(offset, ticket)| self.add(offset, done.buf(ticket).words()));
+    }
+    /// Returns what an operation with this wish must READ yet: nothing, or all that it needs.
+    fn unknown(&self, wish: usize) -> Ranges {
+        let needs = self.needs(wish);
+        if needs.iter().all(|range| self.knows(range)) { Ranges::new() } else { needs }
+    }
+}
+
+/// Byte ranges to READ.
+pub(super) type Ranges = SmallVec<[Range<usize>; 2]>;
+/// READs of ranges that were posted: their offsets.
+pub(super) type Posted = SmallVec<[(usize, Ticket); 2]>;
+
 /// The lock of a leaf on its way from one operation to the next one.
-pub(super) struct Handed {
+pub(super) struct Handed<N: HandsOver> {
     cell: IntentTransfer,
-    /// What the last holder has kept of the leaf, as it has left it. Nobody else writes to it (W1).
-    words: Box<[u64]>,
+    /// What the last holder knows of the leaf, as it has left it. Nobody else writes to it (W1).
+    kept: N::Kept,
 }
 
 /// A lock that an operation has been handed.
-pub(super) struct InHand<'s> {
+pub(super) struct InHand<'s, N: HandsOver> {
     pub(super) at: RemotePtr,
     pub(super) cell: IntentCell<'s>,
-    /// What the last holder has kept of the leaf.
-    pub(super) words: Box<[u64]>,
+    /// What the last holder knows of the leaf.
+    pub(super) kept: N::Kept,
     /// Range of the leaf, as the parent had it before the operation waited.
     pub(super) range: Option<(Key, Option<Key>)>,
 }
 
 /// The queues of a compute node at the locks of its leaves.
-pub(super) type LeafLocks = LockTable<Handed>;
+pub(super) type LeafLocks<N> = LockTable<Handed<N>>;
+
+/// The turn of an operation at a leaf, if it has one.
+pub(super) type TurnOf<'t, N> = Option<Turn<'t, Handed<N>>>;
 
 /// What an operation knows of its place at the lock of a leaf, from one round to the next.
-#[derive(Default)]
-pub(super) struct Place<'t> {
+pub(super) struct Place<'t, N: HandsOver> {
+    /// What it needs of a leaf, for [`HandsOver::needs`].
+    wish: usize,
     /// Its turn, and the lock if that was handed over.
-    turn: Option<Turn<'t, Handed>>,
-    handed: Option<Handed>,
+    turn: TurnOf<'t, N>,
+    handed: Option<Handed<N>>,
     /// Range of the leaf, as the parent had it before the operation waited.
     range: Option<(Key, Option<Key>)>,
     /// It has waited long enough: it uses no queue any more.
@@ -54,20 +97,27 @@ pub(super) struct Place<'t> {
 }
 
 /// A place in the queue for the lock of a leaf.
-pub(super) struct Queued<'t> {
+pub(super) struct Queued<'t, N: HandsOver> {
     tree: &'t Tree,
     at: RemotePtr,
-    waiting: Waiting<'t, Handed>,
+    wish: usize,
+    waiting: Waiting<'t, Handed<N>>,
     range: Option<(Key, Option<Key>)>,
 }
 
-impl<'t> Place<'t> {
+impl<'t, N: HandsOver> Place<'t, N> {
+    pub(super) fn new(wish: usize) -> Self {
+        Place { wish, turn: None, handed: None, range: None, alone: false }
+    }
+    pub(super) fn wish(&self) -> usize {
+        self.wish
+    }
     /// Ends the turn, if the operation has it. Must not be called while the operation holds the lock.
     pub(super) fn end_turn(&mut self) {
         self.turn = None;
     }
     /// Takes the turn, for the end of the work under the lock.
-    pub(super) fn take_turn(&mut self) -> Option<Turn<'t, Handed>> {
+    pub(super) fn take_turn(&mut self) -> TurnOf<'t, N> {
         self.turn.take()
     }
     /// Asks for the turn at a leaf. `Err`: other operations of this compute node are ahead, and the caller waits for them
@@ -75,35 +125,35 @@ impl<'t> Place<'t> {
     pub(super) fn arrive(
         &mut self,
         tree: &'t Tree,
-        locks: Option<&'t LeafLocks>,
+        locks: Option<&'t LeafLocks<N>>,
         at: RemotePtr,
         range: impl FnOnce() -> Option<(Key, Option<Key>)>,
-    ) -> Result<(), Queued<'t>> {
+    ) -> Result<(), Queued<'t, N>> {
         let Some(locks) = locks.filter(|_| !self.alone) else { return Ok(()) };
         if self.turn.as_ref().is_some_and(|turn| turn.at() == at) {
             return Ok(());
         }
         // Never waits while it has another turn (H1).
         self.turn = None;
-        match locks.arrive(at) {
+        match locks.arrive(at, self.wish) {
             Arrival::Turn(turn) => {
                 self.turn = Some(turn);
                 Ok(())
             }
-            Arrival::Wait(waiting) => Err(Queued { tree, at, waiting, range: range() }),
+            Arrival::Wait(waiting) => Err(Queued { tree, at, wish: self.wish, waiting, range: range() }),
         }
     }
     /// Takes what the operation has been handed with the turn.
-    pub(super) fn take_handed<'s>(&mut self, session: &'s Session) -> Option<InHand<'s>> {
-        let (Handed { cell, words }, at) = (self.handed.take()?, self.turn.as_ref()?.at());
-        Some(InHand { at, cell: cell.into_cell(session)?, words, range: self.range.take() })
+    pub(super) fn take_handed<'s>(&mut self, session: &'s Session) -> Option<InHand<'s, N>> {
+        let (Handed { cell, kept }, at) = (self.handed.take()?, self.turn.as_ref()?.at());
+        Some(InHand { at, cell: cell.into_cell(session)?, kept, range: self.range.take() })
     }
 }
 
-impl<'t> Queued<'t> {
+impl<'t, N: HandsOver> Queued<'t, N> {
     /// Waits for the turn, but not for longer than an operation waits until it checks the holder of a lock. Nothing
     /// is pinned meanwhile.
-    pub(super) async fn wait(mut self) -> Place<'t> {
+    pub(super) async fn wait(mut self) -> Place<'t, N> {
         mark!("tree: waited for another operation of this compute node");
         let (endpoint, lease) = (self.tree.session.endpoint(), self.tree.session.pool().lease());
         let mut limit = pin!(endpoint.sleep((lease / 16).max(LEAST_WAIT)));
@@ -112,23 +162,23 @@ impl<'t> Queued<'t> {
             Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
         });
         let granted = granted.await.or_else(|| self.waiting.leave());
-        let range = self.range.take();
+        let place = Place::new(self.wish);
         match granted {
-            Some((turn, handed)) => Place { turn: Some(turn), handed, range, alone: false },
+            Some((turn, handed)) => Place { turn: Some(turn), handed, range: self.range.take(), ..place },
             None => {
                 mark!("tree: stopped waiting for another operation of this compute node");
-                Place { alone: true, ..Place::default() }
+                Place { alone: true, ..place }
             }
         }
     }
 }
 
-impl Drop for Queued<'_> {
+impl<N: HandsOver> Drop for Queued<'_, N> {
     /// An operation that is dropped before it has taken the lock that it was handed hands it on, or releases it.
     fn drop(&mut self) {
         let Some((turn, Some(handed))) = self.waiting.leave() else { return };
         mark!("tree: lock was handed over to an operation that is gone");
-        let handed_on = if turn.wants_hand_over() { turn.hand_over(handed) } else { Err((turn, handed)) };
+        let handed_on = if turn.next_wish().is_some() { turn.hand_over(handed) } else { Err((turn, handed)) };
         if let Err((turn, handed)) = handed_on {
             let span = self.tree.session.span(OpKind::Maintenance);
             let mut batch = span.batch();
@@ -141,17 +191,16 @@ impl Drop for Queued<'_> {
 
 impl Tree {
     /// Carries out steps under the lock of a leaf. Then hands the lock over to the next operation of this compute node that
-    /// waits for it, with the words that `keep` returns, or releases it.
-    pub(super) async fn release_to_next<N: Header>(
+    /// waits for it, with what is known of the leaf, or releases it.
+    pub(super) async fn release_to_next<N: HandsOver>(
         &self,
         span: &Span,
         locked: Locked<'_, N>,
         steps: Steps,
-        keep: impl FnOnce(&N) -> Box<[u64]>,
-        turn: Option<Turn<'_, Handed>>,
+        turn: TurnOf<'_, N>,
     ) -> Result<(), IndexError> {
-        let turn = match turn {
-            Some(turn) if turn.wants_hand_over() => turn,
+        let (wish, turn) = match turn.map(|turn| (turn.next_wish(), turn)) {
+            Some((Some(wish), turn)) => (wish, turn),
             turn => {
                 let released = self.carry_out(span, locked, steps).await;
                 // The next one finds the lock free.
@@ -159,11 +208,20 @@ impl Tree {
                 return released;
             }
         };
+        let (at, Locked { mut node, cell }) = (locked.node.at(), locked);
         if !steps.is_empty() {
-            self.begin_steps(span, locked.node.at(), steps).await?.post().await?;
+            let before = if planted(Fault::HandOverOld) { node.needs(wish) } else { Ranges::new() };
+            let mut batch = span.batch();
+            let posted = node.post_reads(&mut batch, before);
+            if !posted.is_empty() {
+                node.add_reads(posted, &mut batch.post().await?);
+            }
+            let mut batch = self.begin_steps(span, at, steps).await?;
+            // The READs come behind the WRITEs (G4), and spare the next one a round trip.
+            let posted = node.post_reads(&mut batch, node.unknown(wish));
+            node.add_reads(posted, &mut batch.post().await?);
         }
-        let Locked { node, cell } = locked;
-        let handed = Handed { cell: cell.into_transfer(), words: keep(&node) };
+        let handed = Handed { cell: cell.into_transfer(), kept: node.keep() };
         let Err((turn, handed)) = turn.hand_over(handed) else {
             mark!("tree: lock was handed over");
             return Ok(());
@@ -171,9 +229,31 @@ impl Tree {
         // Those that waited have left meanwhile.
         mark!("tree: nobody was there to take the lock over");
         if let Some(cell) = handed.cell.into_cell(&self.session) {
-            self.release(span, Locked { node, cell }, Edit::default()).await?;
+            let mut batch = span.batch();
+            self.add_release(&mut batch, at);
+            cell.clear(&mut batch);
+            batch.post().await?;
         }
         drop(turn);
         Ok(())
+    }
+}
+
+/// A leaf that is read whole is handed over whole.
+impl HandsOver for Node {
+    type Kept = Box<[u64]>;
+
+    fn needs(&self, _: usize) -> Ranges {
+        std::iter::once(0..self.layout.len()).collect()
+    }
+    fn knows(&self, _: &Range<usize>) -> bool {
+        true
+    }
+    fn add(&mut self, offset: usize, words: &[u64]) {
+        let own = self.buf.words_mut().iter_mut().skip(offset / 8);
+        own.zip(words).for_each(|(own, word)| *own = *word);
+    }
+    fn keep(self) -> Box<[u64]> {
+        self.buf.words().into()
     }
 }

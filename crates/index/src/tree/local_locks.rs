@@ -31,9 +31,15 @@ pub(super) struct LockTable<T> {
 struct Queue<T> {
     at: RemotePtr,
     next: u64,
-    waiting: VecDeque<(u64, Option<Waker>)>,
+    waiting: VecDeque<Waiter>,
     /// A turn for the operation of this number, which has not been polled since.
     granted: Option<(u64, Grant<T>)>,
+}
+
+struct Waiter {
+    number: u64,
+    wish: usize,
+    waker: Option<Waker>,
 }
 
 struct Grant<T> {
@@ -61,13 +67,13 @@ impl<T> LockTable<T> {
         self.shards[shard as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the turn at an address.
-    pub(super) fn arrive(&self, at: RemotePtr) -> Arrival<'_, T> {
+    /// Asks for the turn at an address. The `wish` is for the operation before, which may hand over what it asks for.
+    pub(super) fn arrive(&self, at: RemotePtr, wish: usize) -> Arrival<'_, T> {
         let mut shard = self.shard(at);
         if let Some(queue) = shard.iter_mut().find(|queue| queue.at == at) {
             let number = queue.next;
             queue.next += 1;
-            queue.waiting.push_back((number, None));
+            queue.waiting.push_back(Waiter { number, wish, waker: None });
             return Arrival::Wait(Waiting { table: self, at, number: Some(number) });
         }
         shard.push(Queue { at, next: 0, waiting: VecDeque::new(), granted: None });
@@ -85,7 +91,7 @@ impl<T> LockTable<T> {
     fn pass(&self, at: RemotePtr, grant: Grant<T>, keeps: bool) -> Result<(), Option<T>> {
         let mut shard = self.shard(at);
         let Some(i) = shard.iter().position(|queue| queue.at == at) else { return Err(grant.held) };
-        let Some((number, waker)) = shard[i].waiting.pop_front() else {
+        let Some(Waiter { number, waker, .. }) = shard[i].waiting.pop_front() else {
             if !keeps {
                 shard.swap_remove(i);
             }
@@ -112,10 +118,12 @@ impl<T> Turn<'_, T> {
     pub(super) fn at(&self) -> RemotePtr {
         self.at
     }
-    /// Should the lock be handed over: does an operation wait, and may it be handed over once more (H3)?
-    pub(super) fn wants_hand_over(&self) -> bool {
+    /// The wish of the operation to which the lock should be handed over: that has waited for the longest, if the lock may
+    /// be handed over once more (H3). It may leave before it gets the lock.
+    pub(super) fn next_wish(&self) -> Option<usize> {
         let shard = self.table.shard(self.at);
-        self.streak < MOST && shard.iter().any(|queue| queue.at == self.at && !queue.waiting.is_empty())
+        let queue = shard.iter().find(|queue| queue.at == self.at && self.streak < MOST)?;
+        Some(queue.waiting.front()?.wish)
     }
     /// Ends the turn and hands the lock over with it; gives both back if no operation waits.
     pub(super) fn hand_over(self, held: T) -> Result<(), (Self, T)> {
@@ -149,8 +157,9 @@ impl<'t, T> Waiting<'t, T> {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(Turn<'t, T>, Option<T>)> {
         let mut shard = self.table.shard(self.at);
         let queue = shard.iter_mut().find(|queue| queue.at == self.at);
-        let waiting = queue.and_then(|queue| queue.waiting.iter_mut().find(|(number, _)| Some(*number) == self.number));
-        if let Some((_, waker)) = waiting {
+        let waiting =
+            queue.and_then(|queue| queue.waiting.iter_mut().find(|waiter| Some(waiter.number) == self.number));
+        if let Some(Waiter { waker, .. }) = waiting {
             match waker {
                 Some(waker) => waker.clone_from(cx.waker()),
                 None => *waker = Some(cx.waker().clone()),
@@ -169,7 +178,7 @@ impl<'t, T> Waiting<'t, T> {
         if let Some((_, Grant { streak, held })) = queue.granted.take_if(|(of, _)| *of == number) {
             return Some((Turn { table: self.table, at: self.at, streak }, held));
         }
-        queue.waiting.retain(|(of, _)| *of != number);
+        queue.waiting.retain(|waiter| waiter.number != number);
         None
     }
 }
@@ -191,13 +200,13 @@ mod tests {
         RemotePtr::new(NodeId::new(0), offset)
     }
     fn turn<T>(table: &LockTable<T>, at: RemotePtr) -> Turn<'_, T> {
-        match table.arrive(at) {
+        match table.arrive(at, 7) {
             Arrival::Turn(turn) => turn,
             Arrival::Wait(_) => panic!("somebody has the turn"),
         }
     }
     fn wait<T>(table: &LockTable<T>, at: RemotePtr) -> Waiting<'_, T> {
-        match table.arrive(at) {
+        match table.arrive(at, 7) {
             Arrival::Wait(waiting) => waiting,
             Arrival::Turn(_) => panic!("nobody has the turn"),
         }
@@ -219,7 +228,7 @@ mod tests {
         assert!(poll(&mut third).is_none());
         let (first, held) = poll(&mut second).expect("its turn");
         assert_eq!(held, None);
-        assert!(first.wants_hand_over());
+        assert_eq!(first.next_wish(), Some(7));
         assert!(first.hand_over(7).is_ok());
         let (last, held) = poll(&mut third).expect("its turn");
         assert_eq!(held, Some(7));
@@ -237,17 +246,17 @@ mod tests {
         let mut holder = turn(&table, at(64));
         for _ in 0..MOST {
             let mut next = wait(&table, at(64));
-            assert!(holder.wants_hand_over());
+            assert_eq!(holder.next_wish(), Some(7));
             assert!(holder.hand_over(()).is_ok());
             holder = poll(&mut next).expect("its turn").0;
         }
         let mut next = wait(&table, at(64));
-        assert!(!holder.wants_hand_over());
+        assert_eq!(holder.next_wish(), None);
         drop(holder);
         let (next, held) = poll(&mut next).expect("its turn");
         assert_eq!(held, None);
         let _waiting = wait(&table, at(64));
-        assert!(next.wants_hand_over());
+        assert_eq!(next.next_wish(), Some(7));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | `cache` | the node cache, which the threads of a compute node share |
 //! | `skeleton` | what it needs of a leaf design; reading and locking a node |
 //! | `local_locks` | queues of a compute node at the locks of nodes |
+//! | `change` | writes, as far as all leaf designs do them alike |
 //! | `hand_over` | the lock of a leaf, handed over within a compute node |
 //! | `edit` | what is to be written under a lock, in order |
 //! | `recovery` | what a crashed client has left of a node |
@@ -29,6 +30,7 @@ mod anchor;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 mod cache;
+mod change;
 pub mod chime;
 mod descend;
 mod edit;

@@ -1,12 +1,13 @@
 //! Leaves as they were read: whole, or in part under their lock.
 
-use super::leaf::{self, Image, Item, Layout, Pieces, Scan, SiblingWord, Words, scan};
+use super::leaf::{self, Image, Item, Layout, Pieces, Ranges, Scan, SiblingWord, Words, scan};
+use crate::IndexError;
 use crate::tree::fence::Fence;
+use crate::tree::hand_over::HandsOver;
 use crate::tree::node::{DEAD, Header, SIBLING};
 use crate::tree::skeleton::Unread;
 use farindex_fabric::{Buf, RemotePtr};
 use farindex_pool::Pin;
-use smallvec::SmallVec;
 
 /// The state of a leaf with this range and this right sibling.
 pub(super) fn state((tag, at): (u64, RemotePtr), sibling: RemotePtr, (low, high): (Fence, Fence)) -> leaf::Node {
@@ -64,7 +65,7 @@ impl Whole {
 }
 
 /// A leaf under its lock, as far as it was read: its header and some entries.
-pub(super) struct Held {
+pub(in crate::tree) struct Held {
     pub(super) at: RemotePtr,
     pub(super) image: Image,
     /// What the header says.
@@ -80,20 +81,11 @@ impl Header for Held {
     }
 }
 
-/// READs ranges of a leaf into its image.
-pub(super) async fn read_more(
-    pin: &Pin<'_>,
-    at: RemotePtr,
-    image: &mut Image,
-    ranges: &leaf::Ranges,
-) -> Result<(), crate::IndexError> {
+/// READs ranges of a locked leaf.
+pub(super) async fn read_more(pin: &Pin<'_>, leaf: &mut Held, ranges: &Ranges) -> Result<(), IndexError> {
     let mut batch = pin.span().batch();
-    let tickets: SmallVec<[_; 2]> =
-        ranges.iter().map(|range| (range.start, batch.read(at.add(range.start as u64), range.len()))).collect();
-    let mut done = batch.post().await?;
-    for (start, ticket) in tickets {
-        image.add(start, done.buf(ticket).words());
-    }
+    let posted = leaf.post_reads(&mut batch, ranges.clone());
+    leaf.add_reads(posted, &mut batch.post().await?);
     Ok(())
 }
 

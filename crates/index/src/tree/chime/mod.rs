@@ -22,11 +22,14 @@ mod write;
 
 pub use hotspot::{Speculation, SpeculationCounts};
 
+use self::held::Held;
 use self::hotspot::Hotspots;
 use self::leaf::{Image, Key, layout::NEIGHBOURHOODS, layout::SPANS};
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
+use super::change::Writes;
 use super::fence::Fence;
+use super::hand_over::LeafLocks;
 use super::node::{self, MAX_SPAN, magic};
 use super::skeleton::Tree;
 use crate::audit::OnDamage;
@@ -54,6 +57,8 @@ pub struct Config {
     pub inner_span: usize,
     /// Bytes of local memory for inner nodes, for each compute node: 64 KiB or more.
     pub cache_bytes: u64,
+    /// Do operations of one compute node that write to the same leaf wait for each other, and hand its lock over?
+    pub hand_over: bool,
     /// Bytes of local memory for the positions of hot entries, for each compute node: 4 KiB or more.
     pub hotspot_bytes: u64,
     /// When a lookup READs a hot entry alone.
@@ -71,6 +76,7 @@ impl Default for Config {
             neighbourhood: 8,
             inner_span: 59,
             cache_bytes: 100 << 20,
+            hand_over: true,
             hotspot_bytes: 30 << 20,
             speculation: Speculation::Auto,
             vacancy_bitmap: true,
@@ -80,7 +86,7 @@ impl Default for Config {
 }
 
 impl Settings for Config {
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
@@ -123,6 +129,8 @@ pub struct Chime {
     hotspots: Arc<Hotspots>,
     /// When to speculate, and whether far memory is mapped.
     policy: (Speculation, bool),
+    /// Where operations of this compute node wait for each other, if locks are handed over.
+    locks: Option<Arc<LeafLocks<Held>>>,
 }
 has_handle!(Chime, Handle<Config, Anchor>);
 
@@ -202,8 +210,9 @@ impl TablePerNode for Chime {
         let layout = config.leaf(handle.seed).unwrap_or(leaf::Layout::SMALLEST);
         let client = handle.session.client();
         let hotspots = client.share(handle.uid, || Hotspots::new(config.hotspot_bytes));
+        let locks = config.hand_over.then(|| client.share(handle.uid, LeafLocks::default));
         let mapped = handle.session.endpoint().capabilities().cpu_atomic;
-        Chime { handle, tree, layout, hotspots, policy: (config.speculation, mapped) }
+        Chime { handle, tree, layout, hotspots, policy: (config.speculation, mapped), locks }
     }
 
     fn root_of(anchor: &Anchor) -> RemotePtr {

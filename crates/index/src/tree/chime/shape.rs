@@ -36,7 +36,7 @@ impl Chime {
     /// READs what is not known of a locked leaf.
     async fn read_rest(&self, pin: &Pin<'_>, leaf: &mut Held) -> Result<(), IndexError> {
         let rest: Ranges = std::iter::once(HEADER_LEN..self.layout.node_len()).collect();
-        read_more(pin, leaf.at, &mut leaf.image, &rest).await
+        read_more(pin, leaf, &rest).await
     }
 
     /// READs the keys of items.

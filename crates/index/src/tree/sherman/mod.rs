@@ -12,6 +12,7 @@ mod write;
 
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
+use super::change::Writes;
 use super::edit::Edit;
 use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};
@@ -103,7 +104,7 @@ pub struct Sherman {
     tree: Tree,
     leaf: Layout,
     /// Where operations of this compute node wait for each other, if locks are handed over.
-    locks: Option<Arc<LeafLocks>>,
+    locks: Option<Arc<LeafLocks<Node>>>,
 }
 has_handle!(Sherman, Handle<Config, Anchor>);
 

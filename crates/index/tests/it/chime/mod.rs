@@ -3,5 +3,6 @@
 
 mod adversary;
 mod budgets;
+mod hand_over;
 mod keys;
 mod shape;

@@ -1,110 +1,21 @@
-//! Locks of leaves that are handed over between operations of one compute node: what it costs, who gets a turn, and what
-//! happens when somebody is gone.
+//! What handing a lock over costs in verbs, asserted exactly. `trees::hand_over` tests the rest.
 
-use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Executor, Fabric, MemoryFabric, Meter, OpKind};
-use farindex_index::sherman::{Config, Sherman, Variant};
-use farindex_index::{IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Update};
-use farindex_pool::{Client, Pool, PoolOptions, Session};
-use farindex_sim::{Config as SimConfig, CrashOutcome, Preset, Sim, Swarm};
-use farindex_testkit::sherman::ShermanUnderTest;
+use crate::trees::hand_over::{VALUE, cluster, key, open};
+use crate::trees::tests_of;
+use farindex_fabric::{Meter, OpKind};
+use farindex_index::{Insert, PointIndex, Sherman, Update};
 use farindex_testkit::world::join_all;
-use farindex_testkit::{Setup, run_seeds, seeds_or};
-use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
-const LEASE: Duration = Duration::from_secs(1);
-const VALUE: &[u8] = b"new word";
-/// Keys of one leaf.
-const KEYS: u64 = 16;
-
-fn key(i: u64) -> [u8; 8] {
-    i.to_be_bytes()
-}
-
-/// A leaf of [`KEYS`] keys on a simulated cluster.
-struct Cluster {
-    sim: Sim,
-    pool: Pool,
-}
-
-async fn register(pool: &Pool, me: &farindex_sim::Client) -> (Arc<Client>, Rc<Session>) {
-    let endpoint = me.connect();
-    let client = Client::register(pool, me.identity(), &endpoint).await.expect("a slot");
-    let session = Rc::new(client.session(endpoint));
-    (client, session)
-}
-
-/// Opens the index, and brings its inner nodes into the cache.
-async fn open(session: &Rc<Session>) -> Rc<Sherman> {
-    let index = Sherman::open(session, "leaf").await.expect("an index");
-    assert!(index.get(&key(0)).await.expect("a lookup").is_some());
-    Rc::new(index)
-}
-
-/// A cluster on which verbs take their time, and nothing else happens.
-fn cluster(seed: u64, hand_over: bool) -> Cluster {
-    let swarm = Some(Swarm { jitter_ns: 300, ..Swarm::calm() });
-    cluster_of(seed, SimConfig { swarm, ..SimConfig::default() }, hand_over)
-}
-
-fn cluster_of(seed: u64, config: SimConfig, hand_over: bool) -> Cluster {
-    let sim = Sim::new(seed, SimConfig { node_len: 4 << 20, ..config }).expect("a cluster");
-    let (harness, fabric) = (sim.harness(), sim.fabric());
-    let made = sim.block_on(async move {
-        let options = PoolOptions { client_slots: 8, lease: LEASE, ..PoolOptions::unseeded() };
-        let pool = Pool::create(fabric, &harness.connect(), &options).await.expect("a pool");
-        let (client, session) = register(&pool, &harness).await;
-        let config = Config { hand_over, ..Config::default() };
-        let index = Sherman::create(&session, "leaf", &config).await.expect("an index");
-        for i in 0..KEYS {
-            assert_eq!(index.insert(&key(i), &key(i)).await, Ok(Insert::Inserted));
-        }
-        drop(index);
-        let endpoint = session.endpoint().clone();
-        drop(session);
-        client.close(&endpoint).await.expect("it leaves");
-        pool
-    });
-    Cluster { pool: made.expect("an end"), sim }
-}
-
-impl Cluster {
-    /// Runs `body` as a client of its own.
-    fn run<T: 'static>(&self, body: impl AsyncFnOnce(Rc<Session>) -> T + 'static) -> T {
-        let (me, pool) = (self.sim.client(), self.pool.clone());
-        let whose = me.clone();
-        let task = self.sim.spawn(&me, async move {
-            let (client, session) = register(&pool, &whose).await;
-            let (endpoint, beating) = (session.endpoint().clone(), Arc::clone(&client));
-            let heartbeat = async {
-                loop {
-                    beating.tick(&endpoint).await.expect("a heartbeat");
-                    endpoint.sleep(LEASE / 8).await;
-                }
-            };
-            let result = {
-                let (mut body, mut heartbeat) = (pin!(body(Rc::clone(&session))), pin!(heartbeat));
-                let result = poll_fn(|cx| {
-                    let beat: Poll<()> = heartbeat.as_mut().poll(cx);
-                    assert!(beat.is_pending());
-                    body.as_mut().poll(cx)
-                });
-                result.await
-            };
-            drop(session);
-            client.close(&endpoint).await.expect("it leaves");
-            result
-        });
-        let ended = self.sim.run();
-        assert!(ended.is_done(), "{ended}");
-        task.take().expect("a result")
-    }
+tests_of! { Sherman:
+    hand_over::{
+        a_crash_at_any_verb_of_a_hand_over_is_recovered,
+        a_lock_that_was_handed_to_an_operation_that_is_gone_is_handed_on_or_released,
+        handing_over_is_faster_where_writers_contend,
+        no_compute_node_keeps_a_leaf_for_itself,
+        operations_do_not_wait_for_ever_behind_one_that_is_not_polled,
+        survives_crashes_while_locks_are_handed_over,
+        threads_hand_locks_over,
+    },
 }
 
 /// Seven writers of one leaf: the lock is taken, handed over four times, released, taken again, and handed over once.
@@ -112,8 +23,8 @@ impl Cluster {
 #[test]
 fn writers_of_one_compute_node_take_the_lock_once_for_five() {
     for (hand_over, seed) in [(true, 1), (true, 2), (true, 3), (false, 1)] {
-        let cost = cluster(seed, hand_over).run(async |session| {
-            let index = open(&session).await;
+        let cost = cluster::<Sherman>(seed, hand_over).run(async |session| {
+            let index = open::<Sherman>(&session).await;
             let before: Meter = session.endpoint().meter();
             let writers = (0..7).map(async |i| assert_eq!(index.update(&key(i), VALUE).await, Ok(Update::Updated)));
             join_all(writers).await;
@@ -138,8 +49,8 @@ fn writers_of_one_compute_node_take_the_lock_once_for_five() {
 /// A write that changes nothing hands the lock over without any verb.
 #[test]
 fn a_write_without_effect_costs_no_verb_under_a_lock_that_was_handed_over() {
-    let cost = cluster(1, true).run(async |session| {
-        let index = open(&session).await;
+    let cost = cluster::<Sherman>(1, true).run(async |session| {
+        let index = open::<Sherman>(&session).await;
         let before: Meter = session.endpoint().meter();
         let writers = (0..5).map(async |i| assert_eq!(index.insert(&key(i), VALUE).await, Ok(Insert::Exists)));
         join_all(writers).await;
@@ -148,213 +59,4 @@ fn a_write_without_effect_costs_no_verb_under_a_lock_that_was_handed_over() {
     let insert = cost.of(OpKind::Insert);
     let verbs = [insert.total.round_trips, insert.total.reads, insert.total.writes, insert.total.cas];
     assert_eq!(verbs, [2, 1, 1, 3]);
-}
-
-/// Polls a future once.
-async fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) {
-    let mut future = Some(future);
-    let polled = poll_fn(|cx| Poll::Ready(future.take().map(|future| future.poll(cx).is_pending()))).await;
-    assert_eq!(polled, Some(true));
-}
-
-#[test]
-fn a_lock_that_was_handed_to_an_operation_that_is_gone_is_handed_on_or_released() {
-    for third_waits in [false, true] {
-        cluster(1, true).run(async move |session| {
-            let index = open(&session).await;
-            let keys = [0, 1, 2].map(key);
-            let began = session.endpoint().now();
-            {
-                let mut first = pin!(index.update(&keys[0], VALUE));
-                let mut second = Box::pin(index.update(&keys[1], VALUE));
-                let mut third = pin!(index.update(&keys[2], VALUE));
-                poll_once(first.as_mut()).await;
-                poll_once(second.as_mut()).await;
-                if third_waits {
-                    poll_once(third.as_mut()).await;
-                }
-                assert_eq!(first.await, Ok(Update::Updated));
-                // It has got the lock, and is not polled any more.
-                drop(second);
-                assert_eq!(third.await, Ok(Update::Updated));
-            }
-            assert_eq!(index.get(&keys[1]).await.expect("a lookup").as_deref(), Some(&keys[1][..]));
-            assert_eq!(index.update(&keys[1], VALUE).await, Ok(Update::Updated));
-            let took = session.endpoint().now() - began;
-            assert!(took < LEASE / 20, "{took:?}");
-            // Its intent cell is in use again, so that the client can leave.
-            session.endpoint().settle().await;
-        });
-    }
-}
-
-/// The operation that holds the lock is never polled again, and keeps it. Others of its compute node stop waiting for it,
-/// and give up after two leases, as they do without a queue.
-#[test]
-fn operations_do_not_wait_for_ever_behind_one_that_is_not_polled() {
-    let cluster = cluster(1, true);
-    let (took, error) = cluster.run(async |session| {
-        let index = open(&session).await;
-        let keys = [0, 1].map(key);
-        let mut first = Box::pin(index.update(&keys[0], VALUE));
-        // It waits for the batch that takes the lock.
-        poll_once(first.as_mut()).await;
-        let began = session.endpoint().now();
-        let error = index.update(&keys[1], VALUE).await.expect_err("the lock is held");
-        let took = session.endpoint().now() - began;
-        assert_eq!(first.await, Ok(Update::Updated));
-        assert_eq!(index.update(&keys[1], VALUE).await, Ok(Update::Updated));
-        (took, error)
-    });
-    assert!(matches!(error, IndexError::Locked { .. }), "{error}");
-    assert!(took >= LEASE * 2 && took < LEASE * 3, "{took:?}");
-}
-
-/// Lets compute nodes with `coroutines` each write to one leaf until one of them has done `each` writes. Returns what each
-/// has done, and how long it took.
-fn contend<const NODES: usize>(cluster: Cluster, coroutines: u64, each: u64) -> ([u64; NODES], Duration) {
-    let Cluster { sim, pool } = cluster;
-    let (began, done) = (sim.now(), Rc::new([const { Cell::new(0u64) }; NODES]));
-    let ended = Rc::new(Cell::new(None));
-    for number in 0..NODES {
-        let (me, pool, done, ended) = (sim.client(), pool.clone(), Rc::clone(&done), Rc::clone(&ended));
-        let whose = me.clone();
-        let node = async move {
-            let (_client, session) = register(&pool, &whose).await;
-            let index = open(&session).await;
-            let writers = (0..coroutines).map(async |i| {
-                while ended.get().is_none() {
-                    assert_eq!(index.update(&key(i), VALUE).await, Ok(Update::Updated));
-                    done[number].set(done[number].get() + 1);
-                    if done[number].get() == each && ended.get().is_none() {
-                        ended.set(Some((done.each_ref().map(Cell::get), session.endpoint().now())));
-                    }
-                }
-            });
-            join_all(writers).await;
-        };
-        drop(sim.spawn(&me, node));
-    }
-    let outcome = sim.run();
-    assert!(outcome.is_done(), "{outcome}");
-    let (counts, at) = ended.get().expect("one of them was first");
-    (counts, at - began)
-}
-
-/// Two compute nodes write to one leaf, each with six coroutines. Neither has less than a third of the other's writes.
-#[test]
-fn no_compute_node_keeps_a_leaf_for_itself() {
-    for seed in 0..8 {
-        let (counts, _) = contend::<2>(cluster(seed, true), 6, 400);
-        println!("seed {seed}: {counts:?} writes");
-        assert!(counts.iter().all(|count| *count >= 400 / 3), "seed {seed}: {counts:?}");
-    }
-}
-
-/// On a cluster with the figures of CHIME's paper, two and more writers of each compute node do a fifth more at least on one
-/// leaf if they hand its lock over, and a single one does not notice.
-#[test]
-fn handing_over_is_faster_where_writers_contend() {
-    let rate = |coroutines, hand_over| {
-        let model = Some(Preset::chime());
-        let cluster = cluster_of(1, SimConfig { model, ..SimConfig::default() }, hand_over);
-        let (counts, took) = contend::<2>(cluster, coroutines, 2000);
-        counts.iter().sum::<u64>() as f64 / took.as_secs_f64()
-    };
-    for coroutines in [1, 2, 4, 8, 16] {
-        let [with, without] = [true, false].map(|hand_over| rate(coroutines, hand_over));
-        println!("2 compute nodes with {coroutines} writers each: {with:.0}/s with hand-over, {without:.0}/s without");
-        let least = if coroutines == 1 { 0.99 } else { 1.2 };
-        assert!(with > without * least, "{coroutines} writers: {with:.0}/s, {without:.0}/s");
-    }
-}
-
-/// Many coroutines of each client, which crash between any two verbs: also between the WRITEs of one holder and those of
-/// the next.
-#[test]
-fn survives_crashes_while_locks_are_handed_over() {
-    let setup = Setup { coroutines: (3, 6), hot_keys: (2, 6), cold_keys: (0, 0), ..Setup::crashing() };
-    let totals = run_seeds(seeds_or(0..300), &setup, &ShermanUnderTest::handing_over());
-    println!("{totals}");
-    totals.assert_sound();
-    totals.assert_marks(["tree: lock was handed over", "tree: lock of a crashed client was taken over"]);
-}
-
-/// A client crashes at each of its verbs while its coroutines hand one lock over. Another client writes to the same leaf
-/// afterwards: it takes the lock over, and finds every write that was acknowledged.
-#[test]
-fn a_crash_at_any_verb_of_a_hand_over_is_recovered() {
-    for (verb, outcome) in (1..40).flat_map(|verb| [(verb, CrashOutcome::Lost), (verb, CrashOutcome::Prefix)]) {
-        let Cluster { sim, pool } = cluster(verb, true);
-        let crashing = sim.client();
-        let done = Rc::new([const { Cell::new(false) }; 7]);
-        let (whose, theirs, acknowledged) = (crashing.clone(), pool.clone(), Rc::clone(&done));
-        drop(sim.spawn(&crashing, async move {
-            let (_client, session) = register(&theirs, &whose).await;
-            let index = open(&session).await;
-            whose.crash_at(whose.verbs() + verb, outcome);
-            let writers = acknowledged.iter().zip(0..).map(async |(done, i)| {
-                done.set(index.update(&key(i), VALUE).await == Ok(Update::Updated));
-            });
-            join_all(writers).await;
-        }));
-        let ended = sim.run();
-        assert!(ended.is_done(), "{ended}");
-        Cluster { sim, pool }.run(async move |session| {
-            let index = open(&session).await;
-            for (i, done) in (0..).zip(done.iter()) {
-                let value = index.get(&key(i)).await.expect("a lookup").expect("it is there");
-                assert!(*value == *VALUE || !done.get() && *value == key(i), "key {i} after verb {verb}");
-            }
-            assert_eq!(index.update(&key(0), b"the last").await, Ok(Update::Updated));
-        });
-    }
-}
-
-/// The threads of one client share its queues.
-#[test]
-fn threads_hand_locks_over() {
-    const THREADS: u64 = 4;
-    const ROUNDS: u64 = 300;
-    for delivery in [Delivery::Immediate, Delivery::Deferred] {
-        let fabric: Arc<dyn Fabric> = Arc::new(MemoryFabric::new(1, 8 << 20).expect("memory").with_delivery(delivery));
-        let identity = fabric.new_identity();
-        let endpoint = fabric.connect(&identity).expect("a connection");
-        let client = Executor::new().block_on(&endpoint, async {
-            let options = PoolOptions { lease: Duration::from_secs(60), ..PoolOptions::unseeded() };
-            let pool = Pool::create(fabric.clone(), &endpoint, &options).await.expect("a pool");
-            let client = Client::register(&pool, identity, &endpoint).await.expect("a slot");
-            let session = Rc::new(client.session(endpoint.clone()));
-            let config = Config { hand_over: true, variant: Variant::Repaired, ..Config::default() };
-            Sherman::create(&session, "leaf", &config).await.expect("an index");
-            client
-        });
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let (fabric, client) = (&fabric, &client);
-                scope.spawn(move || {
-                    let endpoint = fabric.connect(&identity).expect("a connection");
-                    let session = Rc::new(client.session(endpoint.clone()));
-                    Executor::new().block_on(&endpoint, async {
-                        let index = Sherman::open(&session, "leaf").await.expect("an index");
-                        for round in 0..ROUNDS {
-                            let writers = (0..3).map(async |i| {
-                                index.upsert(&key(thread * 3 + i), &key(round)).await.expect("an upsert");
-                            });
-                            join_all(writers).await;
-                            let own = index.get(&key(thread * 3)).await.expect("a lookup");
-                            assert_eq!(own.as_deref(), Some(&key(round)[..]));
-                        }
-                    });
-                });
-            }
-        });
-        let session = Rc::new(client.session(endpoint.clone()));
-        Executor::new().block_on(&endpoint, async {
-            let index = Sherman::open(&session, "leaf").await.expect("an index");
-            for i in 0..THREADS * 3 {
-                assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), Some(&key(ROUNDS - 1)[..]));
-            }
-        });
-    }
 }

@@ -229,6 +229,7 @@ const CHIME: chime::Config = chime::Config {
     neighbourhood: 2,
     inner_span: 5,
     cache_bytes: 64 << 10,
+    hand_over: true,
     hotspot_bytes: 4 << 10,
     speculation: chime::Speculation::On,
     vacancy_bitmap: true,

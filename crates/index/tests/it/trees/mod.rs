@@ -2,12 +2,16 @@
 //! Each kind's folder names the tests that it takes from here, and has its own beside them.
 
 pub(crate) mod costs;
+pub(crate) mod hand_over;
 pub(crate) mod keys;
 pub(crate) mod shape;
 
 use farindex_fabric::memory::Delivery;
 use farindex_index::{AnyIndex, Chime, IndexConfig, OrderedIndex, PoolIndex, Sherman, chime, sherman};
 use farindex_pool::PoolOptions;
+use farindex_testkit::IndexUnderTest;
+use farindex_testkit::chime::ChimeUnderTest;
+use farindex_testkit::sherman::ShermanUnderTest;
 use farindex_testkit::suite::audit;
 use farindex_testkit::world::{Member, World};
 use std::collections::BTreeSet;
@@ -24,6 +28,10 @@ pub(crate) trait Tree: OrderedIndex + PoolIndex<Config: Copy> {
     /// Settings outside their limits.
     fn bad() -> Vec<Self::Config>;
     fn any(config: Self::Config) -> IndexConfig;
+    /// Default settings, but for whether locks are handed over.
+    fn handing_over(hand_over: bool) -> Self::Config;
+    /// A tree under test that hands locks over.
+    fn under_test() -> impl IndexUnderTest;
     /// Forgets all copies of nodes.
     fn forget(&self);
 
@@ -56,6 +64,12 @@ impl Tree for Sherman {
     }
     fn any(config: sherman::Config) -> IndexConfig {
         IndexConfig::Sherman(config)
+    }
+    fn handing_over(hand_over: bool) -> sherman::Config {
+        sherman::Config { hand_over, ..sherman::Config::default() }
+    }
+    fn under_test() -> impl IndexUnderTest {
+        ShermanUnderTest::handing_over()
     }
     fn forget(&self) {
         Sherman::forget(self);
@@ -97,6 +111,12 @@ impl Tree for Chime {
     fn any(config: chime::Config) -> IndexConfig {
         IndexConfig::Chime(config)
     }
+    fn handing_over(hand_over: bool) -> chime::Config {
+        chime::Config { hand_over, ..chime::Config::default() }
+    }
+    fn under_test() -> impl IndexUnderTest {
+        ChimeUnderTest::handing_over()
+    }
     fn forget(&self) {
         Chime::forget(self);
     }
@@ -115,7 +135,7 @@ fn with_tree<T: Tree>(len: u64, config: T::Config, body: impl AsyncFnOnce(&Membe
 
 /// Every mark of the skeleton and of the kinds whose marks begin like that. Lookups of many keys are apart
 /// (`crate::adversary`); `shape` has the scenarios for a root that shrinks, and for a separator that the pool has no room
-/// for. Only Sherman hands locks over, and its `hand_over` has the scenarios for operations that are gone.
+/// for; `hand_over` has those for operations that are gone.
 pub(crate) fn marks(kind: &str) -> BTreeSet<String> {
     let mut all = crate::marks::of(&["src/tree"]);
     all.retain(|mark| mark.split_once(':').is_some_and(|(of, _)| of == "tree" || of == kind));
@@ -127,10 +147,6 @@ pub(crate) fn marks(kind: &str) -> BTreeSet<String> {
         "tree: nobody was there to take the lock over",
     ];
     assert!(apart.iter().all(|mark| all.remove(*mark)));
-    if kind != "sherman" {
-        let handing = ["tree: lock was handed over", "tree: waited for another operation of this compute node"];
-        assert!(handing.iter().all(|mark| all.remove(*mark)));
-    }
     assert!(all.iter().any(|mark| mark.starts_with(kind)), "no marks of {kind}");
     all
 }
