@@ -15,6 +15,8 @@ pub struct ChimeUnderTest {
     leaf: Option<(usize, usize)>,
     /// Hand locks over in every seed, not in some.
     hands_over: bool,
+    /// The smallest nodes in every seed.
+    smallest: bool,
 }
 
 /// Nodes that split soonest.
@@ -33,7 +35,12 @@ const SMALLEST: Config = Config {
 impl ChimeUnderTest {
     /// Handing over the locks of leaves.
     pub fn handing_over() -> Self {
-        ChimeUnderTest { config: SMALLEST, hands_over: true, leaf: None }
+        ChimeUnderTest { config: SMALLEST, hands_over: true, ..Self::default() }
+    }
+
+    /// With the smallest nodes.
+    pub fn smallest_nodes() -> Self {
+        ChimeUnderTest { config: SMALLEST, smallest: true, ..Self::default() }
     }
 }
 
@@ -52,7 +59,7 @@ impl IndexUnderTest for ChimeUnderTest {
             hand_over: rng.chance(ODDS / 2) || self.hands_over,
             ..SMALLEST
         };
-        Box::new(ChimeUnderTest { config, ..self.clone() })
+        Box::new(ChimeUnderTest { config: if self.smallest { SMALLEST } else { config }, ..self.clone() })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Chime(self.config)
@@ -83,7 +90,7 @@ pub use faults::cases;
 mod faults {
     use super::ChimeUnderTest;
     use crate::Setup;
-    use crate::fault_detection::{FaultCase, verdict};
+    use crate::fault_detection::{FaultCase, crash_within_a_batch, verdict};
     use crate::shard::insert_remove_churn;
     use farindex_index::chime::leaf::faults as leaf;
     use farindex_index::tree::faults as tree;
@@ -139,8 +146,8 @@ mod faults {
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
-                Setup { tearing: ODDS, ..insert_remove_churn() },
-                drawn(),
+                Setup { operations: (30, 60), hot_keys: (2, 4), cold_keys: (0, 0), ..hopping() },
+                aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             ),
             case(
@@ -199,12 +206,15 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::NoRangeCheck),
             ),
-            case(
+            FaultCase::new(
                 "CHIME: a split links the new leaf before it is written",
                 "Fault::CommitFirst",
-                Setup { cold_keys: (100, 200), hot_keys: (1, 1), ..Setup::crashing() },
-                drawn(),
-                Planted::Tree(tree::Fault::CommitFirst),
+                |seed, planted| {
+                    Planted::Tree(tree::Fault::CommitFirst).plant(planted);
+                    let found = verdict(seed, &crash_within_a_batch(seed), &ChimeUnderTest::smallest_nodes());
+                    Planted::Tree(tree::Fault::CommitFirst).plant(false);
+                    found
+                },
             ),
             case(
                 "CHIME: a lock is handed over with the leaf as its holder has found it",

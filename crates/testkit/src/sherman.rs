@@ -16,6 +16,8 @@ pub struct ShermanUnderTest {
     config: Config,
     /// Hand locks over in every seed, not in some.
     hands_over: bool,
+    /// The smallest nodes in every seed.
+    smallest: bool,
 }
 
 /// Nodes that split soonest.
@@ -25,11 +27,15 @@ const SMALLEST: Config =
 impl ShermanUnderTest {
     /// With the published versions in place of a checksum.
     pub fn published() -> Self {
-        ShermanUnderTest { config: Config { variant: Variant::Published, ..SMALLEST }, hands_over: false }
+        ShermanUnderTest { config: Config { variant: Variant::Published, ..SMALLEST }, ..Self::default() }
+    }
+    /// With the smallest nodes.
+    pub fn smallest_nodes() -> Self {
+        ShermanUnderTest { config: SMALLEST, smallest: true, ..Self::default() }
     }
     /// Handing over the locks of leaves.
     pub fn handing_over() -> Self {
-        ShermanUnderTest { config: SMALLEST, hands_over: true }
+        ShermanUnderTest { config: SMALLEST, hands_over: true, ..Self::default() }
     }
 }
 
@@ -42,7 +48,7 @@ impl IndexUnderTest for ShermanUnderTest {
             variant: self.config.variant,
             ..SMALLEST
         };
-        Box::new(ShermanUnderTest { config, ..*self })
+        Box::new(ShermanUnderTest { config: if self.smallest { SMALLEST } else { config }, ..*self })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Sherman(self.config)
@@ -79,7 +85,7 @@ mod faults {
     use super::ShermanUnderTest;
     use super::scenarios::Scenario;
     use crate::Setup;
-    use crate::fault_detection::{FaultCase, verdict, violation};
+    use crate::fault_detection::{FaultCase, crash_within_a_batch, verdict, violation};
     use farindex_index::sherman::Variant;
     use farindex_index::tree::faults::{Fault, plant};
 
@@ -101,7 +107,6 @@ mod faults {
 
     /// Faults of Sherman and of the skeleton.
     pub fn cases() -> Vec<FaultCase> {
-        let crashing = Setup::crashing;
         // Leaves are merged and split all the time.
         let merging = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
         vec![
@@ -137,11 +142,15 @@ mod faults {
                 Setup::default(),
                 Fault::NoRangeCheck,
             ),
-            case(
+            FaultCase::new(
                 "Sherman: a split links the new node before it is written",
                 "Fault::CommitFirst",
-                crashing(),
-                Fault::CommitFirst,
+                |seed, planted| {
+                    plant(if planted { &[Fault::CommitFirst] } else { &[] });
+                    let found = verdict(seed, &crash_within_a_batch(seed), &ShermanUnderTest::smallest_nodes());
+                    plant(&[]);
+                    found
+                },
             ),
             FaultCase::new(
                 "Sherman: a lock is handed over with the leaf as its holder has found it",

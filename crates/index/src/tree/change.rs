@@ -75,11 +75,17 @@ impl Present {
 pub(super) enum Done {
     Wrote {
         wrote: Wrote,
-        /// May the leaf fit into one with a neighbour, so that it is time to try?
+        /// Has the leaf few entries, so that it is [time to merge](is_time_to_merge) it?
         few: bool,
     },
     /// The leaf was split: try again.
     Split,
+}
+
+/// Is it time to try to merge a leaf, of whose entries a removal has left so many? When a quarter of the leaf is left, and
+/// whenever half as many as the last time are: a merge that did not fit is not tried again at every removal.
+pub(super) fn is_time_to_merge(left: usize, span: usize) -> bool {
+    left == span / 4 || left < span / 4 && (left == 0 || left.is_power_of_two())
 }
 
 /// How a round has ended.

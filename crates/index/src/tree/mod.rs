@@ -9,6 +9,7 @@
 //! | `inner` | an inner node as a compute node keeps it |
 //! | `cache` | the node cache, which the threads of a compute node share |
 //! | `skeleton` | what it needs of a leaf design; reading and locking a node |
+//! | `lookups` | lookups, as far as all leaf designs do them alike |
 //! | `local_locks` | queues of a compute node at the locks of nodes |
 //! | `change` | writes, as far as all leaf designs do them alike |
 //! | `hand_over` | the lock of a leaf, handed over within a compute node |
@@ -40,6 +41,7 @@ mod fence;
 mod hand_over;
 mod inner;
 mod local_locks;
+mod lookups;
 mod merges;
 mod node;
 mod recovery;

@@ -38,10 +38,20 @@ pub(super) fn of_span(kind: &str, span: usize, cache_bytes: Option<u64>) -> Resu
     config(kind, &json!({ "leaf_span": span, "inner_span": span.min(MOST), "cache_bytes": cache_bytes }))
 }
 
-/// The kinds that were asked for, as the paper configures them: 100 MB of cache on each compute node.
+/// The kinds that were asked for, as the paper configures them: 100 MB of cache on each compute node. `kind:setting=value`
+/// changes another setting.
 pub(super) fn compared(args: &Args) -> Result<Vec<IndexConfig>, Error> {
-    let changes = json!({ "leaf_span": SPAN, "inner_span": SPAN, "cache_bytes": 100_000_000 });
-    args.kinds.iter().map(|kind| config(kind, &changes)).collect()
+    let usual = json!({ "leaf_span": SPAN, "inner_span": SPAN, "cache_bytes": 100_000_000 });
+    let of = |kind: &String| {
+        let (kind, changed) = kind.split_once(':').unwrap_or((kind, ""));
+        let mut changes = usual.clone();
+        if let Some((name, value)) = changed.split_once('=') {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+            changes[name] = value;
+        }
+        config(kind, &changes)
+    };
+    args.kinds.iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -54,6 +64,15 @@ mod tests {
         assert!(unknown.contains("unknown kind of index \"btree\"") && unknown.contains("sherman"), "{unknown}");
         let setting = config("sherman", &json!({ "spam": 1 })).expect_err("an unknown setting").to_string();
         assert!(setting.contains("no setting \"spam\""), "{setting}");
+    }
+
+    #[test]
+    fn a_setting_is_changed_on_the_command_line() {
+        let args = Args::example(&["--figure", "12", "--index", "chime,chime:hand_over=false"]);
+        let settings =
+            compared(&args).expect("settings").into_iter().map(|config| serde_json::to_value(config).expect("JSON"));
+        let hand_over: Vec<_> = settings.map(|settings| settings["hand_over"].clone()).collect();
+        assert_eq!(hand_over, [json!(true), json!(false)]);
     }
 
     #[test]

@@ -83,7 +83,10 @@ pub struct Args {
     /// For figures 3a and 14: bytes of the compute node's cache [default: enough for all inner nodes]
     #[arg(long, value_name = "BYTES", value_parser = parse_count)]
     cache: Option<u64>,
-    /// Kinds of index to compare, the one to compare with first
+    /// For figure 12: workloads [default: the paper's]
+    #[arg(long = "workload", value_name = "NAME,...", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Kinds of index to compare, the one to compare with first; for figure 12 also KIND:SETTING=VALUE
     #[arg(long = "index", value_name = "KIND,...", value_delimiter = ',', default_value = "sherman,chime")]
     kinds: Vec<String>,
     /// Everything is drawn from this number

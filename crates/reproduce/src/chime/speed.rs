@@ -31,33 +31,51 @@ fn costs(text: &mut String, runs: &[(String, &Measured)]) {
     runs.iter().for_each(|(name, run)| *text += &format!("  {name}: {}\n", run.cost()));
 }
 
+/// The workloads of figure 12, each with the paper's throughput over Sherman if it compares the same two kinds.
+fn workloads(args: &Args) -> Vec<(String, Option<f64>)> {
+    let paper = |workload: &str| {
+        let ratio = OVER_SHERMAN.into_iter().find(|(of, _)| *of == workload).map(|(_, ratio)| ratio);
+        ratio.filter(|_| args.kinds == ["sherman", "chime"])
+    };
+    let usual = || OVER_SHERMAN.map(|(workload, _)| workload.to_owned()).to_vec();
+    let wanted = if args.workloads.is_empty() { usual() } else { args.workloads.clone() };
+    let with_paper = |workload: String| {
+        let ratio = paper(&workload);
+        (workload, ratio)
+    };
+    wanted.into_iter().map(with_paper).collect()
+}
+
 /// Figure 12.
 pub(super) fn ycsb(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let keys = args.one_number_of_keys(40_000)?;
     let clients = if args.clients.is_empty() { vec![160, 640] } else { args.clients.clone() };
     let configs = kinds::compared(args)?;
     let (mut runs, mut comparison) = (Vec::new(), Vec::new());
-    for (workload, paper) in OVER_SHERMAN {
+    let (mut named, mut ratios) = (Vec::new(), String::new());
+    for (workload, paper) in workloads(args) {
+        let workload = workload.as_str();
         let mut best: Vec<Option<Measured>> = vec![None; configs.len()];
         for clients in &clients {
             let lab = lab(args, *clients, watch);
-            for (config, best) in configs.iter().zip(&mut best) {
+            for ((config, kind), best) in configs.iter().zip(&args.kinds).zip(&mut best) {
                 let run = lab.run(&trial(args, *config, workload, keys, *clients))?;
+                named.push(format!("{workload}, {clients} clients: {kind}"));
                 if best.as_ref().is_none_or(|best| run.ops_per_s > best.ops_per_s) {
                     *best = Some(run.clone());
                 }
-                runs.push((workload, run));
+                runs.push((workload.to_owned(), run));
             }
         }
-        if let [Some(base), Some(other)] = best.as_slice() {
-            let what = format!("{workload}: {} over {}, the best of each", other.index, base.index);
-            comparison.push(Comparison::new(what, paper, other.over(base)));
+        if let ([Some(base), Some(other)], [base_kind, kind]) = (best.as_slice(), args.kinds.as_slice()) {
+            let what = format!("{workload}: {kind} over {base_kind}, the best of each");
+            match paper {
+                Some(paper) => comparison.push(Comparison::new(what, paper, other.over(base))),
+                None => ratios += &format!("{what}: {:.2}\n", other.over(base)),
+            }
         }
     }
-    let named: Vec<_> = runs
-        .iter()
-        .map(|(workload, run)| (format!("{workload}, {} clients: {}", run.clients, run.index), run))
-        .collect();
+    let named: Vec<_> = named.into_iter().zip(runs.iter().map(|(_, run)| run)).collect();
     let lines: Vec<_> = runs.iter().map(|(workload, run)| json!({ "workload": workload, "run": run })).collect();
     let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "seed": args.seed, "runs": lines, "comparison": comparison });
     let mut text = format!(
@@ -67,6 +85,7 @@ pub(super) fn ycsb(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
         table(&named)
     );
     comparison.iter().for_each(|line| text += &format!("{}\n", line.line()));
+    text += &ratios;
     costs(&mut text, &named);
     text += &format!("paper: {SOURCE}, Figure 12, section 5.2\n");
     Report::new(&result, text, true)

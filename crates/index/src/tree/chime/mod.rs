@@ -30,6 +30,7 @@ use super::cache::Lookups;
 use super::change::Writes;
 use super::fence::Fence;
 use super::hand_over::LeafLocks;
+use super::lookups::LooksUp;
 use super::node::{self, MAX_SPAN, magic};
 use super::skeleton::Tree;
 use crate::audit::OnDamage;

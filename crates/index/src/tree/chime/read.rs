@@ -9,20 +9,17 @@ use super::held::{is_retired, state};
 use super::hotspot::Saved;
 use super::leaf::layout::{ENTRY_LEN, HEADER_LEN};
 use super::leaf::{self, Entry, Item, Key, Lookup, Pieces, Ranges, look_up, verify_entry};
-use crate::block::{CandidateBlocks, KeyMatch, UNIT, bad_checksum};
 use crate::marks::mark;
 use crate::tree::descend::{Found, Separator};
-use crate::tree::entries::place;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::fence::Fence;
+use crate::tree::hand_over::Posted;
+use crate::tree::lookups::{Answer, LooksUp};
 use crate::tree::node::{DEAD, Header};
 use crate::tree::skeleton::{Retry, Step, Unread};
-use crate::{IndexError, Value, join};
-use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, Ticket};
+use crate::{IndexError, Value};
+use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span};
 use smallvec::SmallVec;
-
-/// Keys whose neighbourhoods are READ in one batch.
-const MANY: usize = 128;
 
 /// A key, and where it is in a leaf.
 #[derive(Clone, Copy)]
@@ -31,9 +28,6 @@ pub(super) struct Place {
     pub(super) hash: u64,
     pub(super) home: usize,
 }
-
-/// READs of a neighbourhood that were posted.
-pub(super) type Posted = SmallVec<[(usize, Ticket); 2]>;
 
 /// A neighbourhood as it was read: offsets in the leaf, and the words from there.
 pub(super) struct Near {
@@ -58,26 +52,16 @@ impl Near {
     }
 }
 
-/// What a neighbourhood says about a key.
-enum Answer {
-    Value(usize, Value),
-    /// Positions and blocks that may be the key's.
-    Blocks(SmallVec<[(usize, u64); 2]>),
-    Absent,
-}
-
-impl Answer {
-    /// `None`: read again.
-    fn of(lookup: Lookup, near: Near) -> Option<Answer> {
-        match lookup {
-            Lookup::Hit { position, item: Item { word1, block: true, .. } } => {
-                Some(Answer::Blocks(SmallVec::from_slice(&[(position, word1)])))
-            }
-            Lookup::Hit { position, .. } => near.value(position).map(|value| Answer::Value(position, value)),
-            Lookup::Candidates(found) => Some(Answer::Blocks(found)),
-            Lookup::Miss => Some(Answer::Absent),
-            Lookup::Torn | Lookup::Moved(_) => None,
+/// What a neighbourhood says about a key. `None`: read again.
+fn answer_of(lookup: Lookup, near: Near) -> Option<Answer> {
+    match lookup {
+        Lookup::Hit { position, item: Item { word1, block: true, .. } } => {
+            Some(Answer::Blocks(SmallVec::from_slice(&[(position, word1)])))
         }
+        Lookup::Hit { position, .. } => near.value(position).map(|value| Answer::Value(position, value)),
+        Lookup::Candidates(found) => Some(Answer::Blocks(found)),
+        Lookup::Miss => Some(Answer::Absent),
+        Lookup::Torn | Lookup::Moved(_) => None,
     }
 }
 
@@ -131,21 +115,6 @@ impl Chime {
         ranges.iter().map(|range| (range.start, batch.read(at.add(range.start as u64), range.len()))).collect()
     }
 
-    pub(super) async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let (mut retry, mut span) = (Retry::default(), Some(self.session.span(OpKind::Get)));
-        let place = self.place(key);
-        loop {
-            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree.maintenance()))?;
-            let attempt = self.look_up_once(pin.span(), key, place, &retry).await?;
-            drop(pin);
-            match attempt {
-                Ok(value) => return Ok(value),
-                Err(trouble) => Box::pin(self.tree.settle(self, &mut retry, trouble)).await?,
-            }
-        }
-    }
-
     async fn look_up_once(&self, span: &Span, key: &[u8], place: Place, retry: &Retry) -> Step<Option<Value>> {
         let mut missing = Vec::new();
         let found = match self.tree.descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await? {
@@ -171,7 +140,7 @@ impl Chime {
             let lookup = look_up(&near.words(), &expected, place.key);
             let stays = planted(Fault::NoMoveRight) && matches!(lookup, Lookup::Moved(_));
             let lookup = if stays { Lookup::Miss } else { lookup };
-            if let Some(answer) = Answer::of(lookup, near) {
+            if let Some(answer) = answer_of(lookup, near) {
                 return self.finish(span, key, (found.at, place), answer).await.map(Ok);
             }
             mark!("chime: neighbourhood is not as the parent says");
@@ -203,7 +172,7 @@ impl Chime {
             None => Ok(None),
             Some(Item { block: false, .. }) => Ok(Some(Value::fetched(buf, 8..16))),
             Some(Item { word1, .. }) => {
-                let found = self.block_of(span, &[(position, word1)], key).await?;
+                let found = self.block_of(span, &SmallVec::from_slice(&[(position, word1)]), key).await?;
                 Ok(found.map(|(_, block)| block.into_value()))
             }
         }
@@ -250,7 +219,7 @@ impl Chime {
         }
         let node = leaf::Node::read(&Pieces::new(self.layout, (0, header.words()), None), self.tree.tag, at.to_bits());
         let lookup = node.map(|node| look_up(&near.words(), &node.expected(), place.key));
-        let answer = lookup.and_then(|lookup| Answer::of(lookup, near));
+        let answer = lookup.and_then(|lookup| answer_of(lookup, near));
         match (node, answer) {
             (Some(node), Some(answer)) => Ok(Ok(Seen { at, header, node, answer })),
             (Some(_), None) if header.words().first() == Some(&DEAD) => Ok(Err(Unread::Dead)),
@@ -276,46 +245,27 @@ impl Chime {
         self.hotspots.found(self.policy, place.hash, at, position);
         Ok(Some(value))
     }
+}
 
-    /// READs the blocks at these positions, all in one batch, and returns the one that is the key's.
-    pub(super) async fn block_of(
-        &self,
-        span: &Span,
-        places: &[(usize, u64)],
-        key: &[u8],
-    ) -> Result<Option<(usize, crate::block::Block)>, IndexError> {
-        let wanted = places.iter().map(|(position, word1)| {
-            let (at, units) = place(*word1);
-            (*position, at, units as usize * UNIT)
-        });
-        let mut blocks = CandidateBlocks::read(span, wanted).await?;
-        let hash = self.hash(key);
-        while let Some((position, at, found)) = blocks.next(hash, key).await? {
-            match found {
-                KeyMatch::Own(block) => return Ok(Some((position, block))),
-                KeyMatch::Other => {}
-                // Under the pin a block of an entry that was read is not reused.
-                KeyMatch::Unsound => return Err(bad_checksum(at)),
+impl LooksUp for Chime {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let (mut retry, mut span) = (Retry::default(), Some(self.session.span(OpKind::Get)));
+        let place = self.place(key);
+        loop {
+            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree.maintenance()))?;
+            let attempt = self.look_up_once(pin.span(), key, place, &retry).await?;
+            drop(pin);
+            match attempt {
+                Ok(value) => return Ok(value),
+                Err(trouble) => Box::pin(self.tree.settle(self, &mut retry, trouble)).await?,
             }
         }
-        Ok(None)
     }
 
-    pub(super) async fn look_up_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        let mut values = Vec::with_capacity(keys.len());
-        for part in keys.chunks(MANY) {
-            values.extend(self.look_up_part(part).await?);
-        }
-        Ok(values)
-    }
-
-    /// Looks keys up of whose leaves the copies of inner nodes say enough: all neighbourhoods in one batch, all blocks in
-    /// another. A key that takes more is looked up on its own.
-    async fn look_up_part(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        keys.iter().try_for_each(|key| self.check_lengths(key, &[]))?;
-        let pin = self.session.pin(self.session.span(OpKind::Get))?;
-        let (span, mut missing) = (pin.span(), Vec::new());
-        let mut posted = Vec::with_capacity(keys.len());
+    /// Each key takes a neighbourhood, of a leaf of which the copies of inner nodes say enough.
+    async fn answers(&self, span: &Span, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>, IndexError> {
+        let (mut posted, mut missing) = (Vec::with_capacity(keys.len()), Vec::new());
         let mut batch = span.batch();
         for key in keys {
             let found = self.tree.descend(span, Retry::default().goal(key), 0, false, &mut missing).await?.ok();
@@ -327,54 +277,11 @@ impl Chime {
             }));
         }
         let mut done = if batch.is_empty() { None } else { Some(batch.post().await?) };
-        let mut answers = Vec::with_capacity(keys.len());
-        let mut wanted: Vec<((), RemotePtr, usize)> = Vec::new();
-        for posted in posted {
-            let answer = posted.zip(done.as_mut()).and_then(|((expected, place, posted), done)| {
-                let near = Near::done(self.layout, posted, done);
-                Answer::of(look_up(&near.words(), &expected, place.key), near)
-            });
-            if let Some(Answer::Blocks(places)) = &answer {
-                wanted.extend(places.iter().map(|(_, word1)| {
-                    let (at, units) = place(*word1);
-                    ((), at, units as usize * UNIT)
-                }));
-            }
-            answers.push(answer);
-        }
-        drop(done);
-        let mut blocks = if wanted.is_empty() { None } else { Some(CandidateBlocks::read(span, wanted).await?) };
-        let mut values = Vec::with_capacity(keys.len());
-        for (key, answer) in keys.iter().zip(answers) {
-            values.push(match (answer, &mut blocks) {
-                (Some(Answer::Value(_, value)), _) => Some(Some(value)),
-                (Some(Answer::Blocks(places)), Some(blocks)) => {
-                    let (hash, mut value) = (self.hash(key), None);
-                    for _ in places {
-                        match blocks.next(hash, key).await? {
-                            Some((_, _, KeyMatch::Own(block))) => value = Some(block.into_value()),
-                            Some((_, at, KeyMatch::Unsound)) => return Err(bad_checksum(at)),
-                            Some((_, _, KeyMatch::Other)) | None => {}
-                        }
-                    }
-                    Some(value)
-                }
-                (Some(_), _) => Some(None),
-                (None, _) => None,
-            });
-        }
-        drop(blocks);
-        // Nothing is pinned while a key waits for other clients.
-        drop(pin);
-        let values = keys.iter().zip(values).map(|(key, value)| async move {
-            match value {
-                Some(value) => Ok(value),
-                None => {
-                    mark!("chime many: alone");
-                    self.look_up(key).await
-                }
-            }
-        });
-        join::try_join_all(values).await
+        let answer = |posted: Option<(leaf::Expected, Place, Posted)>| {
+            let ((expected, place, posted), done) = posted.zip(done.as_mut())?;
+            let near = Near::done(self.layout, posted, done);
+            answer_of(look_up(&near.words(), &expected, place.key), near)
+        };
+        Ok(posted.into_iter().map(answer).collect())
     }
 }

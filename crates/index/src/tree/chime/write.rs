@@ -21,16 +21,18 @@ use super::read::Place;
 use crate::IndexError;
 use crate::marks::mark;
 use crate::recovery::acquire;
-use crate::tree::change::{Change, Done, Present, Writes};
+use crate::tree::change::{Change, Done, Present, Writes, is_time_to_merge};
 use crate::tree::descend::Separator;
 use crate::tree::edit::{Edit, Steps};
 use crate::tree::entries::{place, place_word};
 use crate::tree::hand_over::{HandsOver, LeafLocks, TurnOf};
+use crate::tree::lookups::{Candidates, LooksUp};
 use crate::tree::node::{Header, magic};
 use crate::tree::skeleton::{CHANGE, Locked, Step, Tree, Trouble, unsound};
 use crate::write::{Mode, Wrote};
 use farindex_fabric::{Batch, RemotePtr, Span};
 use farindex_pool::{Intent, Pin};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// What is known of a key under the lock.
@@ -115,7 +117,7 @@ impl Writes for Chime {
             missing.extend(self.split_leaf(pin, locked).await?);
             return Ok(Done::Split);
         };
-        let few = matches!(change, Change::Remove) && self.seems_few(plan.hints);
+        let few = matches!(change, Change::Remove) && self.tries_to_merge(plan.hints);
         let mut edit = edit_of(plan.writes);
         if plan.hints != hints {
             locked.node.image.add(HINTS_OFFSET, &[plan.hints.bits()]);
@@ -213,14 +215,16 @@ impl Chime {
             Lookup::Hit { position, item: Item { block: false, .. } } => {
                 Ok(KeyState::Present(Present::inline(position)))
             }
-            Lookup::Hit { position, item } => self.present(span, &[(position, item.word1)], key).await,
+            Lookup::Hit { position, item } => {
+                self.present(span, &SmallVec::from_slice(&[(position, item.word1)]), key).await
+            }
             Lookup::Candidates(found) => self.present(span, &found, key).await,
             Lookup::Miss => Ok(KeyState::Absent(Vec::new())),
             Lookup::Torn | Lookup::Moved(_) => Err(unsound(leaf.at)),
         }
     }
 
-    async fn present(&self, span: &Span, found: &[(usize, u64)], key: &[u8]) -> Result<KeyState, IndexError> {
+    async fn present(&self, span: &Span, found: &Candidates, key: &[u8]) -> Result<KeyState, IndexError> {
         Ok(match self.block_of(span, found, key).await? {
             Some((position, block)) => {
                 let at = found.iter().find(|(at, _)| *at == position).map(|(_, word1)| place(*word1).0);
@@ -258,14 +262,17 @@ impl Chime {
         }
     }
 
-    /// Does a leaf with these hints seem to have a quarter of its entries at most? A bit of the vacancy bitmap of a large
-    /// leaf stands for several entries; so now and then only.
-    fn seems_few(&self, hints: Hints) -> bool {
+    /// Does a removal that leaves a leaf with these hints try to merge it? A bit of the vacancy bitmap of a large leaf stands
+    /// for several entries, and does not tell how many are left: so there now and then, while it may be a quarter.
+    fn tries_to_merge(&self, hints: Hints) -> bool {
         let span = self.layout.span();
-        let vacant = (0..span).filter(|position| hints.may_be_vacant(self.layout, *position)).count();
+        let left = (0..span).filter(|position| !hints.may_be_vacant(self.layout, *position)).count();
+        if span <= 64 {
+            return is_time_to_merge(left, span);
+        }
         let turn = self.tree.turn.get();
         self.tree.turn.set(turn.wrapping_add(1));
-        vacant >= span - span / 4 && (span <= 64 || turn.is_multiple_of(span as u64 / 16))
+        left <= span / 4 && turn.is_multiple_of(span as u64 / 16)
     }
 }
 

@@ -18,6 +18,7 @@ use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};
 use super::fence::Fence;
 use super::hand_over::LeafLocks;
+use super::lookups::LooksUp;
 use super::node::{Header, Layout, MAX_SPAN, Node};
 use super::skeleton::{Leaves, Merged, Slots, Tree, Unread};
 use crate::audit::OnDamage;

@@ -10,14 +10,14 @@
 //! leaf under its lock.
 
 use super::Sherman;
-use super::read::Candidates;
 use crate::IndexError;
 use crate::marks::mark;
-use crate::tree::change::{Change, Done, Present, Writes};
+use crate::tree::change::{Change, Done, Present, Writes, is_time_to_merge};
 use crate::tree::descend::Separator;
 use crate::tree::edit::{Edit, Steps};
 use crate::tree::entries::{place, place_word};
 use crate::tree::hand_over::{LeafLocks, TurnOf};
+use crate::tree::lookups::LooksUp;
 use crate::tree::node::Node;
 use crate::tree::skeleton::{Locked, Step, Tree};
 use crate::write::Wrote;
@@ -106,7 +106,7 @@ impl Writes for Sherman {
                 }
             }
         }
-        let few = matches!(change, Change::Remove) && node.node.count() <= node.node.layout.span / 4;
+        let few = matches!(change, Change::Remove) && is_time_to_merge(node.node.count(), self.leaf.span);
         edit.seal(&mut node.node, self.tree.tag);
         let mut steps = Steps::default();
         steps.write(self.unwritten(key, change));
@@ -122,9 +122,9 @@ impl Sherman {
     /// Finds the entry of a key in a locked leaf.
     async fn find(&self, span: &Span, locked: &Locked<'_>, key: &[u8]) -> Result<Option<Present>, IndexError> {
         match self.candidates(&locked.node, key) {
-            Candidates::Inline(slot) => Ok(Some(Present::inline(slot))),
-            Candidates::Blocks(slots) => {
-                let found = self.block_of(span, &locked.node, &slots, key).await?;
+            Ok(slot) => Ok(Some(Present::inline(slot))),
+            Err(candidates) => {
+                let found = self.block_of(span, &candidates, key).await?;
                 Ok(found.map(|(slot, block)| Present { slot, block: (place(locked.node.slot(slot).1).0, block.len()) }))
             }
         }

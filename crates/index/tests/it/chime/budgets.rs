@@ -316,7 +316,7 @@ fn a_split_adds_eight_round_trips_to_an_insert() {
     });
 }
 
-/// Two leaves with four and five entries. The parent is READ, the left leaf is locked and READ, the right one is READ,
+/// Two leaves with three and five entries, of which two are left on the left. The parent is READ, the left leaf is locked and READ, the right one is READ,
 /// and frozen; all WRITEs are one batch (5 round trips). Then the parent is READ, locked and changed (3), and the root is
 /// looked at, whether it can be lowered (3).
 #[test]
@@ -326,9 +326,43 @@ fn a_merge_adds_eleven_round_trips_to_a_removal() {
         for key in &keys {
             insert(index, key).await;
         }
+        let (_, more) = cost_of_write(index, OpKind::Remove, &keys[1], INLINE).await;
+        assert_eq!(more, [0; 7]);
         let (own, more) = cost_of_write(index, OpKind::Remove, &keys[0], INLINE).await;
         assert_eq!(own, [2, 0, 2, 3, 3, HEAD + NEAR, INTENT + 16]);
         assert_eq!(more, [11, 0, 9, 17, 10, 3 * LEAF + 5 * INNER, 4072]);
+    });
+}
+
+/// A leaf is drained beside a neighbour that is too full to be merged with: a merge is tried when 16, 8, 4, 2, 1 and no
+/// entries are left. A try READs the parent, locks and READs the leaf in two READs, READs the neighbour, and releases the
+/// lock.
+#[test]
+fn a_merge_that_does_not_fit_is_tried_six_times() {
+    with_index(LEN, Config::default(), async |index: &Chime| {
+        // The ninth key of a home splits the leaf.
+        let keys: Vec<_> = keys_of(10, 1000).take(9).collect();
+        for key in &keys {
+            insert(index, key).await;
+        }
+        // Beyond the last one, and below the first one.
+        for i in 0..45 {
+            insert(index, &key(100_000 + i)).await;
+        }
+        for i in 0..20 {
+            insert(index, &key(i)).await;
+        }
+        let mut tries = Vec::new();
+        let below = (0..20).map(key).chain(keys.iter().copied().take(4));
+        for (left, key) in (0..24).rev().zip(below) {
+            let (own, more) = cost_of_write(index, OpKind::Remove, &key, INLINE).await;
+            assert_eq!(own[0], 2);
+            if more != [0; 7] {
+                assert_eq!(more, [4, 0, 4, 1, 3, INNER + 2 * LEAF, INTENT], "{left} are left");
+                tries.push(left);
+            }
+        }
+        assert_eq!(tries, [16, 8, 4, 2, 1, 0]);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::trees::costs::{BLOCK, Budget, INLINE, LEN, budget, fill, key};
 use farindex_fabric::OpKind;
-use farindex_index::{Insert, OrderedIndex, PointIndex, Sherman, Upsert, sherman::Config};
+use farindex_index::{Insert, OrderedIndex, PointIndex, Remove, Sherman, Upsert, sherman::Config};
 use farindex_testkit::alone::{cost_of, with_index};
 use std::ops::Bound;
 
@@ -169,5 +169,29 @@ fn a_split_adds_six_round_trips_to_an_insert() {
             }
         }
         assert_eq!(splits, 2);
+    });
+}
+
+/// A leaf is drained beside a neighbour that is too full to be merged with: a merge is tried when 14, 8, 4, 2, 1 and no
+/// entries are left. A try READs root and parent, locks and READs the leaf, READs the neighbour, and releases the lock.
+#[test]
+fn a_merge_that_does_not_fit_is_tried_six_times() {
+    with_index(LEN, Config::default(), async |index: &Sherman| {
+        fill(index, 5000).await;
+        let (drained, full) = (29 * 10..29 * 11, 29 * 11..29 * 12);
+        for i in full {
+            assert_eq!(index.insert(&key(i * 2 + 1), INLINE).await, Ok(Insert::Inserted));
+        }
+        let mut tries = Vec::new();
+        for (left, i) in (0..29).rev().map(|left| (left, drained.start + left)) {
+            let before = index.session().endpoint().meter();
+            assert_eq!(index.remove(&key(i * 2)).await, Ok(Remove::Removed));
+            let more = budget((index.session().endpoint().meter() - before).of(OpKind::Maintenance));
+            if more != [0; 7] {
+                assert_eq!(more, [5, 0, 4, 1, 3, 4 * 1024, 64], "{left} are left");
+                tries.push(left);
+            }
+        }
+        assert_eq!(tries, [14, 8, 4, 2, 1, 0]);
     });
 }
