@@ -9,6 +9,7 @@ use farindex_testkit::world::join_all;
 tests_of! { Sherman:
     hand_over::{
         a_crash_at_any_verb_of_a_hand_over_is_recovered,
+        a_lock_that_nobody_waits_for_any_more_is_released,
         a_lock_that_was_handed_to_an_operation_that_is_gone_is_handed_on_or_released,
         handing_over_is_faster_where_writers_contend,
         no_compute_node_keeps_a_leaf_for_itself,

@@ -5,7 +5,7 @@ use super::Tree;
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, MemoryFabric};
 use farindex_index::{IndexError, Insert, Lifecycle, Update};
-use farindex_pool::{Client, Pool, PoolOptions, Session};
+use farindex_pool::{Client, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, CrashOutcome, Preset, Sim, Swarm};
 use farindex_testkit::world::join_all;
 use farindex_testkit::{Setup, run_seeds, seeds_or};
@@ -140,6 +140,33 @@ pub(crate) fn a_lock_that_was_handed_to_an_operation_that_is_gone_is_handed_on_o
             session.endpoint().settle().await;
         });
     }
+}
+
+/// An operation waits while the holder posts its last batch, and is gone when that has completed.
+pub(crate) fn a_lock_that_nobody_waits_for_any_more_is_released<T: Tree>() {
+    marks::take();
+    cluster::<T>(1, true).run(async move |session| {
+        let index = open::<T>(&session).await;
+        let keys = [0, 1].map(key);
+        let began = session.endpoint().now();
+        {
+            let mut first = pin!(index.update(&keys[0], VALUE));
+            let mut second = Box::pin(index.update(&keys[1], VALUE));
+            poll_once(first.as_mut()).await;
+            poll_once(second.as_mut()).await;
+            // The batch that takes the lock completes; the next one does not release it.
+            session.endpoint().sleep(Duration::from_millis(1)).await;
+            poll_once(first.as_mut()).await;
+            drop(second);
+            assert_eq!(first.await, Ok(Update::Updated));
+        }
+        assert_eq!(index.get(&keys[1]).await.expect("a lookup").as_deref(), Some(&keys[1][..]));
+        assert_eq!(index.update(&keys[1], VALUE).await, Ok(Update::Updated));
+        let took = session.endpoint().now() - began;
+        assert!(took < LEASE / 20, "{took:?}");
+        session.endpoint().settle().await;
+    });
+    assert!(marks::take().contains_key("tree: nobody was there to take the lock over"));
 }
 
 /// The operation that holds the lock is never polled again, and keeps it. Others of its compute node stop waiting for it,
