@@ -14,7 +14,7 @@ use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
 use farindex_index::shard::Variant;
 use farindex_pool::faults as pool;
-use farindex_sim::CrashOutcome;
+use farindex_sim::{CrashOutcome, ODDS};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,11 +67,11 @@ impl fmt::Display for FaultDetection {
     }
 }
 
-/// One client crashes, and what it has posted lands in part, while many keys split nodes.
+/// Clients crash while many keys split nodes; what the second one has posted lands in part.
 pub(crate) fn crash_within_a_batch(seed: u64) -> Setup {
-    let setup = Setup { clients: (2, 3), hot_keys: (20, 40), cold_keys: (40, 60), ..Setup::crashing() };
+    let setup = Setup { clients: (4, 5), hot_keys: (20, 40), cold_keys: (40, 60), ..Setup::crashing() };
     let crashes_at = Some((1 + seed % 200, CrashOutcome::Prefix));
-    Setup { crashes_at, crashes: 0, tight: 0, overflowing: 0, ..setup }
+    Setup { crashes_at, crashes: ODDS, tight: 0, overflowing: 0, ..setup }
 }
 
 impl FaultCase {

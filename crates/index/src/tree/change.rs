@@ -82,10 +82,10 @@ pub(super) enum Done {
     Split,
 }
 
-/// Is it time to try to merge a leaf, of whose entries a removal has left so many? When a quarter of the leaf is left, and
-/// whenever half as many as the last time are: a merge that did not fit is not tried again at every removal.
+/// Is it time to try to merge a leaf, of whose entries a removal has left so many? From a third of the leaf down, whenever a
+/// sixteenth of it has gone: a merge that did not fit is not tried again at every removal.
 pub(super) fn is_time_to_merge(left: usize, span: usize) -> bool {
-    left == span / 4 || left < span / 4 && (left == 0 || left.is_power_of_two())
+    left <= span / 3 && left.is_multiple_of(span.div_ceil(16))
 }
 
 /// How a round has ended.

@@ -5,6 +5,7 @@ use farindex_index::Chime;
 
 tests_of!(Chime: shape::{
     trees_of_all_spans_hold_their_entries,
+    removals_merge_leaves_and_try_few_merges_in_vain,
     settings_outside_their_limits_are_refused,
     churn_of_inline_entries_runs_in_bounded_memory,
     churn_of_blocks_runs_in_bounded_memory,

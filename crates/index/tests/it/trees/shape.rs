@@ -2,7 +2,7 @@
 
 use super::{Tree, with_tree};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{NodeId, RemotePtr};
+use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, IndexAudit, IndexError, Insert, Lifecycle, OrderedIndex, PointIndex, Remove, Upsert};
 use farindex_pool::{PoolError, PoolOptions, marks};
@@ -51,6 +51,41 @@ pub(crate) fn settings_outside_their_limits_are_refused<T: Tree>() {
             let created = T::create(&member.session, "tree", &config).await.map(drop);
             assert!(matches!(created, Err(IndexError::BadConfig(_))), "{config:?}: {created:?}");
         }
+    });
+}
+
+/// Nine of ten keys are removed, in any order: merges keep the others in few leaves, and are not tried much more often than
+/// they succeed.
+pub(crate) fn removals_merge_leaves_and_try_few_merges_in_vain<T: Tree>() {
+    with_tree::<T>(32 << 20, T::default_config(), async |member, index| {
+        const KEYS: u64 = 60_000;
+        // An order in which no neighbours follow each other.
+        let key = |i: u64| (i * 36_779 % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        for i in 0..KEYS {
+            assert_eq!(index.insert(&key(i), b"8 bytes.").await, Ok(Insert::Inserted));
+        }
+        let before = report(member, index).await.figure("nodes");
+        marks::take();
+        let meter = member.session.endpoint().meter();
+        for i in 0..KEYS * 9 / 10 {
+            assert_eq!(index.remove(&key(i)).await, Ok(Remove::Removed));
+        }
+        let more = *(member.session.endpoint().meter() - meter).of(OpKind::Maintenance);
+        let merges = marks::take()["tree: nodes were merged"];
+        let after = report(member, index).await;
+        let each = after.index_bytes as f64 / after.entries as f64;
+        println!(
+            "{before} nodes, {} afterwards, {each:.1} bytes for each of {} keys",
+            after.figure("nodes"),
+            after.entries
+        );
+        println!(
+            "{merges} merges; {:.3} round trips for each removal",
+            more.total.round_trips as f64 / (KEYS as f64 * 0.9)
+        );
+        assert!(after.figure("nodes") * 5 < before && merges > 0);
+        // A merge with its separator takes 11, and as many as two others are tried in vain.
+        assert!(more.total.round_trips < merges * (11 + 2 * 5), "{} round trips", more.total.round_trips);
     });
 }
 
