@@ -51,6 +51,12 @@ pub enum IndexError {
         /// Local depth of the segment.
         depth: u32,
     },
+    /// Another compute node owns the key, and the index's settings do not let this one ask for it.
+    #[error("the key belongs to {holder}: send the operation there, or set `foreign` to `acquire`")]
+    NotOwner {
+        /// The owner, as far as the pool knows it.
+        holder: String,
+    },
     /// Another client holds a lock for longer than two leases.
     #[error("the bucket at {at} has been locked for longer than {waited_ms} ms by {holder}")]
     Locked {

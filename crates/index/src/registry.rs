@@ -219,6 +219,7 @@ kinds! {
     hash Cuckoo => crate::Cuckoo, "cuckoo hashing with three places for each key, and displacement";
     tree Sherman => crate::Sherman, "B+ tree with cached inner nodes; a leaf is read whole";
     tree Chime => crate::Chime, "B+ tree whose leaves are hopscotch hash tables; a neighbourhood is read";
+    tree Dex => crate::Dex, "B+ tree divided among compute nodes; each caches the leaves that it owns, and alone writes them";
     #[cfg(feature = "test-kinds")] tree BLink => crate::tree::blink::BLink, "B-link tree with a lock for each node, for tests alone";
 }
 

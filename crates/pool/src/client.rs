@@ -14,9 +14,11 @@ use crate::epoch::OldestPin;
 use crate::lease::LeaseWatch;
 use crate::retire_list::RetireList;
 use cells::IntentCells;
-use farindex_fabric::Identity;
+use farindex_fabric::{Endpoint, FabricError, Identity};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -24,6 +26,12 @@ use std::time::Duration;
 /// Longest time for which [`Client::close`] waits until a client without heartbeats quiesces. If that client has
 /// crashed and the fabric cannot tell, the wait would otherwise last a whole lease.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What else a client does with each heartbeat: see [`Client::on_tick`].
+pub trait OnTick: Send + Sync {
+    /// Runs behind the heartbeat, on the endpoint that has sent it. An error is dropped: the next heartbeat tries again.
+    fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pin<Box<dyn Future<Output = Result<(), FabricError>> + 'a>>;
+}
 
 /// The membership of a process in a pool. All threads of the process share it.
 pub struct Client {
@@ -56,6 +64,8 @@ pub struct Client {
     watch: Mutex<LeaseWatch>,
     /// Values that the threads share: see [`share`](Client::share).
     shares: Mutex<HashMap<(TypeId, u64), Weak<dyn Any + Send + Sync>>>,
+    /// What else is to be done with each heartbeat.
+    on_tick: Mutex<Vec<Weak<dyn OnTick>>>,
 }
 
 /// Lowers a flag when it is dropped, which also happens when a future is cancelled.
@@ -133,6 +143,20 @@ impl Client {
             shares.insert(at, Arc::downgrade(&any));
             made
         })
+    }
+
+    /// Returns whether this client certainly keeps its lease: whether less than a lease has passed since it posted its
+    /// latest heartbeat. No other client can have seen the lease expired then, because it sees a heartbeat only after that
+    /// was posted. `now` is the time of the fabric's clock.
+    pub fn keeps_lease(&self, now: Duration) -> bool {
+        nanos(now).saturating_sub(self.beat_at.load(Ordering::Relaxed)) < nanos(self.pool.lease()) && !self.is_lost()
+    }
+
+    /// Calls `task` with each heartbeat from now on, until it is dropped.
+    pub fn on_tick(&self, task: Weak<dyn OnTick>) {
+        let mut tasks = lock(&self.on_tick);
+        tasks.retain(|task| task.strong_count() > 0);
+        tasks.push(task);
     }
 
     /// Enters the catalog; `None` while another operation of this client is in it.

@@ -51,7 +51,7 @@ pub mod takeover;
 
 pub use calibration::Calibration;
 pub use catalog::{IndexInfo, KindTag};
-pub use client::Client;
+pub use client::{Client, OnTick};
 pub use error::PoolError;
 pub use intent::{DeclaredIntent, Intent, IntentCell, IntentTransfer, Lock};
 pub use lease::{ClientInfo, clients};

@@ -29,6 +29,7 @@ pub mod cuckoo;
 mod damage;
 #[cfg(feature = "marks")]
 pub mod fault_detection;
+pub mod dex;
 pub mod index_under_test;
 pub mod linear;
 pub mod race;

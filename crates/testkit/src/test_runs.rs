@@ -2,6 +2,7 @@
 
 use crate::chime::ChimeUnderTest;
 use crate::cuckoo::CuckooUnderTest;
+use crate::dex::DexUnderTest;
 use crate::linear::LinearUnderTest;
 use crate::race::RaceUnderTest;
 use crate::sephash::SepHashUnderTest;
@@ -53,6 +54,7 @@ pub fn shipped() -> Vec<Arc<dyn IndexUnderTest>> {
         Arc::new(CuckooUnderTest::default()),
         Arc::new(ShermanUnderTest::default()),
         Arc::new(ChimeUnderTest::default()),
+        Arc::new(DexUnderTest::default()),
         #[cfg(feature = "test-kinds")]
         Arc::new(crate::blink::BLinkUnderTest::default()),
     ]

@@ -25,6 +25,22 @@ pub enum Fault {
     CommitFirst,
     /// A lock is handed over with the leaf as its holder has found it, not as the holder has left it (H4).
     HandOverOld,
+    /// An owner uses what it owns although its lease may have expired (DEX, D5).
+    StaleLease,
+    /// An owner gives a partition away while operations are in progress (DEX, D2).
+    GivenWithoutDrain,
+    /// An owner that has given a partition away keeps its copies of leaves (DEX, D4).
+    CopiesKept,
+    /// A copy of a leaf stays in the cache while the leaf is written (DEX, D4).
+    CopyDuringWrite,
+    /// A lookup puts a leaf into the cache without the leaf's turn (DEX, D4).
+    AdmittedWithoutTurn,
+    /// A write is acknowledged when it is in the cache (DEX).
+    CacheOnly,
+    /// A leaf that belongs to two owners is changed in place (DEX, D3).
+    AcrossBound,
+    /// A leaf is changed in place although its lock is held (DEX, D3).
+    OverHeldLock,
 }
 
 farindex_pool::fault_switch!();

@@ -41,6 +41,15 @@ pub(super) trait LooksUp: Leaves + TablePerNode<Table = Anchor> {
     /// key that takes more.
     async fn answers(&self, span: &Span, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>, IndexError>;
 
+    /// Returns the value that a leaf leads to.
+    async fn value_of(&self, span: &Span, answer: Answer, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        Ok(match answer {
+            Answer::Value(_, value) => Some(value),
+            Answer::Blocks(candidates) => self.block_of(span, &candidates, key).await?.map(|(_, block)| block.into_value()),
+            Answer::Absent => None,
+        })
+    }
+
     /// READs the blocks of these slots, all in one batch, and returns the one that is the key's.
     async fn block_of(
         &self,

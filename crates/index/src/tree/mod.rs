@@ -24,6 +24,7 @@
 //! | [`faults`] | planted faults, which the tests must detect |
 //! | `sherman` | Sherman: leaves that are read whole |
 //! | `chime` | CHIME: leaves that are hopscotch hash tables |
+//! | `dex` | DEX: the tree of Sherman, divided among compute nodes, which cache its leaves |
 //!
 //! The protocol, with its invariants and linearization points, is in `docs/protocols/tree.md`.
 
@@ -34,6 +35,7 @@ mod cache;
 mod change;
 pub mod chime;
 mod descend;
+pub mod dex;
 mod edit;
 mod entries;
 pub mod faults;

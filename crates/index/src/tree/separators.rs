@@ -131,9 +131,20 @@ impl Tree {
         pin: &Pin<'_>,
         locked: Locked<'_>,
     ) -> Result<Option<Separator>, IndexError> {
+        self.split_at(slots, pin, locked, None).await
+    }
+
+    /// Splits a node as [`split`](Self::split) does, at a key within its range, or in the middle.
+    pub(super) async fn split_at(
+        &self,
+        slots: &impl Slots,
+        pin: &Pin<'_>,
+        locked: Locked<'_>,
+        at: Option<&[u8]>,
+    ) -> Result<Option<Separator>, IndexError> {
         let span = pin.span();
         let mut fresh = Fresh::default();
-        let planned = self.plan_split(slots, span, &locked.node, &mut fresh).await;
+        let planned = self.plan_split(slots, span, (&locked.node, at), &mut fresh).await;
         let (mut node, edit, separator) = match planned {
             Ok(planned) => planned,
             Err(error) => {
@@ -162,16 +173,19 @@ impl Tree {
         &self,
         slots: &impl Slots,
         span: &Span,
-        old: &Node,
+        (old, at): (&Node, Option<&[u8]>),
         fresh: &mut Fresh,
     ) -> Result<(Node, Edit, Option<Separator>), IndexError> {
         let keys = sorted_keys(slots, span, old).await?;
-        let (level, middle) = (old.level(), keys.len() / 2);
+        let level = old.level();
+        let middle = at.map_or(keys.len() / 2, |at| keys.partition_point(|(_, key)| &**key < at));
         let (left, right) = keys.split_at(middle);
-        let (Some((_, last)), Some((_, first))) = (left.last(), right.first()) else {
-            return Err(IndexError::corrupt(old.at, "a full node has less than two entries"));
+        let key = match (at, left.last(), right.first()) {
+            (Some(at), ..) => at,
+            (None, Some((_, last)), Some((_, first))) if level == 0 => shortest_separator(last, first),
+            (None, Some(_), Some((_, first))) => first,
+            _ => return Err(IndexError::corrupt(old.at, "a full node has less than two entries")),
         };
-        let key = if level == 0 { shortest_separator(last, first) } else { first };
         let mut node = self.copy(old);
         let mut edit = Edit::default();
         let shape = (slots.layout(), level);

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// READs of a node that are in no state between two changes, before the operation waits.
 const READS: u32 = 4;
-/// Looks at nodes that a descent through far memory finds unusable and [`Tree::check_under_lock`] does not call damaged,
+/// Looks at nodes that a descent through far memory finds unusable and [`Leaves::explain_unread`] does not call damaged,
 /// before the tree counts as damaged: a node of another level, or none of this index, where a parent names one. They are a
 /// sixteenth of a lease apart: no client that keeps its lease changes the tree under one operation so often and for so long.
 const LOOKS: u32 = 24;
@@ -64,6 +64,8 @@ pub(super) trait Leaves {
     /// Derives a leaf from what a crashed client has left, under its lock, and returns what is to be written with the
     /// release.
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError>;
+    /// Finds out why a node cannot be read for a long time: an error if it is damaged; whether somebody was changing it.
+    async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError>;
 }
 
 /// Why no node could be read.
@@ -536,7 +538,7 @@ impl Tree {
         self.check_dropped().await?;
         let pin = self.session.pin(self.maintenance())?;
         let held = self.recover_node(leaves, &pin, at).await?;
-        if held.is_none() && unsound && !self.check_under_lock(leaves, &pin, at).await? {
+        if held.is_none() && unsound && !leaves.explain_unread(&pin, at).await? {
             retry.looks += 1;
             if retry.looks > LOOKS {
                 return Err(IndexError::corrupt(at, "a node that its parent does not describe"));

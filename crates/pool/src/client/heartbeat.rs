@@ -8,12 +8,13 @@ use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, heade
 use crate::lease::{clients, describe, evict, identity_of, parse_slots, read_slots};
 use farindex_fabric::{Endpoint, FabricError, OpKind, Span};
 use std::mem::offset_of;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Client {
     /// Renews the lease: reads the epoch, publishes how far this client has quiesced, and advances the epoch if every
-    /// client has quiesced in it. Costs two round trips. Returns at once while another thread runs a tick.
+    /// client has quiesced in it. Costs two round trips, and those of [`on_tick`](Self::on_tick). Returns at once while another thread runs a tick.
     pub async fn tick(&self, endpoint: &Endpoint) -> Result<(), PoolError> {
         if self.is_lost() {
             return Err(PoolError::LeaseLost);
@@ -77,6 +78,12 @@ impl Client {
             && done.old(advance) == epoch
         {
             self.epoch.fetch_max(epoch + 1, Ordering::SeqCst);
+        }
+        let tasks: Vec<_> = lock(&self.on_tick).iter().filter_map(Weak::upgrade).collect();
+        for task in tasks {
+            if let Err(FabricError::Revoked) = task.tick(endpoint).await {
+                return Err(PoolError::Fabric(FabricError::Revoked));
+            }
         }
         Ok(())
     }

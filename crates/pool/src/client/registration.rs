@@ -56,6 +56,7 @@ impl Client {
                         intents: pool.nodes().map(|_| IntentCells::default()).collect(),
                         watch: Mutex::default(),
                         shares: Mutex::default(),
+                        on_tick: Mutex::default(),
                     };
                     client.adopt_intent_cells(&span).await?;
                     return Ok(Arc::new(client));

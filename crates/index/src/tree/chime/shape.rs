@@ -292,4 +292,7 @@ impl Leaves for Chime {
             Err(damage) => Err(IndexError::corrupt(at, format!("a leaf that no crash explains: {damage:?}"))),
         }
     }
+    async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError> {
+        self.tree.check_under_lock(self, pin, at).await
+    }
 }

@@ -7,8 +7,8 @@
 //! the lock in a second one. Keys and values of 8 bytes each lie in the leaf; other entries are the hash of the key and a
 //! pointer to a key-value block.
 
-mod read;
-mod write;
+pub(in crate::tree) mod read;
+pub(in crate::tree) mod write;
 
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
@@ -93,7 +93,7 @@ impl Settings for Config {
 }
 
 impl Config {
-    fn layouts(&self) -> (Layout, Layout) {
+    pub(in crate::tree) fn layouts(&self) -> (Layout, Layout) {
         let leaf = Layout { span: self.leaf_span, versions: self.loses_data() };
         (Layout::new(self.inner_span), leaf)
     }
@@ -102,8 +102,8 @@ impl Config {
 /// A Sherman tree, as one worker thread uses it.
 pub struct Sherman {
     handle: Handle<Config, Anchor>,
-    tree: Tree,
-    leaf: Layout,
+    pub(in crate::tree) tree: Tree,
+    pub(in crate::tree) leaf: Layout,
     /// Where operations of this compute node wait for each other, if locks are handed over.
     locks: Option<Arc<LeafLocks<Node>>>,
 }
@@ -170,6 +170,9 @@ impl Leaves for Sherman {
     }
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
         self.tree.restore_node(self, pin, at, 0).await
+    }
+    async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError> {
+        self.tree.check_under_lock(self, pin, at).await
     }
 }
 

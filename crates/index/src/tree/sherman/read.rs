@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 impl Sherman {
     /// The key's slot, if the entry is inline; otherwise the slots with blocks that have the key's hash.
-    pub(super) fn candidates(&self, node: &Node, key: &[u8]) -> Result<usize, Candidates> {
+    pub(in crate::tree) fn candidates(&self, node: &Node, key: &[u8]) -> Result<usize, Candidates> {
         let slots = || node.used().filter(|slot| node.is_whole(*slot));
         if let Ok(bytes) = <[u8; 8]>::try_from(key) {
             let word = u64::from_le_bytes(bytes);
@@ -27,7 +27,7 @@ impl Sherman {
     }
 
     /// What a leaf says about its key.
-    fn answer(&self, node: Node, key: &[u8]) -> Answer {
+    pub(in crate::tree) fn answer(&self, node: Node, key: &[u8]) -> Answer {
         match self.candidates(&node, key) {
             Ok(slot) => {
                 let at = (node.layout.slot(slot) + 1) * 8;
@@ -39,7 +39,7 @@ impl Sherman {
 
     /// READs the leaf that a key belongs to. `first` are the words of the leaf where the descent has ended, if they have
     /// been read.
-    pub(super) async fn leaf_of(
+    pub(in crate::tree) async fn leaf_of(
         &self,
         span: &Span,
         found: &Found,
@@ -59,14 +59,7 @@ impl Sherman {
             Err(trouble) => return Ok(Err(trouble)),
         };
         match self.leaf_of(span, &found, key, None, &mut missing).await? {
-            Ok(node) => match self.answer(node, key) {
-                Answer::Value(_, value) => Ok(Ok(Some(value))),
-                Answer::Blocks(candidates) => {
-                    let own = self.block_of(span, &candidates, key).await?;
-                    Ok(Ok(own.map(|(_, block)| block.into_value())))
-                }
-                Answer::Absent => Ok(Ok(None)),
-            },
+            Ok(node) => Ok(Ok(self.value_of(span, self.answer(node, key), key).await?)),
             Err(trouble) => Ok(Err(trouble)),
         }
     }

@@ -60,54 +60,17 @@ impl Writes for Sherman {
         turn: TurnOf<'_, Node>,
     ) -> Result<Done, IndexError> {
         let span = pin.span();
-        let present = self.find(span, &locked, key).await;
+        let present = self.find(span, &locked.node, key).await;
         let (locked, present) = self.tree.or_release(span, locked, present).await?;
         if let Some(wrote) = change.nothing(present.is_some()) {
             self.tree.release_to_next(span, locked, Steps::default(), turn).await?;
             return Ok(Done::Wrote { wrote, few: false });
         }
-        let (mut node, mut edit) = (locked, Edit::default());
-        match change {
-            Change::Remove => {
-                if let Some(present) = &present {
-                    node.node.set_used(present.slot, false);
-                    edit.put_used(&node.node);
-                }
-            }
-            Change::Put { value, block, len, .. } => {
-                let inline = *len == 0;
-                let words = match (<[u8; 8]>::try_from(key), <[u8; 8]>::try_from(*value)) {
-                    (Ok(key), Ok(value)) if inline => (u64::from_le_bytes(key), u64::from_le_bytes(value)),
-                    _ => (self.hash(key).bits(), place_word(*block, *len)),
-                };
-                let image = &mut node.node;
-                let in_place = present.as_ref().filter(|present| image.is_inline(present.slot) == inline);
-                if let Some(present) = in_place {
-                    image.fill(present.slot, words);
-                    let (at, len) = image.layout.value_words(present.slot);
-                    edit.put(image, at, len);
-                } else {
-                    let Some(slot) = image.vacant().next() else {
-                        missing.extend(self.tree.split(self, pin, node).await?);
-                        return Ok(Done::Split);
-                    };
-                    image.fill(slot, words);
-                    edit.put_slot(image, slot);
-                    if image.is_inline(slot) != inline {
-                        image.set_inline(slot, inline);
-                        edit.put_inline(image);
-                    }
-                    image.set_used(slot, true);
-                    if let Some(present) = &present {
-                        mark!("sherman: entry changed between inline and block");
-                        image.set_used(present.slot, false);
-                    }
-                    edit.put_used(image);
-                }
-            }
-        }
-        let few = matches!(change, Change::Remove) && is_time_to_merge(node.node.count(), self.leaf.span);
-        edit.seal(&mut node.node, self.tree.tag);
+        let mut node = locked;
+        let Some(Planned { edit, few }) = self.plan(&mut node.node, key, change, present.as_ref()) else {
+            missing.extend(self.tree.split(self, pin, node).await?);
+            return Ok(Done::Split);
+        };
         let mut steps = Steps::default();
         steps.write(self.unwritten(key, change));
         steps.edit(node.node.at, edit);
@@ -118,14 +81,74 @@ impl Writes for Sherman {
     }
 }
 
+/// A change of a leaf.
+pub(in crate::tree) struct Planned {
+    pub(in crate::tree) edit: Edit,
+    /// Has the leaf few entries, so that it is [time to merge](is_time_to_merge) it?
+    pub(in crate::tree) few: bool,
+}
+
 impl Sherman {
-    /// Finds the entry of a key in a locked leaf.
-    async fn find(&self, span: &Span, locked: &Locked<'_>, key: &[u8]) -> Result<Option<Present>, IndexError> {
-        match self.candidates(&locked.node, key) {
+    /// Changes a leaf, and returns what is to be written; `None` if it is full.
+    pub(in crate::tree) fn plan(
+        &self,
+        node: &mut Node,
+        key: &[u8],
+        change: &Change<'_>,
+        present: Option<&Present>,
+    ) -> Option<Planned> {
+        let mut edit = Edit::default();
+        match change {
+            Change::Remove => {
+                if let Some(present) = present {
+                    node.set_used(present.slot, false);
+                    edit.put_used(node);
+                }
+            }
+            Change::Put { value, block, len, .. } => {
+                let inline = *len == 0;
+                let words = match (<[u8; 8]>::try_from(key), <[u8; 8]>::try_from(*value)) {
+                    (Ok(key), Ok(value)) if inline => (u64::from_le_bytes(key), u64::from_le_bytes(value)),
+                    _ => (self.hash(key).bits(), place_word(*block, *len)),
+                };
+                if let Some(present) = present.filter(|present| node.is_inline(present.slot) == inline) {
+                    node.fill(present.slot, words);
+                    let (at, len) = node.layout.value_words(present.slot);
+                    edit.put(node, at, len);
+                } else {
+                    let slot = node.vacant().next()?;
+                    node.fill(slot, words);
+                    edit.put_slot(node, slot);
+                    if node.is_inline(slot) != inline {
+                        node.set_inline(slot, inline);
+                        edit.put_inline(node);
+                    }
+                    node.set_used(slot, true);
+                    if let Some(present) = present {
+                        mark!("sherman: entry changed between inline and block");
+                        node.set_used(present.slot, false);
+                    }
+                    edit.put_used(node);
+                }
+            }
+        }
+        let few = matches!(change, Change::Remove) && is_time_to_merge(node.count(), self.leaf.span);
+        edit.seal(node, self.tree.tag);
+        Some(Planned { edit, few })
+    }
+
+    /// Finds the entry of a key in a leaf that nobody else changes.
+    pub(in crate::tree) async fn find(
+        &self,
+        span: &Span,
+        node: &Node,
+        key: &[u8],
+    ) -> Result<Option<Present>, IndexError> {
+        match self.candidates(node, key) {
             Ok(slot) => Ok(Some(Present::inline(slot))),
             Err(candidates) => {
                 let found = self.block_of(span, &candidates, key).await?;
-                Ok(found.map(|(slot, block)| Present { slot, block: (place(locked.node.slot(slot).1).0, block.len()) }))
+                Ok(found.map(|(slot, block)| Present { slot, block: (place(node.slot(slot).1).0, block.len()) }))
             }
         }
     }

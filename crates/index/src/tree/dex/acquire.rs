@@ -1,0 +1,390 @@
+//! Becoming the owner of a partition: of one that nobody owns, of one whose owner has crashed, or of one whose owner gives it
+//! away.
+//!
+//! Invariant: D2 in `docs/protocols/dex.md`. One operation of a compute node at a time does this.
+
+use super::map::{MOST, Map, place_of, word_after};
+use super::ownership::Record;
+use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, lock_of, lock_words};
+use super::{Dex, Foreign, Moves};
+use crate::IndexError;
+use crate::backoff::Backoff;
+use crate::maintenance::{first_word, read_word};
+use crate::marks::mark;
+use crate::recovery::{HeldLock, acquire, claim_and_recover};
+use crate::tree::inner::Side;
+use crate::tree::local_locks::{Arrival, Turn};
+use farindex_fabric::{RemotePtr, Span};
+use farindex_pool::layout::HOME;
+use farindex_pool::{Intent, Pin};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// First word of the intent of a client that holds its owner record.
+const OWN: u64 = 1;
+/// First word of the intent of a client that takes over what a crashed one has owned.
+const TAKE_OVER: u64 = 2;
+/// Least time between two looks at the queue for a turn.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+impl Dex {
+    /// Waits for the turn at an address. Nothing may be pinned, and the caller must have no other turn. An operation that was
+    /// cancelled in the middle of a write has its turn for ever: after two leases that is an error.
+    pub(super) async fn turn(&self, at: RemotePtr) -> Result<Turn<'_, ()>, IndexError> {
+        let mut waiting = match self.own.turns.arrive(at) {
+            Arrival::Turn(turn) => return Ok(turn),
+            Arrival::Wait(waiting) => waiting,
+        };
+        let (endpoint, lease) = (self.session.endpoint(), self.session.pool().lease());
+        let limit = (lease * 2).max(LEAST_WAIT);
+        let mut limit_passed = pin!(endpoint.sleep(limit));
+        let granted = poll_fn(|cx| match waiting.poll(cx) {
+            Poll::Ready(granted) => Poll::Ready(Some(granted)),
+            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
+        });
+        match granted.await.or_else(|| waiting.leave()) {
+            Some((turn, _)) => Ok(turn),
+            None => {
+                let holder = "an operation of this compute node".to_owned();
+                Err(IndexError::Locked { at, waited_ms: limit.as_millis() as u64, holder })
+            }
+        }
+    }
+
+    /// Makes this compute node the owner of the partition that a key belongs to. Nothing may be pinned.
+    pub(super) async fn acquire(&self, key: &[u8]) -> Result<(), IndexError> {
+        let (mut backoff, mut full) = (Backoff::default(), 0);
+        loop {
+            let turn = self.turn(self.tree().anchor).await?;
+            let round = self.acquire_once(key, &mut backoff).await;
+            drop(turn);
+            match round {
+                Ok(true) => return Ok(()),
+                Ok(false) => drop(backoff.wait(&self.session).await),
+                Err(error) => self.tree().wait_for_room(&mut full, error).await?,
+            }
+        }
+    }
+
+    /// Makes one attempt; returns whether this compute node is the owner now.
+    async fn acquire_once(&self, key: &[u8], backoff: &mut Backoff) -> Result<bool, IndexError> {
+        if let Some(proposal) = self.own.take_pending() {
+            mark!("dex: waited for the answer to an earlier proposal");
+            self.await_answer(proposal, backoff).await?;
+        }
+        let pin = self.session.pin(self.tree().maintenance())?;
+        let (word, map) = self.latest_map(pin.span()).await?;
+        let me = self.own_record(&pin).await?;
+        let (partition, high) = map.find(key);
+        let (owner, whole) = (partition.owner(), (&*partition.low, high));
+        if owner == me {
+            return Ok(true);
+        }
+        let lock = if owner.is_null() { None } else { Some(read_word(pin.span(), owner).await?) };
+        let (free, held) = lock_words(self.tree().tag, owner);
+        match lock {
+            // The word is written anew only after the map has changed.
+            Some(lock) if lock != free && lock != held => return Ok(false),
+            Some(lock) if lock == held => {}
+            _ => {
+                mark!("dex: partition without an owner was taken");
+                let next = map.give(word, whole, me);
+                return self.install(&pin, (word, &map), next).await;
+            }
+        }
+        let Some(alive) = self.take_over(&pin, owner).await? else { return Ok(false) };
+        if self.config.foreign == Foreign::Refuse {
+            let holder = farindex_pool::intent::holders(&self.session, pin.span(), owner).await?;
+            return Err(IndexError::NotOwner { holder });
+        }
+        let wanted = self.wanted(&pin, key, whole).await?;
+        let range = wanted.as_ref().map_or(whole, |(low, high)| (&**low, high.as_deref()));
+        let next = map.give(word, range, me);
+        let Some(proposal) = self.propose(&pin, owner, (word, &map), next).await? else {
+            mark!("dex: another client's proposal is ahead");
+            backoff.check_holder(&pin, Some(alive)).await?;
+            return Ok(false);
+        };
+        drop(pin);
+        self.await_answer(proposal, backoff).await?;
+        Ok(false)
+    }
+
+    /// READs the map, if it is not the one that is known.
+    pub(super) async fn latest_map(&self, span: &Span) -> Result<(u64, Arc<Map>), IndexError> {
+        loop {
+            let anchor = span.read(self.tree().anchor, MAP as usize + 8).await?;
+            let &[tag, _, word] = anchor.words() else { return Err(IndexError::Dropped) };
+            if tag != self.tree().tag {
+                return Err(IndexError::Dropped);
+            }
+            let known = self.own.map();
+            if known.0 == word {
+                return Ok(known);
+            }
+            if let Some(map) = Map::read(span, self.tree().tag, word).await? {
+                let map = Arc::new(map);
+                self.own.learn(word, &map);
+                return Ok((word, map));
+            }
+            // Under the pin its memory has no other use.
+            if read_word(span, self.tree().anchor.add(MAP)).await? == word {
+                return Err(IndexError::corrupt(place_of(word), "the map of partitions has a wrong checksum"));
+            }
+        }
+    }
+
+    /// Returns this compute node's owner record; makes one if there is none.
+    async fn own_record(&self, pin: &Pin<'_>) -> Result<RemotePtr, IndexError> {
+        if let Some(record) = self.own.record() {
+            return Ok(record);
+        }
+        let span = pin.span();
+        let at = self.session.alloc_now(span, HOME, RECORD_LEN).await?;
+        let (free, held) = lock_words(self.tree().tag, at);
+        let mut words = [0; RECORD_LEN as usize / 8];
+        words[0] = free;
+        let cell = match self.session.intent_cell(HOME).await {
+            Ok(cell) => cell,
+            Err(error) => {
+                self.session.discard(at, RECORD_LEN);
+                return Err(error.into());
+            }
+        };
+        span.write(at, self.session.endpoint().buf_from_words(&words)).await?;
+        let intent = Intent { index: self.uid, lock: lock_of(at), what: [OWN, 0, 0, 0] };
+        match acquire(span, &cell, &intent, (free, held), |_| ()).await? {
+            Ok(_) => {}
+            Err(_) => return Err(IndexError::corrupt(at, "a new owner record is not free")),
+        }
+        self.own.set_record(Record { at, intent: cell.into_transfer(), published: false });
+        Ok(at)
+    }
+
+    /// What of a partition to ask its owner for; `None`: all of it.
+    async fn wanted(
+        &self,
+        pin: &Pin<'_>,
+        key: &[u8],
+        (low, high): (&[u8], Option<&[u8]>),
+    ) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>, IndexError> {
+        let level = match self.config.moves {
+            Moves::Partition => return Ok(None),
+            Moves::Subtree => 1,
+            Moves::Leaf => 0,
+        };
+        if self.own.map().1.partitions().count() >= MOST {
+            return Ok(None);
+        }
+        let found = self.tree().descend(pin.span(), (key, Side::At), level, false, &mut Vec::new()).await?;
+        let Some((node_low, node_high)) = found.ok().and_then(|found| found.range()) else { return Ok(None) };
+        let from = node_low.to_vec().max(low.to_vec());
+        let to = match (node_high.map(|key| key.to_vec()), high) {
+            (Some(a), Some(b)) => Some(a.min(b.to_vec())),
+            (a, b) => a.or(b.map(<[u8]>::to_vec)),
+        };
+        // A copy of an inner node may be old.
+        Ok((*from <= *key && to.as_ref().is_none_or(|to| **to > *key)).then_some((from, to)))
+    }
+
+    /// Writes a map, and makes it the one that counts if `base` still is. Returns whether it is.
+    async fn install(&self, pin: &Pin<'_>, base: (u64, &Map), next: Map) -> Result<bool, IndexError> {
+        let (span, (word, map)) = (pin.span(), base);
+        let (next, gone) = self.without_gone(span, next).await?;
+        let encoded = next.encode()?;
+        let len = Map::block_len(&encoded);
+        let at = self.session.alloc_now(span, HOME, len).await?;
+        let new = word_after(word, at);
+        self.own.publish_record();
+        let mut batch = span.batch();
+        batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
+        let installed = batch.cas(self.tree().anchor.add(MAP), word, new);
+        if batch.post().await?.old(installed) != word {
+            self.session.discard(at, len);
+            return Ok(false);
+        }
+        self.own.learn(new, &Arc::new(next));
+        self.retire_map(pin, base_of(word, map)?);
+        gone.into_iter().for_each(|record| pin.retire(record, RECORD_LEN));
+        Ok(true)
+    }
+
+    fn retire_map(&self, pin: &Pin<'_>, (at, len): (RemotePtr, u64)) {
+        if !at.is_null() {
+            pin.retire(at, len);
+        }
+    }
+
+    /// Drops members that own nothing and whose compute nodes have left; returns their records as well.
+    async fn without_gone(&self, span: &Span, next: Map) -> Result<(Map, Vec<RemotePtr>), IndexError> {
+        let me = self.own.record();
+        let idle: Vec<_> = next.members().filter(|of| !next.owns(*of) && Some(*of) != me).collect();
+        if idle.is_empty() {
+            return Ok((next, Vec::new()));
+        }
+        let mut batch = span.batch();
+        let locks: Vec<_> = idle.iter().map(|record| batch.read(*record, 8)).collect();
+        let mut done = batch.post().await?;
+        let is_free = |(record, lock)| {
+            let free = first_word(&done.buf(lock)) == lock_words(self.tree().tag, record).0;
+            free.then_some(record)
+        };
+        let gone: Vec<_> = idle.into_iter().zip(locks).filter_map(is_free).collect();
+        Ok((next.without(&gone), gone))
+    }
+
+    /// Takes over what the client of an owner record owns, if it has crashed. Returns the record's lock if the client may be
+    /// alive.
+    pub(super) async fn take_over(&self, pin: &Pin<'_>, record: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
+        let span = pin.span();
+        let me = self.own_record(pin).await?;
+        let what = [TAKE_OVER, 0, 0, 0];
+        claim_and_recover(pin, self.uid, lock_of(record), None, what, async |_, cell| {
+            mark!("dex: partitions of a crashed client were taken over");
+            loop {
+                let (word, map) = self.latest_map(span).await?;
+                if !map.is_member(record) || self.install(pin, (word, &map), map.take_over(word, record, me)).await? {
+                    break;
+                }
+            }
+            let (free, held) = lock_words(self.tree().tag, record);
+            let mut batch = span.batch();
+            batch.cas(record, held, free);
+            cell.clear(&mut batch);
+            batch.post().await?;
+            pin.retire(record, RECORD_LEN);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Proposes a map to the owner of a partition; `None` if another proposal is there.
+    async fn propose(
+        &self,
+        pin: &Pin<'_>,
+        to: RemotePtr,
+        base: (u64, &Map),
+        next: Map,
+    ) -> Result<Option<Proposal>, IndexError> {
+        let (span, (word, map)) = (pin.span(), base);
+        let encoded = next.encode()?;
+        let len = Map::block_len(&encoded);
+        let at = self.session.alloc_now(span, HOME, len).await?;
+        let new = word_after(word, at);
+        self.own.publish_record();
+        let mut batch = span.batch();
+        batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
+        let proposed = batch.cas(to.add(PROPOSAL), NONE, new);
+        if batch.post().await?.old(proposed) != NONE {
+            self.session.discard(at, len);
+            return Ok(None);
+        }
+        Ok(Some(Proposal { to, word: new, len, base: base_of(word, map)? }))
+    }
+
+    /// Waits until the owner has answered, or has crashed.
+    async fn await_answer(&self, proposal: Proposal, backoff: &mut Backoff) -> Result<(), IndexError> {
+        let mut pending = Pending { dex: self, proposal: Some(proposal) };
+        loop {
+            let due = backoff.wait(&self.session).await;
+            let Some(Proposal { to, word, len, base }) = pending.proposal.as_ref() else { return Ok(()) };
+            let (to, word, len, base) = (*to, *word, *len, *base);
+            let pin = self.session.pin(self.tree().maintenance())?;
+            let (_, map) = self.latest_map(pin.span()).await?;
+            if !map.is_member(to) {
+                // The owner has crashed, and another client has taken its partitions over. The map may be in use or not:
+                // its memory is left to an audit.
+                pending.proposal = None;
+                return Ok(());
+            }
+            match read_word(pin.span(), to.add(PROPOSAL)).await? {
+                answer if answer == word => {}
+                ACCEPTED => {
+                    pin.span().cas(to.add(PROPOSAL), ACCEPTED, NONE).await?;
+                    pending.proposal = None;
+                    self.retire_map(&pin, base);
+                    self.latest_map(pin.span()).await?;
+                    return Ok(());
+                }
+                REFUSED => {
+                    mark!("dex: proposal was refused");
+                    pin.span().cas(to.add(PROPOSAL), REFUSED, NONE).await?;
+                    pending.proposal = None;
+                    self.session.discard(place_of(word), len);
+                    return Ok(());
+                }
+                answer => {
+                    // Nobody knows. The map's memory is left to an audit.
+                    if answer <= REFUSED {
+                        pin.span().cas(to.add(PROPOSAL), answer, NONE).await?;
+                    }
+                    pending.proposal = None;
+                    return Ok(());
+                }
+            }
+            if due {
+                match self.take_over(&pin, to).await? {
+                    Some(alive) => backoff.check_holder(&pin, Some(alive)).await?,
+                    None if !self.own.map().1.is_member(to) => pending.proposal = None,
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// Takes over what crashed clients own; returns from how many.
+    pub(super) async fn take_over_all(&self) -> Result<u64, IndexError> {
+        let pin = self.session.pin(self.tree().maintenance())?;
+        let (_, map) = self.latest_map(pin.span()).await?;
+        drop(pin);
+        let mut taken = 0;
+        for record in map.members().filter(|record| Some(*record) != self.own.record()) {
+            let turn = self.turn(self.tree().anchor).await?;
+            let pin = self.session.pin(self.tree().maintenance())?;
+            let (_, map) = self.latest_map(pin.span()).await?;
+            let held = lock_words(self.tree().tag, record).1;
+            if map.is_member(record) && read_word(pin.span(), record).await? == held {
+                taken += u64::from(self.take_over(&pin, record).await?.is_none());
+            }
+            drop((pin, turn));
+        }
+        Ok(taken)
+    }
+
+    /// Says of everything that this compute node owns that no leaf is in the middle of a change.
+    pub(super) async fn mark_clean(&self) -> Result<(), IndexError> {
+        let Some(me) = self.own.record() else { return Ok(()) };
+        let turn = self.turn(self.tree().anchor).await?;
+        let pin = self.session.pin(self.tree().maintenance())?;
+        loop {
+            let (word, map) = self.latest_map(pin.span()).await?;
+            let is_unclean = map.partitions().any(|(part, _)| part.owner() == me && part.unclean);
+            if !is_unclean || self.install(&pin, (word, &map), map.clean(word, me)).await? {
+                drop((pin, turn));
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The block of the map of this word, and its bytes.
+fn base_of(word: u64, map: &Map) -> Result<(RemotePtr, u64), IndexError> {
+    Ok((place_of(word), Map::block_len(&map.encode()?)))
+}
+
+/// A proposal whose answer is awaited. The next operation goes on waiting for it if this one fails or is dropped.
+struct Pending<'d> {
+    dex: &'d Dex,
+    proposal: Option<Proposal>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(proposal) = self.proposal.take() {
+            self.dex.own.set_pending(proposal);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The partition map: which compute node owns which range of keys.
+//!
+//! Invariants: a map that is in far memory never changes. Its partitions cover all keys without gaps: the first one begins
+//! at the empty key, and their low keys ascend. Every owner is a member, and members own nothing twice.
+//!
+//! In far memory a map is a key-value block. Its key names the index and the version of the map, so that a block which has
+//! taken its place since is not taken for it.
+
+use crate::IndexError;
+use crate::block;
+use crate::keyhash::KeyHash;
+use crate::maintenance::fetch_blocks;
+use farindex_fabric::{Buf, Endpoint, RemotePtr, Span};
+use serde::{Deserialize, Serialize};
+
+/// Most partitions of a map. Beyond that, whole partitions change their owners.
+pub(super) const MOST: usize = 1024;
+/// Units of a map's block that are READ at once: enough for some ten partitions with short keys.
+const UNITS: u64 = 8;
+
+const VERSION_SHIFT: u32 = 48;
+
+/// A range of keys: from the low key of a partition up to that of the next one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Partition {
+    pub(super) low: Vec<u8>,
+    /// Owner record; null if nobody owns it.
+    owner: u64,
+    /// A former owner has crashed: a leaf may be in the middle of a change.
+    pub(super) unclean: bool,
+}
+
+impl Partition {
+    pub(super) fn owner(&self) -> RemotePtr {
+        RemotePtr::from_bits(self.owner)
+    }
+}
+
+/// A partition map.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Map {
+    /// The anchor's word of the map that it follows.
+    pub(super) base: u64,
+    members: Vec<u64>,
+    partitions: Vec<Partition>,
+}
+
+/// The word of a map that lies at `at` and follows the one of the word `base`.
+pub(super) fn word_after(base: u64, at: RemotePtr) -> u64 {
+    let version = (base >> VERSION_SHIFT).wrapping_add(1) & 0xFFFF;
+    version << VERSION_SHIFT | at.to_slot().unwrap_or_default()
+}
+
+/// Where the map of a word lies.
+pub(super) fn place_of(word: u64) -> RemotePtr {
+    RemotePtr::from_slot(word & ((1 << VERSION_SHIFT) - 1))
+}
+
+/// Does the map of the word `a` come after that of the word `b`? Versions are 16 bits: a client that is 32,768 changes
+/// behind is wrong about this.
+pub(super) fn is_later(a: u64, b: u64) -> bool {
+    let ahead = (a >> VERSION_SHIFT).wrapping_sub(b >> VERSION_SHIFT) & 0xFFFF;
+    ahead != 0 && ahead < 0x8000
+}
+
+fn block_key(tag: u64, word: u64) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&tag.to_le_bytes());
+    key[8..].copy_from_slice(&((word >> VERSION_SHIFT) as u16).to_le_bytes());
+    key
+}
+
+impl Default for Map {
+    /// The map of an index that nobody has used: no compute node owns anything.
+    fn default() -> Self {
+        let all = Partition { low: Vec::new(), owner: RemotePtr::NULL.to_bits(), unclean: false };
+        Map { base: 0, members: Vec::new(), partitions: vec![all] }
+    }
+}
+
+impl Map {
+    /// READs the map of this word; `None` if it is there no more.
+    pub(super) async fn read(span: &Span, tag: u64, word: u64) -> Result<Option<Map>, IndexError> {
+        if place_of(word).is_null() {
+            return Ok(Some(Map::default()));
+        }
+        let block = match fetch_blocks(span, &[(place_of(word), UNITS)]).await?.pop() {
+            Some(Ok(block)) if block.key() == block_key(tag, word) => block,
+            _ => return Ok(None),
+        };
+        let value = block.into_value();
+        Ok(postcard::from_bytes::<Map>(&value).ok().filter(Map::is_sound))
+    }
+
+    /// The bytes of a map, without those that name it.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, IndexError> {
+        postcard::to_allocvec(self).map_err(|error| IndexError::BadConfig(format!("a map of partitions: {error}")))
+    }
+    /// The block of an encoded map with this word.
+    pub(super) fn block(endpoint: &Endpoint, tag: u64, word: u64, encoded: &[u8]) -> Buf {
+        block::encode(endpoint, KeyHash::from_bits(tag), &block_key(tag, word), encoded)
+    }
+    /// Bytes of the block of an encoded map.
+    pub(super) fn block_len(encoded: &[u8]) -> u64 {
+        block::block_len(block_key(0, 0).len(), encoded.len()) as u64
+    }
+
+    fn is_sound(&self) -> bool {
+        let ascend = self.partitions.is_sorted_by(|a, b| a.low < b.low);
+        let owned = |partition: &Partition| partition.owner().is_null() || self.members.contains(&partition.owner);
+        ascend && self.partitions.first().is_some_and(|first| first.low.is_empty()) && self.partitions.iter().all(owned)
+    }
+
+    /// Addresses of all owner records that this map keeps in use.
+    pub(super) fn members(&self) -> impl Iterator<Item = RemotePtr> + '_ {
+        self.members.iter().map(|member| RemotePtr::from_bits(*member))
+    }
+    pub(super) fn is_member(&self, record: RemotePtr) -> bool {
+        self.members.contains(&record.to_bits())
+    }
+    /// The partitions, and the high key of each.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = (&Partition, Option<&[u8]>)> {
+        let highs = self.partitions.iter().skip(1).map(|next| Some(&*next.low)).chain([None]);
+        self.partitions.iter().zip(highs)
+    }
+    /// The partition that a key belongs to, and its high key.
+    pub(super) fn find(&self, key: &[u8]) -> (&Partition, Option<&[u8]>) {
+        let i = self.partitions.partition_point(|partition| *partition.low <= *key).saturating_sub(1);
+        (&self.partitions[i], self.partitions.get(i + 1).map(|next| &*next.low))
+    }
+    /// Does this record own something?
+    pub(super) fn owns(&self, record: RemotePtr) -> bool {
+        self.partitions.iter().any(|partition| partition.owner() == record)
+    }
+
+    /// The next map, in which `to` owns these keys.
+    pub(super) fn give(&self, base: u64, (low, high): (&[u8], Option<&[u8]>), to: RemotePtr) -> Map {
+        let mut next = Map { base, ..self.clone() };
+        for bound in [Some(low), high].into_iter().flatten() {
+            let i = next.partitions.partition_point(|partition| *partition.low < *bound);
+            if next.partitions.get(i).is_none_or(|partition| *partition.low != *bound)
+                && let Some(before) = i.checked_sub(1).and_then(|i| next.partitions.get(i))
+            {
+                let split = Partition { low: bound.to_vec(), ..before.clone() };
+                next.partitions.insert(i, split);
+            }
+        }
+        let inside = |partition: &&mut Partition| *partition.low >= *low && high.is_none_or(|high| *partition.low < *high);
+        next.partitions.iter_mut().filter(inside).for_each(|partition| partition.owner = to.to_bits());
+        next.join(to)
+    }
+    /// The next map, in which `to` owns what `from` has owned, which has crashed and is no member any more.
+    pub(super) fn take_over(&self, base: u64, from: RemotePtr, to: RemotePtr) -> Map {
+        let mut next = Map { base, ..self.clone() };
+        for partition in next.partitions.iter_mut().filter(|partition| partition.owner() == from) {
+            (partition.owner, partition.unclean) = (to.to_bits(), true);
+        }
+        next.members.retain(|member| *member != from.to_bits());
+        next.join(to)
+    }
+    /// The next map, in which everything that `of` owns is clean.
+    pub(super) fn clean(&self, base: u64, of: RemotePtr) -> Map {
+        let mut next = Map { base, ..self.clone() };
+        let own = next.partitions.iter_mut().filter(|partition| partition.owner() == of);
+        own.for_each(|partition| partition.unclean = false);
+        next.join(of)
+    }
+    /// The same map without members that own nothing and are among `gone`.
+    pub(super) fn without(mut self, gone: &[RemotePtr]) -> Map {
+        let owners: Vec<_> = self.partitions.iter().map(|partition| partition.owner).collect();
+        self.members.retain(|member| owners.contains(member) || !gone.contains(&RemotePtr::from_bits(*member)));
+        self
+    }
+    /// Makes `to` a member, and one partition of neighbours that are equal.
+    fn join(mut self, to: RemotePtr) -> Map {
+        if !self.is_member(to) {
+            self.members.push(to.to_bits());
+        }
+        self.partitions.dedup_by(|next, last| (next.owner, next.unclean) == (last.owner, last.unclean));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::NodeId;
+
+    fn record(number: u64) -> RemotePtr {
+        RemotePtr::new(NodeId::new(0), number * 64)
+    }
+    fn owners(map: &Map) -> Vec<(&[u8], u64, bool)> {
+        let number = |of: RemotePtr| if of.is_null() { 0 } else { of.offset() / 64 };
+        map.partitions.iter().map(|part| (&*part.low, number(part.owner()), part.unclean)).collect()
+    }
+
+    #[test]
+    fn a_range_changes_its_owner_and_nothing_else_does() {
+        let map = Map::default().give(7, (b"", None), record(1)).give(8, (b"f", Some(b"k")), record(2));
+        assert_eq!(owners(&map), [(&b""[..], 1, false), (b"f", 2, false), (b"k", 1, false)]);
+        assert!(map.is_sound());
+        assert_eq!(map.base, 8);
+        let (part, high) = map.find(b"g");
+        assert_eq!((part.owner(), high), (record(2), Some(&b"k"[..])));
+        assert_eq!(map.find(b"k").0.owner(), record(1));
+        assert_eq!(map.find(b"").0.owner(), record(1));
+        let map = map.give(9, (b"a", Some(b"z")), record(2));
+        assert_eq!(owners(&map), [(&b""[..], 1, false), (b"a", 2, false), (b"z", 1, false)]);
+        let map = map.give(10, (b"", None), record(2));
+        assert_eq!(owners(&map), [(&b""[..], 2, false)]);
+        assert!(map.is_member(record(1)) && !map.owns(record(1)));
+        assert!(!map.without(&[record(1), record(2)]).is_member(record(1)));
+    }
+
+    #[test]
+    fn what_a_crashed_owner_leaves_is_unclean_until_it_was_recovered() {
+        let map = Map::default().give(1, (b"", None), record(1)).give(2, (b"m", None), record(2));
+        let map = map.take_over(3, record(1), record(2));
+        assert_eq!(owners(&map), [(&b""[..], 2, true), (b"m", 2, false)]);
+        assert!(!map.is_member(record(1)));
+        assert_eq!(owners(&map.clean(4, record(2))), [(&b""[..], 2, false)]);
+    }
+
+    #[test]
+    fn versions_wrap() {
+        let at = record(5);
+        let last = 0xFFFF << VERSION_SHIFT;
+        assert!(is_later(word_after(last, at), last));
+        assert!(!is_later(last, word_after(last, at)));
+        assert!(!is_later(last, last));
+        assert_eq!(place_of(word_after(last, at)), at);
+    }
+
+    #[test]
+    fn maps_that_make_no_sense_are_refused() {
+        let map = Map::default().give(1, (b"b", Some(b"c")), record(1));
+        assert!(map.is_sound());
+        let mut wrong = map.clone();
+        wrong.members.clear();
+        assert!(!wrong.is_sound());
+        let mut wrong = map.clone();
+        wrong.partitions.swap(0, 1);
+        assert!(!wrong.is_sound());
+        let mut wrong = map;
+        wrong.partitions.remove(0);
+        assert!(!wrong.is_sound());
+    }
+}

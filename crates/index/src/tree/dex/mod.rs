@@ -1,0 +1,458 @@
+//! DEX: a B+ tree whose keys are divided among compute nodes, which cache the leaves that they own.
+//!
+//! B. Lu, K. Huang, C.-J. M. Liang, T. Wang, E. Lo: *DEX: Scalable Range Indexing on Disaggregated Memory*, VLDB 2024.
+//! Protocol, invariants D1 to D5, and deviations: `docs/protocols/dex.md`.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `map` | the partition map |
+//! | `ownership` | what the threads of a compute node share |
+//! | `proposal` | owner records; how an owner gives a partition away |
+//! | `acquire` | how a compute node becomes the owner of a partition |
+//! | `leaf_cache` | copies of leaves |
+//! | `read`, `write` | lookups; writes in place |
+//!
+//! The tree itself, and the format of its leaves, are those of [`Sherman`], which this index contains: its lookups serve
+//! those who own nothing.
+
+mod acquire;
+mod leaf_cache;
+mod map;
+mod ownership;
+mod proposal;
+mod read;
+mod write;
+
+use super::anchor::{ANCHOR_LEN, Anchor};
+use super::cache::Lookups;
+use super::edit::Edit;
+use super::entries::Slot;
+use super::faults::{Fault, planted};
+use super::node::{Header, MAX_SPAN, Node, magic};
+use super::sherman::{self, Sherman};
+use super::skeleton::{CHANGE, Leaves, Locked, Merged, Tree, Unread, unsound};
+use crate::audit::OnDamage;
+use crate::handle::{Handle, has_handle};
+use crate::kind::Settings;
+use crate::marks::mark;
+use crate::recovery::acquire;
+use crate::table_per_node::{Creation, Opening, TablePerNode};
+use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::write::{Mode, Wrote};
+use crate::{IndexAudit, IndexError, Value};
+use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use farindex_pool::{Intent, Pin};
+use leaf_cache::LeafCache;
+use map::{Map, place_of};
+use ownership::{Gate, Ownership};
+use proposal::{RECORD_LEN, lock_words};
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Settings of a DEX tree.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Entries of a leaf, at most: 4 to 256. The default makes a leaf of 1 KiB.
+    pub leaf_span: usize,
+    /// Children of an inner node, at most: 5 to 256. The default makes a node of 1 KiB.
+    pub inner_span: usize,
+    /// Bytes of local memory for copies of nodes, for each compute node: 256 KiB or more. Inner nodes have a quarter of it.
+    pub cache_bytes: u64,
+    /// Of a hundred leaves that were READ, how many are admitted to the cache (5.4 of the paper).
+    pub leaf_admission: u8,
+    /// What a compute node asks the owner of a key for, to write it.
+    pub moves: Moves,
+    /// What becomes of a write to a key that another compute node owns.
+    pub foreign: Foreign,
+}
+
+/// What a compute node asks the owner of a key for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Moves {
+    /// The partition.
+    #[default]
+    Partition,
+    /// The range of the lowest inner node that leads to the key.
+    Subtree,
+    /// The range of the key's leaf.
+    Leaf,
+}
+
+/// What becomes of a write to a key that another compute node owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Foreign {
+    /// The compute node asks the owner for the key, and waits until it owns it.
+    #[default]
+    Acquire,
+    /// It fails with [`IndexError::NotOwner`], which names the owner.
+    Refuse,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            leaf_span: 59,
+            inner_span: 59,
+            cache_bytes: 256 << 20,
+            leaf_admission: 10,
+            moves: Moves::Partition,
+            foreign: Foreign::Acquire,
+        }
+    }
+}
+
+impl Settings for Config {
+    const VERSION: u32 = 1;
+
+    fn check(&self) -> Result<(), IndexError> {
+        let bad = |what: String| Err(IndexError::BadConfig(what));
+        if !(4..=MAX_SPAN).contains(&self.leaf_span) {
+            return bad(format!("a leaf_span of {}: it takes 4 to {MAX_SPAN}", self.leaf_span));
+        }
+        if !(5..=MAX_SPAN).contains(&self.inner_span) {
+            return bad(format!("an inner_span of {}: it takes 5 to {MAX_SPAN}", self.inner_span));
+        }
+        if self.cache_bytes < 256 << 10 {
+            return bad(format!("cache_bytes of {}: it takes 262144 or more", self.cache_bytes));
+        }
+        if self.leaf_admission > 100 {
+            return bad(format!("a leaf_admission of {}: it takes 0 to 100 percent", self.leaf_admission));
+        }
+        Ok(())
+    }
+
+    fn loses_data(&self) -> bool {
+        false
+    }
+}
+
+impl Config {
+    fn inner_bytes(&self) -> u64 {
+        self.cache_bytes / 4
+    }
+    /// The settings of the tree itself.
+    fn tree(&self) -> sherman::Config {
+        let (leaf_span, inner_span, cache_bytes) = (self.leaf_span, self.inner_span, self.inner_bytes());
+        sherman::Config { leaf_span, inner_span, cache_bytes, hand_over: false, ..sherman::Config::default() }
+    }
+}
+
+/// A DEX tree, as one worker thread uses it.
+pub struct Dex {
+    handle: Handle<Config, Anchor>,
+    /// The tree, for those who own nothing of it.
+    far: Sherman,
+    own: Arc<Ownership>,
+    /// Counts draws.
+    draws: Cell<u64>,
+}
+has_handle!(Dex, Handle<Config, Anchor>);
+
+impl Drop for Dex {
+    /// With its last handle, a compute node gives up what it owns. Nobody waits for that.
+    fn drop(&mut self) {
+        let Some(record) = self.own.close_handle() else { return };
+        let span = self.tree().maintenance();
+        let mut batch = span.batch();
+        if record.published {
+            let (free, held) = lock_words(self.tree().tag, record.at);
+            batch.cas(record.at, held, free);
+        } else {
+            // Nobody else knows of it.
+            self.session.discard(record.at, RECORD_LEN);
+        }
+        record.intent.clear_detached(batch);
+    }
+}
+
+impl Dex {
+    fn tree(&self) -> &Tree {
+        &self.far.tree
+    }
+    fn enter(&self, key: &[u8]) -> Gate<'_> {
+        self.own.enter(self.session.client(), self.session.endpoint().now(), key)
+    }
+    /// Is a leaf that was READ to be admitted to the cache?
+    fn admits(&self) -> bool {
+        let draw = self.draws.get();
+        self.draws.set(draw.wrapping_add(1));
+        let draw = xxhash_rust::xxh3::xxh3_64_with_seed(&draw.to_le_bytes(), self.uid);
+        draw % 100 < u64::from(self.config.leaf_admission)
+    }
+
+    /// Returns the node cache's hits and misses by level, from level 1 up; the threads of a compute node share them.
+    pub fn lookups(&self) -> Vec<Lookups> {
+        self.tree().cache.lookups()
+    }
+    /// Returns the number of partitions that this compute node owns, as far as it knows.
+    pub fn partitions(&self) -> usize {
+        let (record, (_, map)) = (self.own.record(), self.own.map());
+        map.partitions().filter(|(partition, _)| Some(partition.owner()) == record).count()
+    }
+    /// Merges neighbouring nodes as far as they fit well; returns the number of merges.
+    pub async fn compact(&self) -> Result<u64, IndexError> {
+        let merged = self.tree().compact(self).await?;
+        self.reclaim().await?;
+        Ok(merged)
+    }
+    /// Forgets all copies of nodes.
+    pub fn forget(&self) {
+        self.tree().cache.clear();
+        self.own.leaves.clear();
+    }
+
+    /// Takes the lock of a leaf that this compute node owns and that is in no state, and derives the leaf from what a former
+    /// owner has left.
+    async fn restore_own(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<(), IndexError> {
+        let (span, free) = (pin.span(), magic(self.tree().tag, at));
+        let cell = pin.session().intent_cell(at.node()).await?;
+        let intent = Intent { index: self.uid, lock: self.tree().lock_of(at), what: [CHANGE, 0, 0, 0] };
+        let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| batch.read(at, self.leaf_len())).await?;
+        let Ok((mut done, read)) = taken else { return Ok(()) };
+        let locked = Locked { node: Node { at, layout: self.far.leaf, buf: done.buf(read) }, cell };
+        mark!("dex: leaf in the middle of a crashed owner's change was restored");
+        let edit = self.tree().restore_node(&self.far, pin, at, 0).await;
+        let (locked, edit) = self.tree().or_release(span, locked, edit).await?;
+        self.tree().release(span, locked, edit).await
+    }
+}
+
+impl Leaves for Dex {
+    type Leaf = Node;
+
+    fn leaf_len(&self) -> usize {
+        self.far.leaf_len()
+    }
+    fn leaf(&self, span: &Span, at: RemotePtr, words: Buf) -> Result<Node, Unread> {
+        self.far.leaf(span, at, words)
+    }
+    fn words(leaf: &Node) -> &Buf {
+        &leaf.buf
+    }
+    fn into_words(leaf: Node) -> Buf {
+        leaf.buf
+    }
+    fn slots(&self, leaf: &Node) -> Vec<Slot> {
+        self.far.slots(leaf)
+    }
+    fn slot_hash(&self, key: &[u8]) -> u64 {
+        self.far.slot_hash(key)
+    }
+    /// Merges two leaves of one owner (D3).
+    async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError> {
+        let (tree, span) = (self.tree(), pin.span());
+        let (Some(_left_turn), Some(_right_turn)) = (self.try_turn(left), self.try_turn(right)) else {
+            return Ok(Merged::No);
+        };
+        let (low, high) = (tree.low_of(span, left).await?, tree.read_head(span, right).await?.high());
+        let Some(low) = tree.fence_key(span, low).await? else { return Ok(Merged::No) };
+        let Gate::Inside(inside) = self.enter(&low) else { return Ok(Merged::No) };
+        let fits = match inside.range().1 {
+            Some(bound) => !high.is_infinite() && tree.compare(span, high, bound, None).await?.is_le(),
+            None => true,
+        };
+        if !(fits && *inside.range().0 <= *low) && !planted(Fault::AcrossBound) {
+            mark!("dex: leaves of two owners are not merged");
+            return Ok(Merged::No);
+        }
+        self.own.leaves.remove(left);
+        self.own.leaves.remove(right);
+        tree.merge_nodes(&self.far, pin, (left, right), 0).await
+    }
+    async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
+        self.far.restore_leaf(pin, at).await
+    }
+    /// An owner changes a leaf without its lock. So the lock does not tell whether somebody is changing it; being the owner
+    /// does.
+    async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError> {
+        let (tree, span) = (self.tree(), pin.span());
+        let head = tree.read_head(span, at).await?;
+        if head.level() > 0 {
+            return tree.check_under_lock(self, pin, at).await;
+        }
+        if head.word(0) != magic(tree.tag, at) {
+            // Locked, dead, or no node of this index.
+            return Ok(head.word(0) == magic(tree.tag, at) | 1);
+        }
+        let Some(low) = tree.fence_key(span, head.low()).await? else { return Ok(false) };
+        match Box::pin(self.acquire(&low)).await {
+            // Whoever owns it may be changing it.
+            Err(IndexError::NotOwner { .. }) => return Ok(false),
+            acquired => acquired?,
+        }
+        let (Gate::Inside(inside), Some(_turn)) = (self.enter(&low), self.try_turn(at)) else { return Ok(true) };
+        let words = span.read(at, self.leaf_len()).await?;
+        if self.leaf(span, at, words).is_ok() {
+            return Ok(true);
+        }
+        if !inside.is_unclean() {
+            return Err(unsound(at));
+        }
+        self.restore_own(pin, at).await?;
+        Ok(true)
+    }
+}
+
+impl TablePerNode for Dex {
+    type Settings = Config;
+    type Table = Anchor;
+    type Shared = ();
+    const KIND: u32 = 8;
+    const NAME: &'static str = "dex";
+    const FORMAT: u32 = 1;
+    const ROOT_LEN: usize = ANCHOR_LEN as usize;
+
+    async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
+        let config = new.config.tree();
+        Sherman::create_table(&Creation { session: new.session, span: new.span, index_tag: new.index_tag, config: &config }, node).await
+    }
+
+    async fn free_new_table(new: &Creation<'_, Config>, anchor: RemotePtr) -> Result<(), IndexError> {
+        let config = new.config.tree();
+        Sherman::free_new_table(&Creation { session: new.session, span: new.span, index_tag: new.index_tag, config: &config }, anchor).await
+    }
+
+    async fn prepare(_: &Span, _: &Config) -> Result<(), IndexError> {
+        Ok(())
+    }
+
+    async fn open_table(of: &Opening<'_, Config, ()>, at: RemotePtr) -> Result<Anchor, IndexError> {
+        Anchor::open(of, at).await
+    }
+
+    fn from_handle(handle: Handle<Config, Anchor>) -> Self {
+        let (config, client) = (handle.config, Arc::clone(handle.session.client()));
+        let (session, tables) = (Rc::clone(&handle.session), handle.tables.clone());
+        let far = Handle { session, uid: handle.uid, seed: handle.seed, config: config.tree(), tables };
+        let far = Sherman::from_handle(far);
+        let make = || {
+            let leaves = LeafCache::new(config.cache_bytes - config.inner_bytes(), far.leaf_len() as u64);
+            Ownership::new(far.tree.tag, far.tree.anchor, leaves, handle.session.pool().lease())
+        };
+        let own = client.share(handle.uid, make);
+        own.open_handle(&client);
+        let draws = Cell::new(client.slot() << 32);
+        Dex { handle, far, own, draws }
+    }
+
+    fn root_of(anchor: &Anchor) -> RemotePtr {
+        anchor.at
+    }
+
+    async fn mark_root_dropped(span: &Span, anchor: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
+        Anchor::mark_dropped(span, anchor, index_tag).await
+    }
+
+    async fn free_table(&self, span: &Span, anchor: &Anchor) -> Result<(), IndexError> {
+        if anchor.at.is_null() {
+            return Ok(());
+        }
+        let word = crate::maintenance::read_word(span, anchor.at.add(proposal::MAP)).await?;
+        if let (false, Some(map)) = (place_of(word).is_null(), Map::read(span, self.tree().tag, word).await?) {
+            for record in map.members() {
+                self.session.free(span, record, RECORD_LEN).await?;
+            }
+            self.session.free(span, place_of(word), Map::block_len(&map.encode()?)).await?;
+        }
+        self.tree().free_entries(self, span).await
+    }
+
+    fn resizes(&self) -> u64 {
+        u64::from(self.tree().height.get())
+    }
+
+    async fn recover(&self) -> Result<u64, IndexError> {
+        let taken = self.take_over_all().await?;
+        let (word, _) = self.own.map();
+        let recovered = self.tree().recover_tree(self).await?;
+        // Every leaf has been read since. If the map has changed meanwhile, perhaps not since its owner crashed.
+        if self.own.map().0 == word {
+            self.mark_clean().await?;
+        }
+        Ok(taken + recovered)
+    }
+
+    async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;
+        let pin = self.session.pin(self.tree().maintenance())?;
+        let (word, map) = self.latest_map(pin.span()).await?;
+        if !place_of(word).is_null() {
+            audit.reach(place_of(word), Map::block_len(&map.encode()?), "a map of partitions");
+        }
+        map.members().for_each(|record| audit.reach(record, RECORD_LEN, "an owner record"));
+        if let Some(record) = self.own.record().filter(|record| !map.is_member(*record)) {
+            audit.reach(record, RECORD_LEN, "an owner record");
+        }
+        Ok(report)
+    }
+
+    async fn visit(
+        &self,
+        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        damaged: OnDamage<'_>,
+    ) -> Result<u64, IndexError> {
+        self.tree().visit_entries(self, each, damaged).await
+    }
+}
+
+impl PointIndex for Dex {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.look_up(key).await
+    }
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.look_up_many(keys).await
+    }
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        self.put(Mode::Insert, key, value).await.map(Insert::from)
+    }
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        self.put(Mode::Update, key, value).await.map(Update::from)
+    }
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.put(Mode::Upsert, key, value).await.map(Upsert::from)
+    }
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        let wrote = self.delete(key).await?;
+        Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
+    }
+    fn cache_bytes(&self) -> u64 {
+        size_of::<Self>() as u64 + self.tree().cache.bytes() + self.own.leaves.bytes()
+    }
+}
+
+impl OrderedIndex for Dex {
+    async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        // Leaves are half full at least, as a rule.
+        self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_checked() {
+        assert!(Config::default().check().is_ok());
+        for bad in [
+            Config { leaf_span: 3, ..Config::default() },
+            Config { inner_span: 257, ..Config::default() },
+            Config { cache_bytes: 1000, ..Config::default() },
+            Config { leaf_admission: 101, ..Config::default() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

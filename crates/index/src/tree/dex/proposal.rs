@@ -1,0 +1,137 @@
+//! Owner records, and proposals: how a partition changes its owner while that is alive.
+//!
+//! ```text
+//! owner record   word 0   lock: magic (free), magic + 1 (held)
+//!                word 1   0: no proposal; 1 to 3: the answer to the last one; otherwise the word of the proposed map
+//!                then     zeros up to 64 bytes
+//! ```
+//!
+//! The owner answers with its heartbeat ([`OnTick`]).
+
+use super::map::Map;
+use super::ownership::Ownership;
+use crate::IndexError;
+use crate::marks::mark;
+use crate::tree::faults::{Fault, planted};
+use crate::tree::node::magic;
+use farindex_fabric::{Endpoint, FabricError, OpKind, RemotePtr, Span};
+use farindex_pool::{Lock, OnTick};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Bytes of an owner record.
+pub(super) const RECORD_LEN: u64 = 64;
+/// Word of a record with the proposal.
+pub(super) const PROPOSAL: u64 = 8;
+/// Word of the anchor with the map.
+pub(super) const MAP: u64 = 16;
+/// No proposal.
+pub(super) const NONE: u64 = 0;
+/// The proposal was accepted.
+pub(super) const ACCEPTED: u64 = 1;
+/// It was accepted or not: a verb has failed, and the map is another one by now.
+const UNKNOWN: u64 = 2;
+/// It was refused: it follows another map than the one that counts.
+pub(super) const REFUSED: u64 = 3;
+
+/// How often a heartbeat looks whether all operations have ended, before it leaves that to the next one.
+const LOOKS: u32 = 64;
+const PAUSE: Duration = Duration::from_micros(5);
+
+/// A map that this compute node has proposed to an owner, and whose answer it does not know yet.
+pub(super) struct Proposal {
+    /// The owner's record.
+    pub(super) to: RemotePtr,
+    /// The word of the proposed map, and the bytes of its block.
+    pub(super) word: u64,
+    pub(super) len: u64,
+    /// The block of the map that it follows, and its bytes.
+    pub(super) base: (RemotePtr, u64),
+}
+
+/// The lock of an owner record.
+pub(super) fn lock_of(record: RemotePtr) -> Lock {
+    Lock { at: record, mask: 1 }
+}
+
+/// The lock words of an owner record: free, held.
+pub(super) fn lock_words(tag: u64, record: RemotePtr) -> (u64, u64) {
+    let free = magic(tag, record);
+    (free, free | 1)
+}
+
+impl Ownership {
+    /// Answers a proposal, if there is one.
+    async fn answer(&self, endpoint: &Endpoint) -> Result<(), IndexError> {
+        let Some(record) = self.record() else { return Ok(()) };
+        let span = endpoint.span(OpKind::Maintenance);
+        let mut batch = span.batch();
+        let (proposal, word) = (batch.read(record.add(PROPOSAL), 8), batch.read(self.anchor.add(MAP), 8));
+        let mut done = batch.post().await?;
+        let first = |buf: farindex_fabric::Buf| buf.words().first().copied().unwrap_or_default();
+        let (proposal, word) = (first(done.buf(proposal)), first(done.buf(word)));
+        if proposal <= REFUSED {
+            self.open();
+            let since = Duration::from_nanos(self.answered_at.load(Ordering::Relaxed));
+            if proposal != NONE && endpoint.now().saturating_sub(since) > self.lease {
+                mark!("dex: an answer that nobody has taken was removed");
+                span.cas(record.add(PROPOSAL), proposal, NONE).await?;
+            }
+            return Ok(());
+        }
+        let Some(next) = Map::read(&span, self.tag, proposal).await? else { return Ok(()) };
+        let next = Arc::new(next);
+        // An earlier heartbeat may have carried it out without learning of it.
+        let done_before = word == proposal;
+        if next.base != word && !done_before {
+            mark!("dex: proposal follows another map");
+            let tried = self.answering.swap(NONE, Ordering::SeqCst) == proposal;
+            self.open();
+            return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
+        }
+        let mut drained = self.close();
+        for _ in 0..LOOKS {
+            if drained {
+                break;
+            }
+            endpoint.sleep(PAUSE).await;
+            drained = self.is_drained();
+        }
+        if !drained {
+            mark!("dex: operations are in progress on what is to be given away");
+            return Ok(());
+        }
+        if !planted(Fault::CopiesKept) {
+            self.leaves.clear();
+        }
+        self.answering.store(proposal, Ordering::SeqCst);
+        let given = done_before || span.cas(self.anchor.add(MAP), word, proposal).await? == word;
+        if given {
+            mark!("dex: partition was given away");
+            self.learn(proposal, &next);
+        }
+        self.answering.store(NONE, Ordering::SeqCst);
+        self.open();
+        self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await
+    }
+
+    async fn reply(&self, span: &Span, record: RemotePtr, proposal: u64, answer: u64) -> Result<(), IndexError> {
+        self.answered_at.store(span.endpoint().now().as_nanos() as u64, Ordering::Relaxed);
+        span.cas(record.add(PROPOSAL), proposal, answer).await?;
+        Ok(())
+    }
+}
+
+impl OnTick for Ownership {
+    fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pin<Box<dyn Future<Output = Result<(), FabricError>> + 'a>> {
+        Box::pin(async {
+            match self.answer(endpoint).await {
+                Err(IndexError::Fabric(error)) => Err(error),
+                _ => Ok(()),
+            }
+        })
+    }
+}

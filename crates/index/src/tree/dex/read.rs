@@ -1,0 +1,175 @@
+//! Lookups: from a copy of the leaf, if this compute node owns it, or by one READ.
+//!
+//! Invariant: D4 in `docs/protocols/dex.md`.
+
+use super::Dex;
+use super::ownership::{Gate, Inside};
+use crate::marks::mark;
+use crate::tree::descend::Found;
+use crate::tree::faults::{Fault, planted};
+use crate::tree::local_locks::{Arrival, Turn};
+use crate::tree::node::{Header, Node};
+use crate::tree::sherman::read::MANY;
+use crate::tree::skeleton::{Leaves, Retry, Step};
+use crate::{IndexError, Value, join};
+use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
+
+impl Dex {
+    /// Takes the turn at a leaf, unless another operation has it.
+    pub(super) fn try_turn(&self, at: RemotePtr) -> Option<Turn<'_, ()>> {
+        match self.own.turns.arrive(at) {
+            Arrival::Turn(turn) => Some(turn),
+            Arrival::Wait(_) => None,
+        }
+    }
+
+    /// The copy of a leaf.
+    pub(super) fn copy_of(&self, at: RemotePtr) -> Option<Node> {
+        let words = self.own.leaves.get(at)?;
+        Some(Node { at, layout: self.far.leaf, buf: self.session.endpoint().buf_from_words(&words) })
+    }
+
+    pub(super) async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let (mut retry, mut span) = (Retry::default(), Some(self.session.span(OpKind::Get)));
+        loop {
+            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree().maintenance()))?;
+            let attempt = self.look_up_once(&pin, key, &retry).await?;
+            drop(pin);
+            match attempt {
+                Ok(value) => return Ok(value),
+                Err(trouble) => self.tree().settle(self, &mut retry, trouble).await?,
+            }
+        }
+    }
+
+    async fn look_up_once(&self, pin: &Pin<'_>, key: &[u8], retry: &Retry) -> Step<Option<Value>> {
+        let (span, mut missing) = (pin.span(), Vec::new());
+        let gate = self.enter(key);
+        let found = match self.tree().descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await? {
+            Ok(found) => found,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        if let Gate::Inside(inside) = &gate
+            && let Some(leaf) = self.own_leaf(span, inside, &found, key).await?
+        {
+            return Ok(Ok(self.far.value_in(span, leaf, key).await?));
+        }
+        drop(gate);
+        match self.far.leaf_of(span, &found, key, None, &mut missing).await? {
+            Ok(leaf) => Ok(Ok(self.far.value_in(span, leaf, key).await?)),
+            Err(trouble) => Ok(Err(trouble)),
+        }
+    }
+
+    /// Returns the leaf where a descent has ended, from the cache or READ to be put there. `None`: it is to be READ as by those
+    /// who own nothing.
+    async fn own_leaf(
+        &self,
+        span: &Span,
+        inside: &Inside<'_>,
+        found: &Found,
+        key: &[u8],
+    ) -> Result<Option<Node>, IndexError> {
+        if let Some(leaf) = self.copy_of(found.at) {
+            return Ok(self.holds(span, &leaf, found, key).await?.then_some(leaf));
+        }
+        if !self.admits() {
+            return Ok(None);
+        }
+        let turn = self.try_turn(found.at);
+        if turn.is_none() && !planted(Fault::AdmittedWithoutTurn) {
+            mark!("dex: leaf in use was not admitted");
+            return Ok(None);
+        }
+        let words = span.read(found.at, self.leaf_len()).await?;
+        let Ok(leaf) = self.leaf(span, found.at, words) else { return Ok(None) };
+        if leaf.is_locked() || leaf.is_dead() || !self.holds(span, &leaf, found, key).await? {
+            return Ok(None);
+        }
+        if self.bound_inside(span, inside, &leaf, found).await?.is_none() {
+            mark!("dex: leaf was admitted");
+            self.own.leaves.insert(found.at, leaf.buf.words());
+        }
+        Ok(Some(leaf))
+    }
+
+    /// Does a key belong to a leaf?
+    async fn holds(&self, span: &Span, leaf: &Node, found: &Found, key: &[u8]) -> Result<bool, IndexError> {
+        let (tree, range) = (self.tree(), found.range());
+        let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
+        let high = range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(key)));
+        Ok(tree.compare(span, leaf.low(), key, low).await?.is_le()
+            && tree.compare(span, leaf.high(), key, high).await?.is_gt())
+    }
+
+    /// Returns a bound of the partition that lies within a leaf's range: then the leaf belongs to two owners.
+    pub(super) async fn bound_inside<'i>(
+        &self,
+        span: &Span,
+        inside: &'i Inside<'_>,
+        leaf: &Node,
+        found: &Found,
+    ) -> Result<Option<&'i [u8]>, IndexError> {
+        let ((from, to), range) = (inside.range(), found.range().filter(|_| leaf.at == found.at));
+        if !from.is_empty() {
+            let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(from)));
+            if self.tree().compare(span, leaf.low(), from, low).await?.is_lt() {
+                return Ok(Some(from));
+            }
+        }
+        let Some(to) = to else { return Ok(None) };
+        let high = range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(to)));
+        Ok(self.tree().compare(span, leaf.high(), to, high).await?.is_gt().then_some(to))
+    }
+
+    pub(super) async fn look_up_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        let mut values = Vec::with_capacity(keys.len());
+        for part in keys.chunks(MANY) {
+            values.extend(self.look_up_part(part).await?);
+        }
+        Ok(values)
+    }
+
+    /// Looks keys up whose leaves are in the cache; then the others, in as few batches as those who own nothing; then, each
+    /// on its own, those that this does not find.
+    async fn look_up_part(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        keys.iter().try_for_each(|key| self.check_lengths(key, &[]))?;
+        let mut values: Vec<Option<Option<Value>>> = Vec::with_capacity(keys.len());
+        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        for key in keys {
+            values.push(self.from_copy(pin.span(), key).await?);
+        }
+        drop(pin);
+        let far: Vec<_> = keys.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(key, _)| *key).collect();
+        let mut found = match far.is_empty() {
+            true => Vec::new(),
+            false => self.far.look_up_part(&far).await?,
+        }
+        .into_iter();
+        let values = keys.iter().zip(values).map(|(key, value)| {
+            let value = value.or_else(|| found.next().flatten());
+            async move {
+                match value {
+                    Some(value) => Ok(value),
+                    None => self.look_up(key).await,
+                }
+            }
+        });
+        join::try_join_all(values.collect::<Vec<_>>().into_iter()).await
+    }
+
+    /// The value of a key, if the copies of nodes lead to it.
+    async fn from_copy(&self, span: &Span, key: &[u8]) -> Result<Option<Option<Value>>, IndexError> {
+        let Gate::Inside(_inside) = self.enter(key) else { return Ok(None) };
+        let found = self.tree().descend(span, Retry::default().goal(key), 0, false, &mut Vec::new()).await?;
+        let Ok(found) = found else { return Ok(None) };
+        match self.copy_of(found.at) {
+            Some(leaf) if self.holds(span, &leaf, &found, key).await? => {
+                Ok(Some(self.far.value_in(span, leaf, key).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Writes: in place, by the owner, without the leaf's lock; under the lock where the shape of the tree changes.
+//!
+//! ```text
+//! [READ leaf, WRITE block]                         no copy of the leaf
+//! [READ blocks that have the key's hash]           entries with blocks only
+//! [WRITE block, WRITE slot, WRITE checksum and bitmap]
+//! ```
+//!
+//! Invariants: D3 and D4 in `docs/protocols/dex.md`. An operation has the leaf's turn, and is inside, from before it looks at
+//! the leaf until its WRITEs have completed. If it is cancelled meanwhile, or a verb fails, it keeps both for ever: nobody
+//! knows when its WRITEs land (N7).
+
+use super::Dex;
+use super::ownership::{Gate, Inside};
+use crate::IndexError;
+use crate::backoff::Backoff;
+use crate::block;
+use crate::marks::mark;
+use crate::tree::descend::Separator;
+use crate::tree::edit::Steps;
+use crate::tree::faults::{Fault, planted};
+use crate::tree::local_locks::Turn;
+use crate::tree::node::{Header, Node};
+use crate::tree::sherman::write::{Change, Planned};
+use crate::tree::skeleton::{Leaves, Retry, Step, Trouble, Unread};
+use crate::write::{Mode, Wrote};
+use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_pool::Pin;
+use std::cell::Cell;
+
+/// READs of a leaf in the middle of a change, before the operation waits.
+const READS: u32 = 4;
+
+/// How a round has ended.
+enum Round {
+    Wrote { wrote: Wrote, few: bool },
+    /// The leaf was split: try again.
+    Split,
+    /// Another operation of this compute node has the turn at this leaf.
+    Queued(RemotePtr),
+}
+
+/// What an operation must have as long as its WRITEs may land.
+struct InFlight<'o>(Option<(Option<Turn<'o, ()>>, Inside<'o>)>);
+
+impl InFlight<'_> {
+    fn landed(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            mark!("dex: operation ended in the middle of a write");
+            std::mem::forget(held);
+        }
+    }
+}
+
+impl Dex {
+    /// Inserts, updates or upserts.
+    pub(super) async fn put(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, value)?;
+        let span = self.session.span(mode.kind());
+        let (mut block, mut len) = (RemotePtr::NULL, 0);
+        if key.len() != 8 || value.len() != 8 {
+            len = block::block_len(key.len(), value.len()) as u64;
+            block = self.session.alloc(&span, self.tree().place(), len).await?;
+        }
+        let change = Change::Put { mode, value, block, len, written: Cell::new(false) };
+        let wrote = self.change(span, key, &change).await;
+        match &wrote {
+            // After a failed verb it may be linked all the same (N7).
+            Ok(Wrote::Inserted | Wrote::Updated) | Err(IndexError::Fabric(_)) => {}
+            _ if len > 0 => self.session.discard(block, len),
+            _ => {}
+        }
+        wrote
+    }
+
+    pub(super) async fn delete(&self, key: &[u8]) -> Result<Wrote, IndexError> {
+        self.check_lengths(key, &[])?;
+        self.change(self.session.span(OpKind::Remove), key, &Change::Remove).await
+    }
+
+    async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
+        let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
+        let (mut missing, mut turn, mut backoff) = (Vec::new(), None, Backoff::default());
+        let mut closed_since = None;
+        let (wrote, few) = loop {
+            let inside = match self.enter(key) {
+                Gate::Inside(inside) => inside,
+                Gate::Foreign => {
+                    turn = None;
+                    Box::pin(self.acquire(key)).await?;
+                    continue;
+                }
+                gate => {
+                    turn = None;
+                    if matches!(gate, Gate::Expired) {
+                        self.session.client().tick(self.session.endpoint()).await?;
+                    }
+                    drop(gate);
+                    self.check_closed(&mut closed_since)?;
+                    backoff.wait(&self.session).await;
+                    continue;
+                }
+            };
+            closed_since = None;
+            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree().maintenance()))?;
+            let round = self.round(&pin, (inside, &mut turn), (key, change), &retry, &mut missing).await;
+            // Nothing is pinned between rounds, so that memory comes back while this one waits.
+            if let Ok(Ok(Round::Queued(_))) = &round {
+                span = Some(pin.into_span());
+            } else {
+                drop(pin);
+                turn = None;
+            }
+            match round {
+                Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
+                Ok(Ok(Round::Split)) => {}
+                Ok(Ok(Round::Queued(at))) => turn = Some(self.turn(at).await?),
+                Ok(Err(trouble)) => self.tree().settle(self, &mut retry, trouble).await?,
+                Err(error) => self.tree().wait_for_room(&mut full, error).await?,
+            }
+            if !missing.is_empty() {
+                turn = None;
+                Box::pin(self.tree().add_separators(self, std::mem::take(&mut missing))).await?;
+            }
+        };
+        // The write has taken effect: what else fails is no failure of it, but for a failed verb.
+        match Box::pin(self.tidy(key, few, missing)).await {
+            Err(error @ IndexError::Fabric(_)) => Err(error),
+            _ => Ok(wrote),
+        }
+    }
+
+    /// Fails if nothing could begin for two leases.
+    fn check_closed(&self, since: &mut Option<std::time::Duration>) -> Result<(), IndexError> {
+        let now = self.session.endpoint().now();
+        let waited = now.saturating_sub(*since.get_or_insert(now));
+        if waited <= self.session.pool().lease() * 2 {
+            return Ok(());
+        }
+        let (at, holder) = (self.tree().anchor, "an operation of this compute node, which was cancelled".to_owned());
+        Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder })
+    }
+
+    /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.
+    async fn tidy(&self, key: &[u8], few: bool, missing: Vec<Separator>) -> Result<(), IndexError> {
+        if few {
+            self.tree().merge(self, 0, key).await?;
+        }
+        if !missing.is_empty() {
+            self.tree().add_separators(self, missing).await?;
+        }
+        self.reclaim().await
+    }
+
+    async fn round<'t>(
+        &'t self,
+        pin: &Pin<'_>,
+        (inside, turn): (Inside<'t>, &mut Option<Turn<'t, ()>>),
+        (key, change): (&[u8], &Change<'_>),
+        retry: &Retry,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Round> {
+        let (tree, span) = (self.tree(), pin.span());
+        let found = match tree.descend(span, retry.goal(key), 0, retry.fresh, missing).await? {
+            Ok(found) => found,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let mut at = found.at;
+        let (leaf, cached) = loop {
+            if turn.as_ref().is_none_or(|turn| turn.at() != at) {
+                // One turn at a time (H1).
+                *turn = None;
+                *turn = self.try_turn(at);
+                if turn.is_none() {
+                    return Ok(Ok(Round::Queued(at)));
+                }
+            }
+            let (leaf, cached) = match self.copy_of(at) {
+                Some(leaf) => (leaf, true),
+                None => match self.read_to_write(span, at, key, change).await? {
+                    Ok(leaf) => (leaf, false),
+                    Err(Unread::Changing) => return Ok(Err(Trouble::Unsound(at))),
+                    Err(_) if at == found.at && found.cached => return Ok(Err(found.stale())),
+                    Err(_) => return Ok(Err(Trouble::Unsound(at))),
+                },
+            };
+            if leaf.is_dead() {
+                return Ok(Err(if at == found.at { tree.gone(&found) } else { found.stale() }));
+            }
+            if leaf.is_locked() && !planted(Fault::OverHeldLock) {
+                return Ok(Err(Trouble::Held(at)));
+            }
+            let range = found.range().filter(|_| at == found.at);
+            let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
+            if tree.compare(span, leaf.low(), key, low).await?.is_gt() {
+                return Ok(Err(found.stale()));
+            }
+            let high = range.as_ref().and_then(|(_, high)| high.as_ref());
+            let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
+            if tree.compare(span, leaf.high(), key, high).await?.is_gt() {
+                break (leaf, cached);
+            }
+            mark!("dex: moved right to write");
+            let next = leaf.sibling();
+            if next.is_null() {
+                return Ok(Err(found.stale()));
+            }
+            match (&found.parent, found.cached) {
+                (Some((parent, _)), true) => tree.cache.remove(parent.at),
+                _ => {
+                    if let Some(key) = tree.fence_key(span, leaf.high()).await? {
+                        missing.push(Separator { level: 1, child: next, key });
+                    }
+                }
+            }
+            at = next;
+        };
+        if let Some(bound) = self.bound_inside(span, &inside, &leaf, &found).await?
+            && !planted(Fault::AcrossBound)
+        {
+            mark!("dex: leaf of two owners was split");
+            return self.split_own(pin, at, Some(bound), missing).await;
+        }
+        let present = self.far.find(span, &leaf, key).await?;
+        let keeps = cached || self.admits();
+        if let Some(wrote) = change.without_effect(present.as_ref()) {
+            if keeps {
+                self.own.leaves.insert(at, leaf.buf.words());
+            }
+            return Ok(Ok(Round::Wrote { wrote, few: false }));
+        }
+        let mut leaf = leaf;
+        let Some(Planned { edit, few }) = self.far.plan(&mut leaf, key, change, present.as_ref()) else {
+            return self.split_own(pin, at, None, missing).await;
+        };
+        let mut steps = Steps::default();
+        steps.write(self.far.unwritten(key, change));
+        steps.edit(at, edit);
+        let in_flight = InFlight(Some((turn.take(), inside)));
+        if !planted(Fault::CopyDuringWrite) {
+            self.own.leaves.remove(at);
+        }
+        if !(planted(Fault::CacheOnly) && cached) {
+            tree.begin_steps(span, at, steps).await?.post().await?;
+        }
+        if keeps {
+            self.own.leaves.insert(at, leaf.buf.words());
+        } else {
+            self.own.leaves.remove(at);
+        }
+        in_flight.landed();
+        if let Some((block, len)) = present.as_ref().map(|present| present.block).filter(|(_, len)| *len > 0) {
+            pin.retire(block, len);
+        }
+        let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
+        Ok(Ok(Round::Wrote { wrote, few }))
+    }
+
+    /// READs a leaf until it is sound, and WRITEs the block of a change with it.
+    async fn read_to_write(
+        &self,
+        span: &Span,
+        at: RemotePtr,
+        key: &[u8],
+        change: &Change<'_>,
+    ) -> Result<Result<Node, Unread>, IndexError> {
+        let mut why = Unread::Foreign;
+        for _ in 0..READS {
+            let mut batch = span.batch();
+            for (ptr, buf) in self.far.unwritten(key, change) {
+                batch.write(ptr, buf);
+            }
+            let read = batch.read(at, self.leaf_len());
+            let words = batch.post().await?.buf(read);
+            why = match self.leaf(span, at, words) {
+                Ok(leaf) => return Ok(Ok(leaf)),
+                Err(why) => why,
+            };
+        }
+        Ok(Err(why))
+    }
+
+    /// Splits a leaf under its lock: at a bound of the partition, or in the middle.
+    async fn split_own(
+        &self,
+        pin: &Pin<'_>,
+        at: RemotePtr,
+        bound: Option<&[u8]>,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Round> {
+        let (tree, span) = (self.tree(), pin.span());
+        self.own.leaves.remove(at);
+        let locked = match tree.lock(pin, at, (self.far.leaf, 0), |_| {}).await? {
+            Ok(locked) => locked,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let locked = match bound {
+            None => locked,
+            Some(bound) => {
+                // The other owner may have split it meanwhile.
+                let (locked, (low, high)) = tree.compare_range(span, locked, bound, None).await?;
+                if !(low.is_lt() && high.is_gt()) {
+                    tree.release(span, locked, Default::default()).await?;
+                    return Ok(Ok(Round::Split));
+                }
+                locked
+            }
+        };
+        missing.extend(tree.split_at(&self.far, pin, locked, bound).await?);
+        Ok(Ok(Round::Split))
+    }
+}
