@@ -4,12 +4,12 @@
 //! Invariant: D2 in `docs/protocols/dex.md`. One operation of a compute node at a time does this.
 
 use super::map::{MOST, Map, place_of, word_after};
-use super::ownership::Record;
+use super::ownership::{Gate, Record};
 use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, lock_of, lock_words};
 use super::{Dex, Foreign, Moves};
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::maintenance::{first_word, read_word};
+use crate::maintenance::read_word;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover};
 use crate::tree::inner::Side;
@@ -110,7 +110,7 @@ impl Dex {
         };
         drop(pin);
         self.await_answer(proposal, backoff).await?;
-        Ok(false)
+        Ok(matches!(self.enter(key), Gate::Inside(_)))
     }
 
     /// READs the map, if it is not the one that is known.
@@ -160,7 +160,7 @@ impl Dex {
             Ok(_) => {}
             Err(_) => return Err(IndexError::corrupt(at, "a new owner record is not free")),
         }
-        self.own.set_record(Record { at, intent: cell.into_transfer(), published: false });
+        self.own.set_record(Record { at, intent: cell.into_transfer() });
         Ok(at)
     }
 
@@ -198,15 +198,19 @@ impl Dex {
         let len = Map::block_len(&encoded);
         let at = self.session.alloc_now(span, HOME, len).await?;
         let new = word_after(word, at);
-        self.own.publish_record();
+        self.own.publishing(true);
         let mut batch = span.batch();
         batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
         let installed = batch.cas(self.tree().anchor.add(MAP), word, new);
-        if batch.post().await?.old(installed) != word {
+        let installed = batch.post().await?.old(installed) == word;
+        if !installed {
+            self.own.publishing(false);
             self.session.discard(at, len);
             return Ok(false);
         }
+        self.own.acquired(self.session.endpoint().now());
         self.own.learn(new, &Arc::new(next));
+        self.own.publishing(false);
         self.retire_map(pin, base_of(word, map)?);
         gone.into_iter().for_each(|record| pin.retire(record, RECORD_LEN));
         Ok(true)
@@ -226,13 +230,14 @@ impl Dex {
             return Ok((next, Vec::new()));
         }
         let mut batch = span.batch();
-        let locks: Vec<_> = idle.iter().map(|record| batch.read(*record, 8)).collect();
+        let records: Vec<_> = idle.iter().map(|record| batch.read(*record, PROPOSAL as usize + 8)).collect();
         let mut done = batch.post().await?;
-        let is_free = |(record, lock)| {
-            let free = first_word(&done.buf(lock)) == lock_words(self.tree().tag, record).0;
-            free.then_some(record)
+        // Who has made a proposal to it reads it until it has an answer.
+        let is_unused = |(record, words)| {
+            let free = lock_words(self.tree().tag, record).0;
+            (done.buf(words).words() == [free, NONE]).then_some(record)
         };
-        let gone: Vec<_> = idle.into_iter().zip(locks).filter_map(is_free).collect();
+        let gone: Vec<_> = idle.into_iter().zip(records).filter_map(is_unused).collect();
         Ok((next.without(&gone), gone))
     }
 
@@ -274,11 +279,13 @@ impl Dex {
         let len = Map::block_len(&encoded);
         let at = self.session.alloc_now(span, HOME, len).await?;
         let new = word_after(word, at);
-        self.own.publish_record();
+        self.own.publishing(true);
         let mut batch = span.batch();
         batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
         let proposed = batch.cas(to.add(PROPOSAL), NONE, new);
-        if batch.post().await?.old(proposed) != NONE {
+        let proposed = batch.post().await?.old(proposed) == NONE;
+        self.own.publishing(false);
+        if !proposed {
             self.session.discard(at, len);
             return Ok(None);
         }
@@ -300,12 +307,24 @@ impl Dex {
                 pending.proposal = None;
                 return Ok(());
             }
-            match read_word(pin.span(), to.add(PROPOSAL)).await? {
+            let record = pin.span().read(to, PROPOSAL as usize + 8).await?;
+            let &[lock, answer] = record.words() else { return Ok(()) };
+            match answer {
+                answer if answer == word && lock == lock_words(self.tree().tag, to).0 => {
+                    // The owner has left, and answers no more.
+                    if pin.span().cas(to.add(PROPOSAL), word, NONE).await? == word {
+                        mark!("dex: proposal was withdrawn");
+                        pending.proposal = None;
+                        self.session.discard(place_of(word), len);
+                        return Ok(());
+                    }
+                }
                 answer if answer == word => {}
                 ACCEPTED => {
                     pin.span().cas(to.add(PROPOSAL), ACCEPTED, NONE).await?;
                     pending.proposal = None;
                     self.retire_map(&pin, base);
+                    self.own.acquired(self.session.endpoint().now());
                     self.latest_map(pin.span()).await?;
                     return Ok(());
                 }

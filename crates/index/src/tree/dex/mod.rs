@@ -46,7 +46,7 @@ use farindex_pool::{Intent, Pin};
 use leaf_cache::LeafCache;
 use map::{Map, place_of};
 use ownership::{Gate, Ownership};
-use proposal::{RECORD_LEN, lock_words};
+use proposal::RECORD_LEN;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -157,17 +157,14 @@ has_handle!(Dex, Handle<Config, Anchor>);
 impl Drop for Dex {
     /// With its last handle, a compute node gives up what it owns. Nobody waits for that.
     fn drop(&mut self) {
-        let Some(record) = self.own.close_handle() else { return };
+        let Some((record, known)) = self.own.close_handle() else { return };
         let span = self.tree().maintenance();
-        let mut batch = span.batch();
-        if record.published {
-            let (free, held) = lock_words(self.tree().tag, record.at);
-            batch.cas(record.at, held, free);
+        if known {
+            self.own.vacate(&span, record);
         } else {
-            // Nobody else knows of it.
             self.session.discard(record.at, RECORD_LEN);
+            record.intent.clear_detached(span.batch());
         }
-        record.intent.clear_detached(batch);
     }
 }
 

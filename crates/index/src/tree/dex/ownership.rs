@@ -6,10 +6,10 @@
 
 use super::leaf_cache::LeafCache;
 use super::map::{Map, is_later};
-use super::proposal::Proposal;
+use super::proposal::{Proposal, lock_words};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
-use farindex_fabric::RemotePtr;
+use farindex_fabric::{Endpoint, OpKind, RemotePtr, Span};
 use farindex_pool::{Client, IntentTransfer};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,15 +25,20 @@ pub(super) struct Ownership {
     state: Mutex<State>,
     /// Operations inside, and operations that ended in the middle of a write.
     active: AtomicU64,
+    /// Heartbeats that answer a proposal.
+    answering: AtomicU64,
     /// No operation may begin: a partition is being given away.
     closed: AtomicBool,
     /// Do heartbeats answer proposals?
     answers: AtomicBool,
     /// The proposal that is being carried out, or 0.
-    pub(super) answering: AtomicU64,
+    pub(super) in_answer: AtomicU64,
     /// When the last proposal was answered, in nanoseconds of the fabric's clock.
     pub(super) answered_at: AtomicU64,
     pub(super) lease: Duration,
+    /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
+    /// nanoseconds of the fabric's clock.
+    keeps_until: AtomicU64,
 }
 
 struct State {
@@ -42,8 +47,18 @@ struct State {
     map: Arc<Map>,
     record: Option<Record>,
     pending: Option<Proposal>,
+    /// Nobody knows whether other clients have learned of the record.
+    publishing: bool,
     /// Open handles.
     handles: usize,
+}
+
+impl State {
+    /// May other clients know of the owner record?
+    fn is_known(&self) -> bool {
+        let is_member = self.record.as_ref().is_some_and(|record| self.map.is_member(record.at));
+        self.publishing || self.pending.is_some() || is_member
+    }
 }
 
 /// The owner record of this compute node.
@@ -51,8 +66,6 @@ pub(super) struct Record {
     pub(super) at: RemotePtr,
     /// The intent that names its lock, which stands as long as the lock is held.
     pub(super) intent: IntentTransfer,
-    /// Has any other client been able to learn of it?
-    pub(super) published: bool,
 }
 
 /// The result of [`Ownership::enter`].
@@ -97,7 +110,7 @@ impl Inside<'_> {
 
 impl Ownership {
     pub(super) fn new(tag: u64, anchor: RemotePtr, leaves: LeafCache, lease: Duration) -> Self {
-        let state = State { word: 0, map: Arc::default(), record: None, pending: None, handles: 0 };
+        let state = State { word: 0, map: Arc::default(), record: None, pending: None, publishing: false, handles: 0 };
         Ownership {
             tag,
             anchor,
@@ -105,11 +118,13 @@ impl Ownership {
             turns: LockTable::default(),
             state: Mutex::new(state),
             active: AtomicU64::new(0),
+            answering: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             answers: AtomicBool::new(false),
-            answering: AtomicU64::new(0),
+            in_answer: AtomicU64::new(0),
             answered_at: AtomicU64::new(0),
             lease,
+            keeps_until: AtomicU64::new(0),
         }
     }
 
@@ -166,6 +181,21 @@ impl Ownership {
         }
     }
 
+    /// Notes that this compute node has become the owner of something. It keeps that until an operation has used it, so that
+    /// compute nodes which want the same keys do not only pass them on; but not for long, because the operation may be gone.
+    pub(super) fn acquired(&self, now: Duration) {
+        let until = now + (self.lease / 256).max(Duration::from_millis(1));
+        self.keeps_until.store(until.as_nanos() as u64, Ordering::Relaxed);
+    }
+    /// Notes that an operation has used what this compute node owns.
+    pub(super) fn used(&self) {
+        self.keeps_until.store(0, Ordering::Relaxed);
+    }
+    /// Has nobody used yet what this compute node has become the owner of?
+    pub(super) fn is_fresh(&self, now: Duration) -> bool {
+        now < Duration::from_nanos(self.keeps_until.load(Ordering::Relaxed))
+    }
+
     /// The address of this compute node's owner record.
     pub(super) fn record(&self) -> Option<RemotePtr> {
         self.state().record.as_ref().map(|record| record.at)
@@ -173,11 +203,9 @@ impl Ownership {
     pub(super) fn set_record(&self, record: Record) {
         self.state().record = Some(record);
     }
-    /// Notes that other clients may learn of the owner record.
-    pub(super) fn publish_record(&self) {
-        if let Some(record) = &mut self.state().record {
-            record.published = true;
-        }
+    /// Notes that a verb which makes other clients learn of the owner record is about to be posted, or that it has ended.
+    pub(super) fn publishing(&self, now: bool) {
+        self.state().publishing = now;
     }
 
     /// Takes the proposal whose answer nobody has waited for.
@@ -196,15 +224,51 @@ impl Ownership {
             client.on_tick(weak);
         }
     }
-    /// Counts a handle that was closed. With the last one nothing is owned any more, and the owner record is returned; but
-    /// an operation that was cancelled in the middle of a write keeps it.
-    pub(super) fn close_handle(&self) -> Option<Record> {
+    /// Counts a handle that was closed. With the last one nothing is owned any more, and the owner record is returned, with
+    /// whether another client knows of it; but an operation that was cancelled in the middle of a write keeps it, and while a
+    /// proposal is answered, that keeps it.
+    pub(super) fn close_handle(&self) -> Option<(Record, bool)> {
+        self.state().handles -= 1;
+        self.take_unused()
+    }
+    /// Takes the owner record if no handle is open and nothing is in progress.
+    fn take_unused(&self) -> Option<(Record, bool)> {
         let mut state = self.state();
-        state.handles -= 1;
-        if state.handles > 0 || self.active.load(Ordering::SeqCst) > 0 {
+        if state.handles > 0 || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0 {
             return None;
         }
         self.leaves.clear();
-        state.record.take()
+        let known = state.is_known();
+        state.record.take().map(|record| (record, known))
+    }
+    /// Gives up an owner record; waits for nothing.
+    pub(super) fn vacate(&self, span: &Span, record: Record) {
+        let (free, held) = lock_words(self.tag, record.at);
+        let mut batch = span.batch();
+        batch.cas(record.at, held, free);
+        record.intent.clear_detached(batch);
+    }
+    /// Keeps the owner record as long as a proposal is answered; `None` if there is no record that others may know of.
+    pub(super) fn answering(&self, endpoint: &Endpoint) -> Option<Answering<'_>> {
+        let state = self.state();
+        let record = state.record.as_ref().filter(|_| state.is_known())?.at;
+        self.answering.fetch_add(1, Ordering::SeqCst);
+        Some(Answering { own: self, record, endpoint: endpoint.clone() })
+    }
+}
+
+/// Keeps the owner record as long as a proposal is answered. If the last handle was closed meanwhile, gives it up afterwards.
+pub(super) struct Answering<'o> {
+    own: &'o Ownership,
+    pub(super) record: RemotePtr,
+    endpoint: Endpoint,
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.own.answering.fetch_sub(1, Ordering::SeqCst);
+        if let Some((record, _)) = self.own.take_unused() {
+            self.own.vacate(&self.endpoint.span(OpKind::Maintenance), record);
+        }
     }
 }

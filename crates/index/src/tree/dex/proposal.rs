@@ -66,7 +66,8 @@ pub(super) fn lock_words(tag: u64, record: RemotePtr) -> (u64, u64) {
 impl Ownership {
     /// Answers a proposal, if there is one.
     async fn answer(&self, endpoint: &Endpoint) -> Result<(), IndexError> {
-        let Some(record) = self.record() else { return Ok(()) };
+        let Some(answering) = self.answering(endpoint) else { return Ok(()) };
+        let record = answering.record;
         let span = endpoint.span(OpKind::Maintenance);
         let mut batch = span.batch();
         let (proposal, word) = (batch.read(record.add(PROPOSAL), 8), batch.read(self.anchor.add(MAP), 8));
@@ -82,13 +83,16 @@ impl Ownership {
             }
             return Ok(());
         }
+        if self.is_fresh(endpoint.now()) {
+            return Ok(());
+        }
         let Some(next) = Map::read(&span, self.tag, proposal).await? else { return Ok(()) };
         let next = Arc::new(next);
         // An earlier heartbeat may have carried it out without learning of it.
         let done_before = word == proposal;
         if next.base != word && !done_before {
             mark!("dex: proposal follows another map");
-            let tried = self.answering.swap(NONE, Ordering::SeqCst) == proposal;
+            let tried = self.in_answer.swap(NONE, Ordering::SeqCst) == proposal;
             self.open();
             return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
         }
@@ -107,13 +111,13 @@ impl Ownership {
         if !planted(Fault::CopiesKept) {
             self.leaves.clear();
         }
-        self.answering.store(proposal, Ordering::SeqCst);
+        self.in_answer.store(proposal, Ordering::SeqCst);
         let given = done_before || span.cas(self.anchor.add(MAP), word, proposal).await? == word;
         if given {
             mark!("dex: partition was given away");
             self.learn(proposal, &next);
         }
-        self.answering.store(NONE, Ordering::SeqCst);
+        self.in_answer.store(NONE, Ordering::SeqCst);
         self.open();
         self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await
     }

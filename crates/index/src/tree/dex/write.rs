@@ -118,7 +118,10 @@ impl Dex {
                 turn = None;
             }
             match round {
-                Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
+                Ok(Ok(Round::Wrote { wrote, few })) => {
+                    self.own.used();
+                    break (wrote, few);
+                }
                 Ok(Ok(Round::Split)) => {}
                 Ok(Ok(Round::Queued(at))) => turn = Some(self.turn(at).await?),
                 Ok(Err(trouble)) => self.tree().settle(self, &mut retry, trouble).await?,
