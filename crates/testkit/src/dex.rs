@@ -50,6 +50,10 @@ impl IndexUnderTest for DexUnderTest {
         rng.pick(&[Shape::Plain, Shape::Eight, Shape::Eight, Shape::LongPrefix(7), Shape::LongPrefix(300)])
             .unwrap_or_default()
     }
+    /// Becoming the owner of a key takes a new map of partitions.
+    fn removes_by_writing(&self) -> bool {
+        true
+    }
     /// Consecutive keys share a leaf as it is.
     fn colliding_bits(&self, _dice: &mut SimRng) -> u32 {
         0

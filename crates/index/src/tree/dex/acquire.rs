@@ -5,7 +5,7 @@
 
 use super::map::{MOST, Map, place_of, word_after};
 use super::ownership::{Gate, Record};
-use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, lock_of, lock_words};
+use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, UNKNOWN, lock_of, lock_words};
 use super::{Dex, Foreign, Moves};
 use crate::IndexError;
 use crate::backoff::Backoff;
@@ -16,7 +16,7 @@ use crate::tree::inner::Side;
 use crate::tree::local_locks::{Arrival, Turn};
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::layout::HOME;
-use farindex_pool::{Intent, Pin};
+use farindex_pool::{Intent, Pin, PoolError};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,34 +31,44 @@ const TAKE_OVER: u64 = 2;
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Dex {
-    /// Waits for the turn at an address. Nothing may be pinned, and the caller must have no other turn. An operation that was
+    /// Waits for the turn at a leaf. Nothing may be pinned, and the caller must have no other turn. An operation that was
     /// cancelled in the middle of a write has its turn for ever: after two leases that is an error.
     pub(super) async fn turn(&self, at: RemotePtr) -> Result<Turn<'_, ()>, IndexError> {
+        let limit = (self.session.pool().lease() * 2).max(LEAST_WAIT);
+        match self.turn_within(at, limit).await {
+            Some(turn) => Ok(turn),
+            None => {
+                let holder = "an operation of this compute node, which was cancelled".to_owned();
+                Err(IndexError::Locked { at, waited_ms: limit.as_millis() as u64, holder })
+            }
+        }
+    }
+    /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time.
+    async fn turn_to_acquire(&self) -> Turn<'_, ()> {
+        loop {
+            if let Some(turn) = self.turn_within(self.tree().anchor, self.session.pool().lease().max(LEAST_WAIT)).await {
+                return turn;
+            }
+        }
+    }
+    async fn turn_within(&self, at: RemotePtr, limit: Duration) -> Option<Turn<'_, ()>> {
         let mut waiting = match self.own.turns.arrive(at) {
-            Arrival::Turn(turn) => return Ok(turn),
+            Arrival::Turn(turn) => return Some(turn),
             Arrival::Wait(waiting) => waiting,
         };
-        let (endpoint, lease) = (self.session.endpoint(), self.session.pool().lease());
-        let limit = (lease * 2).max(LEAST_WAIT);
-        let mut limit_passed = pin!(endpoint.sleep(limit));
+        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
         let granted = poll_fn(|cx| match waiting.poll(cx) {
             Poll::Ready(granted) => Poll::Ready(Some(granted)),
             Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
         });
-        match granted.await.or_else(|| waiting.leave()) {
-            Some((turn, _)) => Ok(turn),
-            None => {
-                let holder = "an operation of this compute node".to_owned();
-                Err(IndexError::Locked { at, waited_ms: limit.as_millis() as u64, holder })
-            }
-        }
+        granted.await.or_else(|| waiting.leave()).map(|(turn, _)| turn)
     }
 
     /// Makes this compute node the owner of the partition that a key belongs to. Nothing may be pinned.
     pub(super) async fn acquire(&self, key: &[u8]) -> Result<(), IndexError> {
         let (mut backoff, mut full) = (Backoff::default(), 0);
         loop {
-            let turn = self.turn(self.tree().anchor).await?;
+            let turn = self.turn_to_acquire().await;
             let round = self.acquire_once(key, &mut backoff).await;
             drop(turn);
             match round {
@@ -71,11 +81,15 @@ impl Dex {
 
     /// Makes one attempt; returns whether this compute node is the owner now.
     async fn acquire_once(&self, key: &[u8], backoff: &mut Backoff) -> Result<bool, IndexError> {
+        let pin = self.session.pin(self.tree().maintenance())?;
         if let Some(proposal) = self.own.take_pending() {
             mark!("dex: waited for the answer to an earlier proposal");
-            self.await_answer(proposal, backoff).await?;
+            // If the owner is no member any more, nobody knows what has become of the proposal: its memory is left to an
+            // audit.
+            if self.latest_map(pin.span()).await?.1.is_member(proposal.to) {
+                self.await_answer(&pin, proposal, backoff).await?;
+            }
         }
-        let pin = self.session.pin(self.tree().maintenance())?;
         let (word, map) = self.latest_map(pin.span()).await?;
         let me = self.own_record(&pin).await?;
         let (partition, high) = map.find(key);
@@ -108,8 +122,7 @@ impl Dex {
             backoff.check_holder(&pin, Some(alive)).await?;
             return Ok(false);
         };
-        drop(pin);
-        self.await_answer(proposal, backoff).await?;
+        self.await_answer(&pin, proposal, backoff).await?;
         Ok(matches!(self.enter(key), Gate::Inside(_)))
     }
 
@@ -255,8 +268,13 @@ impl Dex {
                     break;
                 }
             }
+            // Whoever has proposed something to the crashed client does not learn what has become of it.
+            let proposal = read_word(span, record.add(PROPOSAL)).await?;
             let (free, held) = lock_words(self.tree().tag, record);
             let mut batch = span.batch();
+            if proposal > REFUSED {
+                batch.cas(record.add(PROPOSAL), proposal, UNKNOWN);
+            }
             batch.cas(record, held, free);
             cell.clear(&mut batch);
             batch.post().await?;
@@ -292,21 +310,18 @@ impl Dex {
         Ok(Some(Proposal { to, word: new, len, base: base_of(word, map)? }))
     }
 
-    /// Waits until the owner has answered, or has crashed.
-    async fn await_answer(&self, proposal: Proposal, backoff: &mut Backoff) -> Result<(), IndexError> {
+    /// Waits until the owner has answered, has left, or has crashed. Its record was in use under this pin.
+    async fn await_answer(
+        &self,
+        pin: &Pin<'_>,
+        proposal: Proposal,
+        backoff: &mut Backoff,
+    ) -> Result<(), IndexError> {
         let mut pending = Pending { dex: self, proposal: Some(proposal) };
         loop {
             let due = backoff.wait(&self.session).await;
             let Some(Proposal { to, word, len, base }) = pending.proposal.as_ref() else { return Ok(()) };
             let (to, word, len, base) = (*to, *word, *len, *base);
-            let pin = self.session.pin(self.tree().maintenance())?;
-            let (_, map) = self.latest_map(pin.span()).await?;
-            if !map.is_member(to) {
-                // The owner has crashed, and another client has taken its partitions over. The map may be in use or not:
-                // its memory is left to an audit.
-                pending.proposal = None;
-                return Ok(());
-            }
             let record = pin.span().read(to, PROPOSAL as usize + 8).await?;
             let &[lock, answer] = record.words() else { return Ok(()) };
             match answer {
@@ -323,7 +338,7 @@ impl Dex {
                 ACCEPTED => {
                     pin.span().cas(to.add(PROPOSAL), ACCEPTED, NONE).await?;
                     pending.proposal = None;
-                    self.retire_map(&pin, base);
+                    self.retire_map(pin, base);
                     self.own.acquired(self.session.endpoint().now());
                     self.latest_map(pin.span()).await?;
                     return Ok(());
@@ -345,9 +360,9 @@ impl Dex {
                 }
             }
             if due {
-                match self.take_over(&pin, to).await? {
-                    Some(alive) => backoff.check_holder(&pin, Some(alive)).await?,
-                    None if !self.own.map().1.is_member(to) => pending.proposal = None,
+                match self.take_over(pin, to).await? {
+                    Some(alive) => backoff.check_holder(pin, Some(alive)).await?,
+                    // Taken over, also what was proposed; or the owner has just left.
                     None => {}
                 }
             }
@@ -361,12 +376,18 @@ impl Dex {
         drop(pin);
         let mut taken = 0;
         for record in map.members().filter(|record| Some(*record) != self.own.record()) {
-            let turn = self.turn(self.tree().anchor).await?;
+            let turn = self.turn_to_acquire().await;
             let pin = self.session.pin(self.tree().maintenance())?;
             let (_, map) = self.latest_map(pin.span()).await?;
             let held = lock_words(self.tree().tag, record).1;
             if map.is_member(record) && read_word(pin.span(), record).await? == held {
-                taken += u64::from(self.take_over(&pin, record).await?.is_none());
+                match self.take_over(&pin, record).await {
+                    // The next one that needs it takes it over.
+                    Err(IndexError::Pool(PoolError::Full { .. })) => {
+                        mark!("dex: no room to take a partition over");
+                    }
+                    held => taken += u64::from(held?.is_none()),
+                }
             }
             drop((pin, turn));
         }
@@ -376,7 +397,7 @@ impl Dex {
     /// Says of everything that this compute node owns that no leaf is in the middle of a change.
     pub(super) async fn mark_clean(&self) -> Result<(), IndexError> {
         let Some(me) = self.own.record() else { return Ok(()) };
-        let turn = self.turn(self.tree().anchor).await?;
+        let turn = self.turn_to_acquire().await;
         let pin = self.session.pin(self.tree().maintenance())?;
         loop {
             let (word, map) = self.latest_map(pin.span()).await?;

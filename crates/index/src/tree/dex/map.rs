@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 
 /// Most partitions of a map. Beyond that, whole partitions change their owners.
 pub(super) const MOST: usize = 1024;
-/// Units of a map's block that are READ at once: enough for some ten partitions with short keys.
-const UNITS: u64 = 8;
+/// Units of a map's block that are READ at once. A longer one takes a second READ: the word does not say how long it is, and
+/// what lies behind it may be the end of the memory.
+const UNITS: u64 = 1;
 
 const VERSION_SHIFT: u32 = 48;
 

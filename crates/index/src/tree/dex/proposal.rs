@@ -33,7 +33,7 @@ pub(super) const NONE: u64 = 0;
 /// The proposal was accepted.
 pub(super) const ACCEPTED: u64 = 1;
 /// It was accepted or not: a verb has failed, and the map is another one by now.
-const UNKNOWN: u64 = 2;
+pub(super) const UNKNOWN: u64 = 2;
 /// It was refused: it follows another map than the one that counts.
 pub(super) const REFUSED: u64 = 3;
 
