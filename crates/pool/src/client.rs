@@ -74,7 +74,8 @@ pub(crate) struct FlagGuard<'a>(&'a AtomicBool);
 impl<'a> FlagGuard<'a> {
     /// Raises the flag; `None` if it is raised already.
     fn raise(flag: &'a AtomicBool) -> Option<Self> {
-        (!flag.swap(true, Ordering::AcqRel)).then_some(FlagGuard(flag))
+        // A guard that is made in vain would lower the flag of another one.
+        (!flag.swap(true, Ordering::AcqRel)).then(|| FlagGuard(flag))
     }
 }
 
@@ -201,4 +202,21 @@ fn nanos(time: Duration) -> u64 {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_stays_raised_until_its_guard_is_dropped() {
+        let flag = AtomicBool::new(false);
+        let guard = FlagGuard::raise(&flag);
+        assert!(guard.is_some());
+        for _ in 0..2 {
+            assert!(FlagGuard::raise(&flag).is_none());
+        }
+        drop(guard);
+        assert!(FlagGuard::raise(&flag).is_some());
+    }
 }
