@@ -58,6 +58,15 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// A write, which lets other compute nodes have what it became the owner of when it ends, however that is.
+struct Ended<'o>(&'o Dex);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.own.used();
+    }
+}
+
 impl Dex {
     /// Inserts, updates or upserts.
     pub(super) async fn put(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
@@ -85,6 +94,7 @@ impl Dex {
     }
 
     async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
+        let _ended = Ended(self);
         let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
         let (mut missing, mut turn, mut backoff) = (Vec::new(), None, Backoff::default());
         let mut closed_since = None;
@@ -118,10 +128,7 @@ impl Dex {
                 turn = None;
             }
             match round {
-                Ok(Ok(Round::Wrote { wrote, few })) => {
-                    self.own.used();
-                    break (wrote, few);
-                }
+                Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
                 Ok(Ok(Round::Split)) => {}
                 Ok(Ok(Round::Queued(at))) => turn = Some(self.turn(at).await?),
                 Ok(Err(trouble)) => self.tree().settle(self, &mut retry, trouble).await?,
