@@ -95,37 +95,11 @@ pub(super) enum Round<'t, N: HandsOver> {
     Queued(Queued<'t, N>),
 }
 
-/// A leaf design's writes.
-pub(super) trait Writes: Leaves + TablePerNode<Table = Anchor> {
-    /// A leaf under its lock, as far as it was read.
-    type Held: HandsOver;
-
+/// Writes, however a leaf is changed.
+pub(super) trait Puts: Leaves + TablePerNode<Table = Anchor> {
     fn tree(&self) -> &Tree;
-    /// Where operations of this compute node wait for each other, if locks are handed over.
-    fn locks(&self) -> Option<&LeafLocks<Self::Held>>;
-    /// What a change of this key READs of a leaf, as [`HandsOver::needs`] takes it.
-    fn wish(&self, key: &[u8], change: &Change<'_>) -> usize;
-    /// Locks a leaf and READs what the change needs, in one batch; `also` adds WRITEs that are to be complete by then.
-    async fn lock_leaf<'p>(
-        &self,
-        pin: &Pin<'p>,
-        at: RemotePtr,
-        wish: usize,
-        also: impl FnOnce(&mut Batch<'_>),
-    ) -> Step<Locked<'p, Self::Held>>;
-    /// Makes a leaf of what the last holder of its lock has kept.
-    fn take_over(&self, at: RemotePtr, kept: <Self::Held as HandsOver>::Kept) -> Self::Held;
-    /// Changes a leaf under its lock, and releases it. After a failed verb the lock stays held (N7): the client is evicted
-    /// before another one goes on.
-    async fn change_locked(
-        &self,
-        pin: &Pin<'_>,
-        locked: Locked<'_, Self::Held>,
-        key: &[u8],
-        change: &Change<'_>,
-        missing: &mut Vec<Separator>,
-        turn: TurnOf<'_, Self::Held>,
-    ) -> Result<Done, IndexError>;
+    /// Changes a key.
+    async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError>;
 
     /// Inserts, updates or upserts.
     async fn put(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
@@ -152,7 +126,61 @@ pub(super) trait Writes: Leaves + TablePerNode<Table = Anchor> {
         self.change(self.session.span(OpKind::Remove), key, &Change::Remove).await
     }
 
-    async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
+    /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.
+    async fn tidy(&self, key: &[u8], few: bool, missing: Vec<Separator>) -> Result<(), IndexError> {
+        if few {
+            self.tree().merge(self, 0, key).await?;
+        }
+        if !missing.is_empty() {
+            self.tree().add_separators(self, missing).await?;
+        }
+        self.reclaim().await
+    }
+
+    /// The WRITE of the new block, if no batch has had it.
+    fn unwritten(&self, key: &[u8], change: &Change<'_>) -> Option<(RemotePtr, Buf)> {
+        match change {
+            Change::Put { value, block, len, written, .. } if *len > 0 && !written.replace(true) => {
+                Some((*block, block::encode(self.session.endpoint(), self.hash(key), key, value)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Writes under the lock of a leaf.
+pub(super) trait Writes: Puts {
+    /// A leaf under its lock, as far as it was read.
+    type Held: HandsOver;
+
+    /// Where operations of this compute node wait for each other, if locks are handed over.
+    fn locks(&self) -> Option<&LeafLocks<Self::Held>>;
+    /// What a change of this key READs of a leaf, as [`HandsOver::needs`] takes it.
+    fn wish(&self, key: &[u8], change: &Change<'_>) -> usize;
+    /// Locks a leaf and READs what the change needs, in one batch; `also` adds WRITEs that are to be complete by then.
+    async fn lock_leaf<'p>(
+        &self,
+        pin: &Pin<'p>,
+        at: RemotePtr,
+        wish: usize,
+        also: impl FnOnce(&mut Batch<'_>),
+    ) -> Step<Locked<'p, Self::Held>>;
+    /// Makes a leaf of what the last holder of its lock has kept.
+    fn take_over(&self, at: RemotePtr, kept: <Self::Held as HandsOver>::Kept) -> Self::Held;
+    /// Changes a leaf under its lock, and releases it. After a failed verb the lock stays held (N7): the client is evicted
+    /// before another one goes on.
+    async fn change_locked(
+        &self,
+        pin: &Pin<'_>,
+        locked: Locked<'_, Self::Held>,
+        key: &[u8],
+        change: &Change<'_>,
+        missing: &mut Vec<Separator>,
+        turn: TurnOf<'_, Self::Held>,
+    ) -> Result<Done, IndexError>;
+
+    /// Changes a key: [`Puts::change`].
+    async fn change_by_lock(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
         let tree = self.tree();
         let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
         let (mut missing, mut place) = (Vec::new(), Place::new(self.wish(key, change)));
@@ -185,17 +213,6 @@ pub(super) trait Writes: Leaves + TablePerNode<Table = Anchor> {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }
-    }
-
-    /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.
-    async fn tidy(&self, key: &[u8], few: bool, missing: Vec<Separator>) -> Result<(), IndexError> {
-        if few {
-            self.tree().merge(self, 0, key).await?;
-        }
-        if !missing.is_empty() {
-            self.tree().add_separators(self, missing).await?;
-        }
-        self.reclaim().await
     }
 
     async fn round<'t>(
@@ -260,15 +277,5 @@ pub(super) trait Writes: Leaves + TablePerNode<Table = Anchor> {
         };
         let done = self.change_locked(pin, locked, key, change, missing, place.take_turn()).await?;
         Ok(Ok(Round::Done(done)))
-    }
-
-    /// The WRITE of the new block, if no batch has had it.
-    fn unwritten(&self, key: &[u8], change: &Change<'_>) -> Option<(RemotePtr, Buf)> {
-        match change {
-            Change::Put { value, block, len, written, .. } if *len > 0 && !written.replace(true) => {
-                Some((*block, block::encode(self.session.endpoint(), self.hash(key), key, value)))
-            }
-            _ => None,
-        }
     }
 }

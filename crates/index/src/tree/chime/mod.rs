@@ -27,7 +27,7 @@ use self::hotspot::Hotspots;
 use self::leaf::{Image, Key, layout::NEIGHBOURHOODS, layout::SPANS};
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
-use super::change::Writes;
+use super::change::Puts;
 use super::fence::Fence;
 use super::hand_over::LeafLocks;
 use super::lookups::LooksUp;

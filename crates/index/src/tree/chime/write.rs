@@ -21,7 +21,7 @@ use super::read::Place;
 use crate::IndexError;
 use crate::marks::mark;
 use crate::recovery::acquire;
-use crate::tree::change::{Change, Done, Present, Writes, is_time_to_merge};
+use crate::tree::change::{Change, Done, Present, Puts, Writes, is_time_to_merge};
 use crate::tree::descend::Separator;
 use crate::tree::edit::{Edit, Steps};
 use crate::tree::entries::{place, place_word};
@@ -42,12 +42,18 @@ enum KeyState {
     Absent(Vec<usize>),
 }
 
-impl Writes for Chime {
-    type Held = Held;
-
+impl Puts for Chime {
     fn tree(&self) -> &Tree {
         &self.tree
     }
+    async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
+        self.change_by_lock(span, key, change).await
+    }
+}
+
+impl Writes for Chime {
+    type Held = Held;
+
     fn locks(&self) -> Option<&LeafLocks<Held>> {
         self.locks.as_deref()
     }

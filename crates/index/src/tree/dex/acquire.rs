@@ -12,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::maintenance::read_word;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover};
+use crate::tree::change::Puts;
 use crate::tree::inner::Side;
 use crate::tree::local_locks::{Arrival, Turn};
 use farindex_fabric::{RemotePtr, Span};
@@ -52,7 +53,7 @@ impl Dex {
         }
     }
     async fn turn_within(&self, at: RemotePtr, limit: Duration) -> Option<Turn<'_, ()>> {
-        let mut waiting = match self.own.turns.arrive(at) {
+        let mut waiting = match self.own.turns.arrive(at, 0) {
             Arrival::Turn(turn) => return Some(turn),
             Arrival::Wait(waiting) => waiting,
         };

@@ -25,12 +25,14 @@ mod write;
 
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
+use super::change::Puts;
 use super::edit::Edit;
 use super::entries::Slot;
 use super::faults::{Fault, planted};
+use super::lookups::LooksUp;
 use super::node::{Header, MAX_SPAN, Node, magic};
 use super::sherman::{self, Sherman};
-use super::skeleton::{CHANGE, Leaves, Locked, Merged, Tree, Unread, unsound};
+use super::skeleton::{CHANGE, Leaves, Locked, Merged, Unread, unsound};
 use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
@@ -169,9 +171,6 @@ impl Drop for Dex {
 }
 
 impl Dex {
-    fn tree(&self) -> &Tree {
-        &self.far.tree
-    }
     fn enter(&self, key: &[u8]) -> Gate<'_> {
         self.own.enter(self.session.client(), self.session.endpoint().now(), key)
     }

@@ -5,20 +5,21 @@
 use super::Dex;
 use super::ownership::{Gate, Inside};
 use crate::marks::mark;
+use crate::tree::change::Puts;
 use crate::tree::descend::Found;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::{Arrival, Turn};
 use crate::tree::node::{Header, Node};
-use crate::tree::sherman::read::MANY;
+use crate::tree::lookups::{Answer, LooksUp};
 use crate::tree::skeleton::{Leaves, Retry, Step};
-use crate::{IndexError, Value, join};
+use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 
 impl Dex {
     /// Takes the turn at a leaf, unless another operation has it.
     pub(super) fn try_turn(&self, at: RemotePtr) -> Option<Turn<'_, ()>> {
-        match self.own.turns.arrive(at) {
+        match self.own.turns.arrive(at, 0) {
             Arrival::Turn(turn) => Some(turn),
             Arrival::Wait(_) => None,
         }
@@ -28,20 +29,6 @@ impl Dex {
     pub(super) fn copy_of(&self, at: RemotePtr) -> Option<Node> {
         let words = self.own.leaves.get(at)?;
         Some(Node { at, layout: self.far.leaf, buf: self.session.endpoint().buf_from_words(&words) })
-    }
-
-    pub(super) async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let (mut retry, mut span) = (Retry::default(), Some(self.session.span(OpKind::Get)));
-        loop {
-            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree().maintenance()))?;
-            let attempt = self.look_up_once(&pin, key, &retry).await?;
-            drop(pin);
-            match attempt {
-                Ok(value) => return Ok(value),
-                Err(trouble) => self.tree().settle(self, &mut retry, trouble).await?,
-            }
-        }
     }
 
     async fn look_up_once(&self, pin: &Pin<'_>, key: &[u8], retry: &Retry) -> Step<Option<Value>> {
@@ -54,11 +41,11 @@ impl Dex {
         if let Gate::Inside(inside) = &gate
             && let Some(leaf) = self.own_leaf(span, inside, &found, key).await?
         {
-            return Ok(Ok(self.far.value_in(span, leaf, key).await?));
+            return Ok(Ok(self.value_of(span, self.far.answer(leaf, key), key).await?));
         }
         drop(gate);
         match self.far.leaf_of(span, &found, key, None, &mut missing).await? {
-            Ok(leaf) => Ok(Ok(self.far.value_in(span, leaf, key).await?)),
+            Ok(leaf) => Ok(Ok(self.value_of(span, self.far.answer(leaf, key), key).await?)),
             Err(trouble) => Ok(Err(trouble)),
         }
     }
@@ -124,52 +111,46 @@ impl Dex {
         Ok(self.tree().compare(span, leaf.high(), to, high).await?.is_gt().then_some(to))
     }
 
-    pub(super) async fn look_up_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        let mut values = Vec::with_capacity(keys.len());
-        for part in keys.chunks(MANY) {
-            values.extend(self.look_up_part(part).await?);
-        }
-        Ok(values)
-    }
-
-    /// Looks keys up whose leaves are in the cache; then the others, in as few batches as those who own nothing; then, each
-    /// on its own, those that this does not find.
-    async fn look_up_part(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        keys.iter().try_for_each(|key| self.check_lengths(key, &[]))?;
-        let mut values: Vec<Option<Option<Value>>> = Vec::with_capacity(keys.len());
-        let pin = self.session.pin(self.session.span(OpKind::Get))?;
-        for key in keys {
-            values.push(self.from_copy(pin.span(), key).await?);
-        }
-        drop(pin);
-        let far: Vec<_> = keys.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(key, _)| *key).collect();
-        let mut found = match far.is_empty() {
-            true => Vec::new(),
-            false => self.far.look_up_part(&far).await?,
-        }
-        .into_iter();
-        let values = keys.iter().zip(values).map(|(key, value)| {
-            let value = value.or_else(|| found.next().flatten());
-            async move {
-                match value {
-                    Some(value) => Ok(value),
-                    None => self.look_up(key).await,
-                }
-            }
-        });
-        join::try_join_all(values.collect::<Vec<_>>().into_iter()).await
-    }
-
-    /// The value of a key, if the copies of nodes lead to it.
-    async fn from_copy(&self, span: &Span, key: &[u8]) -> Result<Option<Option<Value>>, IndexError> {
+    /// What the copy of a key's leaf says about it, if copies of nodes lead there.
+    async fn answer_of_copy(&self, span: &Span, key: &[u8]) -> Result<Option<Answer>, IndexError> {
         let Gate::Inside(_inside) = self.enter(key) else { return Ok(None) };
         let found = self.tree().descend(span, Retry::default().goal(key), 0, false, &mut Vec::new()).await?;
         let Ok(found) = found else { return Ok(None) };
         match self.copy_of(found.at) {
-            Some(leaf) if self.holds(span, &leaf, &found, key).await? => {
-                Ok(Some(self.far.value_in(span, leaf, key).await?))
-            }
+            Some(leaf) if self.holds(span, &leaf, &found, key).await? => Ok(Some(self.far.answer(leaf, key))),
             _ => Ok(None),
         }
+    }
+}
+
+impl LooksUp for Dex {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let (mut retry, mut span) = (Retry::default(), Some(self.session.span(OpKind::Get)));
+        loop {
+            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree().maintenance()))?;
+            let attempt = self.look_up_once(&pin, key, &retry).await?;
+            drop(pin);
+            match attempt {
+                Ok(value) => return Ok(value),
+                Err(trouble) => Box::pin(self.tree().settle(self, &mut retry, trouble)).await?,
+            }
+        }
+    }
+
+    /// From copies of leaves, and all other leaves in one batch.
+    async fn answers(&self, span: &Span, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>, IndexError> {
+        let mut answers = Vec::with_capacity(keys.len());
+        for key in keys {
+            answers.push(self.answer_of_copy(span, key).await?);
+        }
+        let far: Vec<_> = keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
+        if !far.is_empty() {
+            let found = self.far.answers(span, &far).await?;
+            for (answer, found) in answers.iter_mut().filter(|answer| answer.is_none()).zip(found) {
+                *answer = found;
+            }
+        }
+        Ok(answers)
     }
 }

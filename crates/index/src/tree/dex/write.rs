@@ -14,19 +14,18 @@ use super::Dex;
 use super::ownership::{Gate, Inside};
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::block;
 use crate::marks::mark;
 use crate::tree::descend::Separator;
 use crate::tree::edit::Steps;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::Turn;
 use crate::tree::node::{Header, Node};
-use crate::tree::sherman::write::{Change, Planned};
-use crate::tree::skeleton::{Leaves, Retry, Step, Trouble, Unread};
-use crate::write::{Mode, Wrote};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use crate::tree::change::{Change, Puts};
+use crate::tree::sherman::write::Planned;
+use crate::tree::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
+use crate::write::Wrote;
+use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::Pin;
-use std::cell::Cell;
 
 /// READs of a leaf in the middle of a change, before the operation waits.
 const READS: u32 = 4;
@@ -67,32 +66,10 @@ impl Drop for Ended<'_> {
     }
 }
 
-impl Dex {
-    /// Inserts, updates or upserts.
-    pub(super) async fn put(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
-        self.check_lengths(key, value)?;
-        let span = self.session.span(mode.kind());
-        let (mut block, mut len) = (RemotePtr::NULL, 0);
-        if key.len() != 8 || value.len() != 8 {
-            len = block::block_len(key.len(), value.len()) as u64;
-            block = self.session.alloc(&span, self.tree().place(), len).await?;
-        }
-        let change = Change::Put { mode, value, block, len, written: Cell::new(false) };
-        let wrote = self.change(span, key, &change).await;
-        match &wrote {
-            // After a failed verb it may be linked all the same (N7).
-            Ok(Wrote::Inserted | Wrote::Updated) | Err(IndexError::Fabric(_)) => {}
-            _ if len > 0 => self.session.discard(block, len),
-            _ => {}
-        }
-        wrote
+impl Puts for Dex {
+    fn tree(&self) -> &Tree {
+        &self.far.tree
     }
-
-    pub(super) async fn delete(&self, key: &[u8]) -> Result<Wrote, IndexError> {
-        self.check_lengths(key, &[])?;
-        self.change(self.session.span(OpKind::Remove), key, &Change::Remove).await
-    }
-
     async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
         let _ended = Ended(self);
         let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
@@ -145,7 +122,9 @@ impl Dex {
             _ => Ok(wrote),
         }
     }
+}
 
+impl Dex {
     /// Fails if nothing could begin for two leases.
     fn check_closed(&self, since: &mut Option<std::time::Duration>) -> Result<(), IndexError> {
         let now = self.session.endpoint().now();
@@ -155,17 +134,6 @@ impl Dex {
         }
         let (at, holder) = (self.tree().anchor, "an operation of this compute node, which was cancelled".to_owned());
         Err(IndexError::Locked { at, waited_ms: waited.as_millis() as u64, holder })
-    }
-
-    /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.
-    async fn tidy(&self, key: &[u8], few: bool, missing: Vec<Separator>) -> Result<(), IndexError> {
-        if few {
-            self.tree().merge(self, 0, key).await?;
-        }
-        if !missing.is_empty() {
-            self.tree().add_separators(self, missing).await?;
-        }
-        self.reclaim().await
     }
 
     async fn round<'t>(
@@ -239,7 +207,7 @@ impl Dex {
         }
         let present = self.far.find(span, &leaf, key).await?;
         let keeps = cached || self.admits();
-        if let Some(wrote) = change.without_effect(present.as_ref()) {
+        if let Some(wrote) = change.nothing(present.is_some()) {
             if keeps {
                 self.own.leaves.insert(at, leaf.buf.words());
             }
@@ -265,9 +233,7 @@ impl Dex {
             self.own.leaves.remove(at);
         }
         in_flight.landed();
-        if let Some((block, len)) = present.as_ref().map(|present| present.block).filter(|(_, len)| *len > 0) {
-            pin.retire(block, len);
-        }
+        present.iter().for_each(|present| present.retire(pin));
         let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
         Ok(Ok(Round::Wrote { wrote, few }))
     }
@@ -283,7 +249,7 @@ impl Dex {
         let mut why = Unread::Foreign;
         for _ in 0..READS {
             let mut batch = span.batch();
-            for (ptr, buf) in self.far.unwritten(key, change) {
+            if let Some((ptr, buf)) = self.far.unwritten(key, change) {
                 batch.write(ptr, buf);
             }
             let read = batch.read(at, self.leaf_len());

@@ -12,7 +12,7 @@ pub(in crate::tree) mod write;
 
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
-use super::change::Writes;
+use super::change::Puts;
 use super::edit::Edit;
 use super::entries::{Slot, SlotKey, SlotValue, place};
 use super::faults::{Fault, planted};

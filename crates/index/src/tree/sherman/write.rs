@@ -12,7 +12,7 @@
 use super::Sherman;
 use crate::IndexError;
 use crate::marks::mark;
-use crate::tree::change::{Change, Done, Present, Writes, is_time_to_merge};
+use crate::tree::change::{Change, Done, Present, Puts, Writes, is_time_to_merge};
 use crate::tree::descend::Separator;
 use crate::tree::edit::{Edit, Steps};
 use crate::tree::entries::{place, place_word};
@@ -24,12 +24,18 @@ use crate::write::Wrote;
 use farindex_fabric::{Batch, RemotePtr, Span};
 use farindex_pool::Pin;
 
-impl Writes for Sherman {
-    type Held = Node;
-
+impl Puts for Sherman {
     fn tree(&self) -> &Tree {
         &self.tree
     }
+    async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError> {
+        self.change_by_lock(span, key, change).await
+    }
+}
+
+impl Writes for Sherman {
+    type Held = Node;
+
     fn locks(&self) -> Option<&LeafLocks<Node>> {
         self.locks.as_deref()
     }
