@@ -59,3 +59,69 @@ impl IndexUnderTest for DexUnderTest {
         0
     }
 }
+
+#[cfg(feature = "marks")]
+pub use faults::cases;
+
+#[cfg(feature = "marks")]
+mod faults {
+    use super::DexUnderTest;
+    use crate::Setup;
+    use crate::fault_detection::{FaultCase, verdict};
+    use farindex_index::tree::faults::{Fault, plant};
+
+    fn case(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
+        FaultCase::new(name, how, move |seed, planted| {
+            plant(if planted { std::slice::from_ref(&fault) } else { &[] });
+            let found = verdict(seed, &setup, &DexUnderTest::default());
+            plant(&[]);
+            found
+        })
+    }
+
+    /// Faults of what DEX adds to the tree of Sherman.
+    pub fn cases() -> Vec<FaultCase> {
+        // Few keys in few leaves, which several compute nodes want.
+        let contended = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
+        vec![
+            case(
+                "DEX: an owner answers from its cache after its lease has expired",
+                "Fault::StaleLease",
+                Setup::default().with_evictions(),
+                Fault::StaleLease,
+            ),
+            case(
+                "DEX: a partition is given away while operations are in progress",
+                "Fault::GivenWithoutDrain",
+                contended(),
+                Fault::GivenWithoutDrain,
+            ),
+            case(
+                "DEX: copies of leaves stay in the cache when their partition is given away",
+                "Fault::CopiesKept",
+                contended(),
+                Fault::CopiesKept,
+            ),
+            case(
+                "DEX: a copy of a leaf is read while the leaf is written",
+                "Fault::CopyDuringWrite",
+                contended(),
+                Fault::CopyDuringWrite,
+            ),
+            case(
+                "DEX: a leaf is admitted to the cache while others write it",
+                "Fault::AdmittedWithoutTurn",
+                contended(),
+                Fault::AdmittedWithoutTurn,
+            ),
+            case("DEX: a write is acknowledged that only the cache has", "Fault::CacheOnly", contended(), Fault::CacheOnly),
+            case("DEX: a leaf of two owners is written in place", "Fault::AcrossBound", contended(), Fault::AcrossBound),
+            case(
+                "DEX: a leaf is written in place while a crashed owner's lock is on it",
+                "Fault::OverHeldLock",
+                Setup::crashing(),
+                Fault::OverHeldLock,
+            ),
+        ]
+    }
+}

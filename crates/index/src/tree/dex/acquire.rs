@@ -45,7 +45,7 @@ impl Dex {
         }
     }
     /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time.
-    async fn turn_to_acquire(&self) -> Turn<'_, ()> {
+    pub(super) async fn turn_to_acquire(&self) -> Turn<'_, ()> {
         loop {
             if let Some(turn) = self.turn_within(self.tree().anchor, self.session.pool().lease().max(LEAST_WAIT)).await {
                 return turn;

@@ -44,11 +44,11 @@ use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Intent, Pin};
+use farindex_pool::{Claim, Intent, Pin, PoolError};
 use leaf_cache::LeafCache;
 use map::{Map, place_of};
-use ownership::{Gate, Ownership};
-use proposal::RECORD_LEN;
+use ownership::{Gate, Ownership, Record};
+use proposal::{RECORD_LEN, lock_of};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -160,12 +160,10 @@ impl Drop for Dex {
     /// With its last handle, a compute node gives up what it owns. Nobody waits for that.
     fn drop(&mut self) {
         let Some((record, known)) = self.own.close_handle() else { return };
-        let span = self.tree().maintenance();
         if known {
-            self.own.vacate(&span, record);
+            self.own.vacate(&self.tree().maintenance(), record);
         } else {
-            self.session.discard(record.at, RECORD_LEN);
-            record.intent.clear_detached(span.batch());
+            self.forget_record(record);
         }
     }
 }
@@ -173,6 +171,11 @@ impl Drop for Dex {
 impl Dex {
     fn enter(&self, key: &[u8]) -> Gate<'_> {
         self.own.enter(self.session.client(), self.session.endpoint().now(), key)
+    }
+    /// Gives up an owner record that nobody else knows of.
+    fn forget_record(&self, record: Record) {
+        self.session.discard(record.at, RECORD_LEN);
+        record.intent.clear_detached(self.tree().maintenance().batch());
     }
     /// Is a leaf that was READ to be admitted to the cache?
     fn admits(&self) -> bool {
@@ -216,6 +219,25 @@ impl Dex {
         let edit = self.tree().restore_node(&self.far, pin, at, 0).await;
         let (locked, edit) = self.tree().or_release(span, locked, edit).await?;
         self.tree().release(span, locked, edit).await
+    }
+}
+
+impl Dex {
+    /// Restores a leaf of a partition whose owner has crashed, where there is no memory to become its owner. Returns whether
+    /// that may have helped.
+    async fn restore_for_crashed(&self, pin: &Pin<'_>, at: RemotePtr, low: &[u8]) -> Result<bool, IndexError> {
+        let (_, map) = self.latest_map(pin.span()).await?;
+        let owner = map.find(low).0.owner();
+        if owner.is_null() || Some(owner) == self.own.record() {
+            return Ok(false);
+        }
+        let claim = self.session.claim(pin.span(), lock_of(owner), None, self.uid, [CHANGE, 0, 0, 0]).await?;
+        let Claim::Taken(taken) = claim else { return Ok(!matches!(claim, Claim::Free)) };
+        // The record stays as it is, and the next one that needs it claims it again.
+        let lock = taken.into_held();
+        let restored = self.restore_own(pin, at).await;
+        lock.abandon(pin.span()).await?;
+        restored.map(|()| true)
     }
 }
 
@@ -280,7 +302,11 @@ impl Leaves for Dex {
         match Box::pin(self.acquire(&low)).await {
             // Whoever owns it may be changing it.
             Err(IndexError::NotOwner { .. }) => return Ok(false),
+            Err(IndexError::Pool(PoolError::Full { .. })) => return self.restore_for_crashed(pin, at, &low).await,
             acquired => acquired?,
+        }
+        if matches!(self.enter(&low), Gate::Expired) {
+            self.session.client().tick(self.session.endpoint()).await?;
         }
         let (Gate::Inside(inside), Some(_turn)) = (self.enter(&low), self.try_turn(at)) else { return Ok(true) };
         let words = span.read(at, self.leaf_len()).await?;
@@ -375,6 +401,12 @@ impl TablePerNode for Dex {
     }
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        // One that no map has come to name, for want of memory.
+        let turn = self.turn_to_acquire().await;
+        if let Some(record) = self.own.take_unknown() {
+            self.forget_record(record);
+        }
+        drop(turn);
         let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;
         let pin = self.session.pin(self.tree().maintenance())?;
         let (word, map) = self.latest_map(pin.span()).await?;
@@ -382,9 +414,6 @@ impl TablePerNode for Dex {
             audit.reach(place_of(word), Map::block_len(&map.encode()?), "a map of partitions");
         }
         map.members().for_each(|record| audit.reach(record, RECORD_LEN, "an owner record"));
-        if let Some(record) = self.own.record().filter(|record| !map.is_member(*record)) {
-            audit.reach(record, RECORD_LEN, "an owner record");
-        }
         Ok(report)
     }
 

@@ -231,6 +231,11 @@ impl Ownership {
         self.state().handles -= 1;
         self.take_unused()
     }
+    /// Takes the owner record if no other client knows of it. The caller has the turn to acquire.
+    pub(super) fn take_unknown(&self) -> Option<Record> {
+        let mut state = self.state();
+        if state.is_known() { None } else { state.record.take() }
+    }
     /// Takes the owner record if no handle is open and nothing is in progress.
     fn take_unused(&self) -> Option<(Record, bool)> {
         let mut state = self.state();

@@ -109,7 +109,11 @@ impl Puts for Dex {
                 Ok(Ok(Round::Split)) => {}
                 Ok(Ok(Round::Queued(at))) => turn = Some(self.turn(at).await?),
                 Ok(Err(trouble)) => self.tree().settle(self, &mut retry, trouble).await?,
-                Err(error) => self.tree().wait_for_room(&mut full, error).await?,
+                Err(error) => {
+                    // Others need not wait while this one waits for memory.
+                    self.own.used();
+                    self.tree().wait_for_room(&mut full, error).await?;
+                }
             }
             if !missing.is_empty() {
                 turn = None;
