@@ -395,7 +395,11 @@ impl TablePerNode for Dex {
         let recovered = self.tree().recover_tree(self).await?;
         // Every leaf has been read since. If the map has changed meanwhile, perhaps not since its owner crashed.
         if self.own.map().0 == word {
-            self.mark_clean().await?;
+            match self.mark_clean().await {
+                // It stays unclean, for want of memory.
+                Ok(()) | Err(IndexError::Pool(PoolError::Full { .. })) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(taken + recovered)
     }
