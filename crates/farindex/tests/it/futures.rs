@@ -30,6 +30,7 @@ fn the_future_of_a_lookup_is_small() {
             AnyIndex::Cuckoo(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             AnyIndex::Sherman(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             AnyIndex::Chime(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
+            AnyIndex::Dex(index) => check(kind, size_of_val(&index.inner().get(b"key")), MOST),
             // Any further kind is a part of the type for all kinds.
             _ => {}
         }

@@ -8,7 +8,7 @@
 mod closing;
 mod frozen;
 
-use farindex::{Index, IndexConfig, Pool, Session, chime, cuckoo, race, shard, sherman};
+use farindex::{Index, IndexConfig, Pool, Session, chime, cuckoo, dex, race, shard, sherman};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -81,6 +81,12 @@ fn small_sherman() -> IndexConfig {
 /// The same with leaves that are hash tables, in which keys hop.
 fn small_chime() -> IndexConfig {
     IndexConfig::Chime(chime::Config { leaf_span: 8, neighbourhood: 3, inner_span: 5, ..chime::Config::default() })
+}
+
+/// The same tree, with owners: each process takes single leaves from the other ones.
+fn small_dex() -> IndexConfig {
+    let moves = dex::Moves::Leaf;
+    IndexConfig::Dex(dex::Config { leaf_span: 4, inner_span: 5, leaf_admission: 100, moves, ..dex::Config::default() })
 }
 
 /// A pool with an index.
@@ -230,6 +236,12 @@ fn a_killed_process_harms_nobody_in_sherman() {
 fn a_killed_process_harms_nobody_in_chime() {
     let file = file("kills-chime");
     kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_chime());
+}
+
+#[test]
+fn a_killed_process_harms_nobody_in_dex() {
+    let file = file("kills-dex");
+    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_dex());
 }
 
 /// A memory node over UCX in this process; `None` on a machine without UCX.

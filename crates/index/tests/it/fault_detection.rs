@@ -5,7 +5,7 @@
 //! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that, with `FARINDEX_SEED_LIMIT` other limits.
 
 use farindex_testkit::fault_detection::FaultCase;
-use farindex_testkit::{blink, chime, cuckoo, fault_detection, linear, race, sephash, sherman};
+use farindex_testkit::{blink, chime, cuckoo, dex, fault_detection, linear, race, sephash, sherman};
 
 /// Each fault is given so many seeds.
 fn all_are_detected(cases: Vec<FaultCase>, limit: u64) {
@@ -61,4 +61,9 @@ fn faults_of_sherman_are_detected() {
 #[test]
 fn faults_of_chime_are_detected() {
     all_are_detected(chime::cases(), 2000);
+}
+
+#[test]
+fn faults_of_dex_are_detected() {
+    all_are_detected(dex::cases(), 2000);
 }

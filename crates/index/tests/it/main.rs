@@ -7,6 +7,7 @@ mod chime;
 mod coalesce;
 mod crash_recovery;
 mod cuckoo;
+mod dex;
 mod extendible;
 mod fault_detection;
 mod ground;

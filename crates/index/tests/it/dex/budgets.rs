@@ -1,0 +1,100 @@
+//! What DEX costs in verbs, asserted exactly, where the compute node owns the keys.
+
+use crate::trees::costs::{BLOCK, Budget, INLINE, LEN, budget, fill, key};
+use farindex_fabric::OpKind;
+use farindex_index::{Dex, Insert, PointIndex, Remove, Update, dex::Config};
+use farindex_testkit::alone::{cost_of, with_index};
+
+const ADMITS: Config =
+    Config { leaf_admission: 100, ..Config { leaf_span: 59, inner_span: 59, cache_bytes: 64 << 20, ..DEFAULT } };
+const DEFAULT: Config = Config {
+    leaf_span: 59,
+    inner_span: 59,
+    cache_bytes: 64 << 20,
+    leaf_admission: 10,
+    moves: farindex_index::dex::Moves::Partition,
+    foreign: farindex_index::dex::Foreign::Acquire,
+};
+const NOTHING: Budget = [0; 7];
+
+#[test]
+fn a_lookup_in_a_cached_leaf_takes_no_verb_and_in_another_one_a_read() {
+    with_index(LEN, ADMITS, async |index: &Dex| {
+        fill(index, 5000).await;
+        assert!(index.get(&key(500)).await.is_ok_and(|value| value.is_some()));
+        let endpoint = index.session().endpoint();
+        for (i, value) in [(500, Some(INLINE)), (501, None)] {
+            let cost = cost_of(endpoint, OpKind::Get, async || {
+                assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), value);
+            });
+            assert_eq!(budget(&cost.await), NOTHING, "key {i}");
+        }
+        let many = cost_of(endpoint, OpKind::Get, async || {
+            let (a, b) = (key(500), key(501));
+            let values = index.get_many(&[&a[..], &b[..]]).await.expect("lookups");
+            assert_eq!(values.iter().map(Option::as_deref).collect::<Vec<_>>(), [Some(INLINE), None]);
+        });
+        assert_eq!(budget(&many.await), NOTHING);
+        index.forget();
+        assert!(index.lookups().iter().all(|level| level.hits > 0));
+        // The inner nodes are READ as well: there are two levels of them.
+        for costs in [[3, 0, 3, 0, 0, 3 * 1024, 0], NOTHING] {
+            let cost = cost_of(endpoint, OpKind::Get, async || {
+                assert!(index.get(&key(500)).await.is_ok_and(|value| value.is_some()));
+            });
+            assert_eq!(budget(&cost.await), costs);
+        }
+    });
+}
+
+#[test]
+fn leaves_that_are_not_admitted_are_read_each_time() {
+    with_index(LEN, Config { leaf_admission: 0, ..ADMITS }, async |index: &Dex| {
+        fill(index, 5000).await;
+        for _ in 0..2 {
+            let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
+                assert!(index.get(&key(500)).await.is_ok_and(|value| value.is_some()));
+            });
+            assert_eq!(budget(&cost.await), [1, 0, 1, 0, 0, 1024, 0]);
+        }
+    });
+}
+
+/// WRITE slot (16 bytes), WRITE checksum and bitmap (16); for a value in place WRITE value (8), WRITE checksum (8).
+#[test]
+fn a_write_to_a_cached_leaf_takes_one_round_trip() {
+    with_index(LEN, ADMITS, async |index: &Dex| {
+        fill(index, 5000).await;
+        let absent = key(501);
+        assert_eq!(index.get(&absent).await, Ok(None));
+        let endpoint = index.session().endpoint();
+        let insert = async |expected: Insert, costs: Budget| {
+            let cost = cost_of(endpoint, OpKind::Insert, async || {
+                assert_eq!(index.insert(&absent, INLINE).await, Ok(expected));
+            });
+            assert_eq!(budget(&cost.await), costs);
+        };
+        insert(Insert::Inserted, [1, 0, 0, 2, 0, 0, 32]).await;
+        insert(Insert::Exists, NOTHING).await;
+        let cost = cost_of(endpoint, OpKind::Update, async || {
+            assert_eq!(index.update(&absent, INLINE).await, Ok(Update::Updated));
+        });
+        assert_eq!(budget(&cost.await), [1, 0, 0, 2, 0, 0, 16]);
+        // The block, the slot, the bitmaps of inline and of used slots with the checksum.
+        let cost = cost_of(endpoint, OpKind::Update, async || {
+            assert_eq!(index.update(&absent, BLOCK).await, Ok(Update::Updated));
+        });
+        let [trips, _, reads, _, atomics, ..] = budget(&cost.await);
+        assert_eq!((trips, reads, atomics), (1, 0, 0));
+        // The block of the key's hash is compared.
+        let cost = cost_of(endpoint, OpKind::Remove, async || {
+            assert_eq!(index.remove(&absent).await, Ok(Remove::Removed));
+        });
+        let [trips, _, reads, _, atomics, ..] = budget(&cost.await);
+        assert_eq!((trips, reads, atomics), (2, 1, 0));
+        let cost = cost_of(endpoint, OpKind::Remove, async || {
+            assert_eq!(index.remove(&absent).await, Ok(Remove::Absent));
+        });
+        assert_eq!(budget(&cost.await), NOTHING);
+    });
+}

@@ -1,0 +1,5 @@
+//! DEX: what it adds to the tree of Sherman. The suites of all kinds test the rest.
+
+mod adversary;
+mod budgets;
+mod owners;
