@@ -7,6 +7,7 @@
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::keyhash::{HASH_BITS, KeyHash};
 use crate::marks::mark;
@@ -17,7 +18,7 @@ use crate::slotted::walk::{
     self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_region,
 };
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
 use farindex_pool::{LockTimeout, Pin};
@@ -86,14 +87,10 @@ impl Progress {
 }
 
 impl Cuckoo {
-    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// Hands out every key and value. The module's description says what it visits while other clients change
     /// the index.
-    pub async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        walk::visit(self, each, damaged).await
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        walk::visit(self, entries, damaged).await
     }
 
     /// Runs the next step of a walk.

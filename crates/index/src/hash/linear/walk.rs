@@ -7,6 +7,7 @@
 
 use super::migrate::Mover;
 use super::{Linear, Table};
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::marks::mark;
 use crate::recovery::recover_lock;
@@ -17,7 +18,7 @@ use crate::slotted::walk::{
     self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_slots,
 };
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
@@ -171,14 +172,10 @@ impl Range {
 }
 
 impl Linear {
-    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// Hands out every key and value. The module's description says what it visits while other clients change
     /// the index.
-    pub async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        walk::visit(self, each, damaged).await
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        walk::visit(self, entries, damaged).await
     }
 
     /// Runs the next step of a walk.

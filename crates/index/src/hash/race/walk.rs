@@ -9,12 +9,13 @@ use super::recovery::Recovery;
 use super::segment::{FIRST, INDEX_TAG, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::Block;
 use crate::extendible::layout::MAX_DEPTH;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
@@ -176,15 +177,11 @@ impl Race {
         Walk::begin(&pin, table, Walked::Open, damaged).await
     }
 
-    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned
-    /// while `each` runs. What cannot be read is reported to `damaged`, and the walk continues. A slot that was
+    /// Hands out every key and value: each key once, with a value whose checksum is right. Nothing is pinned
+    /// meanwhile. What cannot be read is reported to `damaged`, and the walk continues. A slot that was
     /// overwritten by zeros looks empty: no damage is reported for it, unless the header of its bucket was lost as
     /// well.
-    pub async fn visit(
-        &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
             let mut walk = self.walk(table, damaged).await?;
@@ -193,7 +190,7 @@ impl Race {
                 let Some(visited) = walk.next(&pin, damaged).await? else { break };
                 let found = blocks_of(&pin, &walk, &visited, damaged).await?;
                 drop(pin);
-                seen += hand_out(found, &mut each).await?;
+                seen += hand_out(found, entries).await?;
             }
         }
         Ok(seen)

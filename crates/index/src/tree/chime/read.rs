@@ -18,7 +18,7 @@ use crate::tree::fence::Fence;
 use crate::tree::node::{DEAD, Header};
 use crate::tree::skeleton::{Retry, Step, Unread};
 use crate::{IndexError, Value, join};
-use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, Ticket, cold};
 use smallvec::SmallVec;
 
 /// Keys whose neighbourhoods are READ in one batch.
@@ -141,7 +141,7 @@ impl Chime {
             drop(pin);
             match attempt {
                 Ok(value) => return Ok(value),
-                Err(trouble) => Box::pin(self.tree.settle(self, &mut retry, trouble)).await?,
+                Err(trouble) => cold(self.tree.settle(self, &mut retry, trouble)).await?,
             }
         }
     }
@@ -176,7 +176,7 @@ impl Chime {
             }
             mark!("chime: neighbourhood is not as the parent says");
         }
-        match Box::pin(self.look_up_by_header(span, key, place, (&found, expected), &ranges, &mut missing)).await? {
+        match cold(self.look_up_by_header(span, key, place, (&found, expected), &ranges, &mut missing)).await? {
             Ok((at, answer)) => self.finish(span, key, (at, place), answer).await.map(Ok),
             Err(trouble) => Ok(Err(trouble)),
         }

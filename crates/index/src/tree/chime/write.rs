@@ -28,7 +28,7 @@ use crate::tree::faults::{Fault, planted};
 use crate::tree::node::{Header, magic};
 use crate::tree::skeleton::{CHANGE, Locked, Retry, Step, Trouble, unsound};
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{Batch, OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, OpKind, RemotePtr, Span, cold};
 use farindex_pool::{Intent, Pin};
 use std::cell::Cell;
 
@@ -107,15 +107,15 @@ impl Chime {
             match round {
                 Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
                 Ok(Ok(Round::Split)) => {}
-                Ok(Err(trouble)) => Box::pin(self.tree.settle(self, &mut retry, trouble)).await?,
+                Ok(Err(trouble)) => cold(self.tree.settle(self, &mut retry, trouble)).await?,
                 Err(error) => self.tree.wait_for_room(&mut full, error).await?,
             }
             if !missing.is_empty() {
-                Box::pin(self.tree.add_separators(self, std::mem::take(&mut missing))).await?;
+                cold(self.tree.add_separators(self, std::mem::take(&mut missing))).await?;
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
-        match Box::pin(self.tidy(key, few, missing)).await {
+        match cold(self.tidy(key, few, missing)).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }

@@ -23,7 +23,7 @@ use crate::tree::local_locks::Turn;
 use crate::tree::node::{Header, Node};
 use crate::tree::skeleton::{Locked, Retry, Step, Trouble};
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{Buf, OpKind, RemotePtr};
+use farindex_fabric::{Buf, OpKind, RemotePtr, cold};
 use farindex_pool::Pin;
 use std::cell::Cell;
 
@@ -115,11 +115,11 @@ impl Sherman {
                 Err(error) => self.tree.wait_for_room(&mut full, error).await?,
             }
             if !missing.is_empty() {
-                Box::pin(self.tree.add_separators(self, std::mem::take(&mut missing))).await?;
+                cold(self.tree.add_separators(self, std::mem::take(&mut missing))).await?;
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
-        match Box::pin(self.tidy(key, few, missing)).await {
+        match cold(self.tidy(key, few, missing)).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }
