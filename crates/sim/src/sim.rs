@@ -201,7 +201,13 @@ impl Sim {
     }
     /// Runs until this coroutine of the harness has finished. Other coroutines run meanwhile.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, Outcome> {
-        let spawned = self.spawn(&self.harness.clone(), future);
+        self.block_on_boxed(cold(future))
+    }
+
+    /// The same code for all coroutines of an output.
+    #[inline(never)]
+    fn block_on_boxed<T: 'static>(&self, future: Cold<'static, T>) -> Result<T, Outcome> {
+        let spawned = self.spawn_boxed(&self.harness.clone(), future);
         let outcome = self.drive(&|_| spawned.0.borrow().is_some());
         self.tasks.borrow_mut().retain(|task| !task.is_finished());
         spawned.take().ok_or(outcome)

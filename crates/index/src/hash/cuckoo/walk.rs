@@ -144,7 +144,7 @@ impl Cuckoo {
     /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound, and it lies
     /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished move is a problem.
     /// Otherwise each key is counted once, as a walk visits it.
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[&FIGURES[..], &BY_PLACE].concat());
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
             let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
@@ -192,7 +192,7 @@ impl Cuckoo {
     /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of
     /// repairs. Operations do the same where they need such a region. A client that is alive and holds a lock for two
     /// leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {

@@ -199,7 +199,7 @@ impl Race {
     /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
     /// lies where a lookup finds it. `alone` states that no other client is at work: then an unfinished split or insert
     /// is a problem.
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         let mut depth = 0;
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
@@ -230,7 +230,7 @@ impl Race {
     /// Walks the whole index, recovers every segment and every slot that a crashed client left unfinished, and returns
     /// the number of repairs. Operations do the same where they need such a segment. A client that is alive and holds a
     /// lock for two leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let maintenance = || session.pin(session.span(OpKind::Maintenance));
         let mut recovered = 0;

@@ -308,7 +308,7 @@ impl SepHash {
     /// `superseded` (entries that the next merge drops), `segments`, `main_bytes`, `cur_bytes`, `directory_bytes`,
     /// `deepest` (local depth of the deepest segment), `table_points`, `table_overflow`, `table_bytes` (of record
     /// points, as a client keeps them).
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[]);
         for table in &self.tables {
             let pin = self.session.pin(self.session.span(OpKind::Scan))?;
@@ -474,7 +474,7 @@ impl SepHash {
     /// Walks the whole index, recovers every segment that a crashed client left unfinished, and returns the number of
     /// repairs. Operations do the same where they need such a segment. A client that is alive and holds a lock for two
     /// leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {
