@@ -24,8 +24,10 @@ pin_project! {
 impl<F: Future> Future for Apart<F> {
     type Output = F::Output;
 
-    // A generic function that is not inlined is shared between crates; a coroutine's body never is.
-    #[inline(never)]
+    // A generic function that is not inlined is shared between crates; a coroutine's body never is. A release build has
+    // few crates, and there the call would cost a get some percent.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         self.project().future.poll(cx)
     }
@@ -33,6 +35,7 @@ impl<F: Future> Future for Apart<F> {
 
 /// Compiles a future apart from those that await it. It costs a call for each poll: it is for the common paths of
 /// public operations.
+#[inline]
 pub fn apart<F: Future>(future: F) -> Apart<F> {
     Apart { future }
 }
