@@ -15,12 +15,13 @@ mod task;
 
 pub use task::Task;
 
+use crate::apart::{Cold, cold};
 use async_task::Runnable;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +82,15 @@ impl Shared {
             self.thread.unpark();
         }
         self.wake_runtime();
+    }
+
+    /// Returns what is to be done when a task is woken.
+    fn scheduler(self: &Arc<Self>) -> impl Fn(Runnable) + use<> {
+        let shared = Arc::clone(self);
+        move |runnable| {
+            shared.lock().push_back(runnable);
+            shared.rouse();
+        }
     }
 
     /// Nothing could run for a while.
@@ -174,12 +184,13 @@ impl Executor {
 
     /// Starts a coroutine. It first runs inside [`block_on`](Self::block_on) or [`run_ready`](Self::run_ready).
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
-        let shared = Arc::clone(&self.shared);
-        let schedule = move |runnable| {
-            shared.lock().push_back(runnable);
-            shared.rouse();
-        };
-        let (runnable, task) = async_task::spawn_local(future, schedule);
+        self.spawn_boxed(cold(future))
+    }
+
+    /// The same code for all futures of an output: a task is much code.
+    #[inline(never)]
+    fn spawn_boxed<T: 'static>(&self, future: Cold<'static, T>) -> Task<T> {
+        let (runnable, task) = async_task::spawn_local(future, self.shared.scheduler());
         runnable.schedule();
         Task::new(task, Arc::clone(&self.shared))
     }
@@ -212,8 +223,13 @@ impl Executor {
     #[track_caller]
     pub fn block_on<T>(&self, driver: &dyn Driver, future: impl Future<Output = T>) -> T {
         assert!(!self.blocking.replace(true), "{NESTED}");
+        self.run_blocking(driver, pin!(future))
+    }
+
+    /// The same code for all futures of an output.
+    #[inline(never)]
+    fn run_blocking<T>(&self, driver: &dyn Driver, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
         let _blocking = Blocking(&self.blocking);
-        let mut future = pin!(future);
         let mut context = Context::from_waker(&self.waker);
         let mut idle: u32 = 0;
         self.shared.woken.store(true, Ordering::SeqCst);

@@ -14,6 +14,7 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
+//! | [`apart`](mod@apart) | futures that are compiled apart from those that await them |
 //! | [`contract`] | G1-G6, what every fabric promises; N1-N7, what none does |
 //! | [`ptr`] | [`RemotePtr`]: a memory node and a byte offset in 64 bits |
 //! | [`buf`] | [`Buf`]: owned, pooled buffers, which a fabric keeps while they are in flight; [`SharedBuf`]: views of one |
@@ -48,6 +49,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("far memory is little-endian, and so must the host be");
 
+pub mod apart;
 pub mod buf;
 pub mod call;
 #[cfg(feature = "conformance")]
@@ -75,6 +77,7 @@ pub mod transport;
 pub mod verb;
 pub mod words;
 
+pub use apart::{Apart, Cold, apart, cold};
 pub use buf::{Buf, SharedBuf};
 pub use call::{CallHandler, CallRefused, CallTable, RegionView};
 pub use endpoint::{Batch, Completion, Done, Endpoint, Span, Ticket};

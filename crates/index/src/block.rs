@@ -17,7 +17,7 @@
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, Done, Endpoint, FabricError, RemotePtr, Span, Ticket};
+use farindex_fabric::{Buf, Done, Endpoint, FabricError, RemotePtr, Span, Ticket, cold};
 use smallvec::SmallVec;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
@@ -189,7 +189,7 @@ pub(crate) async fn match_key(
             return Ok(KeyMatch::Other);
         }
         // Rare, and its future is large.
-        buf = Box::pin(read_tail(span, ptr, &buf, len)).await?;
+        buf = cold(read_tail(span, ptr, &buf, len)).await?;
         decoded = decode(&buf);
     }
     let Decoded::Sound(header, at, value) = decoded else { return Ok(KeyMatch::Unsound) };

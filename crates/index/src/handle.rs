@@ -4,7 +4,7 @@ use crate::IndexError;
 use crate::keyhash::KeyHash;
 use crate::root_sync::{RootCopy, RootSync};
 use crate::traits::Limits;
-use farindex_fabric::OpKind;
+use farindex_fabric::{OpKind, cold};
 use farindex_pool::{Pin, Session};
 use std::ops::Deref;
 use std::rc::Rc;
@@ -62,7 +62,7 @@ impl<C, T> Handle<C, T> {
     pub(crate) async fn reclaim(&self) -> Result<(), IndexError> {
         if self.session.maintenance_due() {
             // Rare, and its future is larger than that of an operation.
-            Box::pin(self.session.maintain()).await?;
+            cold(self.session.maintain()).await?;
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
 //! Runs several futures of one operation concurrently.
 
+use farindex_fabric::{Cold, cold};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::task::Poll;
 
 /// Polls all futures in turn until all have completed, or one has failed. Returns the results in the order of the
 /// futures.
-pub async fn try_join_all<T, E, F: Future<Output = Result<T, E>>>(
+pub async fn try_join_all<'a, T, E, F: Future<Output = Result<T, E>> + 'a>(
     futures: impl Iterator<Item = F>,
 ) -> Result<Vec<T>, E> {
-    let mut open: Vec<(Option<T>, Pin<Box<F>>)> = futures.map(|future| (None, Box::pin(future))).collect();
+    let mut open: Vec<(Option<T>, Cold<'a, Result<T, E>>)> = futures.map(|future| (None, cold(future))).collect();
     poll_fn(|cx| {
         let mut waits = false;
         for (done, future) in open.iter_mut().filter(|(done, _)| done.is_none()) {

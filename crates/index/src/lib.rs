@@ -16,6 +16,7 @@
 //! | [`root_sync`] | a worker's copy of a table's root, and when to read it again |
 //! | [`join`] | futures of one operation that make progress together |
 //! | [`block`] | key-value blocks |
+//! | [`visit`] | how walks hand out entries |
 //! | [`value`] | a value as a lookup returns it |
 //! | [`extendible`] | an extendible directory, and its cached copy |
 //! | [`slotted`] | tables of slots that are moved to larger ones region by region |
@@ -49,6 +50,7 @@ mod table_per_node;
 pub mod traits;
 pub mod tree;
 pub mod value;
+pub mod visit;
 mod write;
 
 pub use audit::IndexAudit;

@@ -2,9 +2,9 @@
 //! period of a drop.
 
 use crate::IndexError;
-use crate::Value;
 use crate::audit::leads_nowhere;
 use crate::block::{self, Block, Decoded, HEADER_LEN, Header, UNIT};
+use crate::visit::Entries;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{Buf, FabricError, RemotePtr, Span};
 use farindex_pool::{Pool, PoolError, Session};
@@ -99,15 +99,12 @@ pub(crate) async fn free_blocks(session: &Session, span: &Span, blocks: &[Remote
     Ok(())
 }
 
-/// Calls `each` with the keys and values of blocks; returns the number of calls.
-pub(crate) async fn hand_out(
-    blocks: Vec<Block>,
-    each: &mut impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-) -> Result<u64, IndexError> {
+/// Hands out the keys and values of blocks; returns their number.
+pub(crate) async fn hand_out(blocks: Vec<Block>, entries: &Entries) -> Result<u64, IndexError> {
     let count = blocks.len() as u64;
     for block in blocks {
         let key = block.key().to_vec();
-        each(&key, block.into_value()).await?;
+        entries.hand_out(key, block.into_value()).await?;
     }
     Ok(count)
 }

@@ -6,13 +6,15 @@ use crate::audit::{Damage, OnDamage};
 use crate::coalesce::{Coalesced, Coalescer};
 use crate::kind::{self, PoolIndex, Statistics};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
-use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::OpKind;
+use crate::visit::Entries;
+use crate::{IndexAudit, IndexError, Value, table_per_node};
+use farindex_fabric::{Cold, OpKind, apart, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::future::Future;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -117,37 +119,54 @@ macro_rules! kinds {
         impl AnyIndex {
             /// Creates an index and opens it.
             pub async fn create(session: &Rc<Session>, name: &str, config: &IndexConfig) -> Result<Self, IndexError> {
-                match config {
-                    $($(#[$cfg])* IndexConfig::$Kind(config) => {
-                        <$Index as PoolIndex>::create(session, name, config).await.map(Self::from)
-                    })+
-                }
+                let create = async {
+                    match config {
+                        $($(#[$cfg])* IndexConfig::$Kind(config) => {
+                            <$Index as PoolIndex>::create(session, name, config).await.map(Self::from)
+                        })+
+                    }
+                };
+                cold(create).await
             }
             /// Opens an index that was found in the catalog.
             pub async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-                match info.kind {
-                    $($(#[$cfg])* <$Index as PoolIndex>::KIND => {
-                        <$Index as PoolIndex>::open_info(session, info).await.map(Self::from)
-                    })+
-                    other => {
-                        let (name, found) = (info.name.clone(), kind_name(other));
-                        let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-                        Err(PoolError::WrongKind { name, found, wanted: known.join(", ") }.into())
+                let open = async {
+                    match info.kind {
+                        $($(#[$cfg])* <$Index as PoolIndex>::KIND => {
+                            <$Index as PoolIndex>::open_info(session, info).await.map(Self::from)
+                        })+
+                        other => {
+                            let (name, found) = (info.name.clone(), kind_name(other));
+                            let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+                            Err(PoolError::WrongKind { name, found, wanted: known.join(", ") }.into())
+                        }
                     }
-                }
+                };
+                cold(open).await
             }
             async fn drop_info(session: &Rc<Session>, info: &IndexInfo) -> Result<(), IndexError> {
-                match info.kind {
-                    $($(#[$cfg])* <$Index as PoolIndex>::KIND => <$Index>::drop_index(session, &info.name).await,)+
-                    // Reports what is wrong with it.
-                    _ => Self::open_info(session, info).await.map(drop),
-                }
+                let end = async {
+                    match info.kind {
+                        $($(#[$cfg])* <$Index as PoolIndex>::KIND => <$Index>::drop_index(session, &info.name).await,)+
+                        // Reports what is wrong with it.
+                        _ => Self::open_info(session, info).await.map(drop),
+                    }
+                };
+                cold(end).await
             }
             /// Finishes the drops that crashed clients left unfinished; see [`Lifecycle::finish_drops`].
             pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-                let mut finished = 0;
-                $($(#[$cfg])* { finished += <$Index>::finish_drops(session).await?; })+
-                Ok(finished)
+                let finish = async {
+                    let mut finished = 0;
+                    $($(#[$cfg])* { finished += <$Index>::finish_drops(session).await?; })+
+                    Ok(finished)
+                };
+                cold(finish).await
+            }
+            /// Opens an index of each kind. See [`every_operation`].
+            async fn open_each(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+                $($(#[$cfg])* { <$Index>::open(session, name).await?; })+
+                Ok(())
             }
             /// Returns the name of its kind.
             pub fn kind(&self) -> &'static str {
@@ -192,11 +211,14 @@ macro_rules! kinds {
         impl OrderedIndex for AnyIndex {
             /// An index whose keys have no order answers [`IndexError::NotOrdered`].
             async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
-                match self {
-                    $($(#[$cfg])* AnyIndex::$Kind(index) => {
-                        scan!($class, <$Index as PoolIndex>::NAME, index, bounds, limit)
-                    })+
-                }
+                let scan = async {
+                    match self {
+                        $($(#[$cfg])* AnyIndex::$Kind(index) => {
+                            scan!($class, <$Index as PoolIndex>::NAME, index, bounds, limit)
+                        })+
+                    }
+                };
+                apart(scan).await
             }
         }
 
@@ -247,36 +269,51 @@ pub trait Lifecycle: PoolIndex {
 
 impl<I: PoolIndex> Lifecycle for I {
     async fn open(session: &Rc<Session>, name: &str) -> Result<Self, IndexError> {
-        let info = find(session, name).await?;
-        if info.kind != Self::KIND {
-            let found = kind_name(info.kind);
-            return Err(PoolError::WrongKind { name: info.name, found, wanted: Self::NAME.to_owned() }.into());
-        }
-        Self::open_info(session, &info).await
+        cold(open(session, name)).await
     }
 
     async fn drop_index(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
-        let span = session.span(OpKind::Other);
-        let index = Self::open(session, name).await?;
-        let info = catalog::begin_drop(session, &span, name).await?;
-        index.finish_drop(&span, &info).await
+        cold(drop_index::<I>(session, name)).await
     }
 
     async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-        let span = session.span(OpKind::Maintenance);
-        let all = catalog::list(session.pool(), &span).await?;
-        let mut finished = 0;
-        for info in all.iter().filter(|info| info.dropping && info.kind == Self::KIND) {
-            // A copy that has taken the place of another index may have two entries: the index is not dropped with the
-            // first.
-            if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
-                Self::mark_dropped(session, info).await?;
-            }
-            catalog::end_drop(session, &span, info).await?;
-            finished += 1;
-        }
-        Ok(finished)
+        cold(finish_drops::<I>(session)).await
     }
+}
+
+/// See [`Lifecycle::open`].
+async fn open<I: PoolIndex>(session: &Rc<Session>, name: &str) -> Result<I, IndexError> {
+    let info = find(session, name).await?;
+    if info.kind != I::KIND {
+        let found = kind_name(info.kind);
+        return Err(PoolError::WrongKind { name: info.name, found, wanted: I::NAME.to_owned() }.into());
+    }
+    I::open_info(session, &info).await
+}
+
+/// See [`Lifecycle::drop_index`].
+async fn drop_index<I: PoolIndex>(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+    let span = session.span(OpKind::Other);
+    let index = open::<I>(session, name).await?;
+    let info = catalog::begin_drop(session, &span, name).await?;
+    index.finish_drop(&span, &info).await
+}
+
+/// See [`Lifecycle::finish_drops`].
+async fn finish_drops<I: PoolIndex>(session: &Rc<Session>) -> Result<u64, IndexError> {
+    let span = session.span(OpKind::Maintenance);
+    let all = catalog::list(session.pool(), &span).await?;
+    let mut finished = 0;
+    for info in all.iter().filter(|info| info.dropping && info.kind == I::KIND) {
+        // A copy that has taken the place of another index may have two entries: the index is not dropped with the
+        // first.
+        if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
+            I::mark_dropped(session, info).await?;
+        }
+        catalog::end_drop(session, &span, info).await?;
+        finished += 1;
+    }
+    Ok(finished)
 }
 
 impl Default for IndexConfig {
@@ -312,11 +349,11 @@ impl AnyIndex {
     }
     /// See [`PoolIndex::recover`].
     pub async fn recover(&self) -> Result<u64, IndexError> {
-        dispatch!(self, index => index.inner().recover().await)
+        cold(async { dispatch!(self, index => index.inner().recover().await) }).await
     }
     /// See [`PoolIndex::audit`].
     pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        dispatch!(self, index => index.inner().audit(audit, alone).await)
+        cold(async { dispatch!(self, index => index.inner().audit(audit, alone).await) }).await
     }
     /// See [`PoolIndex::visit`]. Each damaged place is reported once, however often the kind's walk comes across it.
     pub async fn visit(
@@ -324,10 +361,39 @@ impl AnyIndex {
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
+        let entries = Entries::default();
+        entries.give_to(cold(self.visit_entries(&entries, damaged)), each).await
+    }
+
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let mut reported = HashSet::new();
         let mut once = |damage: Damage| if reported.insert(damage.clone()) { damaged(damage) } else { Ok(()) };
-        dispatch!(self, index => index.inner().visit(each, &mut once).await)
+        dispatch!(self, index => cold(table_per_node::TablePerNode::visit_entries(index.inner(), entries, &mut once)).await)
     }
+}
+
+/// Awaits every operation. Nobody calls it: because of it, this crate compiles what [`apart`] and [`cold`] keep apart, and
+/// the crates above need not.
+#[doc(hidden)]
+pub fn every_operation<'a>(session: &'a Rc<Session>, key: &'a [u8]) -> Cold<'a, Result<(), IndexError>> {
+    cold(async move {
+        AnyIndex::open_each(session, "").await?;
+        let index = AnyIndex::create(session, "", &IndexConfig::default()).await?;
+        index.get(key).await?;
+        index.get_many(&[key]).await?;
+        index.insert(key, key).await?;
+        index.update(key, key).await?;
+        index.upsert(key, key).await?;
+        index.upsert_with_outcome(key, key).await?;
+        index.remove(key).await?;
+        index.scan((Bound::Unbounded, Bound::Unbounded), 0).await?;
+        index.visit(async |_, _| Ok(()), &mut Damage::fail).await?;
+        index.recover().await?;
+        index.audit(&mut Audit::begin(session, &session.span(OpKind::Other)).await?, true).await?;
+        AnyIndex::drop_named(session, "").await?;
+        AnyIndex::finish_drops(session).await?;
+        AnyIndex::open(session, "").await.map(drop)
+    })
 }
 
 async fn find(session: &Session, name: &str) -> Result<IndexInfo, IndexError> {
@@ -340,25 +406,25 @@ impl PointIndex for AnyIndex {
         dispatch!(self, index => index.limits())
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        dispatch!(self, index => index.get(key).await)
+        apart(async { dispatch!(self, index => index.get(key).await) }).await
     }
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        dispatch!(self, index => index.get_many(keys).await)
+        apart(async { dispatch!(self, index => index.get_many(keys).await) }).await
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        dispatch!(self, index => index.insert(key, value).await)
+        apart(async { dispatch!(self, index => index.insert(key, value).await) }).await
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        dispatch!(self, index => index.update(key, value).await)
+        apart(async { dispatch!(self, index => index.update(key, value).await) }).await
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        dispatch!(self, index => index.upsert(key, value).await)
+        apart(async { dispatch!(self, index => index.upsert(key, value).await) }).await
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        dispatch!(self, index => index.upsert_with_outcome(key, value).await)
+        apart(async { dispatch!(self, index => index.upsert_with_outcome(key, value).await) }).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        dispatch!(self, index => index.remove(key).await)
+        apart(async { dispatch!(self, index => index.remove(key).await) }).await
     }
     fn cache_bytes(&self) -> u64 {
         dispatch!(self, index => index.cache_bytes())

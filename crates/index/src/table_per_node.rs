@@ -9,8 +9,9 @@ use crate::handle::Handle;
 use crate::kind::{self, PoolIndex, Settings, Statistics, encode};
 use crate::maintenance::wait_for_grace_period;
 use crate::traits::PointIndex;
+use crate::visit::Entries;
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::HOME;
 use farindex_pool::{IndexInfo, Pin, PoolError, Session, catalog};
@@ -89,11 +90,7 @@ pub trait TablePerNode: PointIndex + Deref<Target = Handle<Self::Settings, Self:
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError>;
 
     /// See [`PoolIndex::visit`].
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError>;
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError>;
 }
 
 impl<I: TablePerNode> PoolIndex for I {
@@ -103,75 +100,19 @@ impl<I: TablePerNode> PoolIndex for I {
     const FORMAT: u32 = I::FORMAT;
 
     async fn create(session: &Rc<Session>, name: &str, config: &I::Settings) -> Result<Self, IndexError> {
-        config.check()?;
-        let largest = expect_new(session, name).await?;
-        let span = session.span(OpKind::Other);
-        let uid = catalog::new_uid(&span, largest).await?;
-        let new = Creation { session, span: &span, index_tag: index_tag(session, uid), config };
-        let nodes = session.pool().nodes();
-        let list_len = nodes.len() as u64 * 8;
-        let list = session.alloc(&span, HOME, list_len).await?;
-        let mut roots = Vec::new();
-        let creation = async {
-            for node in nodes {
-                roots.push(I::create_table(&new, node).await?);
-            }
-            let words: Vec<_> = roots.iter().map(|root| root.to_bits()).collect();
-            span.write(list, session.endpoint().buf_from_words(&words)).await?;
-            let kind = catalog::KindTag { kind: I::KIND, version: I::FORMAT, config_version: I::Settings::VERSION };
-            Ok::<_, IndexError>(catalog::add(session, &span, name, uid, kind, list, &encode(config)?).await?)
-        };
-        match creation.await {
-            Ok(info) => I::open_info(session, &info).await,
-            Err(error) => {
-                // No client has seen the tables: all of them are freed.
-                for root in roots {
-                    I::free_new_table(&new, root).await?;
-                }
-                session.free(&span, list, list_len).await?;
-                Err(error)
-            }
-        }
+        cold(create(session, name, config)).await
     }
 
     async fn open_info(session: &Rc<Session>, info: &IndexInfo) -> Result<Self, IndexError> {
-        let config = settings_of::<I>(info)?;
-        let pin = session.pin(session.span(OpKind::Other))?;
-        let shared = I::prepare(pin.span(), &config).await?;
-        let of = Opening { pin: &pin, index_tag: index_tag(session, info.uid), config: &config, shared: &shared };
-        let mut tables = Vec::new();
-        for root in roots(session, pin.span(), info).await? {
-            tables.push(I::open_table(&of, root).await?);
-        }
-        drop(pin);
-        Ok(I::from_handle(Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables }))
+        cold(open_info(session, info)).await
     }
 
     async fn finish_drop(&self, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
-        let session = &self.session;
-        for table in &self.tables {
-            I::mark_root_dropped(span, I::root_of(table), index_tag(session, self.uid)).await?;
-        }
-        wait_for_grace_period(session, span, &info.name).await?;
-        for table in &self.tables {
-            self.free_table(span, table).await?;
-        }
-        session.free(span, info.root, self.tables.len() as u64 * 8).await?;
-        Ok(catalog::end_drop(session, span, info).await?)
+        cold(finish_drop(self, span, info)).await
     }
 
     async fn mark_dropped(session: &Session, info: &IndexInfo) -> Result<(), IndexError> {
-        // Under the pin, a root that is not yet marked cannot be freed.
-        let pin = session.pin(session.span(OpKind::Maintenance))?;
-        let roots = roots(session, pin.span(), info).await?;
-        for (root, node) in roots.into_iter().zip(session.pool().nodes()) {
-            // The list may have been freed already, and its memory reused.
-            let last = root.add(I::ROOT_LEN as u64);
-            if root.node() == node && session.pool().geometry(node).chunk_of(last).is_some() {
-                I::mark_root_dropped(pin.span(), root, index_tag(session, info.uid)).await?;
-            }
-        }
-        Ok(())
+        cold(mark_dropped::<I>(session, info)).await
     }
 
     fn uid(&self) -> u64 {
@@ -183,11 +124,11 @@ impl<I: TablePerNode> PoolIndex for I {
     }
 
     async fn recover(&self) -> Result<u64, IndexError> {
-        TablePerNode::recover(self).await
+        cold(TablePerNode::recover(self)).await
     }
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
-        TablePerNode::audit(self, audit, alone).await
+        cold(TablePerNode::audit(self, audit, alone)).await
     }
 
     async fn visit(
@@ -195,8 +136,85 @@ impl<I: TablePerNode> PoolIndex for I {
         each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
-        TablePerNode::visit(self, each, damaged).await
+        let entries = Entries::default();
+        entries.give_to(cold(self.visit_entries(&entries, damaged)), each).await
     }
+}
+
+/// See [`PoolIndex::create`].
+async fn create<I: TablePerNode>(session: &Rc<Session>, name: &str, config: &I::Settings) -> Result<I, IndexError> {
+    config.check()?;
+    let largest = expect_new(session, name).await?;
+    let span = session.span(OpKind::Other);
+    let uid = catalog::new_uid(&span, largest).await?;
+    let new = Creation { session, span: &span, index_tag: index_tag(session, uid), config };
+    let nodes = session.pool().nodes();
+    let list_len = nodes.len() as u64 * 8;
+    let list = session.alloc(&span, HOME, list_len).await?;
+    let mut roots = Vec::new();
+    let creation = async {
+        for node in nodes {
+            roots.push(I::create_table(&new, node).await?);
+        }
+        let words: Vec<_> = roots.iter().map(|root| root.to_bits()).collect();
+        span.write(list, session.endpoint().buf_from_words(&words)).await?;
+        let kind = catalog::KindTag { kind: I::KIND, version: I::FORMAT, config_version: I::Settings::VERSION };
+        Ok::<_, IndexError>(catalog::add(session, &span, name, uid, kind, list, &encode(config)?).await?)
+    };
+    match creation.await {
+        Ok(info) => I::open_info(session, &info).await,
+        Err(error) => {
+            // No client has seen the tables: all of them are freed.
+            for root in roots {
+                I::free_new_table(&new, root).await?;
+            }
+            session.free(&span, list, list_len).await?;
+            Err(error)
+        }
+    }
+}
+
+/// See [`PoolIndex::open_info`].
+async fn open_info<I: TablePerNode>(session: &Rc<Session>, info: &IndexInfo) -> Result<I, IndexError> {
+    let config = settings_of::<I>(info)?;
+    let pin = session.pin(session.span(OpKind::Other))?;
+    let shared = I::prepare(pin.span(), &config).await?;
+    let of = Opening { pin: &pin, index_tag: index_tag(session, info.uid), config: &config, shared: &shared };
+    let mut tables = Vec::new();
+    for root in roots(session, pin.span(), info).await? {
+        tables.push(I::open_table(&of, root).await?);
+    }
+    drop(pin);
+    Ok(I::from_handle(Handle { session: Rc::clone(session), uid: info.uid, seed: info.seed, config, tables }))
+}
+
+/// See [`PoolIndex::finish_drop`].
+async fn finish_drop<I: TablePerNode>(index: &I, span: &Span, info: &IndexInfo) -> Result<(), IndexError> {
+    let session = index.session();
+    for table in index.tables() {
+        I::mark_root_dropped(span, I::root_of(table), index_tag(session, index.uid)).await?;
+    }
+    wait_for_grace_period(session, span, &info.name).await?;
+    for table in index.tables() {
+        index.free_table(span, table).await?;
+    }
+    session.free(span, info.root, index.tables().len() as u64 * 8).await?;
+    Ok(catalog::end_drop(session, span, info).await?)
+}
+
+/// See [`PoolIndex::mark_dropped`].
+async fn mark_dropped<I: TablePerNode>(session: &Session, info: &IndexInfo) -> Result<(), IndexError> {
+    // Under the pin, a root that is not yet marked cannot be freed.
+    let pin = session.pin(session.span(OpKind::Maintenance))?;
+    let roots = roots(session, pin.span(), info).await?;
+    for (root, node) in roots.into_iter().zip(session.pool().nodes()) {
+        // The list may have been freed already, and its memory reused.
+        let last = root.add(I::ROOT_LEN as u64);
+        if root.node() == node && session.pool().geometry(node).chunk_of(last).is_some() {
+            I::mark_root_dropped(pin.span(), root, index_tag(session, info.uid)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the index tag: a hash of the pool's and the index's identity that the roots of this index hold, and no other

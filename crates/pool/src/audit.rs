@@ -16,6 +16,7 @@ use crate::layout::{ChunkDescriptor, ChunkUse, Geometry};
 use crate::lease::slot_words;
 use crate::session::Session;
 use crate::{ClientInfo, PoolError, clients};
+use farindex_fabric::cold;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 use std::collections::HashMap;
@@ -117,6 +118,10 @@ impl Audit {
     /// Begins an audit: records the client slots, so that [`settle`](Self::settle) can tell whether a client came or
     /// left during the walk. (An audit made by `default` compares with the time when its client registered.)
     pub async fn begin(session: &Session, span: &Span) -> Result<Self, PoolError> {
+        cold(Self::begin_inner(session, span)).await
+    }
+
+    async fn begin_inner(session: &Session, span: &Span) -> Result<Self, PoolError> {
         // A second open session of this client may change anything during the walk.
         let client = session.client();
         let opened = if client.sessions() == 1 { client.sessions_opened() } else { u64::MAX };
@@ -200,7 +205,11 @@ impl Audit {
     }
 
     /// Compares the reached objects with the chunks. Before that it returns the session's free list to the pool.
-    pub async fn settle(mut self, session: &Session, span: &Span) -> Result<AuditReport, PoolError> {
+    pub async fn settle(self, session: &Session, span: &Span) -> Result<AuditReport, PoolError> {
+        cold(self.settle_inner(session, span)).await
+    }
+
+    async fn settle_inner(mut self, session: &Session, span: &Span) -> Result<AuditReport, PoolError> {
         session.adopt_orphans();
         session.flush().await?;
         let mut nodes = Vec::new();

@@ -13,7 +13,7 @@ use crate::lock::HeldLock;
 use crate::session::Session;
 use crate::takeover::held;
 use crate::{Claim, Intent, Lock, LockTimeout, Pool, PoolError};
-use farindex_fabric::{Batch, RemotePtr, Span};
+use farindex_fabric::{Batch, RemotePtr, Span, cold};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -157,12 +157,20 @@ async fn read_stable(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option
 
 /// Returns every index of the pool.
 pub async fn list(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
+    cold(list_inner(pool, span)).await
+}
+
+async fn list_inner(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
     let (found, damaged) = read_stable(pool, span).await?;
     damaged.map_or(Ok(found), Err)
 }
 
 /// Finds the index of this name. A damaged entry of another index does not matter.
 pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
+    cold(find_inner(pool, span, name)).await
+}
+
+async fn find_inner(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
     let (mut found, mut damaged) = read_stable(pool, span).await?;
     let of_name = |found: &[IndexInfo], dropping| {
         found.iter().find(|info| info.name == name && info.dropping == dropping).cloned()
@@ -257,7 +265,7 @@ pub async fn add(
         return Err(PoolError::ConfigTooLong { name: name.to_owned(), len: config.len(), most: MAX_CONFIG_LEN });
     }
     let pool = session.pool();
-    locked(session, span, async || {
+    cold(locked(session, span, async || {
         let all = list(pool, span).await?;
         if all.iter().any(|info| info.name == name && !info.dropping) {
             return Err(PoolError::IndexExists(name.to_owned()));
@@ -278,7 +286,7 @@ pub async fn add(
         write_entry(pool, span, &mut batch, &info);
         batch.post().await?;
         Ok(info)
-    })
+    }))
     .await
 }
 
@@ -319,7 +327,7 @@ pub async fn replace(
     still: impl AsyncFnOnce() -> Result<(), PoolError>,
 ) -> Result<IndexInfo, PoolError> {
     let pool = session.pool();
-    locked(session, span, async || {
+    cold(locked(session, span, async || {
         let all = list(pool, span).await?;
         for wanted in [old, copy] {
             if !all.iter().any(|info| info == wanted && !info.dropping) {
@@ -339,30 +347,30 @@ pub async fn replace(
         batch.write_words(pool.geometry(HOME).entry(old.entry), &[ENTRY_DROPPING]);
         batch.post().await?;
         Ok(info)
-    })
+    }))
     .await
 }
 
 /// Marks an index as being dropped: from now on no client can open it.
 pub async fn begin_drop(session: &Session, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
-    locked(session, span, async || {
+    cold(locked(session, span, async || {
         let info = find(session.pool(), span, name).await?;
         let at = session.pool().geometry(HOME).entry(info.entry);
         span.write(at, session.endpoint().buf_from_words(&[ENTRY_DROPPING])).await?;
         Ok(IndexInfo { dropping: true, ..info })
-    })
+    }))
     .await
 }
 
 /// Removes the entry of a dropped index whose memory has been freed.
 pub async fn end_drop(session: &Session, span: &Span, info: &IndexInfo) -> Result<(), PoolError> {
-    locked(session, span, async || {
+    cold(locked(session, span, async || {
         let at = session.pool().geometry(HOME).entry(info.entry);
         let uid = first_word(&span.read(at.add(std::mem::offset_of!(CatalogEntry, uid) as u64), 8).await?);
         if uid == info.uid {
             span.write(at, session.endpoint().buf_from_words(&[ENTRY_EMPTY])).await?;
         }
         Ok(())
-    })
+    }))
     .await
 }

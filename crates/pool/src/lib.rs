@@ -33,6 +33,8 @@ pub mod audit;
 pub mod calibration;
 pub mod catalog;
 pub mod client;
+#[doc(hidden)]
+pub mod compiled;
 pub mod epoch;
 pub mod error;
 pub mod faults;

@@ -7,7 +7,7 @@ use crate::PoolError;
 use crate::layout::{
     FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MIN_CHUNK, Superblock, UNSEEDED, header, header_word,
 };
-use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr, Span, cold};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,14 @@ pub struct Pool {
 impl Pool {
     /// Creates a pool on all memory nodes of a fabric.
     pub async fn create(
+        fabric: Arc<dyn Fabric>,
+        endpoint: &Endpoint,
+        options: &PoolOptions,
+    ) -> Result<Pool, PoolError> {
+        cold(Self::create_inner(fabric, endpoint, options)).await
+    }
+
+    async fn create_inner(
         fabric: Arc<dyn Fabric>,
         endpoint: &Endpoint,
         options: &PoolOptions,
@@ -143,6 +151,10 @@ impl Pool {
 
     /// Opens the pool on the memory nodes of a fabric.
     pub async fn open(fabric: Arc<dyn Fabric>, endpoint: &Endpoint) -> Result<Pool, PoolError> {
+        cold(Self::open_inner(fabric, endpoint)).await
+    }
+
+    async fn open_inner(fabric: Arc<dyn Fabric>, endpoint: &Endpoint) -> Result<Pool, PoolError> {
         let infos = fabric.nodes();
         let span = endpoint.span(OpKind::Other);
         let mut superblocks: Vec<Superblock> = Vec::with_capacity(infos.len());

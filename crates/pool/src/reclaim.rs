@@ -12,6 +12,7 @@ use crate::alloc::classes;
 use crate::audit::{Audit, PAGE};
 use crate::layout::{BITMAP_WORDS, ChunkUse, bitmap_word, header, header_word};
 use crate::session::Session;
+use farindex_fabric::cold;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{NodeId, RemotePtr, Span};
 
@@ -39,6 +40,10 @@ impl Audit {
     /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, indexes that are being
     /// dropped included. If the walk found a problem, nothing is freed: it may have missed objects.
     pub async fn reclaim(self, session: &Session, span: &Span) -> Result<Reclaimed, PoolError> {
+        cold(self.reclaim_inner(session, span)).await
+    }
+
+    async fn reclaim_inner(self, session: &Session, span: &Span) -> Result<Reclaimed, PoolError> {
         session.adopt_orphans();
         session.flush().await?;
         let mut nodes = Vec::new();

@@ -15,7 +15,7 @@ use crate::epoch::{OldestPin, Pins, tag};
 use crate::pool::zero;
 use crate::retire_list::Retired;
 use crate::{Pool, PoolError};
-use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -187,6 +187,17 @@ impl Session {
         when_full: WhenFull,
         zero: bool,
     ) -> Result<(RemotePtr, bool), PoolError> {
+        cold(self.alloc_span_inner(span, node, bytes, when_full, zero)).await
+    }
+
+    async fn alloc_span_inner(
+        &self,
+        span: &Span,
+        node: NodeId,
+        bytes: u64,
+        when_full: WhenFull,
+        zero: bool,
+    ) -> Result<(RemotePtr, bool), PoolError> {
         let chunks = self.chunks(node);
         let geometry = chunks.geometry();
         if geometry.chunks_for(bytes) > geometry.chunks {
@@ -211,6 +222,16 @@ impl Session {
 
     /// Refills the free list with blocks of a class, from the cheapest source to the most expensive.
     async fn refill(&self, span: &Span, node: NodeId, class: usize, when_full: WhenFull) -> Result<(), PoolError> {
+        cold(self.refill_inner(span, node, class, when_full)).await
+    }
+
+    async fn refill_inner(
+        &self,
+        span: &Span,
+        node: NodeId,
+        class: usize,
+        when_full: WhenFull,
+    ) -> Result<(), PoolError> {
         self.free_elapsed();
         let free_list = self.free_list(node)?;
         let ready = || free_list.borrow().has(class);

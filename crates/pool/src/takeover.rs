@@ -18,7 +18,7 @@ use crate::lease::{GENERATION_MASK, evict};
 use crate::lock::HeldLock;
 use crate::session::Session;
 use crate::{Intent, IntentCell, Lock, PoolError, intent, mark};
-use farindex_fabric::Span;
+use farindex_fabric::{Span, cold};
 use std::time::Duration;
 
 /// The result of an attempt to take a lock over.
@@ -130,6 +130,17 @@ impl Session {
     ///
     /// `under` is the lock that may cover this one, if there is one: see [`claim_covered`](Self::claim_covered).
     pub async fn claim(
+        &self,
+        span: &Span,
+        lock: Lock,
+        under: Option<Lock>,
+        index: u64,
+        what: [u64; 4],
+    ) -> Result<Claim<'_>, PoolError> {
+        cold(self.claim_inner(span, lock, under, index, what)).await
+    }
+
+    async fn claim_inner(
         &self,
         span: &Span,
         lock: Lock,

@@ -3,7 +3,7 @@
 use crate::client_state::{ClientState, Crash, CrashOutcome, RunState};
 use crate::fabric::{Shared, SimFabric};
 use crate::world::World;
-use farindex_fabric::{Endpoint, Fabric, Identity};
+use farindex_fabric::{Cold, Endpoint, Fabric, Identity};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
@@ -99,14 +99,14 @@ impl Client {
 }
 
 /// A coroutine of a client, polled only while the client runs.
-pub(crate) struct ClientTask<F: Future> {
+pub(crate) struct ClientTask<T> {
     pub(crate) world: Rc<RefCell<World>>,
     pub(crate) client: u32,
-    pub(crate) future: Pin<Box<F>>,
-    pub(crate) result: Rc<RefCell<Option<F::Output>>>,
+    pub(crate) future: Cold<'static, T>,
+    pub(crate) result: Rc<RefCell<Option<T>>>,
 }
 
-impl<F: Future> Future for ClientTask<F> {
+impl<T> Future for ClientTask<T> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

@@ -12,7 +12,7 @@ use crate::rng::SimRng;
 use crate::swarm::Swarm;
 use crate::world::{Handler, Mode, World};
 use farindex_fabric::call::{self, CallHandler, RegionView};
-use farindex_fabric::{Driver, Executor, FabricError, NodeId, RemotePtr, Task};
+use farindex_fabric::{Cold, Driver, Executor, FabricError, NodeId, RemotePtr, Task, cold};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -166,11 +166,17 @@ impl Sim {
 
     /// Starts a coroutine of a client. It is first polled inside [`run`](Self::run) or [`block_on`](Self::block_on).
     pub fn spawn<T: 'static>(&self, client: &Client, future: impl Future<Output = T> + 'static) -> Spawned<T> {
+        self.spawn_boxed(client, cold(future))
+    }
+
+    /// The same code for all coroutines of an output.
+    #[inline(never)]
+    fn spawn_boxed<T: 'static>(&self, client: &Client, future: Cold<'static, T>) -> Spawned<T> {
         let result = Rc::new(RefCell::new(None));
         let task = ClientTask {
             world: Rc::clone(&self.shared.world),
             client: client.id(),
-            future: Box::pin(future),
+            future,
             result: Rc::clone(&result),
         };
         let mut world = self.shared.world.borrow_mut();
@@ -195,7 +201,13 @@ impl Sim {
     }
     /// Runs until this coroutine of the harness has finished. Other coroutines run meanwhile.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Result<T, Outcome> {
-        let spawned = self.spawn(&self.harness.clone(), future);
+        self.block_on_boxed(cold(future))
+    }
+
+    /// The same code for all coroutines of an output.
+    #[inline(never)]
+    fn block_on_boxed<T: 'static>(&self, future: Cold<'static, T>) -> Result<T, Outcome> {
+        let spawned = self.spawn_boxed(&self.harness.clone(), future);
         let outcome = self.drive(&|_| spawned.0.borrow().is_some());
         self.tasks.borrow_mut().retain(|task| !task.is_finished());
         spawned.take().ok_or(outcome)

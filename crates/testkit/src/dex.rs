@@ -114,8 +114,18 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             ),
-            case("DEX: a write is acknowledged that only the cache has", "Fault::CacheOnly", contended(), Fault::CacheOnly),
-            case("DEX: a leaf of two owners is written in place", "Fault::AcrossBound", contended(), Fault::AcrossBound),
+            case(
+                "DEX: a write is acknowledged that only the cache has",
+                "Fault::CacheOnly",
+                contended(),
+                Fault::CacheOnly,
+            ),
+            case(
+                "DEX: a leaf of two owners is written in place",
+                "Fault::AcrossBound",
+                contended(),
+                Fault::AcrossBound,
+            ),
             case(
                 "DEX: a leaf is written in place while a crashed owner's lock is on it",
                 "Fault::OverHeldLock",

@@ -27,9 +27,9 @@ mod cluster;
 pub mod cuckoo;
 #[cfg(feature = "marks")]
 mod damage;
+pub mod dex;
 #[cfg(feature = "marks")]
 pub mod fault_detection;
-pub mod dex;
 pub mod index_under_test;
 pub mod linear;
 pub mod race;

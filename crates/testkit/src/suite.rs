@@ -8,8 +8,8 @@ use crate::world::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
-    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, Remove, Shard, Update, Upsert,
-    Value,
+    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, PoolIndex, Remove, Shard, Update,
+    Upsert, Value,
 };
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};

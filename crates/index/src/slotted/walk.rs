@@ -12,6 +12,7 @@ use crate::block::UNIT;
 use crate::keyhash::KeyHash;
 use crate::maintenance::{astray, fetch_blocks, first_word};
 use crate::root_sync::free_root;
+use crate::visit::Entries;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError, Session};
@@ -83,11 +84,10 @@ impl<P: Default> Walk<P> {
     }
 }
 
-/// Calls `each` with every key and value, and `damaged` with what cannot be read; returns how often it has called
-/// `each`.
+/// Hands out every key and value, and calls `damaged` with what cannot be read; returns the number of entries.
 pub(crate) async fn visit<I: SlottedIndex>(
     index: &I,
-    mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+    entries: &Entries,
     damaged: OnDamage<'_>,
 ) -> Result<u64, IndexError> {
     let (session, mut seen) = (index.session(), 0);
@@ -99,7 +99,7 @@ pub(crate) async fn visit<I: SlottedIndex>(
             drop(pin);
             wrong.into_iter().try_for_each(&mut *damaged)?;
             for entry in visited {
-                each(&entry.key, entry.value).await?;
+                entries.hand_out(entry.key, entry.value).await?;
                 seen += 1;
             }
         }

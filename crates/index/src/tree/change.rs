@@ -21,7 +21,7 @@ use crate::block;
 use crate::marks::mark;
 use crate::table_per_node::TablePerNode;
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
 use farindex_pool::Pin;
 use std::cell::Cell;
 
@@ -201,15 +201,15 @@ pub(super) trait Writes: Puts {
                 Ok(Ok(Round::Done(Done::Wrote { wrote, few }))) => break (wrote, few),
                 Ok(Ok(Round::Done(Done::Split))) => {}
                 Ok(Ok(Round::Queued(queued))) => place = queued.wait().await,
-                Ok(Err(trouble)) => Box::pin(tree.settle(self, &mut retry, trouble)).await?,
+                Ok(Err(trouble)) => cold(tree.settle(self, &mut retry, trouble)).await?,
                 Err(error) => tree.wait_for_room(&mut full, error).await?,
             }
             if !missing.is_empty() {
-                Box::pin(tree.add_separators(self, std::mem::take(&mut missing))).await?;
+                cold(tree.add_separators(self, std::mem::take(&mut missing))).await?;
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
-        match Box::pin(self.tidy(key, few, missing)).await {
+        match cold(self.tidy(key, few, missing)).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }

@@ -5,6 +5,7 @@ use super::skeleton::{Leaves, Tree};
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::UNIT;
 use crate::maintenance::{fetch_blocks, free_blocks};
+use crate::visit::Entries;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
@@ -114,11 +115,11 @@ async fn read_entries<L: Leaves>(
 }
 
 impl Tree {
-    /// Calls `each` with every entry, in the order of the keys; returns the number of calls.
+    /// Hands out every entry, in the order of the keys; returns their number.
     pub(super) async fn visit_entries(
         &self,
         leaves: &impl Leaves,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
+        entries: &Entries,
         damaged: OnDamage<'_>,
     ) -> Result<u64, IndexError> {
         self.check_dropped().await?;
@@ -132,7 +133,7 @@ impl Tree {
             drop(visited.pin);
             wrong.into_iter().try_for_each(&mut *damaged)?;
             for Found { key, value, .. } in found.into_iter().filter(|found| found.key >= from) {
-                each(&key, value).await?;
+                entries.hand_out(key, value).await?;
                 seen += 1;
             }
             next = visited.next.filter(|next| *next > from);

@@ -45,7 +45,9 @@ pub(super) trait LooksUp: Leaves + TablePerNode<Table = Anchor> {
     async fn value_of(&self, span: &Span, answer: Answer, key: &[u8]) -> Result<Option<Value>, IndexError> {
         Ok(match answer {
             Answer::Value(_, value) => Some(value),
-            Answer::Blocks(candidates) => self.block_of(span, &candidates, key).await?.map(|(_, block)| block.into_value()),
+            Answer::Blocks(candidates) => {
+                self.block_of(span, &candidates, key).await?.map(|(_, block)| block.into_value())
+            }
             Answer::Absent => None,
         })
     }

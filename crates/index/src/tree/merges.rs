@@ -19,7 +19,7 @@ use super::skeleton::{Leaves, Locked, Merged, Slots, Tree};
 use crate::IndexError;
 use crate::maintenance::read_word;
 use crate::marks::mark;
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span, cold};
 use farindex_pool::Pin;
 
 impl Tree {
@@ -38,7 +38,7 @@ impl Tree {
             let at = parent.at;
             drop(pin);
             if at != self.root {
-                return Box::pin(self.merge(leaves, level + 1, key)).await;
+                return cold(self.merge(leaves, level + 1, key)).await;
             }
             self.shrink().await?;
             return Ok(false);

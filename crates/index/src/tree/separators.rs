@@ -26,7 +26,7 @@ use crate::block;
 use crate::keyhash::KeyHash;
 use crate::maintenance::read_word;
 use crate::marks::mark;
-use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
 
 /// Rounds in which an operation waits for memory before it reports that the pool is full.
@@ -437,7 +437,7 @@ impl Tree {
                 self.shrink().await?;
             }
         } else if count <= self.inner.span / 4 {
-            Box::pin(self.merge(leaves, level + 1, &own_low)).await?;
+            cold(self.merge(leaves, level + 1, &own_low)).await?;
         }
         Ok(Ok(true))
     }

@@ -22,7 +22,7 @@ use crate::backoff::Backoff;
 use crate::maintenance::{fetch_blocks, read_word};
 use crate::marks::mark;
 use crate::recovery::acquire;
-use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, Session};
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -506,10 +506,10 @@ impl Tree {
             Trouble::Dead { at, level, low } => {
                 retry.fresh = true;
                 retry.detour = Some(low.clone());
-                match Box::pin(self.remove_dead(leaves, at, level, &low)).await? {
+                match cold(self.remove_dead(leaves, at, level, &low)).await? {
                     Ok(true) => retry.detour = None,
                     // Its left neighbour is being merged with it.
-                    Err(Trouble::Held(left)) => Box::pin(self.wait_for(leaves, retry, left, false)).await?,
+                    Err(Trouble::Held(left)) => cold(self.wait_for(leaves, retry, left, false)).await?,
                     Ok(false) | Err(_) => drop(retry.backoff.wait(&self.session).await),
                 }
             }

@@ -6,7 +6,7 @@ use crate::PoolError;
 use crate::faults::{Fault, planted};
 use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, header_word};
 use crate::lease::{clients, describe, evict, identity_of, parse_slots, read_slots};
-use farindex_fabric::{Endpoint, FabricError, OpKind, Span};
+use farindex_fabric::{Endpoint, FabricError, OpKind, Span, cold};
 use std::mem::offset_of;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -122,6 +122,10 @@ impl Client {
     /// Evicts every client that is gone or whose lease has expired; returns their number. An expiry takes a lease to
     /// observe: call this repeatedly, or use [`wait_and_evict_expired`](Self::wait_and_evict_expired).
     pub async fn evict_expired(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
+        cold(self.evict_expired_inner(endpoint)).await
+    }
+
+    async fn evict_expired_inner(&self, endpoint: &Endpoint) -> Result<u64, PoolError> {
         let span = endpoint.span(OpKind::Maintenance);
         let slots = self.observe_slots(&span).await?;
         let mut evicted = 0;

@@ -9,7 +9,7 @@ use super::{Client, nanos};
 use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, REGISTERING, first_word, header, header_word};
 use crate::lease::{LeaseWatch, evict, identity_of, parse_slots, read_slots};
 use crate::{Pool, PoolError};
-use farindex_fabric::{Endpoint, Identity, OpKind, Span};
+use farindex_fabric::{Endpoint, Identity, OpKind, Span, cold};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -19,6 +19,10 @@ impl Client {
     /// Takes a client slot. If all slots are taken, evicts clients that are gone or whose lease has expired, and fails
     /// slightly more than a lease later if none has.
     pub async fn register(pool: &Pool, identity: Identity, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
+        cold(Self::register_inner(pool, identity, endpoint)).await
+    }
+
+    async fn register_inner(pool: &Pool, identity: Identity, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
         let span = endpoint.span(OpKind::Other);
         let lease = pool.lease();
         let mut watch = LeaseWatch::default();

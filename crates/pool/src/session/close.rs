@@ -4,7 +4,7 @@ use crate::PoolError;
 use crate::client::{CLOSE_TIMEOUT, Client};
 use crate::layout::HOME;
 use crate::leaks::Leaks;
-use farindex_fabric::{Endpoint, OpKind};
+use farindex_fabric::{Endpoint, OpKind, cold};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,10 @@ impl Client {
     /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that
     /// reclaims.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
+        cold(self.close_inner(endpoint)).await
+    }
+
+    async fn close_inner(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         match self.sessions() {
             0 => {}
             open => return Err(PoolError::SessionsOpen(open)),

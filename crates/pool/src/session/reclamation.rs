@@ -9,7 +9,7 @@ use crate::PoolError;
 use crate::alloc;
 use crate::epoch::grace_period_elapsed;
 use crate::retire_list::Retired;
-use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, cold};
 use std::time::Duration;
 
 impl Session {
@@ -169,6 +169,10 @@ impl Session {
     /// Runs maintenance: a [tick](crate::Client::tick), then frees the objects whose grace period has elapsed, and
     /// returns surplus free memory to the pool. Counted as [`OpKind::Maintenance`].
     pub async fn maintain(&self) -> Result<(), PoolError> {
+        cold(self.maintain_inner()).await
+    }
+
+    async fn maintain_inner(&self) -> Result<(), PoolError> {
         self.tick_at.set(self.retired.borrow().len() + TICK_EVERY);
         self.retired_bytes.set(0);
         self.client.tick(&self.endpoint).await?;
@@ -199,6 +203,10 @@ impl Session {
 
     /// Frees the objects whose grace period has elapsed, and returns the whole free list to the pool.
     pub async fn flush(&self) -> Result<(), PoolError> {
+        cold(self.flush_inner()).await
+    }
+
+    async fn flush_inner(&self) -> Result<(), PoolError> {
         self.free_elapsed();
         self.free_spans().await?;
         self.give_back_all().await
@@ -207,6 +215,10 @@ impl Session {
     /// Returns all memory of the session to the pool: waits for the grace periods of all retired objects, and returns
     /// the free list. If another client keeps the epoch from advancing, it ends a lease after the last advance.
     pub async fn drain(&self) -> Result<(), PoolError> {
+        cold(self.drain_inner()).await
+    }
+
+    async fn drain_inner(&self) -> Result<(), PoolError> {
         let mut moved = (self.client.epoch(), self.endpoint.now());
         let mut pause = Duration::from_micros(2);
         loop {

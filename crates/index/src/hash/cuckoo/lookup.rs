@@ -17,7 +17,7 @@ use crate::marks::mark;
 use crate::slotted::geometry::signature;
 use crate::slotted::record::{InlineWords, PiggybackedWrite};
 use crate::slotted::slot::{Slot, frozen, gather, whole};
-use farindex_fabric::{Buf, RemotePtr, Span};
+use farindex_fabric::{Buf, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 
@@ -192,7 +192,7 @@ impl<'a> Op<'a> {
         if seen.stale && !planted(Fault::CuckooUnseen) {
             mark!("cuckoo lookup: a newer table");
             self.count_attempt()?;
-            Box::pin(self.table.sync(self.span(), self.pin.epoch())).await?;
+            cold(self.table.sync(self.span(), self.pin.epoch())).await?;
             return Ok(false);
         }
         if seen.torn {
@@ -234,7 +234,7 @@ impl<'a> Op<'a> {
         if let Some(sync) = sync {
             self.table.finish_sync(&sync, &mut done)?;
             if !self.table.is_checked(self.pin.epoch()) {
-                Box::pin(self.table.sync(self.span(), self.pin.epoch())).await?;
+                cold(self.table.sync(self.span(), self.pin.epoch())).await?;
             }
             let oldest = spots.iter().map(|spot| spot.segment.generation).min().unwrap_or_default();
             if self.table.geometry().current.generation > oldest {
@@ -356,7 +356,7 @@ impl<'a> Op<'a> {
                 }
                 KeyMatch::Unsound => {
                     let still = |now| matches!(Slot::decode(now), Slot::Heap { ptr: of, .. } if of == ptr);
-                    Box::pin(check_slot_changed(self.span(), spot.segment.slot(index), ptr, still)).await?;
+                    cold(check_slot_changed(self.span(), spot.segment.slot(index), ptr, still)).await?;
                     seen.torn = true;
                 }
             }

@@ -20,7 +20,7 @@ use crate::slotted::intents;
 use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release};
 use crate::slotted::slot::{self, FROZEN, Slot, frozen, vacant};
 use crate::slotted::walk::{VisitedEntry, entries_of, read_region};
-use farindex_fabric::{Buf, Span};
+use farindex_fabric::{Buf, Span, cold};
 use farindex_pool::{IntentCell, Pin};
 
 /// Moves regions, under a pin.
@@ -112,7 +112,7 @@ impl Mover<'_> {
         if !backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        let held = Box::pin(self.recover_locked(segment, region)).await?;
+        let held = cold(self.recover_locked(segment, region)).await?;
         backoff.check_holder(self.pin, held).await
     }
 

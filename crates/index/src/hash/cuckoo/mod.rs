@@ -43,10 +43,11 @@ use crate::slotted::slot;
 use crate::slotted::walk::{Step, free_table};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::write::Mode;
 use crate::{IndexAudit, IndexError, Value};
 use displace::{Displacer, Room};
-use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
 use lookup::Op;
@@ -211,12 +212,8 @@ impl TablePerNode for Cuckoo {
         self.audit(audit, alone).await
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.visit(each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.visit_entries(entries, damaged).await
     }
 }
 
@@ -291,37 +288,14 @@ impl SlottedIndex for Cuckoo {
     }
 }
 
-impl PointIndex for Cuckoo {
-    fn limits(&self) -> Limits {
-        Limits::BLOCK
-    }
-
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+/// Operations on a key.
+impl Cuckoo {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         Ok(Op::new(self, table, &pin, hash, key).find().await?.map(|hit| hit.value))
     }
 
-    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::get_many::<many::Lookup<'_>>(self, keys).await
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        self.write(Mode::Insert, key, value).await.map(Insert::from)
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        self.write(Mode::Update, key, value).await.map(Update::from)
-    }
-
-    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.write(Mode::Upsert, key, value).await.map(Upsert::from)
-    }
-
-    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.upsert(key, value).await
-    }
-
-    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let (removed, generation) = Op::new(self, table, &pin, hash, key).remove().await?;
         drop(pin);
@@ -330,6 +304,40 @@ impl PointIndex for Cuckoo {
         }
         self.after(table, false).await?;
         Ok(removed)
+    }
+}
+
+impl PointIndex for Cuckoo {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        apart(self.look_up(key)).await
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        apart(crate::many::get_many::<many::Lookup<'_>>(self, keys)).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        apart(self.write(Mode::Insert, key, value)).await.map(Insert::from)
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        apart(self.write(Mode::Upsert, key, value)).await.map(Upsert::from)
+    }
+
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        apart(self.delete(key)).await
     }
 
     fn cache_bytes(&self) -> u64 {

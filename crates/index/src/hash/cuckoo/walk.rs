@@ -7,6 +7,7 @@
 
 use super::places::{WAYS, place_of};
 use super::{Cuckoo, Table};
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::keyhash::{HASH_BITS, KeyHash};
 use crate::marks::mark;
@@ -17,7 +18,7 @@ use crate::slotted::walk::{
     self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_region,
 };
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
 use farindex_pool::{LockTimeout, Pin};
@@ -86,14 +87,10 @@ impl Progress {
 }
 
 impl Cuckoo {
-    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// Hands out every key and value. The module's description says what it visits while other clients change
     /// the index.
-    pub async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        walk::visit(self, each, damaged).await
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        walk::visit(self, entries, damaged).await
     }
 
     /// Runs the next step of a walk.
@@ -147,7 +144,7 @@ impl Cuckoo {
     /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound, and it lies
     /// where a lookup finds it. `alone` states that no other client is at work: then an unfinished move is a problem.
     /// Otherwise each key is counted once, as a walk visits it.
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[&FIGURES[..], &BY_PLACE].concat());
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
             let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
@@ -195,7 +192,7 @@ impl Cuckoo {
     /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of
     /// repairs. Operations do the same where they need such a region. A client that is alive and holds a lock for two
     /// leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {

@@ -15,7 +15,7 @@ use crate::slotted::geometry::{Segment, signature};
 use crate::slotted::record::{InlineWords, PiggybackedWrite};
 use crate::slotted::slot::{EMPTY, SEALED, Slot, gather, whole};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, RemotePtr, Span};
+use farindex_fabric::{Buf, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 
@@ -389,7 +389,7 @@ impl<'a> Op<'a> {
                 }
                 KeyMatch::Unsound => {
                     let still = |now| matches!(Slot::decode(now), Slot::Heap { ptr: of, .. } if of == ptr);
-                    Box::pin(check_slot_changed(self.span(), segment.slot(index), ptr, still)).await?;
+                    cold(check_slot_changed(self.span(), segment.slot(index), ptr, still)).await?;
                     return Ok(Scan::Again);
                 }
             }

@@ -7,6 +7,7 @@
 
 use super::migrate::Mover;
 use super::{Linear, Table};
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::marks::mark;
 use crate::recovery::recover_lock;
@@ -17,7 +18,7 @@ use crate::slotted::walk::{
     self, Step, VisitedEntry, audit_entry, audit_region, audit_root, audit_walk, entries_of, free_what_was_moved,
     read_slots,
 };
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
@@ -171,14 +172,10 @@ impl Range {
 }
 
 impl Linear {
-    /// Calls `each` with every key and value. The module's description says what it visits while other clients change
+    /// Hands out every key and value. The module's description says what it visits while other clients change
     /// the index.
-    pub async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        walk::visit(self, each, damaged).await
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        walk::visit(self, entries, damaged).await
     }
 
     /// Runs the next step of a walk.
@@ -202,7 +199,7 @@ impl Linear {
     /// Walks the whole index, records every object in `audit`, and checks every entry: its bytes are sound. `alone`
     /// states that no other client is at work: then an unfinished move is a problem, and so is an entry that no lookup
     /// finds. Otherwise each key is counted once, as a walk visits it.
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
             let Some(geometry) = audit_root(table, node, &mut findings).await? else { continue };
@@ -261,7 +258,7 @@ impl Linear {
     /// Walks the whole index, recovers every region that a crashed client left unfinished, and returns the number of
     /// repairs. Operations do the same where they need such a region. A client that is alive and holds a lock for two
     /// leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {

@@ -14,6 +14,7 @@ use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{DEAD, EMPTY, Slot, frozen};
 use crate::traits::Remove;
 use crate::write::{Mode, Wrote};
+use farindex_fabric::cold;
 
 /// Result of an attempt to insert.
 enum Put {
@@ -141,13 +142,13 @@ impl Op<'_> {
         // After a while the lock is tried only when it is free. Otherwise the intents of many clients that try would
         // hide that the lock's holder has crashed.
         let held = self.backoff.is_long() && mover.is_held(segment, region).await?;
-        if !held && Box::pin(mover.move_region(segment, next, region)).await? == Region::Done {
+        if !held && cold(mover.move_region(segment, next, region)).await? == Region::Done {
             return Ok(());
         }
         if !self.backoff.wait(self.pin.session()).await {
             return Ok(());
         }
-        let held = Box::pin(mover.try_recover_lock(segment, next, region)).await?;
+        let held = cold(mover.try_recover_lock(segment, next, region)).await?;
         self.backoff.check_holder(&self.pin, held).await
     }
 }

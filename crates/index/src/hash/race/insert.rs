@@ -15,7 +15,7 @@ use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::maintenance::first_word;
 use crate::marks::mark;
-use farindex_fabric::RemotePtr;
+use farindex_fabric::{RemotePtr, cold};
 
 /// Result of an attempt to insert.
 pub(super) enum Put {
@@ -51,7 +51,7 @@ impl Op<'_> {
         self.seen = true;
         #[cfg(feature = "published")]
         if self.race.published() {
-            return Box::pin(self.put_published(segment_ref, slot, entry)).await;
+            return cold(self.put_published(segment_ref, slot, entry)).await;
         }
         let mine = entry.encode();
         let mut batch = self.span().batch();
@@ -118,7 +118,7 @@ impl Op<'_> {
         slot: RemotePtr,
         candidates: smallvec::SmallVec<[(RemotePtr, u64); 2]>,
     ) -> Result<Others, IndexError> {
-        let Some(hits) = Box::pin(self.same_key(candidates)).await? else { return Ok(Others::Look) };
+        let Some(hits) = cold(self.same_key(candidates)).await? else { return Ok(Others::Look) };
         for Hit { slot: at, word, .. } in hits {
             if Entry::decode(word).is_some_and(|entry| entry.state != slot::State::Tentative) {
                 mark!("race: insert: key inserted meanwhile");

@@ -19,7 +19,7 @@ use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::maintenance::read_word;
 use crate::marks::mark;
-use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket, cold};
 use farindex_pool::Pin;
 use smallvec::SmallVec;
 
@@ -124,7 +124,7 @@ impl<'a> Op<'a> {
     /// holder has crashed.
     pub(super) async fn wait_for(&mut self, segment: RemotePtr) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
-            true => Box::pin(self.try_recover_lock(lock_of(segment).at)).await,
+            true => cold(self.try_recover_lock(lock_of(segment).at)).await,
             false => Ok(()),
         }
     }
@@ -176,7 +176,7 @@ impl<'a> Op<'a> {
         if proved || purpose == LookupPurpose::Add && frozen.is_none() {
             return Ok(Some(LookupResult::Absent(Absence { segment_ref, view })));
         }
-        Box::pin(self.conclude(segment_ref, view, frozen, purpose)).await
+        cold(self.conclude(segment_ref, view, frozen, purpose)).await
     }
 
     /// Decides a lookup that has found no live entry: the key is frozen, it is absent, or the segment was split.
@@ -308,7 +308,7 @@ impl<'a> Op<'a> {
                 KeyMatch::Own(block) => hits.push(Hit { slot, word, ptr, block }),
                 KeyMatch::Unsound => {
                     let still = |now| slot::pointer(now) == slot::pointer(word);
-                    Box::pin(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                    cold(check_slot_changed(self.span(), slot, ptr, still)).await?;
                     self.backoff.wait(self.pin.session()).await;
                     return Ok(None);
                 }

@@ -41,9 +41,10 @@ use crate::kind::Settings;
 use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use insert::Put;
 use lookup::{Hit, LookupPurpose, LookupResult, Op};
@@ -241,12 +242,8 @@ impl TablePerNode for Race {
         self.audit(audit, alone).await
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.visit(each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.visit_entries(entries, damaged).await
     }
 }
 
@@ -273,7 +270,7 @@ impl Op<'_> {
                     #[cfg(feature = "published")]
                     Put::Exists => return Ok(Wrote::Exists),
                     Put::Again => {}
-                    Put::Crowded(segment_ref, depth) => Box::pin(self.split(segment_ref, depth)).await?,
+                    Put::Crowded(segment_ref, depth) => cold(self.split(segment_ref, depth)).await?,
                 },
             }
         }
@@ -294,12 +291,9 @@ impl Op<'_> {
     }
 }
 
-impl PointIndex for Race {
-    fn limits(&self) -> Limits {
-        Limits::BLOCK
-    }
-
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+/// Operations on a key.
+impl Race {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None, LookupPurpose::Read).await? {
@@ -308,27 +302,7 @@ impl PointIndex for Race {
         }
     }
 
-    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::get_many::<Op<'_>>(self, keys).await
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        self.write(Mode::Insert, key, value).await.map(Insert::from)
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        self.write(Mode::Update, key, value).await.map(Update::from)
-    }
-
-    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.write(Mode::Upsert, key, value).await.map(Upsert::from)
-    }
-
-    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.upsert(key, value).await
-    }
-
-    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         let removed = loop {
@@ -341,6 +315,40 @@ impl PointIndex for Race {
         drop(op);
         self.reclaim().await?;
         Ok(removed)
+    }
+}
+
+impl PointIndex for Race {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        apart(self.look_up(key)).await
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        apart(crate::many::get_many::<Op<'_>>(self, keys)).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        apart(self.write(Mode::Insert, key, value)).await.map(Insert::from)
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        apart(self.write(Mode::Upsert, key, value)).await.map(Upsert::from)
+    }
+
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        apart(self.delete(key)).await
     }
 
     fn cache_bytes(&self) -> u64 {

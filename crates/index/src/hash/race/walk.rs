@@ -9,12 +9,13 @@ use super::recovery::Recovery;
 use super::segment::{FIRST, INDEX_TAG, SegmentRef, State, bucket_of, is_header, is_overflow, lock_of, slots};
 use super::slot::{self, EMPTY, Entry};
 use super::table::Table;
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::Block;
 use crate::extendible::layout::MAX_DEPTH;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
@@ -176,15 +177,11 @@ impl Race {
         Walk::begin(&pin, table, Walked::Open, damaged).await
     }
 
-    /// Calls `each` with every key and value: each key once, with a value whose checksum is right. Nothing is pinned
-    /// while `each` runs. What cannot be read is reported to `damaged`, and the walk continues. A slot that was
+    /// Hands out every key and value: each key once, with a value whose checksum is right. Nothing is pinned
+    /// meanwhile. What cannot be read is reported to `damaged`, and the walk continues. A slot that was
     /// overwritten by zeros looks empty: no damage is reported for it, unless the header of its bucket was lost as
     /// well.
-    pub async fn visit(
-        &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
             let mut walk = self.walk(table, damaged).await?;
@@ -193,7 +190,7 @@ impl Race {
                 let Some(visited) = walk.next(&pin, damaged).await? else { break };
                 let found = blocks_of(&pin, &walk, &visited, damaged).await?;
                 drop(pin);
-                seen += hand_out(found, &mut each).await?;
+                seen += hand_out(found, entries).await?;
             }
         }
         Ok(seen)
@@ -202,7 +199,7 @@ impl Race {
     /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
     /// lies where a lookup finds it. `alone` states that no other client is at work: then an unfinished split or insert
     /// is a problem.
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         let mut depth = 0;
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
@@ -233,7 +230,7 @@ impl Race {
     /// Walks the whole index, recovers every segment and every slot that a crashed client left unfinished, and returns
     /// the number of repairs. Operations do the same where they need such a segment. A client that is alive and holds a
     /// lock for two leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let maintenance = || session.pin(session.span(OpKind::Maintenance));
         let mut recovered = 0;

@@ -16,7 +16,7 @@ use super::views::Occupancy;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr};
+use farindex_fabric::{Buf, RemotePtr, cold};
 
 /// What a write does with a key that is present, and with one that is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,14 +87,14 @@ impl Op<'_> {
                 && let Some((place, entry)) = hit.and_then(|hit| hit.main)
                 && mode == Mode::Update
             {
-                return Box::pin(self.update_in_main(&probe, place, entry, ptr, len)).await;
+                return cold(self.update_in_main(&probe, place, entry, ptr, len)).await;
             }
         }
         let geometry = self.index.geometry;
         let Some(word) = probe.next.filter(|_| probe.slot < geometry.slots) else {
             *piggybacked = late.or(piggybacked.take());
             mark!("append: full");
-            return Ok(Box::pin(self.merge(probe.segment, &probe.state)).await?.map());
+            return Ok(cold(self.merge(probe.segment, &probe.state)).await?.map());
         };
         let state = &probe.state;
         let entry = Entry::new(self.hash, state.depth, ptr, len, mode == Mode::Remove);

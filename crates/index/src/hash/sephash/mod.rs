@@ -40,9 +40,10 @@ use crate::keyhash::KeyHash;
 use crate::kind::Settings;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::{IndexAudit, IndexError, Value};
 use append::{Mode, Wrote};
-use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart, cold};
 use farindex_pool::Session;
 use farindex_pool::audit::Audit;
 use layout::{Control, Geometry, META_LEN, Meta};
@@ -257,7 +258,7 @@ impl SepHash {
             match step {
                 Step::Done(done) => return Ok(done),
                 Step::Stuck(at) => {
-                    Box::pin(self.await_epoch(&at)).await?;
+                    cold(self.await_epoch(&at)).await?;
                     stuck = Some(at);
                 }
                 Step::Room(bytes) => {
@@ -265,7 +266,7 @@ impl SepHash {
                     if let Some(error) = full.filter(|_| waits_for_room > 2) {
                         return Err(error);
                     }
-                    Box::pin(self.await_room(table.node, bytes)).await?;
+                    cold(self.await_room(table.node, bytes)).await?;
                 }
                 Step::Again => {}
             }
@@ -331,7 +332,7 @@ impl SepHash {
             // The client that took the last slot merges. If that fails, the next operation that needs a slot reports
             // the error.
             let merged = self.run(OpKind::Maintenance, hash, key, async |op| op.merge_if_full().await);
-            let merged = Box::pin(merged).await;
+            let merged = cold(merged).await;
             debug_assert!(!matches!(merged, Err(IndexError::BadConfig(_))), "merging reads no settings");
         }
         self.reclaim().await?;
@@ -353,29 +354,36 @@ fn empty_segment(
     buf
 }
 
+/// Operations on a key.
+impl SepHash {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.check_lengths(key, &[])?;
+        let hash = self.hash(key);
+        let hit = self.run(OpKind::Get, hash, key, async |op| op.get().await).await?;
+        Ok(hit.map(|hit| hit.block.into_value()))
+    }
+}
+
 impl PointIndex for SepHash {
     fn limits(&self) -> Limits {
         Limits::BLOCK
     }
 
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.check_lengths(key, &[])?;
-        let hash = self.hash(key);
-        let hit = self.run(OpKind::Get, hash, key, async |op| op.get().await).await?;
-        Ok(hit.map(|hit| hit.block.into_value()))
+        apart(self.look_up(key)).await
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::get_many::<many::Lookup<'_>>(self, keys).await
+        apart(crate::many::get_many::<many::Lookup<'_>>(self, keys)).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        let wrote = self.write(OpKind::Insert, Mode::Insert, key, value).await?;
+        let wrote = apart(self.write(OpKind::Insert, Mode::Insert, key, value)).await?;
         Ok(if wrote.appended() { Insert::Inserted } else { Insert::Exists })
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        let wrote = self.write(OpKind::Update, Mode::Update, key, value).await?;
+        let wrote = apart(self.write(OpKind::Update, Mode::Update, key, value)).await?;
         Ok(if wrote.appended() { Update::Updated } else { Update::Absent })
     }
 
@@ -383,17 +391,17 @@ impl PointIndex for SepHash {
         if self.config.report_outcome {
             return self.upsert_with_outcome(key, value).await;
         }
-        self.write(OpKind::Upsert, Mode::Blind, key, value).await?;
+        apart(self.write(OpKind::Upsert, Mode::Blind, key, value)).await?;
         Ok(Upsert::Written)
     }
 
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        let wrote = self.write(OpKind::Upsert, Mode::Upsert, key, value).await?;
+        let wrote = apart(self.write(OpKind::Upsert, Mode::Upsert, key, value)).await?;
         Ok(if wrote.present { Upsert::Updated } else { Upsert::Inserted })
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let wrote = self.write(OpKind::Remove, Mode::Remove, key, &[]).await?;
+        let wrote = apart(self.write(OpKind::Remove, Mode::Remove, key, &[])).await?;
         Ok(if wrote.appended() { Remove::Removed } else { Remove::Absent })
     }
 
@@ -476,11 +484,7 @@ impl TablePerNode for SepHash {
         self.audit(audit, alone).await
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.visit(each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.visit_entries(entries, damaged).await
     }
 }

@@ -27,7 +27,7 @@ use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::maintenance::first_word;
 use crate::marks::mark;
-use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket, cold};
 use farindex_pool::Pin;
 use std::ops::Range;
 use std::sync::Arc;
@@ -166,7 +166,7 @@ impl<'a> Op<'a> {
     async fn locate(&self) -> Result<Segment, IndexError> {
         match self.known() {
             Some(known) => Ok(known),
-            None => Box::pin(self.locate_cold()).await,
+            None => cold(self.locate_cold()).await,
         }
     }
 
@@ -296,13 +296,13 @@ impl<'a> Op<'a> {
             Judged::Again => return Ok(Step::Again),
             Judged::Torn(control) => {
                 drop(done);
-                return Box::pin(self.unsettled(segment, control, control.generation(), usize::MAX)).await;
+                return cold(self.unsettled(segment, control, control.generation(), usize::MAX)).await;
             }
             Judged::Elsewhere(depth) => {
                 drop(done);
                 let above = self.table.directory.shape().creation_depth(segment.suffix);
                 let found = self.table.directory.look_up(self.span(), self.hash.bits(), above, depth);
-                let found = Box::pin(found).await?;
+                let found = cold(found).await?;
                 if found.is_none_or(|(suffix, _)| suffix == segment.suffix) {
                     self.wait_for(segment).await?;
                 }
@@ -354,7 +354,7 @@ impl<'a> Op<'a> {
         if is_taken(slot, state.generation) {
             mark!("window: not landed");
             let (segment, generation, count) = (probe.segment, state.generation, state.count);
-            return Box::pin(self.unsettled(segment, control, generation, count)).await;
+            return cold(self.unsettled(segment, control, generation, count)).await;
         }
         probe.next = Some(slot);
         probe.fp2_word = fp2s;
@@ -458,7 +458,7 @@ impl<'a> Op<'a> {
     /// crashed.
     pub(super) async fn wait_for(&mut self, segment: Segment) -> Result<(), IndexError> {
         match self.backoff.wait(self.pin.session()).await {
-            true => Box::pin(self.try_recover_lock(segment)).await,
+            true => cold(self.try_recover_lock(segment)).await,
             false => Ok(()),
         }
     }

@@ -28,7 +28,7 @@ use crate::extendible::Entry as Word;
 use crate::maintenance::read_word;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
-use farindex_fabric::{Batch, RemotePtr};
+use farindex_fabric::{Batch, RemotePtr, cold};
 use farindex_pool::{Intent, IntentCell, Pin};
 
 /// Recovers segments of a table, under a pin.
@@ -213,7 +213,7 @@ impl Recovery<'_, '_> {
     async fn release_child(&self, child: Segment) -> Result<(), IndexError> {
         if claim_covered(self.pin, lock_of(child.at)).await? {
             mark!("sephash recovery: child released");
-            Box::pin(self.recover_locked(child, None)).await?;
+            cold(self.recover_locked(child, None)).await?;
         }
         Ok(())
     }

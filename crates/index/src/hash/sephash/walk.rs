@@ -11,6 +11,7 @@ use super::merge::{lock_of, main_items};
 use super::probe::{Op, Segment, count_taken, taken};
 use super::recovery::Recovery;
 use super::{SepHash, Table};
+use crate::IndexError;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::Block;
 use crate::extendible::Shape;
@@ -19,7 +20,7 @@ use crate::extendible::layout::MAX_DEPTH;
 use crate::keyhash::KeyHash;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
 use crate::recovery::recover_lock;
-use crate::{IndexError, Value};
+use crate::visit::Entries;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Pin, PoolError};
@@ -273,14 +274,10 @@ impl SepHash {
         Ok(())
     }
 
-    /// Calls `each` with every key and value; returns the number of calls. Nothing is pinned while `each` runs. What
+    /// Hands out every key and value; returns their number. Nothing is pinned meanwhile. What
     /// cannot be read is reported to `damaged`, and the walk continues; where an entry is lost, no older value of its
     /// key is returned.
-    pub async fn visit(
-        &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let mut count = 0;
         for table in &self.tables {
             let pin = self.session.pin(self.session.span(OpKind::Scan))?;
@@ -295,7 +292,7 @@ impl SepHash {
                     table.directory.check_open(&pin).await?;
                     let (blocks, next) = self.blocks_of(&pin, (table, segment), &known, fp, damaged).await?;
                     drop(pin);
-                    count += hand_out(blocks, &mut each).await?;
+                    count += hand_out(blocks, entries).await?;
                     from = next;
                 }
             }
@@ -311,7 +308,7 @@ impl SepHash {
     /// `superseded` (entries that the next merge drops), `segments`, `main_bytes`, `cur_bytes`, `directory_bytes`,
     /// `deepest` (local depth of the deepest segment), `table_points`, `table_overflow`, `table_bytes` (of record
     /// points, as a client keeps them).
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[]);
         for table in &self.tables {
             let pin = self.session.pin(self.session.span(OpKind::Scan))?;
@@ -477,7 +474,7 @@ impl SepHash {
     /// Walks the whole index, recovers every segment that a crashed client left unfinished, and returns the number of
     /// repairs. Operations do the same where they need such a segment. A client that is alive and holds a lock for two
     /// leases is an error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {

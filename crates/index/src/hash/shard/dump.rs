@@ -22,6 +22,7 @@ use crate::keyhash::KeyHash;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, read_word};
 use crate::marks::mark;
 use crate::recovery::HeldLock;
+use crate::visit::Entries;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
@@ -109,12 +110,8 @@ struct Walk<'a, 'd> {
 type Pairs = BTreeMap<Vec<u8>, Value>;
 
 impl Shard {
-    /// Calls `each` with every key and value.
-    pub async fn visit(
-        &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
+    /// Hands out every key and value.
+    pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let mut seen = 0;
         for table in &self.tables {
             let (seconds, stalls) = Default::default();
@@ -131,7 +128,7 @@ impl Shard {
                     while let Some(classes) = open.pop() {
                         let pairs = walk.step(classes, group, &mut open, &mut late).await?;
                         for (key, value) in pairs {
-                            each(&key, value).await?;
+                            entries.hand_out(key, value).await?;
                             seen += 1;
                         }
                         self.reclaim().await?;

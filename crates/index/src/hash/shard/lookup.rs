@@ -18,7 +18,7 @@ use crate::backoff::Backoff;
 use crate::block::{Block, CandidateBlocks, KeyMatch, UNIT, check_slot_changed};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr, Span};
+use farindex_fabric::{Buf, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -159,10 +159,10 @@ impl<'a> Op<'a> {
             Health::Unwritten | Health::Older(_) => {
                 mark!("health: unwritten or older");
                 self.table.saw_young(false);
-                Box::pin(self.split_towards(&geometry, Level::One, bucket, first, parent)).await?;
+                cold(self.split_towards(&geometry, Level::One, bucket, first, parent)).await?;
                 return Ok(None);
             }
-            health => return Box::pin(self.recover(&geometry, Level::One, &first, health)).await.map(|()| None),
+            health => return cold(self.recover(&geometry, Level::One, &first, health)).await.map(|()| None),
         }
         let torn = self.torn_candidates(&first, &geometry, self.places.hash.bits());
         if !torn.is_empty() {
@@ -182,7 +182,7 @@ impl<'a> Op<'a> {
         if !first.overflowed(self.places.overflow_class()) {
             return Ok(Some(LookupResult::Absent(Absence { geometry, bucket, first })));
         }
-        Box::pin(self.look_further(geometry, bucket, first)).await
+        cold(self.look_further(geometry, bucket, first)).await
     }
 
     async fn read_first(
@@ -379,8 +379,8 @@ impl<'a> Op<'a> {
                 KeyMatch::Own(block) => return Ok(Verified::Hit(Hit { slot, word, ptr, block, first: None })),
                 KeyMatch::Unsound => {
                     let still = |now: u64| (now ^ word) & !META == 0;
-                    Box::pin(check_slot_changed(self.span(), slot, ptr, still)).await?;
-                    Box::pin(self.wait_for(slot)).await?;
+                    cold(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                    cold(self.wait_for(slot)).await?;
                     return Ok(Verified::Again);
                 }
             }

@@ -53,9 +53,10 @@ use crate::marks::mark;
 use crate::root_sync::{free_root, mark_root_dropped};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::audit::Audit;
 use geometry::Geometry;
 use insert::Put;
@@ -293,12 +294,8 @@ impl TablePerNode for Shard {
         self.audit(audit, alone).await
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.visit(each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.visit_entries(entries, damaged).await
     }
 }
 
@@ -333,12 +330,9 @@ impl Op<'_> {
     }
 }
 
-impl PointIndex for Shard {
-    fn limits(&self) -> Limits {
-        Limits::BLOCK
-    }
-
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+/// Operations on a key.
+impl Shard {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
         match op.look(&mut None).await? {
@@ -347,27 +341,7 @@ impl PointIndex for Shard {
         }
     }
 
-    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        crate::many::get_many::<Op<'_>>(self, keys).await
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        self.write(Mode::Insert, key, value).await.map(Insert::from)
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        self.write(Mode::Update, key, value).await.map(Update::from)
-    }
-
-    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.write(Mode::Upsert, key, value).await.map(Upsert::from)
-    }
-
-    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.upsert(key, value).await
-    }
-
-    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
         let mut op = Op::new(self, table, pin, hash, key);
@@ -388,6 +362,40 @@ impl PointIndex for Shard {
         }
         self.after(table, false).await?;
         Ok(removed)
+    }
+}
+
+impl PointIndex for Shard {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        apart(self.look_up(key)).await
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        apart(crate::many::get_many::<Op<'_>>(self, keys)).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
+        apart(self.write(Mode::Insert, key, value)).await.map(Insert::from)
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
+        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+    }
+
+    async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        apart(self.write(Mode::Upsert, key, value)).await.map(Upsert::from)
+    }
+
+    async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
+        self.upsert(key, value).await
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        apart(self.delete(key)).await
     }
 
     fn cache_bytes(&self) -> u64 {

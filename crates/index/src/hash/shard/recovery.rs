@@ -29,7 +29,7 @@ use crate::block::{Header, UNIT};
 use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
-use farindex_fabric::{RemotePtr, Span};
+use farindex_fabric::{RemotePtr, Span, cold};
 use farindex_pool::{Intent, IntentCell, Pin};
 use std::collections::BTreeMap;
 
@@ -162,7 +162,7 @@ impl Recovery<'_> {
     async fn release_child(&self, geometry: &Geometry, level: Level, child: u64) -> Result<(), IndexError> {
         if claim_covered(self.pin, lock_of(geometry.bucket(level, child))).await? {
             mark!("recovery: new bucket released");
-            Box::pin(self.recover_locked(geometry, level, child, None)).await?;
+            cold(self.recover_locked(geometry, level, child, None)).await?;
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ impl Shard {
     /// Walks the whole index, records every object in `audit`, and checks every entry: its block exists, is sound, and
     /// lies where a lookup finds it. `alone` states that no other client is at work: then an unfinished split is a
     /// problem.
-    pub async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+    pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &FIGURES);
         let mut counted: Vec<Counted> = Vec::new();
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
@@ -195,7 +195,7 @@ impl Shard {
     /// Scans the index, recovers every structure that a crashed client left unfinished, and returns the number of
     /// repairs. Working clients also recover what blocks them. A live client that holds a lock for two leases is an
     /// error.
-    pub async fn recover(&self) -> Result<u64, IndexError> {
+    pub(crate) async fn recover(&self) -> Result<u64, IndexError> {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {

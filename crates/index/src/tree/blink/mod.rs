@@ -39,9 +39,10 @@ use crate::maintenance::read_word;
 use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
 use crate::traits::{Entry as Pair, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value, audit::OnDamage, join};
-use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::PoolError;
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::HOME;
@@ -231,21 +232,14 @@ impl TablePerNode for BLink {
         self.audit_all(audit, alone).await
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.visit_all(each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.visit_all(entries, damaged).await
     }
 }
 
-impl PointIndex for BLink {
-    fn limits(&self) -> Limits {
-        Limits::BLOCK
-    }
-
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+/// Operations on a key.
+impl BLink {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let pin = self.session.pin(self.session.span(OpKind::Get))?;
         let leaf = self.descend(pin.span(), key, 0, &mut None).await?.node;
@@ -255,20 +249,36 @@ impl PointIndex for BLink {
         Ok(pairs.pop().map(|(_, value)| value))
     }
 
+    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
+        self.check_lengths(key, &[])?;
+        let wrote = self.change(self.session.span(OpKind::Remove), key, &write::Change::Remove).await?;
+        Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
+    }
+}
+
+impl PointIndex for BLink {
+    fn limits(&self) -> Limits {
+        Limits::BLOCK
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        apart(self.look_up(key)).await
+    }
+
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        join::try_join_all(keys.iter().map(|key| self.get(key))).await
+        apart(join::try_join_all(keys.iter().map(|key| self.look_up(key)))).await
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        self.put(Mode::Insert, key, value).await.map(Insert::from)
+        apart(self.put(Mode::Insert, key, value)).await.map(Insert::from)
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        self.put(Mode::Update, key, value).await.map(Update::from)
+        apart(self.put(Mode::Update, key, value)).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.put(Mode::Upsert, key, value).await.map(Upsert::from)
+        apart(self.put(Mode::Upsert, key, value)).await.map(Upsert::from)
     }
 
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
@@ -276,9 +286,7 @@ impl PointIndex for BLink {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        self.check_lengths(key, &[])?;
-        let wrote = self.change(self.session.span(OpKind::Remove), key, &write::Change::Remove).await?;
-        Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
+        apart(self.delete(key)).await
     }
 
     fn cache_bytes(&self) -> u64 {
@@ -288,7 +296,7 @@ impl PointIndex for BLink {
 
 impl OrderedIndex for BLink {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Pair>, IndexError> {
-        self.scan_range(bounds, limit).await
+        apart(self.scan_range(bounds, limit)).await
     }
 }
 

@@ -8,6 +8,7 @@ use crate::block::UNIT;
 use crate::maintenance::{astray, fetch_blocks};
 use crate::recovery::recover_lock;
 use crate::traits::KeyBounds;
+use crate::visit::Entries;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, Span};
 use farindex_pool::Pin;
@@ -122,11 +123,7 @@ impl BLink {
         Ok(pairs)
     }
 
-    pub(super) async fn visit_all(
-        &self,
-        mut each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
+    pub(super) async fn visit_all(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let (mut next, mut seen) = (Some(Vec::new()), 0);
         while let Some(from) = next {
             let pin = self.scan_pin()?;
@@ -138,7 +135,7 @@ impl BLink {
             drop(pin);
             wrong.into_iter().try_for_each(&mut *damaged)?;
             for (key, value) in found {
-                each(&key, value).await?;
+                entries.hand_out(key, value).await?;
                 seen += 1;
             }
             next = step.next;

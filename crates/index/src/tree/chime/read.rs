@@ -18,7 +18,7 @@ use crate::tree::lookups::{Answer, LooksUp};
 use crate::tree::node::{DEAD, Header};
 use crate::tree::skeleton::{Retry, Step, Unread};
 use crate::{IndexError, Value};
-use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, cold};
 use smallvec::SmallVec;
 
 /// A key, and where it is in a leaf.
@@ -145,7 +145,7 @@ impl Chime {
             }
             mark!("chime: neighbourhood is not as the parent says");
         }
-        match Box::pin(self.look_up_by_header(span, key, place, (&found, expected), &ranges, &mut missing)).await? {
+        match cold(self.look_up_by_header(span, key, place, (&found, expected), &ranges, &mut missing)).await? {
             Ok((at, answer)) => self.finish(span, key, (at, place), answer).await.map(Ok),
             Err(trouble) => Ok(Err(trouble)),
         }
@@ -258,7 +258,7 @@ impl LooksUp for Chime {
             drop(pin);
             match attempt {
                 Ok(value) => return Ok(value),
-                Err(trouble) => Box::pin(self.tree.settle(self, &mut retry, trouble)).await?,
+                Err(trouble) => cold(self.tree.settle(self, &mut retry, trouble)).await?,
             }
         }
     }

@@ -47,7 +47,8 @@ impl Dex {
     /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time.
     pub(super) async fn turn_to_acquire(&self) -> Turn<'_, ()> {
         loop {
-            if let Some(turn) = self.turn_within(self.tree().anchor, self.session.pool().lease().max(LEAST_WAIT)).await {
+            if let Some(turn) = self.turn_within(self.tree().anchor, self.session.pool().lease().max(LEAST_WAIT)).await
+            {
                 return turn;
             }
         }
@@ -312,12 +313,7 @@ impl Dex {
     }
 
     /// Waits until the owner has answered, has left, or has crashed. Its record was in use under this pin.
-    async fn await_answer(
-        &self,
-        pin: &Pin<'_>,
-        proposal: Proposal,
-        backoff: &mut Backoff,
-    ) -> Result<(), IndexError> {
+    async fn await_answer(&self, pin: &Pin<'_>, proposal: Proposal, backoff: &mut Backoff) -> Result<(), IndexError> {
         let mut pending = Pending { dex: self, proposal: Some(proposal) };
         loop {
             let due = backoff.wait(&self.session).await;

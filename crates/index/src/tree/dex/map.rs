@@ -146,7 +146,8 @@ impl Map {
                 next.partitions.insert(i, split);
             }
         }
-        let inside = |partition: &&mut Partition| *partition.low >= *low && high.is_none_or(|high| *partition.low < *high);
+        let inside =
+            |partition: &&mut Partition| *partition.low >= *low && high.is_none_or(|high| *partition.low < *high);
         next.partitions.iter_mut().filter(inside).for_each(|partition| partition.owner = to.to_bits());
         next.join(to)
     }

@@ -40,9 +40,10 @@ use crate::marks::mark;
 use crate::recovery::acquire;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Claim, Intent, Pin, PoolError};
 use leaf_cache::LeafCache;
@@ -299,7 +300,7 @@ impl Leaves for Dex {
             return Ok(head.word(0) == magic(tree.tag, at) | 1);
         }
         let Some(low) = tree.fence_key(span, head.low()).await? else { return Ok(false) };
-        match Box::pin(self.acquire(&low)).await {
+        match cold(self.acquire(&low)).await {
             // Whoever owns it may be changing it.
             Err(IndexError::NotOwner { .. }) => return Ok(false),
             Err(IndexError::Pool(PoolError::Full { .. })) => return self.restore_for_crashed(pin, at, &low).await,
@@ -332,12 +333,20 @@ impl TablePerNode for Dex {
 
     async fn create_table(new: &Creation<'_, Config>, node: NodeId) -> Result<RemotePtr, IndexError> {
         let config = new.config.tree();
-        Sherman::create_table(&Creation { session: new.session, span: new.span, index_tag: new.index_tag, config: &config }, node).await
+        Sherman::create_table(
+            &Creation { session: new.session, span: new.span, index_tag: new.index_tag, config: &config },
+            node,
+        )
+        .await
     }
 
     async fn free_new_table(new: &Creation<'_, Config>, anchor: RemotePtr) -> Result<(), IndexError> {
         let config = new.config.tree();
-        Sherman::free_new_table(&Creation { session: new.session, span: new.span, index_tag: new.index_tag, config: &config }, anchor).await
+        Sherman::free_new_table(
+            &Creation { session: new.session, span: new.span, index_tag: new.index_tag, config: &config },
+            anchor,
+        )
+        .await
     }
 
     async fn prepare(_: &Span, _: &Config) -> Result<(), IndexError> {
@@ -421,12 +430,8 @@ impl TablePerNode for Dex {
         Ok(report)
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.tree().visit_entries(self, each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.tree().visit_entries(self, entries, damaged).await
     }
 }
 
@@ -435,25 +440,25 @@ impl PointIndex for Dex {
         Limits::BLOCK
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.look_up(key).await
+        apart(self.look_up(key)).await
     }
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        self.look_up_many(keys).await
+        apart(self.look_up_many(keys)).await
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        self.put(Mode::Insert, key, value).await.map(Insert::from)
+        apart(self.put(Mode::Insert, key, value)).await.map(Insert::from)
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        self.put(Mode::Update, key, value).await.map(Update::from)
+        apart(self.put(Mode::Update, key, value)).await.map(Update::from)
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.put(Mode::Upsert, key, value).await.map(Upsert::from)
+        apart(self.put(Mode::Upsert, key, value)).await.map(Upsert::from)
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let wrote = self.delete(key).await?;
+        let wrote = apart(self.delete(key)).await?;
         Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
     }
     fn cache_bytes(&self) -> u64 {
@@ -464,7 +469,7 @@ impl PointIndex for Dex {
 impl OrderedIndex for Dex {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         // Leaves are half full at least, as a rule.
-        self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2).await
+        apart(self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2)).await
     }
 }
 

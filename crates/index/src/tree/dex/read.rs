@@ -9,11 +9,11 @@ use crate::tree::change::Puts;
 use crate::tree::descend::Found;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::{Arrival, Turn};
-use crate::tree::node::{Header, Node};
 use crate::tree::lookups::{Answer, LooksUp};
+use crate::tree::node::{Header, Node};
 use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr, Span};
+use farindex_fabric::{OpKind, RemotePtr, Span, cold};
 use farindex_pool::Pin;
 
 impl Dex {
@@ -86,7 +86,8 @@ impl Dex {
     async fn holds(&self, span: &Span, leaf: &Node, found: &Found, key: &[u8]) -> Result<bool, IndexError> {
         let (tree, range) = (self.tree(), found.range());
         let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));
-        let high = range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(key)));
+        let high =
+            range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(key)));
         Ok(tree.compare(span, leaf.low(), key, low).await?.is_le()
             && tree.compare(span, leaf.high(), key, high).await?.is_gt())
     }
@@ -107,7 +108,8 @@ impl Dex {
             }
         }
         let Some(to) = to else { return Ok(None) };
-        let high = range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(to)));
+        let high =
+            range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(to)));
         Ok(self.tree().compare(span, leaf.high(), to, high).await?.is_gt().then_some(to))
     }
 
@@ -133,7 +135,7 @@ impl LooksUp for Dex {
             drop(pin);
             match attempt {
                 Ok(value) => return Ok(value),
-                Err(trouble) => Box::pin(self.tree().settle(self, &mut retry, trouble)).await?,
+                Err(trouble) => cold(self.tree().settle(self, &mut retry, trouble)).await?,
             }
         }
     }
@@ -144,7 +146,8 @@ impl LooksUp for Dex {
         for key in keys {
             answers.push(self.answer_of_copy(span, key).await?);
         }
-        let far: Vec<_> = keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
+        let far: Vec<_> =
+            keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
         if !far.is_empty() {
             let found = self.far.answers(span, &far).await?;
             for (answer, found) in answers.iter_mut().filter(|answer| answer.is_none()).zip(found) {

@@ -15,16 +15,16 @@ use super::ownership::{Gate, Inside};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::marks::mark;
+use crate::tree::change::{Change, Puts};
 use crate::tree::descend::Separator;
 use crate::tree::edit::Steps;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::Turn;
 use crate::tree::node::{Header, Node};
-use crate::tree::change::{Change, Puts};
 use crate::tree::sherman::write::Planned;
 use crate::tree::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
 use crate::write::Wrote;
-use farindex_fabric::{RemotePtr, Span};
+use farindex_fabric::{RemotePtr, Span, cold};
 use farindex_pool::Pin;
 
 /// READs of a leaf in the middle of a change, before the operation waits.
@@ -32,7 +32,10 @@ const READS: u32 = 4;
 
 /// How a round has ended.
 enum Round {
-    Wrote { wrote: Wrote, few: bool },
+    Wrote {
+        wrote: Wrote,
+        few: bool,
+    },
     /// The leaf was split: try again.
     Split,
     /// Another operation of this compute node has the turn at this leaf.
@@ -80,7 +83,7 @@ impl Puts for Dex {
                 Gate::Inside(inside) => inside,
                 Gate::Foreign => {
                     turn = None;
-                    Box::pin(self.acquire(key)).await?;
+                    cold(self.acquire(key)).await?;
                     continue;
                 }
                 gate => {
@@ -117,11 +120,11 @@ impl Puts for Dex {
             }
             if !missing.is_empty() {
                 turn = None;
-                Box::pin(self.tree().add_separators(self, std::mem::take(&mut missing))).await?;
+                cold(self.tree().add_separators(self, std::mem::take(&mut missing))).await?;
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
-        match Box::pin(self.tidy(key, few, missing)).await {
+        match cold(self.tidy(key, few, missing)).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }

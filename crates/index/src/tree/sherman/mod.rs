@@ -27,9 +27,10 @@ use crate::kind::Settings;
 use crate::maintenance::fetch_blocks;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::visit::Entries;
 use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
 use serde::{Deserialize, Serialize};
@@ -266,12 +267,8 @@ impl TablePerNode for Sherman {
         self.tree.audit_entries(self, audit, alone, |key| self.hash(key)).await
     }
 
-    async fn visit(
-        &self,
-        each: impl AsyncFnMut(&[u8], Value) -> Result<(), IndexError>,
-        damaged: OnDamage<'_>,
-    ) -> Result<u64, IndexError> {
-        self.tree.visit_entries(self, each, damaged).await
+    async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        self.tree.visit_entries(self, entries, damaged).await
     }
 }
 
@@ -280,25 +277,25 @@ impl PointIndex for Sherman {
         Limits::BLOCK
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.look_up(key).await
+        apart(self.look_up(key)).await
     }
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        self.look_up_many(keys).await
+        apart(self.look_up_many(keys)).await
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        self.put(Mode::Insert, key, value).await.map(Insert::from)
+        apart(self.put(Mode::Insert, key, value)).await.map(Insert::from)
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        self.put(Mode::Update, key, value).await.map(Update::from)
+        apart(self.put(Mode::Update, key, value)).await.map(Update::from)
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        self.put(Mode::Upsert, key, value).await.map(Upsert::from)
+        apart(self.put(Mode::Upsert, key, value)).await.map(Upsert::from)
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let wrote = self.delete(key).await?;
+        let wrote = apart(self.delete(key)).await?;
         Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
     }
     fn cache_bytes(&self) -> u64 {
@@ -309,7 +306,7 @@ impl PointIndex for Sherman {
 impl OrderedIndex for Sherman {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         // Leaves are half full at least, as a rule.
-        self.tree.scan_range(self, bounds, limit, self.config.leaf_span / 2).await
+        apart(self.tree.scan_range(self, bounds, limit, self.config.leaf_span / 2)).await
     }
 }
 

@@ -8,7 +8,7 @@ use crate::tree::lookups::{Answer, Candidates, LooksUp};
 use crate::tree::node::Node;
 use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, Span};
+use farindex_fabric::{Buf, OpKind, Span, cold};
 use std::collections::HashMap;
 
 impl Sherman {
@@ -75,7 +75,7 @@ impl LooksUp for Sherman {
             drop(pin);
             match attempt {
                 Ok(value) => return Ok(value),
-                Err(trouble) => self.tree.settle(self, &mut retry, trouble).await?,
+                Err(trouble) => cold(self.tree.settle(self, &mut retry, trouble)).await?,
             }
         }
     }

@@ -7,7 +7,7 @@ use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::geometry::ROOT_LEN;
 use farindex_index::shard::slot::{META, Slot};
-use farindex_index::{IndexError, Lifecycle, PointIndex, Shard};
+use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex, Shard};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session};
 use std::future::Future;
