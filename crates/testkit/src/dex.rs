@@ -83,6 +83,18 @@ mod faults {
     pub fn cases() -> Vec<FaultCase> {
         // Few keys in few leaves, which several compute nodes want.
         let contended = || Setup { clients: (3, 6), hot_keys: (8, 30), overflowing: 0, ..Setup::default() };
+        // Many operations on one leaf, of which some are lookups by others than its owner.
+        let crowded = || Setup {
+            clients: (2, 3),
+            coroutines: (3, 5),
+            operations: (30, 60),
+            hot_keys: (1, 2),
+            colliding_keys: (0, 0),
+            cold_keys: (0, 2),
+            overflowing: 0,
+            tearing: 0,
+            ..Setup::default()
+        };
         vec![
             case(
                 "DEX: an owner answers from its cache after its lease has expired",
@@ -105,7 +117,7 @@ mod faults {
             case(
                 "DEX: a copy of a leaf is read while the leaf is written",
                 "Fault::CopyDuringWrite",
-                contended(),
+                crowded(),
                 Fault::CopyDuringWrite,
             ),
             case(
