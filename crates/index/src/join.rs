@@ -9,7 +9,7 @@ use std::task::Poll;
 pub async fn try_join_all<'a, T, E, F: Future<Output = Result<T, E>> + 'a>(
     futures: impl Iterator<Item = F>,
 ) -> Result<Vec<T>, E> {
-    let mut open: Vec<(Option<T>, Cold<'a, Result<T, E>>)> = futures.map(|future| (None, cold(future))).collect();
+    let mut open: Vec<(Option<T>, Cold<'_, _>)> = futures.map(|future| (None, cold(future))).collect();
     poll_fn(|cx| {
         let mut waits = false;
         for (done, future) in open.iter_mut().filter(|(done, _)| done.is_none()) {

@@ -357,10 +357,9 @@ impl Dex {
                 }
             }
             if due {
-                match self.take_over(pin, to).await? {
-                    Some(alive) => backoff.check_holder(pin, Some(alive)).await?,
-                    // Taken over, also what was proposed; or the owner has just left.
-                    None => {}
+                // Otherwise it was taken over, also what was proposed; or the owner has just left.
+                if let Some(alive) = self.take_over(pin, to).await? {
+                    backoff.check_holder(pin, Some(alive)).await?;
                 }
             }
         }

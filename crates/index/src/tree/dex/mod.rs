@@ -276,7 +276,8 @@ impl Leaves for Dex {
             Some(bound) => !high.is_infinite() && tree.compare(span, high, bound, None).await?.is_le(),
             None => true,
         };
-        if !(fits && *inside.range().0 <= *low) && !planted(Fault::AcrossBound) {
+        let both_own = fits && *inside.range().0 <= *low;
+        if !both_own && !planted(Fault::AcrossBound) {
             mark!("dex: leaves of two owners are not merged");
             return Ok(Merged::No);
         }
