@@ -47,8 +47,10 @@ pub struct Client {
     /// When the latest heartbeat was posted, in nanoseconds of the fabric's clock.
     beat_at: AtomicU64,
     missed_leases: AtomicU64,
-    /// Raised while a tick runs. A second tick returns at once, because the first one serves it too.
-    ticking: AtomicBool,
+    /// Ticks that run. One that would be too many returns at once, because the others serve it too.
+    ticking: AtomicU64,
+    /// Raised while a tick does what was [added](Client::on_tick).
+    in_tasks: AtomicBool,
     pins: Mutex<Vec<Arc<OldestPin>>>,
     /// Number of sessions opened so far.
     opened: AtomicU64,

@@ -9,17 +9,39 @@ use crate::lease::{clients, describe, evict, identity_of, parse_slots, read_slot
 use farindex_fabric::{Endpoint, FabricError, OpKind, Span, cold};
 use std::mem::offset_of;
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Most ticks of a client that run at a time. Each only reads, and publishes facts about the past, so their order does not
+/// matter; and where many operations wait for the epoch, the next tick begins while the last one ends.
+const MOST: u64 = 8;
+
+/// Counts a tick as long as it exists.
+struct Ticking<'a>(&'a AtomicU64);
+
+impl<'a> Ticking<'a> {
+    /// Begins a tick, unless enough of them run.
+    fn begin(ticking: &'a AtomicU64) -> Option<Self> {
+        let more = |running| (running < MOST).then_some(running + 1);
+        ticking.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok().then(|| Ticking(ticking))
+    }
+}
+
+impl Drop for Ticking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl Client {
     /// Renews the lease: reads the epoch, publishes how far this client has quiesced, and advances the epoch if every
-    /// client has quiesced in it. Costs two round trips, and those of [`on_tick`](Self::on_tick). Returns at once while another thread runs a tick.
+    /// client has quiesced in it. Costs two round trips, and those of [`on_tick`](Self::on_tick). Returns at once while as
+    /// many ticks run as serve.
     pub async fn tick(&self, endpoint: &Endpoint) -> Result<(), PoolError> {
         if self.is_lost() {
             return Err(PoolError::LeaseLost);
         }
-        let Some(_ticking) = FlagGuard::raise(&self.ticking) else { return Ok(()) };
+        let Some(_ticking) = Ticking::begin(&self.ticking) else { return Ok(()) };
         match self.tick_alone(endpoint).await {
             Err(PoolError::Fabric(FabricError::Revoked)) => {
                 self.mark_lost();
@@ -79,6 +101,7 @@ impl Client {
         {
             self.epoch.fetch_max(epoch + 1, Ordering::SeqCst);
         }
+        let Some(_in_tasks) = FlagGuard::raise(&self.in_tasks) else { return Ok(()) };
         let tasks: Vec<_> = lock(&self.on_tick).iter().filter_map(Weak::upgrade).collect();
         for task in tasks {
             if let Err(FabricError::Revoked) = task.tick(endpoint).await {
