@@ -19,7 +19,7 @@ enum Slot {
 }
 
 /// Entries on their way from a walk to who has asked for them. A walk gets a reference, and hands each entry to
-/// [`hand_out`](Entries::hand_out).
+/// `hand_out`.
 #[derive(Default)]
 pub struct Entries(RefCell<Slot>);
 
