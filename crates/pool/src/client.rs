@@ -47,8 +47,8 @@ pub struct Client {
     /// When the latest heartbeat was posted, in nanoseconds of the fabric's clock.
     beat_at: AtomicU64,
     missed_leases: AtomicU64,
-    /// Ticks that run. One that would be too many returns at once, because the others serve it too.
-    ticking: AtomicU64,
+    /// Raised while a tick runs, until another caller finds it raised.
+    ticking: AtomicBool,
     /// Raised while a tick does what was [added](Client::on_tick).
     in_tasks: AtomicBool,
     pins: Mutex<Vec<Arc<OldestPin>>>,

@@ -9,39 +9,24 @@ use crate::lease::{clients, describe, evict, identity_of, parse_slots, read_slot
 use farindex_fabric::{Endpoint, FabricError, OpKind, Span, cold};
 use std::mem::offset_of;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Most ticks of a client that run at a time. Each only reads, and publishes facts about the past, so their order does not
-/// matter; and where many operations wait for the epoch, the next tick begins while the last one ends.
-const MOST: u64 = 8;
-
-/// Counts a tick as long as it exists.
-struct Ticking<'a>(&'a AtomicU64);
-
-impl<'a> Ticking<'a> {
-    /// Begins a tick, unless enough of them run.
-    fn begin(ticking: &'a AtomicU64) -> Option<Self> {
-        let more = |running| (running < MOST).then_some(running + 1);
-        ticking.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok().then(|| Ticking(ticking))
-    }
-}
-
-impl Drop for Ticking<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
 
 impl Client {
     /// Renews the lease: reads the epoch, publishes how far this client has quiesced, and advances the epoch if every
-    /// client has quiesced in it. Costs two round trips, and those of [`on_tick`](Self::on_tick). Returns at once while as
-    /// many ticks run as serve.
+    /// client has quiesced in it. Costs two round trips, and those of [`on_tick`](Self::on_tick). Returns at once if
+    /// another one is running; the caller after that begins a second one.
     pub async fn tick(&self, endpoint: &Endpoint) -> Result<(), PoolError> {
         if self.is_lost() {
             return Err(PoolError::LeaseLost);
         }
-        let Some(_ticking) = Ticking::begin(&self.ticking) else { return Ok(()) };
+        // A caller that finds a tick running leaves the work to it, and lets the next caller begin one: where many operations
+        // wait for the epoch, ticks overlap, and it advances sooner.
+        if self.ticking.swap(true, Ordering::AcqRel) {
+            self.ticking.store(false, Ordering::Release);
+            return Ok(());
+        }
+        let _ticking = FlagGuard(&self.ticking);
         match self.tick_alone(endpoint).await {
             Err(PoolError::Fabric(FabricError::Revoked)) => {
                 self.mark_lost();

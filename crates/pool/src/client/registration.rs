@@ -51,7 +51,7 @@ impl Client {
                         lost: AtomicBool::new(false),
                         beat_at: AtomicU64::new(nanos(began)),
                         missed_leases: AtomicU64::new(0),
-                        ticking: AtomicU64::new(0),
+                        ticking: AtomicBool::new(false),
                         in_tasks: AtomicBool::new(false),
                         slots_before,
                         cataloguing: AtomicBool::new(false),
