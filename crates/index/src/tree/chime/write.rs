@@ -162,7 +162,7 @@ impl HandsOver for Held {
     }
 }
 
-/// What a change needs of a leaf beside the header: the neighbourhood of a home, or all entries.
+/// What a change needs of a leaf in addition to the header: the neighbourhood of a home, or all entries.
 fn needed(layout: leaf::Layout, wish: usize) -> Ranges {
     match wish < layout.span() {
         true => layout.neighbourhood_ranges(wish),

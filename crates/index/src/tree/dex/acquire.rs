@@ -270,7 +270,7 @@ impl Dex {
                     break;
                 }
             }
-            // Whoever has proposed something to the crashed client does not learn what has become of it.
+            // A client that has proposed something to the crashed one does not learn what has become of it.
             let proposal = read_word(span, record.add(PROPOSAL)).await?;
             let (free, held) = lock_words(self.tree().tag, record);
             let mut batch = span.batch();

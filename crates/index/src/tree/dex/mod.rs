@@ -302,7 +302,7 @@ impl Leaves for Dex {
         }
         let Some(low) = tree.fence_key(span, head.low()).await? else { return Ok(false) };
         match cold(self.acquire(&low)).await {
-            // Whoever owns it may be changing it.
+            // Its owner may be changing it.
             Err(IndexError::NotOwner { .. }) => return Ok(false),
             Err(IndexError::Pool(PoolError::Full { .. })) => return self.restore_for_crashed(pin, at, &low).await,
             acquired => acquired?,

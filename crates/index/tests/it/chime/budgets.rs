@@ -334,7 +334,7 @@ fn a_merge_adds_eleven_round_trips_to_a_removal() {
     });
 }
 
-/// A leaf is drained beside a neighbour that is too full to be merged with: a merge is tried when 20, 16, 12, 8, 4 and no
+/// A leaf is drained next to a neighbour that is too full to be merged with: a merge is tried when 20, 16, 12, 8, 4 and no
 /// entries are left. A try READs the parent, locks and READs the leaf in two READs, READs the neighbour, and releases the
 /// lock.
 #[test]

@@ -172,7 +172,7 @@ fn a_split_adds_six_round_trips_to_an_insert() {
     });
 }
 
-/// A leaf is drained beside a neighbour that is too full to be merged with: a merge is tried when 16, 12, 8, 4 and no
+/// A leaf is drained next to a neighbour that is too full to be merged with: a merge is tried when 16, 12, 8, 4 and no
 /// entries are left. A try READs root and parent, locks and READs the leaf, READs the neighbour, and releases the lock.
 #[test]
 fn a_merge_that_does_not_fit_is_tried_five_times() {
