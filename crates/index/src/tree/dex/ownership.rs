@@ -135,8 +135,8 @@ impl Ownership {
 
     /// Begins an operation on a key, if this compute node owns it.
     pub(super) fn enter(&self, client: &Client, now: Duration, key: &[u8]) -> Gate<'_> {
-        // First the count, then the gate: the heartbeat that closes the gate looks at the count afterwards, so one of the two sees the
-        // other. And behind the gate the map, so that nothing of it is given away before this operation has ended.
+        // First the count, then the gate: the heartbeat that closes the gate looks at the count afterwards, so one of the two
+        // sees the other. And behind the gate the map, so that nothing of it is given away before this operation has ended.
         self.active.fetch_add(1, Ordering::SeqCst);
         let active = Active(self);
         if self.closed.load(Ordering::SeqCst) {
