@@ -3,11 +3,20 @@
 use crate::{IndexUnderTest, Setup};
 use farindex_index::sephash::{Config, TableKind};
 use farindex_index::{AnyIndex, IndexConfig};
-use farindex_sim::{CrashOutcome, SimRng};
+use farindex_sim::{CrashOutcome, ODDS, SimRng};
 
 /// Seeds that split again and again: more keys, and fewer of them hot.
 pub fn deepening() -> Setup {
     Setup { operations: (20, 80), colliding_keys: (0, 120), cold_keys: (40, 160), ..Setup::default() }
+}
+
+/// Many clients append to one segment, without a crash; READs of it are torn, and clients stop in the middle of an operation
+/// for as long as others need to advance the epoch.
+pub fn stopping() -> Setup {
+    let (clients, coroutines, operations) = ((2, 4), (1, 4), (40, 100));
+    let (hot_keys, colliding_keys, cold_keys) = ((60, 120), (0, 0), (0, 0));
+    let setup = Setup { clients, coroutines, operations, hot_keys, colliding_keys, cold_keys, ..Setup::default() };
+    Setup { tearing: ODDS, tight: 0, overflowing: 0, freezes: Some((ODDS / 20, 22)), ..setup }
 }
 
 /// Two clients that split segments all the time, one of which crashes at this verb; what it had in flight is lost.
@@ -31,6 +40,11 @@ impl SepHashUnderTest {
     /// As shipped.
     pub fn shipped() -> Self {
         SepHashUnderTest::default()
+    }
+    /// As shipped, with one segment to which everybody appends.
+    pub fn appending() -> Self {
+        let config = Config { cur_bytes: 960, ratio: 2, initial_depth: 0, ..Config::default() };
+        SepHashUnderTest { config, smallest: true }
     }
     /// As shipped, with the smallest segments.
     pub fn smallest() -> Self {
@@ -102,7 +116,8 @@ pub fn fault_detection() -> Vec<crate::fault_detection::FaultCase> {
             "Fault::EarlyDirectory",
             &[Fault::EarlyDirectory],
             |seed| verdict(seed, &splitting(1 + seed % VERBS), &SepHashUnderTest::smallest()),
-        ),
+        )
+        .seen_at(269),
         case("SepHash: MainSegment is searched first", "Fault::MainFirst", &[Fault::MainFirst]),
         case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", &[Fault::UpdateInMain]),
     ]

@@ -338,6 +338,13 @@ impl Meta {
         })
     }
 
+    /// Hashes all words but the control word.
+    pub fn digest(&self) -> u64 {
+        let words = [self.main, self.size].into_iter().chain(self.filter);
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+
     /// Is the word main of this generation? The other words are not checked: for the holder of the lock.
     pub const fn main_is_of(&self, generation: u64) -> bool {
         self.main >> 48 == generation & 0xFFFF

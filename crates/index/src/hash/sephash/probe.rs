@@ -44,12 +44,32 @@ pub(super) enum Step<T> {
     Room(u64),
 }
 
-/// A slot that is taken and has not landed, or a stamp that makes no sense.
+/// What was seen of a segment in which a slot has not landed. If the same is seen again after every operation has ended that
+/// was running the first time, no operation will land that slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsettled {
+    /// This slot of this generation is taken.
+    Slot { generation: u64, count: usize },
+    /// CurSegMeta is torn: the hash of its words behind the control word. A stamp comes once in a generation, so words that
+    /// are torn in the same way are torn by the same landing.
+    Torn(u64),
+}
+
+impl Unsettled {
+    pub(super) fn of(meta: Option<&Meta>) -> Self {
+        match meta.map(|meta| (meta.state(), meta)) {
+            Some((Some(State { generation, count, .. }), _)) => Unsettled::Slot { generation, count },
+            Some((None, meta)) => Unsettled::Torn(meta.digest()),
+            None => Unsettled::Torn(0),
+        }
+    }
+}
+
+/// Such a segment, and the epoch in which it was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stuck {
     pub at: RemotePtr,
-    generation: u64,
-    count: usize,
+    seen: Unsettled,
     epoch: u64,
 }
 
@@ -113,7 +133,7 @@ pub(super) struct Asked {
 pub(super) enum Judged {
     Probe(Probe),
     /// The filter's words are of different moments. Has the control word that was READ with them.
-    Torn(Control),
+    Torn(Control, Unsettled),
     /// The key does not belong to a segment of this depth.
     Elsewhere(u32),
     /// The view of the segment was old, or a prediction too short. Both have been corrected.
@@ -129,7 +149,7 @@ pub(super) struct Op<'a> {
     pub(super) key: &'a [u8],
     pub(super) backoff: Backoff,
     /// Generation and count of the slot that was last waited for.
-    awaited: Option<(u64, usize)>,
+    awaited: Option<Unsettled>,
     /// The slot that had not landed when the previous pin was released.
     pub(super) stuck: Option<Stuck>,
     /// The error of an allocation that found no room.
@@ -215,7 +235,7 @@ impl<'a> Op<'a> {
         let meta = Meta::parse(done.buf(asked.meta).words());
         let Some(state) = meta.and_then(|meta| meta.state()) else {
             mark!("probe: torn stamp");
-            return Ok(Judged::Torn(meta.map_or(Control(0), |meta| meta.control)));
+            return Ok(Judged::Torn(meta.map_or(Control(0), |meta| meta.control), Unsettled::of(meta.as_ref())));
         };
         if !holds(segment.suffix, state.depth, self.hash.bits()) {
             mark!("directory: behind");
@@ -294,9 +314,9 @@ impl<'a> Op<'a> {
         let probe = match self.judge(&asked, &mut done)? {
             Judged::Probe(probe) => probe,
             Judged::Again => return Ok(Step::Again),
-            Judged::Torn(control) => {
+            Judged::Torn(control, seen) => {
                 drop(done);
-                return cold(self.unsettled(segment, control, control.generation(), usize::MAX)).await;
+                return cold(self.unsettled(segment, control, seen)).await;
             }
             Judged::Elsewhere(depth) => {
                 drop(done);
@@ -353,8 +373,8 @@ impl<'a> Op<'a> {
         };
         if is_taken(slot, state.generation) {
             mark!("window: not landed");
-            let (segment, generation, count) = (probe.segment, state.generation, state.count);
-            return cold(self.unsettled(segment, control, generation, count)).await;
+            let seen = Unsettled::Slot { generation: state.generation, count: state.count };
+            return cold(self.unsettled(probe.segment, control, seen)).await;
         }
         probe.next = Some(slot);
         probe.fp2_word = fp2s;
@@ -397,26 +417,24 @@ impl<'a> Op<'a> {
         &mut self,
         segment: Segment,
         control: Control,
-        generation: u64,
-        count: usize,
+        seen: Unsettled,
     ) -> Result<Step<T>, IndexError> {
         let epoch = self.pin.epoch();
         // If other clients make progress, the wait begins again.
-        let progress = (generation, count);
-        if count != usize::MAX && self.awaited.replace(progress).is_some_and(|awaited| awaited != progress) {
+        if matches!(seen, Unsettled::Slot { .. }) && self.awaited.replace(seen).is_some_and(|awaited| awaited != seen) {
             mark!("window: other clients make progress");
             self.backoff = Backoff::default();
         }
-        let known = |stuck: &Stuck| (stuck.at, stuck.generation, stuck.count) == (segment.at, generation, count);
+        let known = |stuck: &Stuck| (stuck.at, stuck.seen) == (segment.at, seen);
         if self.stuck.filter(known).is_some_and(|stuck| epoch >= stuck.ended()) && !control.locked() {
             self.stuck = None;
-            self.land(segment, control).await?;
+            self.land(segment, control, seen).await?;
             return Ok(Step::Again);
         }
         self.wait_for(segment).await?;
         if self.backoff.is_long() && !control.locked() {
             self.backoff = Backoff::default();
-            let now = Stuck { at: segment.at, generation, count, epoch };
+            let now = Stuck { at: segment.at, seen, epoch };
             return Ok(Step::Stuck(self.stuck.filter(known).unwrap_or(now)));
         }
         Ok(Step::Again)
@@ -442,10 +460,9 @@ impl<'a> Op<'a> {
                 self.wait_for(segment).await?;
                 Ok(Step::Again)
             }
-            state => {
-                let count = state.map_or(usize::MAX, |state| state.count);
+            _ => {
                 let due = self.stuck.is_some();
-                let step: Step<()> = self.unsettled(segment, control, control.generation(), count).await?;
+                let step: Step<()> = self.unsettled(segment, control, Unsettled::of(meta.as_ref())).await?;
                 Ok(match step {
                     Step::Again | Step::Done(()) if due && self.stuck.is_none() => Step::Done(true),
                     other => other.map(),

@@ -21,7 +21,7 @@
 use super::layout::{Control, FILTER, Filter, LOCKED, META_LEN, Meta, fp2_of, fp2_words};
 use super::main_segment::{self, Item};
 use super::merge::{Held, Merged, control_of, intents, lock_of, main_items};
-use super::probe::{Op, Segment, count_taken, taken};
+use super::probe::{Op, Segment, Unsettled, count_taken, taken};
 use super::{SepHash, Table};
 use crate::IndexError;
 use crate::extendible::Entry as Word;
@@ -46,23 +46,29 @@ impl Op<'_> {
         self.backoff.check_holder(&self.pin, held).await
     }
 
-    /// Lands the slots of crashed clients, under the lock of the segment.
-    pub(super) async fn land(&mut self, segment: Segment, seen: Control) -> Result<(), IndexError> {
+    /// Lands the slots of crashed clients, under the lock of the segment, if it is still as it was seen: another client may
+    /// have landed them meanwhile, and then a slot that is taken belongs to somebody else.
+    pub(super) async fn land(&mut self, segment: Segment, control: Control, seen: Unsettled) -> Result<(), IndexError> {
         let geometry = self.index.geometry;
         let cell = self.pin.session().intent_cell(segment.at.node()).await?;
-        let locked = Control(seen.0 | LOCKED);
+        let locked = Control(control.0 | LOCKED);
         let since = self.pin.session().endpoint().now();
-        let what = [intents::LAND, segment.suffix, seen.generation(), 0];
+        let what = [intents::LAND, segment.suffix, control.generation(), 0];
         let intent = Intent { index: self.index.uid, lock: lock_of(segment.at), what };
         let read = |batch: &mut Batch<'_>| batch.read(segment.at, geometry.bytes());
-        let acquired = acquire(self.pin.span(), &cell, &intent, (seen.0, locked.0), read).await?;
+        let acquired = acquire(self.pin.span(), &cell, &intent, (control.0, locked.0), read).await?;
         let Ok((mut done, cur)) = acquired else { return Ok(()) };
         let cur = done.buf(cur);
         drop(done);
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let (index, table, pin) = (self.index, self.table, &self.pin);
         let held = Held { index, table, pin, cell: Some(&cell), segment, control: locked, groups, since };
-        release_on_error(held.land(Meta::parse(cur.words())).await, async || held.release().await).await
+        let meta = Meta::parse(cur.words());
+        if Unsettled::of(meta.as_ref()) != seen {
+            mark!("sephash recovery: slot landed meanwhile");
+            return held.release().await;
+        }
+        release_on_error(held.land(meta).await, async || held.release().await).await
     }
 }
 
