@@ -10,7 +10,7 @@ use crate::flight::{Loss, Plan, first_word};
 use crate::queue::{Event, EventKind};
 use crate::report::LogEvent;
 use crate::world::{Mode, PendingStore, World};
-use farindex_fabric::{Buf, Chain, FabricError, NodeId, VerbKind};
+use farindex_fabric::{Chain, FabricError, NodeId, VerbKind};
 
 /// What to do with a step at its moment.
 enum Verdict {
@@ -188,26 +188,24 @@ impl World {
         let target = &mut state.chain[verb as usize];
         let (ptr, first) = (target.ptr, first_word(target));
         let memory = &mut self.nodes[target.node().index()].words[first..];
-        let owned = |buf: &Buf| {
-            let words = buf.words().len();
-            (0..words).filter(move |word| plan.owns(piece, *word, words))
-        };
         let (mut moved, mut hash) = (0, 0);
         let log_event = match &mut target.kind {
             VerbKind::Read(buf) => {
-                for word in owned(buf) {
-                    buf.words_mut()[word] = memory[word];
+                let to = buf.words_mut();
+                plan.for_each_word(piece, to.len(), |word| {
+                    to[word] = memory[word];
                     hash ^= memory[word];
                     moved += 1;
-                }
+                });
                 LogEvent::Read(ptr, moved, buf.words().first().copied().unwrap_or_default())
             }
             VerbKind::Write(buf) => {
-                for word in owned(buf) {
-                    memory[word] = buf.words()[word];
+                let from = buf.words();
+                plan.for_each_word(piece, from.len(), |word| {
+                    memory[word] = from[word];
                     hash ^= memory[word];
                     moved += 1;
-                }
+                });
                 LogEvent::Write(ptr, moved, buf.words().first().copied().unwrap_or_default())
             }
             _ => return,
