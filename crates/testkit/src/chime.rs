@@ -142,14 +142,16 @@ mod faults {
                 hopping(),
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
-            ),
+            )
+            .seen_at(114),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
                 Setup { operations: (30, 60), hot_keys: (2, 4), cold_keys: (0, 0), ..hopping() },
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
-            ),
+            )
+            .seen_at(206),
             case(
                 "CHIME: an insert looks for its key up to the first vacancy",
                 "leaf::Fault::FirstVacancy",
@@ -191,14 +193,16 @@ mod faults {
                 merging(),
                 drawn(),
                 Planted::Tree(tree::Fault::RetireEarly),
-            ),
+            )
+            .seen_at(346),
             case(
                 "CHIME: a separator of a dead leaf is added",
                 "Fault::AddDead",
                 merging(),
                 drawn(),
                 Planted::Tree(tree::Fault::AddDead),
-            ),
+            )
+            .seen_at(191),
             case(
                 "CHIME: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
@@ -215,7 +219,8 @@ mod faults {
                     Planted::Tree(tree::Fault::CommitFirst).plant(false);
                     found
                 },
-            ),
+            )
+            .seen_at(40),
             case(
                 "CHIME: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",

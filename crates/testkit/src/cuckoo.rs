@@ -71,13 +71,15 @@ mod faults {
                 "Fault::CuckooEarlyClear",
                 super::packed(),
                 &[Fault::CuckooEarlyClear],
-            ),
+            )
+            .seen_at(849),
             planted(
                 "cuckoo: a torn record behind its head is believed",
                 "Fault::CuckooTorn",
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::CuckooTorn],
-            ),
+            )
+            .seen_at(558),
             planted(
                 "cuckoo: a worker's copy of the root misses the growth",
                 "Fault::CuckooUnseen",
@@ -89,13 +91,15 @@ mod faults {
                 "Fault::CuckooCopyChanged",
                 Setup::default(),
                 &[Fault::CuckooCopyChanged],
-            ),
+            )
+            .seen_at(313),
             planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",
                 insert_remove_churn(),
                 &[Fault::CuckooUnlocked],
-            ),
+            )
+            .seen_at(31),
         ]
     }
 }

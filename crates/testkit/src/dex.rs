@@ -119,13 +119,15 @@ mod faults {
                 "Fault::CopyDuringWrite",
                 crowded(),
                 Fault::CopyDuringWrite,
-            ),
+            )
+            .seen_at(48),
             case(
                 "DEX: a leaf is admitted to the cache while others write it",
                 "Fault::AdmittedWithoutTurn",
                 contended(),
                 Fault::AdmittedWithoutTurn,
-            ),
+            )
+            .seen_at(122),
             case(
                 "DEX: a write is acknowledged that only the cache has",
                 "Fault::CacheOnly",
@@ -137,13 +139,15 @@ mod faults {
                 "Fault::AcrossBound",
                 contended(),
                 Fault::AcrossBound,
-            ),
+            )
+            .seen_at(37),
             case(
                 "DEX: a leaf is written in place while a crashed owner's lock is on it",
                 "Fault::OverHeldLock",
                 Setup::crashing(),
                 Fault::OverHeldLock,
-            ),
+            )
+            .seen_at(43),
         ]
     }
 }

@@ -84,7 +84,8 @@ mod faults {
                 "Fault::LinearTorn",
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::LinearTorn],
-            ),
+            )
+            .seen_at(36),
             planted(
                 "linear: a worker's copy of the root misses the growth",
                 "Fault::LinearUnsealed",

@@ -115,7 +115,8 @@ mod faults {
                 "Fault::TornRead",
                 super::torn(),
                 Fault::TornRead,
-            ),
+            )
+            .seen_at(56),
             case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
             case(
                 "Sherman: a scan skips a leaf that was split",
@@ -134,8 +135,10 @@ mod faults {
                 "Fault::RetireEarly",
                 merging(),
                 Fault::RetireEarly,
-            ),
-            case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead),
+            )
+            .seen_at(443),
+            case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
+                .seen_at(31),
             case(
                 "Sherman: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
@@ -151,7 +154,8 @@ mod faults {
                     plant(&[]);
                     found
                 },
-            ),
+            )
+            .seen_at(140),
             FaultCase::new(
                 "Sherman: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",
@@ -165,7 +169,7 @@ mod faults {
             ),
             scenario("Sherman: versions of an entry: a key is not found that is there", Scenario::ChangedValue),
             scenario("Sherman: versions of an entry: a key has the value of another one", Scenario::SharedSlot),
-            scenario("Sherman: versions of a leaf: a split hides a key", Scenario::Split),
+            scenario("Sherman: versions of a leaf: a split hides a key", Scenario::Split).seen_at(85),
             FaultCase::new("Sherman: versions: histories", "Variant::Published", |seed, detected_by| {
                 let index = if detected_by { ShermanUnderTest::published() } else { ShermanUnderTest::default() };
                 violation(seed, &super::torn(), &index)

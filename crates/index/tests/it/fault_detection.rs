@@ -2,19 +2,20 @@
 //! the same seeds.
 //!
 //! `cargo test --release -p farindex-index --test it fault_detection -- --nocapture` prints the table; with
-//! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that, with `FARINDEX_SEED_LIMIT` other limits.
+//! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that. Seeds that are known to detect a fault go first; with
+//! `FARINDEX_SEED_LIMIT=2000`, so many seeds are searched from 0 on.
 
 use farindex_testkit::fault_detection::FaultCase;
 use farindex_testkit::{blink, chime, cuckoo, dex, fault_detection, linear, race, sephash, sherman};
 
-/// Each fault is given so many seeds.
+/// Each fault is given so many seeds at most.
 fn all_are_detected(cases: Vec<FaultCase>, limit: u64) {
-    let limit = std::env::var("FARINDEX_SEED_LIMIT").ok().and_then(|limit| limit.parse().ok()).unwrap_or(limit);
+    let search = std::env::var("FARINDEX_SEED_LIMIT").ok().and_then(|limit| limit.parse().ok());
     let wanted = std::env::var("FARINDEX_FAULT").unwrap_or_default();
     println!(" seeds  fault");
     let mut missed = Vec::new();
     for case in cases.iter().filter(|case| case.planted.contains(&wanted)) {
-        let detection = case.detect(limit);
+        let detection = search.map_or_else(|| case.detect(limit), |limit| case.search(limit));
         println!("{detection}");
         if !detection.holds() {
             missed.push(detection.to_string());

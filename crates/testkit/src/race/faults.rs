@@ -52,7 +52,8 @@ pub fn cases() -> Vec<FaultCase> {
         ),
         FaultCase::new("RACE: the same: a key has two entries for good", "Variant::Published", |seed, detected_by| {
             Scenario::SameKey.play(seed, variant(detected_by))
-        }),
+        })
+        .seen_at(67),
         FaultCase::new("RACE: a split during inserts: keys are missing", "Variant::Published", |seed, detected_by| {
             Scenario::Grow.play(seed, variant(detected_by))
         }),
@@ -60,8 +61,10 @@ pub fn cases() -> Vec<FaultCase> {
             "RACE: the directory names a segment that is written later",
             "Fault::EarlySegment",
             Fault::EarlySegment,
-        ),
-        planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked),
+        )
+        .seen_at(240),
+        planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked)
+            .seen_at(30),
         FaultCase::new("RACE: headers prove an absence", "Fault::HeaderProves", |seed, detected_by| {
             plant(if detected_by { &[Fault::HeaderProves] } else { &[] });
             let found = Scenario::GrowAndLook.play(seed, Variant::Repaired);
@@ -70,7 +73,8 @@ pub fn cases() -> Vec<FaultCase> {
         }),
         planted("RACE: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
         planted("RACE: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
-        FaultCase::new("RACE: a takeover that does not revoke first", "pool::Fault::NoRevocation", without_revocation),
+        FaultCase::new("RACE: a takeover that does not revoke first", "pool::Fault::NoRevocation", without_revocation)
+            .seen_at(36),
         planted("RACE: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
     ]
 }
