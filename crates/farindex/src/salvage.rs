@@ -149,11 +149,14 @@ mod tests {
     use farindex_fabric::{OpKind, RemotePtr};
     use farindex_pool::catalog;
     use farindex_pool::layout::{ENTRY_READY, HOME};
+    use std::time::Duration;
 
     const KEYS: u64 = 500;
 
     fn session() -> Session {
-        let session = Pool::in_memory(32 << 20).unwrap().session().unwrap();
+        // A repair waits until the leases of crashed clients have expired.
+        let pool = Pool::builder().lease(Duration::from_secs(1)).create("memory:32MiB").unwrap();
+        let session = pool.session().unwrap();
         let index = session.create_index("words", IndexConfig::default()).unwrap();
         (0..KEYS).for_each(|key| _ = index.insert(key.to_le_bytes(), "old").unwrap());
         session
