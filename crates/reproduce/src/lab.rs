@@ -69,8 +69,9 @@ pub(super) struct Measured {
     pub(super) cas: f64,
     pub(super) bytes_read: f64,
     pub(super) bytes_written: f64,
-    /// Shares of what the memory nodes' NICs can do: messages, bytes of the busier direction.
+    /// Shares of what the memory nodes' NICs can do: messages, atomics, bytes of the busier direction.
     pub(super) messages_used: f64,
+    pub(super) atomics_used: f64,
     pub(super) bytes_used: f64,
     /// Of the whole run, load included.
     pub(super) merges: u64,
@@ -112,6 +113,7 @@ impl Measured {
             bytes_read: sum.bytes_read,
             bytes_written: sum.bytes_written,
             messages_used: each * verbs * seconds(lab.preset.message_ps),
+            atomics_used: each * (sum.cas + sum.faa) * seconds(lab.preset.atomic_ps),
             bytes_used: each * bytes * seconds(lab.preset.byte_ps),
             merges: grown.merges.count,
             splits: grown.splits.count,
@@ -134,13 +136,14 @@ impl Measured {
     pub(super) fn cost(&self) -> String {
         format!(
             "{:.2} round trips, {:.2} verbs ({:.2} CAS), {:.0} + {:.0} bytes read and written for each; {:.0} % of the memory NIC's \
-             messages, {:.0} % of its bytes",
+             messages, {:.0} % of its atomics, {:.0} % of its bytes",
             self.round_trips,
             self.verbs,
             self.cas,
             self.bytes_read,
             self.bytes_written,
             self.messages_used * 100.0,
+            self.atomics_used * 100.0,
             self.bytes_used * 100.0
         )
     }

@@ -19,6 +19,7 @@ mod schemes;
 mod speed;
 mod trips;
 
+use crate::nic::Nic;
 use crate::report::{Error, Report, Watch};
 use clap::ValueEnum;
 use farindex_bench::size::parse_count;
@@ -89,6 +90,8 @@ pub struct Args {
     /// Kinds of index to compare, the one to compare with first; for figure 12 also KIND:SETTING=VALUE
     #[arg(long = "index", value_name = "KIND,...", value_delimiter = ',', default_value = "sherman,chime")]
     kinds: Vec<String>,
+    #[command(flatten)]
+    nic: Nic,
     /// Everything is drawn from this number
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,

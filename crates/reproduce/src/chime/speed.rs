@@ -16,7 +16,8 @@ const SCALE: &str = "the paper has 60 M keys, and coroutines; ours is one client
 /// The paper's cluster: its compute nodes share the clients evenly.
 fn lab<'a>(args: &Args, clients: usize, watch: Watch<'a>) -> Lab<'a> {
     let per_node = clients.div_ceil(COMPUTE_NODES).max(1);
-    Lab { preset: Preset::chime(), per_node, key_size: SIZES.0, value_size: SIZES.1, seed: args.seed, watch }
+    let preset = args.nic.apply(Preset::chime());
+    Lab { preset, per_node, key_size: SIZES.0, value_size: SIZES.1, seed: args.seed, watch }
 }
 
 /// A run of a workload; that of the load inserts keys into an index that has as many.
@@ -77,11 +78,12 @@ pub(super) fn ycsb(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     }
     let named: Vec<_> = named.into_iter().zip(runs.iter().map(|(_, run)| run)).collect();
     let lines: Vec<_> = runs.iter().map(|(workload, run)| json!({ "workload": workload, "run": run })).collect();
-    let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "seed": args.seed, "runs": lines, "comparison": comparison });
+    let result = json!({ "figure": 12, "source": SOURCE, "keys": keys, "seed": args.seed, "nic": args.nic, "runs": lines, "comparison": comparison });
     let mut text = format!(
         "CHIME, Figure 12: {keys} keys loaded, {} operations, span {SPAN}, {COMPUTE_NODES} compute nodes of a simulated \
-         cluster\n{SCALE}\nload: inserts into an index that has as many keys\n\n{}\n",
+         cluster\n{SCALE}\n{}load: inserts into an index that has as many keys\n\n{}\n",
         args.ops.unwrap_or(keys),
+        args.nic.line(),
         table(&named)
     );
     comparison.iter().for_each(|line| text += &format!("{}\n", line.line()));
@@ -147,10 +149,11 @@ pub(super) fn steps(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
         .iter()
         .map(|(workload, step, run)| json!({ "workload": workload, "step": step.name, "run": run }))
         .collect();
-    let result = json!({ "figure": 15, "source": SOURCE, "keys": keys, "clients": clients, "seed": args.seed, "runs": lines, "comparison": comparison });
+    let result = json!({ "figure": 15, "source": SOURCE, "keys": keys, "clients": clients, "seed": args.seed, "nic": args.nic, "runs": lines, "comparison": comparison });
     let mut text = format!(
-        "CHIME, Figure 15: {keys} keys loaded, {} operations, {clients} clients, span {SPAN}\n{SCALE}\n\n{}\n",
+        "CHIME, Figure 15: {keys} keys loaded, {} operations, {clients} clients, span {SPAN}\n{SCALE}\n{}\n{}\n",
         args.ops.unwrap_or(keys),
+        args.nic.line(),
         table(&named)
     );
     comparison.iter().for_each(|line| text += &format!("{}\n", line.line()));
