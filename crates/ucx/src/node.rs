@@ -87,7 +87,8 @@ impl UcxPlane {
                     // The thread that started this one waits.
                     let _ = ready.send(Ok(()));
                     let (sessions, owed, refused, reported) = (HashMap::new(), Vec::new(), Vec::new(), Vec::new());
-                    let served = Loop { memory, worker, address, event, sessions, owed, refused, counts, settings, reported };
+                    let served =
+                        Loop { memory, worker, address, event, sessions, owed, refused, counts, settings, reported };
                     { served }.run(&received, woken);
                 }
                 Err(why) => drop(ready.send(Err(why))),
@@ -440,7 +441,8 @@ impl Loop {
         // The number is the right to use the connection, so it cannot be guessed.
         let id = farindex_remote::token::random_u64().map_err(Refusal)?;
         let ep = self.worker.connect(address).map_err(Refusal)?;
-        self.sessions.insert(id, Session { ep, peer, requests: 0, reply: Vec::new(), owed: false, expelled: false, lost: None });
+        self.sessions
+            .insert(id, Session { ep, peer, requests: 0, reply: Vec::new(), owed: false, expelled: false, lost: None });
         self.counts.sessions.inc();
         let mut answer = Vec::new();
         answer.put_u64(id);
