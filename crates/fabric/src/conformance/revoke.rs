@@ -108,6 +108,10 @@ pub(super) fn what_was_posted_before_a_revocation_ends_with_it(bench: &Bench<'_>
         let identity = world.fabric.new_identity();
         let victim = world.script_of(identity, move |client| async move {
             let span = client.span();
+            // It is about a client that is connected.
+            for _ in 0..3 {
+                span.faa(at(0, COUNTER), 1).await?;
+            }
             for n in 1_u64.. {
                 let mut batch = span.batch();
                 batch.write_words(at(0, 32), &[n; WORDS as usize]);
