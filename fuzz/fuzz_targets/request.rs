@@ -1,7 +1,7 @@
 //! Fuzzes the memory node's request decoder, and the execution of what it decodes, with arbitrary bytes.
 //!
-//! Checked: no panic; a request that is refused or malformed changes nothing; no access is outside the region; the
-//! reply of an executed request has the length that it states, and a client can decode it.
+//! Checked: no panic; checking changes nothing, and neither does a batch that is refused; no access is outside the
+//! region; each batch of a message is answered once, in order, and the answers have the lengths that they state.
 
 #![no_main]
 
@@ -9,7 +9,8 @@ use farindex_fabric::NodeId;
 use farindex_fabric::call::{self, CallTable, RegionView};
 use farindex_fabric::words::Words;
 use farindex_remote::Rights;
-use farindex_ucx::chain::{Answer, Head, MAX_CHAIN, Status, serve};
+use farindex_remote::wire::Reader;
+use farindex_ucx::chain::{ANSWER_HEADER, Answer, MAX_CHAIN, Status, check, serve};
 use libfuzzer_sys::fuzz_target;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,33 +24,42 @@ fuzz_target!(|bytes: &[u8]| {
     let values = || memory.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let before = values();
     let (mine, _) = memory.split_at(WORDS as usize);
-    let mut reply = Vec::new();
     let calls = CallTable::builtin().into_handler();
     let calls = |request: &[u8]| call::answer(&*calls, &RegionView::shared(NodeId::new(0), mine), request);
-    let outcome = serve(request, Words(mine), &calls, rights, &mut reply);
+    let mut refused = Vec::new();
+    let checked = check(request, Words(mine), rights, &mut refused);
+    assert_eq!(before, values());
+    let Ok(checked) = checked else { return };
+    let (mut replies, mut reply) = (Vec::new(), Vec::new());
+    let mut full = |reply: &mut Vec<u8>| {
+        replies.push(std::mem::take(reply));
+        true
+    };
+    let served = serve(request, Words(mine), &calls, &refused, &mut reply, &mut full).expect("it was checked");
+    replies.push(reply);
     let after = values();
     assert_eq!(before[WORDS as usize..], after[WORDS as usize..]);
-    assert!(reply.len() <= MAX_CHAIN);
-    match outcome {
-        Err(_) => assert!(reply.is_empty() && before == after),
-        Ok(outcome) => {
-            let answer = Answer::read(&reply).expect("a reply that its client can read");
-            assert_eq!(answer.sequence, Head::peek(request).expect("it was read").sequence);
-            match outcome {
-                Err(refused) => {
-                    assert!(before == after && answer.status == refused.status && answer.status != Status::Done);
-                }
-                Ok(served) => {
-                    assert_eq!(answer.status, Status::Done);
-                    let results = 8 * (served.cas + served.faa) + served.bytes_read;
-                    // Calls are answered by up to so much each, behind outcome and length.
-                    let most = results + served.calls * (8 + call::MAX_CALL_LEN as u64);
-                    assert!((16 + results + 8 * served.calls..=16 + most).contains(&(reply.len() as u64)));
-                    if rights == Rights::ReadOnly {
-                        assert_eq!(before, after);
-                    }
-                }
+    assert_eq!((served.batches, served.refused), (u64::from(checked.batches), refused.len() as u64));
+    if rights == Rights::ReadOnly || refused.len() as u64 == served.batches {
+        assert_eq!(before, after);
+    }
+    let sum: usize = replies.iter().map(Vec::len).sum();
+    assert!(sum <= MAX_CHAIN + replies.len() * ANSWER_HEADER + served.batches as usize * ANSWER_HEADER);
+    let (mut answers, mut refusals) = (0, refused.iter());
+    for reply in &replies {
+        let mut rest = Reader::new(reply);
+        while let Some(answer) = Answer::take(&mut rest).expect("a reply that its client can read") {
+            if answer.status != Status::Done {
+                let refused = refusals.next().expect("a refusal");
+                assert_eq!((answers, answer.status, answer.verb), (refused.batch, refused.status, refused.verb));
             }
+            answers += 1;
         }
     }
+    assert_eq!(answers, checked.batches);
+    let results = 8 * (served.cas + served.faa) + served.bytes_read;
+    let fronts = served.batches * ANSWER_HEADER as u64;
+    // Calls are answered by up to so much each, behind outcome and length.
+    let most = results + served.calls * (8 + call::MAX_CALL_LEN as u64);
+    assert!((fronts + results + 8 * served.calls..=fronts + most).contains(&(sum as u64)));
 });

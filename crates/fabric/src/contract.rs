@@ -41,9 +41,19 @@
 //! answered (G6). The handler sees what a READ, CAS or FAA of the same client has returned before the CALL was posted.
 //! The completion of a WRITE alone does not promise that: a NIC may acknowledge a WRITE before the node's CPU sees it.
 //!
+//! # Batches that travel together
+//!
+//! A batch is posted when it is called, and a fabric may send it together with others of its connection: in one message
+//! to a memory node, or with one doorbell. It is sent when no coroutine of its executor can run any more, when so much
+//! has been collected that waiting longer would not help, or at once if no executor runs. Batches that travel together
+//! stay independent: each completes once with its own results (G1), they have no order (N1), and what refuses one of
+//! them is no concern of the others. A batch travels whole to each of its nodes, so its own order holds (G4). If the
+//! message is lost, N7 holds for each batch in it, and G4 within each. What a client has posted and not sent takes no
+//! effect once it is revoked (G6); if it crashes, it never does (N7). Deadlines begin when a batch is posted.
+//!
 //! # Addresses, lengths, batches
 //!
 //! READ and WRITE take 8-byte aligned addresses and multiples of 8 bytes, atomics take aligned words. Anything else,
 //! and anything out of a region's bounds, is an error of the batch before any of its verbs takes effect, on fabrics
 //! that can see it beforehand; elsewhere N7 applies. A batch may span nodes; order is promised within a node alone. A
-//! batch costs one round trip, however many verbs it holds.
+//! batch costs one round trip, however many verbs it holds, and however many others travel with it.

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a verb is posted when it is called, not when its future is first polled; every posted batch is completed
 //! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers
-//! stay with the fabric until then; not waiting for a batch is a choice ([`Batch::post_detached`]), and a future that
+//! stay with the fabric until then; a batch that a fabric collects is sent at the latest when the endpoint is next asked
+//! for progress, and at once if no executor runs on this thread; not waiting for a batch is a choice ([`Batch::post_detached`]), and a future that
 //! is dropped early is counted as `abandoned`, which tests hold at zero.
 //!
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
@@ -47,6 +48,8 @@ struct Inner {
     deadline: Cell<Duration>,
     /// Batches that completed at once since the endpoint was last asked for progress.
     streak: Cell<u32>,
+    /// Wakers of what has completed: kept for its room.
+    arrived: RefCell<Vec<Waker>>,
     /// Woken by the next verb or timer: see [`Driver::wake_on_work`].
     watcher: Cell<Option<Waker>>,
 }
@@ -87,6 +90,7 @@ impl Endpoint {
                 timers: RefCell::default(),
                 deadline: Cell::new(DEFAULT_DEADLINE),
                 streak: Cell::new(0),
+                arrived: RefCell::default(),
                 watcher: Cell::default(),
             }),
         }
@@ -116,7 +120,9 @@ impl Endpoint {
     }
     /// Returns the counters so far.
     pub fn meter(&self) -> Meter {
-        self.inner.meter.borrow().clone()
+        let mut meter = self.inner.meter.borrow().clone();
+        meter.set_traffic(self.inner.transport.borrow().traffic());
+        meter
     }
     /// Time on the fabric's clock.
     pub fn now(&self) -> Duration {
@@ -199,6 +205,10 @@ impl Endpoint {
                     transport.wake_at(due);
                 }
                 flights.posted(id, node, now);
+                if !crate::exec::is_running() {
+                    // Nobody may ask for progress soon.
+                    transport.flush();
+                }
                 drop((transport, flights));
                 self.inner.wake_watcher();
                 Err(id)
@@ -209,31 +219,28 @@ impl Endpoint {
 
 struct Arrivals<'a> {
     inner: &'a Inner,
-    /// The waker of the first completion: mostly there is only one, and it needs no allocation.
-    first: Option<Waker>,
     woken: Vec<Waker>,
 }
 
 impl Completions for Arrivals<'_> {
     fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) {
-        let waker = self.inner.flights.borrow_mut().settle(id, chain, result);
-        match self.first {
-            None => self.first = waker,
-            Some(_) => self.woken.extend(waker),
-        }
+        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result));
     }
 }
 
 impl Driver for Endpoint {
     fn progress(&self) -> bool {
-        let mut any = false;
+        let (mut any, mut read) = (false, None);
         if !self.inner.flights.borrow().is_empty() {
-            let mut arrivals = Arrivals { inner: &self.inner, first: None, woken: Vec::new() };
+            let mut arrivals = Arrivals { inner: &self.inner, woken: self.inner.arrived.take() };
             let mut transport = self.inner.transport.borrow_mut();
             any = transport.progress(&mut arrivals);
             let now = transport.now();
+            read = Some(now);
             drop(transport);
-            arrivals.first.into_iter().chain(arrivals.woken).for_each(Waker::wake);
+            let mut arrived = arrivals.woken;
+            arrived.drain(..).for_each(Waker::wake);
+            self.inner.arrived.replace(arrived);
             let deadline = self.inner.deadline.get();
             let (expired, woken) = self.inner.flights.borrow_mut().expire(now, deadline);
             woken.into_iter().for_each(Waker::wake);
@@ -245,13 +252,24 @@ impl Driver for Endpoint {
             let released = self.inner.flights.borrow_mut().take_released();
             drop(released);
         }
-        if !self.inner.timers.borrow().is_empty() {
-            let now = self.now();
-            let due = self.inner.timers.borrow_mut().due(now);
-            any |= !due.is_empty();
-            due.into_iter().for_each(Waker::wake);
+        let next = self.inner.timers.borrow().next_due();
+        if let Some(next) = next {
+            // One look at the clock is enough for a round.
+            let now = read.unwrap_or_else(|| self.now());
+            if next <= now {
+                let due = self.inner.timers.borrow_mut().due(now);
+                any |= !due.is_empty();
+                due.into_iter().for_each(Waker::wake);
+            }
         }
         any
+    }
+
+    fn flush(&self) {
+        self.inner.transport.borrow_mut().flush();
+    }
+    fn collects(&self) -> bool {
+        self.inner.transport.borrow().collects()
     }
 
     /// With verbs in flight, completions must be polled for. Without, only a timer or a waker can make a task runnable.

@@ -4,6 +4,10 @@
 //! driver is asked for progress: completions on real fabrics, virtual time in a simulator. The same index code runs on
 //! both, unchanged. Tasks run in the order in which they were woken, so a run is as deterministic as its driver.
 //!
+//! Invariant of collecting: a driver may collect what tasks post, to send it together. While it does, tasks that were
+//! woken run first, for a bounded number of rounds; then it is asked for progress, which sends. Before the executor
+//! returns to its caller, it asks the driver to send what is left.
+//!
 //! Invariant of parking: the thread parks only while no task and no waiting future has been woken, and only if its
 //! driver has nothing in flight. A thread that wakes something writes that down first and looks for a parked thread
 //! second; the thread says first that it is parked and looks for something woken second. So one of the two sees the
@@ -14,6 +18,7 @@ mod drive;
 mod task;
 
 pub use task::Task;
+pub(crate) use task::is_running;
 
 use crate::apart::{Cold, cold};
 use async_task::Runnable;
@@ -31,8 +36,14 @@ use std::time::Duration;
 
 /// What an executor asks for progress when no task can run.
 pub trait Driver {
-    /// Makes some progress; returns whether anything happened.
+    /// Makes some progress; returns whether anything happened. Sends what was collected first.
     fn progress(&self) -> bool;
+    /// Sends what was collected.
+    fn flush(&self) {}
+    /// Has it collected something to send, with which more can be sent that tasks post now?
+    fn collects(&self) -> bool {
+        false
+    }
     /// Returns how the executor may wait for the next call of [`progress`](Self::progress), after one that returned
     /// `false`.
     fn idle(&self) -> Idle {
@@ -131,6 +142,10 @@ const EARLY: Duration = Duration::from_micros(60);
 const SPINS: u32 = 64;
 const YIELDS: u32 = 128;
 
+/// Rounds of tasks at most for which a driver goes on collecting. A task that wakes itself again and again does not
+/// keep others' verbs back.
+const TOGETHER: u32 = 16;
+
 /// Runs the coroutines of one worker thread.
 pub struct Executor {
     shared: Arc<Shared>,
@@ -212,6 +227,11 @@ impl Executor {
         ready
     }
 
+    /// Has something been woken that has not run since?
+    fn is_ready(&self) -> bool {
+        self.shared.woken.load(Ordering::SeqCst) || !self.shared.lock().is_empty()
+    }
+
     /// Runs until `future` completes, asking `driver` for progress whenever nothing can run. The thread is parked while
     /// nothing can run and the driver has [nothing in flight](Driver::idle).
     ///
@@ -231,16 +251,22 @@ impl Executor {
     fn run_blocking<T>(&self, driver: &dyn Driver, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
         let _blocking = Blocking(&self.blocking);
         let mut context = Context::from_waker(&self.waker);
-        let mut idle: u32 = 0;
+        let (mut idle, mut together): (u32, u32) = (0, 0);
         self.shared.woken.store(true, Ordering::SeqCst);
         loop {
             if self.shared.woken.swap(false, Ordering::SeqCst) {
                 let _driven = self.shared.driven();
                 if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                    driver.flush();
                     return value;
                 }
             }
             let busy = self.run_ready() > 0 || self.shared.woken.load(Ordering::SeqCst);
+            if busy && together < TOGETHER && driver.collects() && self.is_ready() {
+                together += 1;
+                continue;
+            }
+            together = 0;
             if driver.progress() || busy {
                 idle = 0;
                 continue;

@@ -90,5 +90,5 @@ pub use ptr::{NodeId, RemotePtr};
 pub use served::ServedRegion;
 #[cfg(target_os = "linux")]
 pub use shm::ShmFabric;
-pub use transport::{Capabilities, Fabric, Identity, NodeInfo, Transport};
+pub use transport::{Capabilities, Fabric, Identity, NodeInfo, Traffic, Transport};
 pub use verb::{Chain, Verb, VerbKind};

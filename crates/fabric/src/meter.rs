@@ -4,6 +4,7 @@
 //! the operation's critical path, so a batch is one, and batches that were in flight together are one; counts are
 //! deterministic, so tests assert them exactly.
 
+use crate::transport::Traffic;
 use std::ops::{Add, AddAssign, Sub};
 
 /// Which kind of operation a verb serves.
@@ -112,7 +113,7 @@ counters! {
     bytes_read,
     /// Bytes stored by WRITEs.
     bytes_written,
-    /// Batches posted: doorbells rung.
+    /// Batches posted. Several may share a message or a doorbell: see [`Meter::traffic`].
     batches,
     /// Batches that were posted without a waiter, by intent.
     detached,
@@ -147,6 +148,7 @@ impl std::ops::Deref for OpStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meter {
     kinds: [OpStats; OpKind::ALL.len()],
+    traffic: Traffic,
 }
 
 impl Meter {
@@ -160,6 +162,14 @@ impl Meter {
             sum += &kind.total;
             sum
         })
+    }
+    /// Messages and doorbells of all operations together. Batches of different operations share them, so they are not
+    /// counted by kind.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+    pub(crate) fn set_traffic(&mut self, traffic: Traffic) {
+        self.traffic = traffic;
     }
     /// Adds an operation of this kind and its cost.
     pub(crate) fn record(&mut self, kind: OpKind, cost: &Counters) {
@@ -175,6 +185,9 @@ impl AddAssign<&Meter> for Meter {
             mine.ops += theirs.ops;
             mine.total += &theirs.total;
         }
+        self.traffic.messages += other.traffic.messages;
+        self.traffic.answers += other.traffic.answers;
+        self.traffic.doorbells += other.traffic.doorbells;
     }
 }
 
@@ -194,6 +207,10 @@ impl Sub for Meter {
             mine.ops = mine.ops.saturating_sub(before.ops);
             mine.total = mine.total - before.total;
         }
+        let (now, before) = (&mut self.traffic, earlier.traffic);
+        now.messages = now.messages.saturating_sub(before.messages);
+        now.answers = now.answers.saturating_sub(before.answers);
+        now.doorbells = now.doorbells.saturating_sub(before.doorbells);
         self
     }
 }

@@ -81,12 +81,35 @@ pub trait Completions {
     fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>);
 }
 
+/// What a connection has sent and received so far, on fabrics that send anything. Batches that were combined share a
+/// message or a doorbell, so these are counts of a connection, and not of an operation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages sent to memory nodes.
+    pub messages: u64,
+    /// Messages received from them.
+    pub answers: u64,
+    /// Doorbells rung: calls that handed requests to a NIC.
+    pub doorbells: u64,
+}
+
 /// One connection. Not shared between threads.
 pub trait Transport {
-    /// Takes a chain. Never blocks, and never fails for lack of room: the transport handles a full send queue.
+    /// Takes a chain. Never blocks, and never fails for lack of room: the transport handles a full send queue. It may
+    /// collect chains, to send several together, until it is asked to [`flush`](Self::flush) or to make progress.
     fn post(&mut self, id: u64, chain: Chain) -> Post;
-    /// Delivers what has completed; returns whether anything did.
+    /// Delivers what has completed; returns whether anything did. What was collected is sent first.
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;
+    /// Sends what was collected.
+    fn flush(&mut self) {}
+    /// Has it collected chains that it has not sent?
+    fn collects(&self) -> bool {
+        false
+    }
+    /// What it has sent and received.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
     /// Time since a fixed moment, on this fabric's clock.
     fn now(&self) -> Duration;
     /// No future waits for the chain that was posted under `id` (N5). For fabrics that look for bugs.

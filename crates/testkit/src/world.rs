@@ -91,6 +91,12 @@ impl Driver for All {
         let endpoints = self.0.borrow().clone();
         endpoints.iter().fold(false, |any, endpoint| endpoint.progress() | any)
     }
+    fn flush(&self) {
+        self.0.borrow().iter().for_each(Driver::flush);
+    }
+    fn collects(&self) -> bool {
+        self.0.borrow().iter().any(Driver::collects)
+    }
 }
 
 /// A test body's access to its world.

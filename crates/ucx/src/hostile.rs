@@ -1,6 +1,6 @@
 //! Clients of the data plane that violate the protocol: each loses its connection, and no other client is affected.
 
-use crate::chain::{Answer, MAX_CHAIN, REPLY_HEADER, Status, encode};
+use crate::chain::{ANSWER_HEADER, Answer, MAX_CHAIN, Status, encode, finish};
 use crate::node::{Poll, UcxPlane, UcxSettings};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
 use farindex_fabric::buf::BufPool;
@@ -77,6 +77,7 @@ impl Client {
         let chain: Chain = vec![Verb { ptr: RemotePtr::new(NodeId::new(0), 64), fence: false, kind }];
         let mut bytes = Vec::new();
         encode(&chain, NodeId::new(0), session, self.sequence, &mut bytes);
+        finish(&mut bytes, 1);
         bytes
     }
     fn faa(&mut self, session: u64) -> Vec<u8> {
@@ -109,7 +110,10 @@ impl Client {
     fn is_fine(&mut self) -> bool {
         let request = self.faa(self.session);
         let reply = self.ask(request);
-        reply.is_some_and(|reply| Answer::read(&reply).is_ok_and(|answer| answer.status == Status::Done))
+        reply.is_some_and(|reply| {
+            let answer = Answer::take(&mut Reader::new(&reply));
+            answer.is_ok_and(|answer| answer.is_some_and(|answer| answer.status == Status::Done))
+        })
     }
     /// Until the memory node has counted so much, with this client at work.
     fn until(&mut self, what: &str, mut reached: impl FnMut() -> bool) {
@@ -155,13 +159,28 @@ fn a_malformed_request_ends_its_connection() {
         bytes
     };
     let longer = |bytes: Vec<u8>| [bytes, vec![0; 8]].concat();
-    let unknown = |mut bytes: Vec<u8>| {
-        bytes[24] = 99;
+    let unknown_at = |mut bytes: Vec<u8>, at: usize| {
+        bytes[at] = 99;
         bytes
     };
-    for (what, twist) in
-        [("cut off", &cut as &dyn Fn(Vec<u8>) -> Vec<u8>), ("bytes left over", &longer), ("an unknown verb", &unknown)]
-    {
+    let unknown = |bytes: Vec<u8>| unknown_at(bytes, 32);
+    // A batch that makes sense, and one that does not, in one message.
+    let second = |bytes: Vec<u8>| {
+        let mut both = [&bytes[..], &bytes[16..]].concat();
+        finish(&mut both, 2);
+        unknown_at(both, 40 + 32)
+    };
+    let more = |mut bytes: Vec<u8>| {
+        finish(&mut bytes, 2);
+        bytes
+    };
+    for (what, twist) in [
+        ("cut off", &cut as &dyn Fn(Vec<u8>) -> Vec<u8>),
+        ("bytes left over", &longer),
+        ("an unknown verb", &unknown),
+        ("an unknown verb behind a batch", &second),
+        ("fewer batches than it says", &more),
+    ] {
         let mut faulty = served.client();
         let malformed = served.count("malformed");
         let request = faulty.faa(faulty.session);
@@ -206,7 +225,7 @@ fn rendezvous_messages_are_dropped() {
     let mut value = buffers.take(256 << 10);
     value.words_mut().fill(7);
     let write = faulty.request(faulty.session, VerbKind::Write(value));
-    assert!(write.len() > REPLY_HEADER);
+    assert!(write.len() > ANSWER_HEADER);
     faulty.worker.send_by_rendezvous(faulty.ep, write).unwrap();
     // What is sent behind it is answered, and it is not.
     assert!(faulty.is_fine() && other.is_fine());

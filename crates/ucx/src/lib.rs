@@ -1,14 +1,15 @@
 //! Far memory over UCX: networks without RDMA, and shared memory between processes.
 //!
-//! A batch is one active message for each memory node that it names, carried out in posting order by that node's loop,
-//! and answered by one. UCX picks the transport (tcp, shared memory, RoCE);
+//! What a worker's coroutines post in one round is one active message for each memory node, carried out batch by batch in
+//! posting order by that node's loop, and answered by one. UCX picks the transport (tcp, shared memory, RoCE);
 //! [`Fabric::transports`](farindex_fabric::Fabric::transports) says which one it took. The library (`libucp.so.0`,
 //! package libucx0 on Debian and Ubuntu) is opened at run time: building needs neither it nor its headers, and a
 //! machine without it gets an error that names the package.
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`chain`] | a batch as a message: how it is written, read, checked and carried out |
+//! | [`chain`] | batches in a message: how they are written, read, checked and carried out |
+//! | `slots` | values under numbers that a memory node repeats |
 //! | [`node`] | the memory node's loop |
 //! | [`fabric`] | the client's side: [`UcxFabric`] |
 //! | `transport` | one worker's connections to all nodes |
@@ -19,6 +20,7 @@ pub mod fabric;
 #[cfg(test)]
 mod hostile;
 pub mod node;
+mod slots;
 mod transport;
 mod ucp;
 

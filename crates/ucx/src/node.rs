@@ -1,10 +1,11 @@
 //! The memory node's loop: one thread receives requests, carries them out, and answers.
 //!
-//! Invariants: only this thread touches far memory, so once it has dropped a connection, nothing of it takes effect any
+//! Invariants: what has come is carried out message by message, and then answered: one message to each client, unless
+//! the answers are many; answers do not wait for a call of another client; only this thread touches far memory, so once it has dropped a connection, nothing of it takes effect any
 //! more (G6); a request of no connection is dropped; a client that sends a malformed request, or does not read its
 //! replies, is disconnected, and no other client is affected.
 
-use crate::chain::{Head, Refused, Served, serve};
+use crate::chain::{Front, Refused, Served, check, serve};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
 use farindex_fabric::FabricError;
 use farindex_remote::wire::{Reader, Writer};
@@ -85,9 +86,10 @@ impl UcxPlane {
                 Ok((worker, address, event)) => {
                     // The thread that started this one waits.
                     let _ = ready.send(Ok(()));
-                    let sessions = HashMap::new();
-                    let reported = Vec::new();
-                    Loop { memory, worker, address, event, sessions, counts, settings, reported }.run(&received, woken);
+                    let (sessions, owed, refused, reported) = (HashMap::new(), Vec::new(), Vec::new(), Vec::new());
+                    let served =
+                        Loop { memory, worker, address, event, sessions, owed, refused, counts, settings, reported };
+                    { served }.run(&received, woken);
                 }
                 Err(why) => drop(ready.send(Err(why))),
             }
@@ -143,6 +145,7 @@ impl Drop for UcxPlane {
 /// Counters of the loop.
 struct Counts {
     requests: Counter,
+    batches: Counter,
     replies: Counter,
     reads: Counter,
     writes: Counter,
@@ -162,6 +165,7 @@ impl Counts {
     fn new(metrics: &Metrics) -> Self {
         let counts = Counts {
             requests: Counter::default(),
+            batches: Counter::default(),
             replies: Counter::default(),
             reads: Counter::default(),
             writes: Counter::default(),
@@ -179,8 +183,9 @@ impl Counts {
         metrics.register(|registry| {
             let registry = registry.sub_registry_with_prefix("ucx");
             for (name, help, counter) in [
-                ("requests", "Messages that held a batch", &counts.requests),
-                ("replies", "Messages that answered one", &counts.replies),
+                ("requests", "Messages that held batches", &counts.requests),
+                ("batches", "Batches, refused ones included", &counts.batches),
+                ("replies", "Messages that answered batches", &counts.replies),
                 ("reads", "READs", &counts.reads),
                 ("writes", "WRITEs", &counts.writes),
                 ("cas", "Compare-and-swaps", &counts.cas),
@@ -201,6 +206,8 @@ impl Counts {
     }
     fn add(&self, served: &Served) {
         for (counter, by) in [
+            (&self.batches, served.batches),
+            (&self.refused, served.refused),
             (&self.reads, served.reads),
             (&self.writes, served.writes),
             (&self.cas, served.cas),
@@ -221,6 +228,9 @@ struct Session {
     ep: EpId,
     peer: Peer,
     requests: u64,
+    /// Answers that were not sent yet, and whether there are any.
+    reply: Vec<u8>,
+    owed: bool,
     /// It is being disconnected: nothing is carried out for it any more.
     expelled: bool,
     /// UCX has lost it, at this time and for this reason.
@@ -233,6 +243,10 @@ struct Loop {
     address: Vec<u8>,
     event: Option<RawFd>,
     sessions: HashMap<u64, Session>,
+    /// Those that have answers to be sent.
+    owed: Vec<u64>,
+    /// Batches of the present message that are refused: kept for its room.
+    refused: Vec<Refused>,
     counts: Counts,
     settings: UcxSettings,
     /// Transports that were reported.
@@ -252,6 +266,14 @@ const MAX_LEFT: usize = 1 << 30;
 /// A client whose connection UCX has lost, and which has not released it, is disconnected after this time.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Sends answers. False if the client leaves too many unread.
+fn send(worker: &mut Worker, ep: EpId, reply: Vec<u8>, replies: &Counter) -> bool {
+    replies.inc();
+    // If it cannot be sent, the endpoint has failed, and that is reported as such.
+    let _ = worker.send(ep, reply);
+    worker.unsent(ep) <= MAX_UNREAD
+}
+
 impl Loop {
     fn run(&mut self, orders: &Receiver<Order>, mut woken: UnixStream) {
         let mut last = Instant::now();
@@ -270,6 +292,7 @@ impl Loop {
                 self.handle(request);
                 any = true;
             }
+            self.answer_all();
             while let Some((ep, why)) = self.worker.failed() {
                 self.lost(ep, &why);
             }
@@ -309,32 +332,43 @@ impl Loop {
 
     fn handle(&mut self, request: Vec<u8>) {
         self.counts.requests.inc();
-        let session = Head::peek(&request).ok().and_then(|head| self.sessions.get_mut(&head.session));
-        let Some(session) = session.filter(|session| !session.expelled) else {
+        let front = Front::peek(&request).ok();
+        let known = |front: &Front| self.sessions.get(&front.session).filter(|session| !session.expelled);
+        let Some((id, rights)) = front.and_then(|front| Some((front.session, known(&front)?.peer.rights))) else {
             self.counts.strays.inc();
             return self.worker.recycle(request);
         };
+        let memory = Arc::clone(&self.memory);
+        let words = memory.region().as_words();
+        self.refused.clear();
+        let checked = check(&request, words, rights, &mut self.refused);
+        if checked.is_ok_and(|checked| checked.calls > 0) {
+            // A handler may take long.
+            self.answer_all();
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
         session.requests += 1;
-        let mut reply = self.worker.buffer();
-        let calls = |request: &[u8]| self.memory.call(request);
-        let outcome = serve(&request, self.memory.region().as_words(), &calls, session.peer.rights, &mut reply);
+        if !std::mem::replace(&mut session.owed, true) {
+            session.reply = self.worker.buffer();
+            self.owed.push(id);
+        }
+        let served = checked.and_then(|_| {
+            let (worker, ep, replies) = (&mut self.worker, session.ep, &self.counts.replies);
+            let mut full = |reply: &mut Vec<u8>| {
+                let next = worker.buffer();
+                send(worker, ep, std::mem::replace(reply, next), replies)
+            };
+            serve(&request, words, &|call| memory.call(call), &self.refused, &mut session.reply, &mut full)
+        });
         self.worker.recycle(request);
-        match outcome {
-            Ok(Ok(served)) => self.counts.add(&served),
-            Ok(Err(Refused { .. })) => drop(self.counts.refused.inc()),
+        match served {
+            Ok(served) => self.counts.add(&served),
             Err(why) => {
                 self.counts.malformed.inc();
                 session.expelled = true;
                 session.peer.expel(format!("a request made no sense: {why}"));
                 return;
             }
-        }
-        self.counts.replies.inc();
-        // If it cannot be sent, the endpoint has failed, and that is reported as such.
-        let _ = self.worker.send(session.ep, reply);
-        if self.worker.unsent(session.ep) > MAX_UNREAD {
-            session.expelled = true;
-            session.peer.expel("it does not read its replies");
         }
         if session.requests == 2
             && let Some(report) = &self.settings.report
@@ -345,6 +379,31 @@ impl Loop {
                 self.reported.push(text);
             }
         }
+        // `full` has noticed it in the middle of the message.
+        if self.worker.unsent(session.ep) > MAX_UNREAD {
+            session.expelled = true;
+            session.peer.expel("it does not read its replies");
+        }
+    }
+
+    /// Sends the answers that one client is owed.
+    fn answer(&mut self, id: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.owed = false;
+        let reply = std::mem::take(&mut session.reply);
+        if session.expelled || reply.is_empty() {
+            self.worker.recycle(reply);
+        } else if !send(&mut self.worker, session.ep, reply, &self.counts.replies) {
+            session.expelled = true;
+            session.peer.expel("it does not read its replies");
+        }
+    }
+
+    /// Sends all answers.
+    fn answer_all(&mut self) {
+        let mut owed = std::mem::take(&mut self.owed);
+        owed.drain(..).for_each(|id| self.answer(id));
+        self.owed = owed;
     }
 
     /// False if the loop is to end.
@@ -382,7 +441,8 @@ impl Loop {
         // The number is the right to use the connection, so it cannot be guessed.
         let id = farindex_remote::token::random_u64().map_err(Refusal)?;
         let ep = self.worker.connect(address).map_err(Refusal)?;
-        self.sessions.insert(id, Session { ep, peer, requests: 0, expelled: false, lost: None });
+        self.sessions
+            .insert(id, Session { ep, peer, requests: 0, reply: Vec::new(), owed: false, expelled: false, lost: None });
         self.counts.sessions.inc();
         let mut answer = Vec::new();
         answer.put_u64(id);
@@ -392,6 +452,7 @@ impl Loop {
 
     fn end(&mut self, id: u64) {
         if let Some(session) = self.sessions.remove(&id) {
+            self.worker.recycle(session.reply);
             self.worker.close(session.ep);
             self.counts.sessions.dec();
         }

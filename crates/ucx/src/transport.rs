@@ -1,18 +1,21 @@
 //! One worker's connections to all memory nodes.
 //!
-//! Invariants: the verbs of a batch that go to one node are one message; a batch is checked whole (nodes, bounds,
-//! alignment, rights, sizes) before any of it is sent; it completes once all its nodes have answered, or with the first
-//! error; when a node is lost, its unanswered batches fail with a reason that names the node, and the next batch to it
-//! attaches anew; nothing here blocks.
+//! Invariants: batches to one node are collected, in posting order, and sent as one message when the endpoint is
+//! flushed or the message is full; the verbs of a batch that go to one node are in one message; a batch is checked whole
+//! (nodes, bounds, alignment, rights, sizes) before any of it is collected; it completes once all its nodes have
+//! answered, or with the first error, whatever becomes of the batches that it shared messages with; when a node is
+//! lost, its unanswered batches fail with a reason that names the node, and the next batch to it attaches anew; nothing
+//! here blocks. Once warm, a batch allocates nothing.
 
-use crate::chain::{self, Answer, Sizes, Status};
+use crate::chain::{self, Answer, FULL_BATCHES, FULL_BYTES, Sizes, Status};
+use crate::slots::Slots;
 use crate::ucp::{Context, EpId, Worker};
-use farindex_fabric::transport::{Completions, Post};
+use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::wire::{Reader, Writer};
 use farindex_remote::{Cluster, ClusterClient, Control, ControlError, Link, Pending, Rights, Welcome};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,6 +44,10 @@ pub(crate) struct Shared {
 const REASON_TIME: Duration = Duration::from_millis(300);
 /// A request without an answer is dropped after this time. Its endpoint has stopped waiting long before.
 const FORGET: Duration = Duration::from_secs(120);
+/// That is measured in sweeps, so that a request needs no look at the clock; and the clock is looked at once in so many
+/// rounds.
+const SWEEPS: u32 = 8;
+const ROUNDS: u32 = 64;
 
 /// A batch that was posted.
 struct Flight {
@@ -50,16 +57,27 @@ struct Flight {
     error: Option<FabricError>,
 }
 
-/// A request that a node has not answered: a message, or a revocation.
+/// A request that a node has not answered: its part of a batch, or a revocation.
 struct Part {
     flight: u64,
-    posted: Instant,
+    /// Of which node.
+    place: usize,
+    /// Sweeps at the time when it was posted.
+    sweeps: u32,
     kind: PartKind,
 }
 
 enum PartKind {
     Data,
     Revoke(Pending),
+}
+
+/// The message to one node that is being collected.
+#[derive(Default)]
+struct Collected {
+    bytes: Vec<u8>,
+    batches: u32,
+    sizes: Sizes,
 }
 
 /// The connection to one node.
@@ -70,8 +88,8 @@ struct Line {
     state: State,
     /// Generation of the control connection when it was last checked.
     generation: u64,
-    parts: BTreeMap<u64, Part>,
-    /// Parts that were not sent yet, because there is no connection.
+    collected: Collected,
+    /// Parts that are in no message yet, because there is no connection.
     unsent: Vec<u64>,
     /// Number of parts that are revocations.
     revocations: usize,
@@ -95,10 +113,18 @@ pub(crate) struct Connection {
     client: Arc<ClusterClient>,
     worker: Worker,
     lines: Vec<Line>,
-    flights: HashMap<u64, Flight>,
+    flights: Slots<Flight>,
+    /// By the number that requests and answers carry.
+    parts: Slots<Part>,
     /// Batches that have all their answers.
     completed: Vec<u64>,
-    next: u64,
+    /// The nodes of the batch that is being posted, and its sizes there: kept for its room.
+    nodes: Vec<(usize, Sizes)>,
+    traffic: Traffic,
+    /// Some line has collected something.
+    collects: bool,
+    rounds: u32,
+    sweeps: u32,
     swept: Instant,
 }
 
@@ -115,7 +141,7 @@ impl Connection {
             rights: welcome.rights,
             state: State::Idle,
             generation: control.generation(),
-            parts: BTreeMap::new(),
+            collected: Collected::default(),
             unsent: Vec::new(),
             revocations: 0,
             answered: 0,
@@ -126,50 +152,98 @@ impl Connection {
             client,
             worker,
             lines,
-            flights: HashMap::new(),
+            flights: Slots::default(),
+            parts: Slots::default(),
             completed: Vec::new(),
-            next: 1,
+            nodes: Vec::new(),
+            traffic: Traffic::default(),
+            collects: false,
+            rounds: 0,
+            sweeps: 0,
             swept: Instant::now(),
         })
     }
 
-    /// Checks whether a batch can be sent; returns the nodes that it goes to.
-    fn check(&self, chain: &Chain) -> Result<Vec<usize>, FabricError> {
-        let mut nodes = Vec::new();
+    /// Checks whether a batch can be sent; notes the nodes that it sends messages to.
+    fn check(&mut self, chain: &Chain) -> Result<(), FabricError> {
+        self.nodes.clear();
         for verb in chain {
-            let node = verb.node();
-            let line = self.lines.get(node.index()).ok_or(FabricError::NoSuchNode(node))?;
+            let (node, place) = (verb.node(), verb.node().index());
+            let line = self.lines.get(place).ok_or(FabricError::NoSuchNode(node))?;
             check_verb(verb, line, self.shared.capabilities)?;
-            if !nodes.contains(&node.index()) {
-                nodes.push(node.index());
+            if !matches!(verb.kind, VerbKind::Revoke(_)) && !self.nodes.iter().any(|(known, _)| *known == place) {
+                self.nodes.push((place, Sizes::default()));
             }
         }
-        for node in &nodes {
-            let Sizes { request, reply, verbs } = chain::sizes(chain, NodeId::new(*node as u16));
-            if !(Sizes { request, reply, verbs }).fit() {
-                let (bytes, most) = (request.max(reply), chain::MAX_CHAIN);
+        for (place, sizes) in &mut self.nodes {
+            *sizes = chain::sizes(chain, NodeId::new(*place as u16));
+            if !sizes.fit() {
+                let (verbs, bytes, most) = (sizes.verbs, sizes.request.max(sizes.answer), chain::MAX_CHAIN);
                 return Err(FabricError::Settings(format!(
                     "a batch of {verbs} verbs and {bytes} bytes: the ucx fabric moves at most {most} bytes and {} verbs at once",
                     chain::MAX_VERBS
                 )));
             }
         }
-        Ok(nodes)
+        Ok(())
     }
 
-    fn open_part(&mut self, place: usize, flight: u64, kind: PartKind) {
-        let sequence = self.next;
-        self.next += 1;
-        if let Some(line) = self.lines.get_mut(place) {
-            match kind {
-                PartKind::Data => line.unsent.push(sequence),
-                PartKind::Revoke(_) => line.revocations += 1,
-            }
-            line.parts.insert(sequence, Part { flight, posted: Instant::now(), kind });
+    fn open_part(&mut self, place: usize, flight: u64, kind: PartKind) -> u64 {
+        if matches!(kind, PartKind::Revoke(_))
+            && let Some(line) = self.lines.get_mut(place)
+        {
+            line.revocations += 1;
+        }
+        self.parts.insert(Part { flight, place, sweeps: self.sweeps, kind })
+    }
+
+    /// Puts a part of a batch into the message to its node, if there is a connection.
+    fn collect(&mut self, place: usize, sequence: u64, sizes: Sizes) {
+        let Some(line) = self.lines.get_mut(place) else { return };
+        let State::Up { session, .. } = line.state else { return line.unsent.push(sequence) };
+        let collected = &line.collected;
+        let both = collected.sizes.with(sizes);
+        let too_much = both.request.max(both.results) > FULL_BYTES as u64 || !both.fit();
+        if collected.batches > 0 && too_much {
+            self.send(place);
+        }
+        let (Some(line), Some(part)) = (self.lines.get_mut(place), self.parts.get_mut(sequence)) else { return };
+        let Some(flight) = self.flights.get_mut(part.flight) else { return };
+        if !matches!(line.state, State::Up { .. }) {
+            // It was lost just now: the part fails when the reason is known.
+            return line.unsent.push(sequence);
+        }
+        let collected = &mut line.collected;
+        if collected.batches == 0 {
+            collected.bytes = self.worker.buffer();
+        }
+        chain::encode(&flight.chain, line.node, session, sequence, &mut collected.bytes);
+        collected.batches += 1;
+        collected.sizes = collected.sizes.with(sizes);
+        self.collects = true;
+        if collected.batches >= FULL_BATCHES {
+            self.send(place);
         }
     }
 
-    /// Sends what has not been sent, if there is a connection; asks for one, if there is none.
+    /// Sends the message to a node that was collected.
+    fn send(&mut self, place: usize) {
+        let Some(line) = self.lines.get_mut(place) else { return };
+        let Collected { mut bytes, batches, .. } = std::mem::take(&mut line.collected);
+        let State::Up { ep, .. } = line.state else { return };
+        if batches == 0 {
+            return;
+        }
+        chain::finish(&mut bytes, batches);
+        self.shared.sent.fetch_add(1, Ordering::Relaxed);
+        self.traffic.messages += 1;
+        if let Err(why) = self.worker.send(ep, bytes) {
+            line.state = State::Broken(Instant::now(), why);
+            self.worker.close(ep);
+        }
+    }
+
+    /// Collects what had to wait for the connection, if there is one; asks for one, if there is none.
     fn push(&mut self, place: usize) {
         let (Some(line), Some(control)) = (self.lines.get_mut(place), self.client.controls().get(place)) else {
             return;
@@ -185,19 +259,13 @@ impl Connection {
                     self.fail(place, &error, true);
                 }
             },
-            State::Up { ep, session } => {
-                let (ep, session, node) = (*ep, *session, line.node);
+            State::Up { .. } => {
+                let node = line.node;
                 for sequence in std::mem::take(&mut line.unsent) {
-                    let flight = line.parts.get(&sequence).and_then(|part| self.flights.get(&part.flight));
-                    let Some(flight) = flight else { continue };
-                    let mut message = self.worker.buffer();
-                    chain::encode(&flight.chain, node, session, sequence, &mut message);
-                    self.shared.sent.fetch_add(1, Ordering::Relaxed);
-                    if let Err(why) = self.worker.send(ep, message) {
-                        line.state = State::Broken(Instant::now(), why);
-                        self.worker.close(ep);
-                        return;
-                    }
+                    let flight = self.parts.get_mut(sequence).map(|part| part.flight);
+                    let flight = flight.and_then(|flight| self.flights.get_mut(flight));
+                    let Some(sizes) = flight.map(|flight| chain::sizes(&flight.chain, node)) else { continue };
+                    self.collect(place, sequence, sizes);
                 }
             }
             State::Attaching(_) | State::Broken(..) => {}
@@ -208,19 +276,23 @@ impl Connection {
     fn fail(&mut self, place: usize, error: &FabricError, revocations_go_on: bool) {
         let Some(line) = self.lines.get_mut(place) else { return };
         line.unsent.clear();
+        line.collected = Collected::default();
+        if !revocations_go_on {
+            line.revocations = 0;
+        }
         let goes_on = |part: &Part| revocations_go_on && matches!(part.kind, PartKind::Revoke(_));
-        let (kept, failed) = std::mem::take(&mut line.parts).into_iter().partition(|(_, part)| goes_on(part));
-        let failed: BTreeMap<u64, Part> = failed;
-        line.parts = kept;
-        line.revocations = line.parts.len();
-        for part in failed.into_values() {
-            self.settle(part.flight, Err(error.clone()));
+        let theirs = self.parts.iter().filter(|(_, part)| part.place == place && !goes_on(part));
+        let failed: Vec<u64> = theirs.map(|(sequence, _)| sequence).collect();
+        for sequence in failed {
+            if let Some(part) = self.parts.remove(sequence) {
+                self.settle(part.flight, Err(error.clone()));
+            }
         }
     }
 
     /// Records the result of a part.
     fn settle(&mut self, key: u64, result: Result<(), FabricError>) {
-        let Some(flight) = self.flights.get_mut(&key) else { return };
+        let Some(flight) = self.flights.get_mut(key) else { return };
         flight.parts = flight.parts.saturating_sub(1);
         if let Err(error) = result {
             flight.error.get_or_insert(error);
@@ -279,37 +351,47 @@ impl Connection {
     fn poll_revocations(&mut self, place: usize) {
         let Some(line) = self.lines.get_mut(place).filter(|line| line.revocations > 0) else { return };
         let node = line.node;
-        let mut answered = Vec::new();
-        line.parts.retain(|_, part| {
-            let PartKind::Revoke(pending) = &part.kind else { return true };
-            let Some(answer) = pending.poll() else { return true };
-            answered.push((part.flight, answer));
-            false
-        });
-        line.revocations -= answered.len();
-        for (flight, answer) in answered {
+        let poll = |(sequence, part): (u64, &Part)| match &part.kind {
+            PartKind::Revoke(pending) if part.place == place => Some((sequence, pending.poll()?)),
+            _ => None,
+        };
+        let answered: Vec<_> = self.parts.iter().filter_map(poll).collect();
+        line.revocations = line.revocations.saturating_sub(answered.len());
+        for (sequence, answer) in answered {
             let result = match answer {
                 Ok(Message::Revoked) => Ok(()),
                 Ok(_) => Err(FabricError::CannotRevoke("the memory node gave a wrong answer".to_owned())),
                 Err(error) => Err(error.of_node(node)),
             };
-            self.settle(flight, result);
+            if let Some(part) = self.parts.remove(sequence) {
+                self.settle(part.flight, result);
+            }
         }
     }
 
-    fn answer(&mut self, reply: &[u8]) {
-        let Ok(answer) = Answer::read(reply) else { return };
-        // The sequence says which node owed it; it is looked for there alone.
-        let owed = self.lines.iter_mut().find_map(|line| {
-            let part = line.parts.remove(&answer.sequence)?;
-            line.answered += 1;
-            Some((line.node, line.len, line.answered, part.flight))
-        });
-        let Some((node, len, count, flight)) = owed else { return };
-        if count == 2 {
+    /// Takes in the answers of one message.
+    fn answers(&mut self, reply: &[u8]) {
+        self.traffic.answers += 1;
+        let mut rest = Reader::new(reply);
+        while let Ok(Some(answer)) = Answer::take(&mut rest) {
+            self.answer(answer);
+        }
+    }
+
+    fn answer(&mut self, answer: Answer<'_>) {
+        // A revocation is answered over the control channel alone.
+        let is_owed = |part: &&mut Part| matches!(part.kind, PartKind::Data);
+        if self.parts.get_mut(answer.sequence).filter(is_owed).is_none() {
+            return;
+        }
+        let Some(Part { flight, place, .. }) = self.parts.remove(answer.sequence) else { return };
+        let Some(line) = self.lines.get_mut(place) else { return };
+        line.answered += 1;
+        let (node, len) = (line.node, line.len);
+        if line.answered == 2 {
             self.note_transports(node);
         }
-        let Some(flown) = self.flights.get_mut(&flight) else { return };
+        let Some(flown) = self.flights.get_mut(flight) else { return };
         let result = match answer.status {
             Status::Done => chain::fill(&mut flown.chain, node, answer)
                 .map_err(|why| FabricError::Unreachable { node, reason: format!("its reply made no sense: {why}") }),
@@ -335,10 +417,12 @@ impl Connection {
     /// Drops requests for which no future can be waiting.
     fn sweep(&mut self) {
         self.swept = Instant::now();
+        self.sweeps = self.sweeps.wrapping_add(1);
         for place in 0..self.lines.len() {
-            let Some(line) = self.lines.get_mut(place) else { continue };
-            let oldest = line.parts.values().next();
-            if oldest.is_some_and(|part| part.posted.elapsed() > FORGET) {
+            let late = |part: &Part| part.place == place && self.sweeps.wrapping_sub(part.sweeps) > SWEEPS;
+            if self.parts.iter().any(|(_, part)| late(part))
+                && let Some(line) = self.lines.get(place)
+            {
                 let error = FabricError::Deadline { node: line.node, after: FORGET };
                 self.fail(place, &error, false);
             }
@@ -393,21 +477,17 @@ fn attached(control: &Control, answer: Message) -> Result<(u64, Vec<u8>), Contro
 
 impl Transport for Connection {
     fn post(&mut self, id: u64, chain: Chain) -> Post {
-        let nodes = match self.check(&chain) {
-            Ok(nodes) => nodes,
-            Err(error) => return Post::Done(chain, Err(error)),
-        };
-        let key = self.next;
-        self.next += 1;
+        if let Err(error) = self.check(&chain) {
+            return Post::Done(chain, Err(error));
+        }
         let revokes = |verb: &Verb| match &verb.kind {
             VerbKind::Revoke(identity) => Some((verb.node().index(), *identity)),
             _ => None,
         };
+        // Without one, which is the rule, this allocates nothing.
         let victims: Vec<(usize, Identity)> = chain.iter().filter_map(revokes).collect();
-        let talks = |place: &usize| chain::sizes(&chain, NodeId::new(*place as u16)).verbs > 0;
-        let nodes: Vec<usize> = nodes.into_iter().filter(talks).collect();
-        let parts = nodes.len() + victims.len();
-        self.flights.insert(key, Flight { id, chain, parts, error: None });
+        let parts = self.nodes.len() + victims.len();
+        let key = self.flights.insert(Flight { id, chain, parts, error: None });
         for (place, victim) in victims {
             let asked = self.client.controls().get(place).map(|control| control.revoke(victim));
             if let Some(asked) = asked {
@@ -417,17 +497,37 @@ impl Transport for Connection {
         if parts == 0 {
             self.completed.push(key);
         }
-        for place in nodes {
-            self.open_part(place, key, PartKind::Data);
-            self.push(place);
+        let nodes = std::mem::take(&mut self.nodes);
+        for (place, sizes) in &nodes {
+            let sequence = self.open_part(*place, key, PartKind::Data);
+            self.collect(*place, sequence, *sizes);
+            if self.lines.get(*place).is_some_and(|line| !line.unsent.is_empty()) {
+                self.push(*place);
+            }
         }
+        self.nodes = nodes;
         Post::Pending
     }
 
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.collects) {
+            (0..self.lines.len()).for_each(|place| self.send(place));
+        }
+    }
+
+    fn collects(&self) -> bool {
+        self.collects
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        self.flush();
         self.worker.progress();
         while let Some(reply) = self.worker.received() {
-            self.answer(&reply);
+            self.answers(&reply);
             self.worker.recycle(reply);
         }
         while let Some((ep, why)) = self.worker.failed() {
@@ -437,15 +537,20 @@ impl Transport for Connection {
             self.advance(place);
             self.poll_revocations(place);
         }
-        if self.swept.elapsed() > FORGET / 8 {
+        // A connection that has just been made sends what waited for it.
+        self.flush();
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(ROUNDS) && self.swept.elapsed() > FORGET / SWEEPS {
             self.sweep();
         }
         let any = !self.completed.is_empty();
-        for key in std::mem::take(&mut self.completed) {
-            if let Some(flight) = self.flights.remove(&key) {
+        let mut completed = std::mem::take(&mut self.completed);
+        for key in completed.drain(..) {
+            if let Some(flight) = self.flights.remove(key) {
                 completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), Err));
             }
         }
+        self.completed = completed;
         any
     }
 
@@ -462,6 +567,7 @@ impl Transport for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.flush();
         for (line, control) in self.lines.iter().zip(self.client.controls()) {
             if let State::Up { session, .. } = line.state {
                 let mut which = Vec::new();

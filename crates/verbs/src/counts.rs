@@ -16,6 +16,9 @@ impl Counts {
         self.doorbells.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(requests as u64, Ordering::Relaxed);
     }
+    pub(crate) fn doorbells(&self) -> u64 {
+        self.doorbells.load(Ordering::Relaxed)
+    }
     pub(crate) fn polled(&self, completions: usize) {
         self.completions.fetch_add(completions as u64, Ordering::Relaxed);
     }
@@ -24,11 +27,12 @@ impl Counts {
 /// Sums over all endpoints of a fabric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WireCounts {
-    /// Calls that posted requests: one for each batch to one node, however many verbs it holds.
+    /// Calls that posted requests: one for all batches to one node that were posted together, however many verbs they
+    /// hold.
     pub doorbells: u64,
     /// Requests posted.
     pub requests: u64,
-    /// Completions polled, failed ones included: one for each doorbell that succeeded.
+    /// Completions polled, failed ones included: one for each batch to one node that succeeded.
     pub completions: u64,
 }
 

@@ -1,8 +1,9 @@
 //! One endpoint's connection to one memory node.
 //!
 //! Invariants: requests enter the send queue in the order of their batches, and never more than it has room for:
-//! batches that do not fit wait here; a batch that fits the queue is posted whole, with one doorbell and one
-//! completion, unless the client keeps the fences for its device: then one for each part between fences; after any
+//! batches that do not fit wait here; what was queued since the last flush is posted with one doorbell, as far as there
+//! is room; a batch that fits the queue is posted whole, and has one completion, unless the client keeps the fences for
+//! its device: then one for each part between fences, and those that wait for others ring again; after any
 //! failure the queue pair is dropped before the batches that were in it are handed back, so the device no longer has
 //! their buffers; what was posted is never posted again.
 //!
@@ -22,11 +23,12 @@ use crate::flight::Inflight;
 use crate::hello::{Hello, Reply};
 use crate::memory::Scratch;
 use crate::pair::Pair;
-use crate::post::{Cursor, Manner, Target, next_part, next_request, send};
+use crate::post::{Cursor, Manner, Target, append_batch, next_part, next_request};
 use farindex_fabric::{FabricError, NodeId, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::{Control, ControlError, Link, Pending};
 use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -47,7 +49,7 @@ struct Job {
     left: usize,
 }
 
-/// Requests that were posted with one doorbell.
+/// Requests of a batch that were posted together.
 struct Piece {
     flight: usize,
     from: Cursor,
@@ -80,6 +82,8 @@ pub(crate) struct Lane {
     completed: u64,
     pieces: VecDeque<Piece>,
     waiting: VecDeque<Job>,
+    /// Requests that were queued since the last flush.
+    collected: usize,
     /// Failed in the queue; the control channel is asked why.
     failed: Vec<(usize, FabricError)>,
     generation: u64,
@@ -88,6 +92,8 @@ pub(crate) struct Lane {
 /// Fields of a completion's id: the lane, its turn, the number in its queue.
 const ORDINAL_BITS: u32 = 40;
 const TURN_BITS: u32 = 14;
+/// Requests that are collected at most before a doorbell is rung: the device works on them while others are collected.
+const FULL: usize = 64;
 /// Bytes that travel within a request.
 pub(crate) const INLINE: u32 = 64;
 
@@ -112,6 +118,7 @@ impl Lane {
             completed: 0,
             pieces: VecDeque::new(),
             waiting: VecDeque::new(),
+            collected: 0,
             failed: Vec::new(),
             generation: control.generation(),
         }
@@ -127,7 +134,8 @@ impl Lane {
         self.generation != control.generation()
     }
 
-    /// Queues the verbs of a batch to this node: `requests` of them, at least one.
+    /// Queues the verbs of a batch to this node: `requests` of them, at least one. They are posted by
+    /// [`advance`](Self::advance), and now if that is not worth waiting for.
     pub(crate) fn enqueue(
         &mut self,
         common: &Common,
@@ -137,11 +145,15 @@ impl Lane {
         requests: usize,
     ) {
         self.waiting.push_back(Job { flight, cursor: Cursor::default(), left: requests });
-        self.advance(common, control, flights);
+        self.collected += requests;
+        if self.collected >= FULL || !matches!(self.state, State::Up(..)) {
+            self.advance(common, control, flights);
+        }
     }
 
     /// Does all that can be done now.
     pub(crate) fn advance(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
+        self.collected = 0;
         self.watch(control, common, flights);
         self.poll_dialing(common, control, flights);
         if matches!(self.state, State::Down) && !(self.waiting.is_empty() && self.failed.is_empty()) {
@@ -315,52 +327,56 @@ impl Lane {
         }
     }
 
-    /// Posts as much as there is room for.
+    /// Posts as much as there is room for, with one doorbell.
     fn fill(&mut self, common: &Common, control: &Control, flights: &mut Inflight) {
-        while let Some(job) = self.waiting.front() {
+        if let Err(why) = self.ring(common, flights) {
+            // Some of its requests may have been posted; `break_off` sees by its cursor that it has begun.
+            self.broke(&format!("its requests cannot be posted: {why}"), common, control, flights);
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn ring(&mut self, common: &Common, flights: &mut Inflight) -> Result<(), String> {
+        let (State::Up(pair, target), Some(scratch)) = (&mut self.state, &self.scratch) else { return Ok(()) };
+        let fences = common.device.keeps_fences();
+        let (mut queue, mut guard, begun) = (Some(&mut pair.queue), None, self.posted);
+        while let Some(job) = self.waiting.front_mut() {
             let (mut count, mut alone) = (job.left.min(common.depth as usize), false);
-            if !common.device.keeps_fences() {
-                let Some(chain) = flights.chain(job.flight) else { return };
+            let chain = flights.chain(job.flight).ok_or("the batch is gone")?;
+            if !fences {
                 let part = next_part(chain, self.node, job.cursor, count);
                 if part.fenced && !self.pieces.is_empty() || self.pieces.iter().any(|piece| piece.alone) {
-                    return;
+                    break;
                 }
                 (count, alone) = (part.count, part.writes);
             }
             let room = u64::from(common.depth) - (self.posted - self.completed);
-            if !matches!(self.state, State::Up(..)) || count as u64 > room {
-                return;
+            if count as u64 > room {
+                break;
             }
-            if let Err(why) = self.post(count, alone, common, flights) {
-                // Some of its requests may have been posted; `break_off` sees by its cursor that it has begun.
-                return self.broke(&format!("its requests cannot be posted: {why}"), common, control, flights);
+            if let Some(queue) = queue.take() {
+                guard = Some(queue.start_post_send());
+            }
+            let Some(guard) = &mut guard else { break };
+            let (from, first) = (job.cursor, self.posted);
+            let id = completion_id(self.place, self.turn, first);
+            let manner = Manner { id, ordinal: first, inline: INLINE as usize, target: *target, scratch, fences };
+            // SAFETY: the batch stays in `flights`, whose buffers nothing touches, until `part_ended` was called
+            // for this lane. That happens once its last piece has completed, or after `break_off`, which drops the queue
+            // pair first; and a transport that is dropped drops its lanes before its flights. `scratch` is dropped
+            // behind the queue pair (field order), and is never replaced.
+            unsafe { append_batch(guard, chain, self.node, &mut job.cursor, count, &manner) }?;
+            self.posted += count as u64;
+            job.left -= count;
+            let last = job.left == 0;
+            self.pieces.push_back(Piece { flight: job.flight, from, first, count, last, alone });
+            if last {
+                self.waiting.pop_front();
             }
         }
-    }
-
-    /// Posts the next `count` requests of the first batch that waits, for which there is room.
-    #[allow(unsafe_code)]
-    fn post(&mut self, count: usize, alone: bool, common: &Common, flights: &mut Inflight) -> Result<(), String> {
-        let (State::Up(pair, target), Some(scratch)) = (&mut self.state, &self.scratch) else { return Ok(()) };
-        let Some(job) = self.waiting.front_mut() else { return Ok(()) };
-        let chain = flights.chain(job.flight).ok_or("the batch is gone")?;
-        let (from, first) = (job.cursor, self.posted);
-        let id = completion_id(self.place, self.turn, first);
-        let fences = common.device.keeps_fences();
-        let manner = Manner { id, ordinal: first, inline: INLINE as usize, target: *target, scratch, fences };
-        // SAFETY: the batch stays in `flights`, whose buffers nothing touches, until `part_ended` was called
-        // for this lane. That happens once its last piece has completed, or after `break_off`, which drops the queue
-        // pair first; and a transport that is dropped drops its lanes before its flights. `scratch` is dropped behind
-        // the queue pair (field order), and is never replaced.
-        unsafe { send(&mut pair.queue, chain, self.node, &mut job.cursor, count, &manner) }?;
-        common.counts.posted(count);
-        self.posted += count as u64;
-        job.left -= count;
-        let last = job.left == 0;
-        self.pieces.push_back(Piece { flight: job.flight, from, first, count, last, alone });
-        if last {
-            self.waiting.pop_front();
-        }
+        let Some(guard) = guard else { return Ok(()) };
+        guard.post().map_err(|error| error.to_string())?;
+        common.counts.posted((self.posted - begun) as usize);
         Ok(())
     }
 

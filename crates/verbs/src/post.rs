@@ -14,8 +14,7 @@
 use crate::memory::Scratch;
 use farindex_fabric::{Chain, NodeId, Verb, VerbKind};
 use sideway::ibverbs::queue_pair::{
-    GenericPostSendGuard, GenericQueuePair, PostSendGuard, QueuePair, SetInlineData, SetScatterGatherEntry,
-    WorkRequestFlags,
+    GenericPostSendGuard, PostSendGuard, SetInlineData, SetScatterGatherEntry, WorkRequestFlags,
 };
 
 /// Bytes of one request at most. Every device takes this much; what is longer becomes several requests.
@@ -125,22 +124,22 @@ pub(crate) struct Manner<'a> {
     pub(crate) fences: bool,
 }
 
-/// Posts `count` requests of a batch to one node, from `cursor` on, with one doorbell. The last of them is signalled:
-/// its completion says that all are complete, because a connected queue pair completes in order.
+/// Appends `count` requests of a batch to one node, from `cursor` on, to those that will be posted with one doorbell.
+/// The last of them is signalled: its completion says that all are complete, because a connected queue pair completes in
+/// order.
 ///
 /// # Safety
 ///
 /// From now on until the last request has completed, or the queue pair has been dropped, nothing drops, reads or writes
 /// the buffers of these verbs, and `scratch` lives. That also holds if an error is returned.
-pub(crate) unsafe fn send(
-    queue: &mut GenericQueuePair,
+pub(crate) unsafe fn append_batch(
+    guard: &mut GenericPostSendGuard<'_>,
     chain: &mut Chain,
     node: NodeId,
     cursor: &mut Cursor,
     count: usize,
     first: &Manner<'_>,
 ) -> Result<(), String> {
-    let mut guard = queue.start_post_send();
     for i in 0..count as u64 {
         let request = next_request(chain, node, cursor).ok_or("the batch has fewer requests than were counted")?;
         let verb = chain.get_mut(request.verb).ok_or("the batch is shorter than it was")?;
@@ -153,18 +152,18 @@ pub(crate) unsafe fn send(
             flags |= WorkRequestFlags::Signaled;
         }
         // SAFETY: as the caller promises.
-        if !unsafe { append(&mut guard, verb, request, &manner, flags) } {
+        if !unsafe { append(guard, verb, request, &manner, flags) } {
             return Err("a buffer is not registered".to_owned());
         }
     }
-    guard.post().map_err(|error| error.to_string())
+    Ok(())
 }
 
 /// Appends a request to those that will be posted together. `false` if its buffer is not registered.
 ///
 /// # Safety
 ///
-/// As for [`send`].
+/// As for [`append_batch`].
 unsafe fn append(
     guard: &mut GenericPostSendGuard<'_>,
     verb: &mut Verb,

@@ -1,6 +1,7 @@
 //! One endpoint's connections to all memory nodes.
 //!
-//! Invariants: a batch is checked whole (nodes, bounds, alignment, rights) before any of it is posted; one poll of one
+//! Invariants: a batch is checked whole (nodes, bounds, alignment, rights) before any of it is posted; what coroutines
+//! post in one round rings one doorbell for each queue pair, when the endpoint is flushed; one poll of one
 //! completion queue serves all nodes and all coroutines of the worker; queue pairs are dropped before buffers.
 
 use crate::counts::Ledger;
@@ -10,7 +11,7 @@ use crate::lane::{Common, INLINE, Lane, place_of};
 use crate::memory::Buffers;
 use crate::post::{is_reachable, requests_of};
 use farindex_fabric::slab::Registrar;
-use farindex_fabric::transport::{Completions, Post};
+use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{CallRefused, Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::{Code, Message};
 use farindex_remote::{Cluster, ClusterClient, ControlError, Pending, Rights};
@@ -35,6 +36,10 @@ pub(crate) struct VerbsTransport {
     asked: Vec<Asked>,
     /// Completions of one poll: kept for its room.
     polled: Vec<(u64, u32)>,
+    /// The nodes of the batch that is being posted: kept for its room.
+    parts: Vec<(NodeId, usize)>,
+    /// Some lane has requests that were queued and not posted.
+    collects: bool,
     /// Some lane has something that waits.
     restless: bool,
 }
@@ -75,6 +80,8 @@ impl VerbsTransport {
             epoch,
             asked: Vec::new(),
             polled: Vec::new(),
+            parts: Vec::new(),
+            collects: false,
             restless: false,
         })
     }
@@ -106,8 +113,8 @@ impl VerbsTransport {
     }
 
     /// Requests to each node, in the order of the nodes' first verbs.
-    fn parts(chain: &Chain) -> Vec<(NodeId, usize)> {
-        let mut parts: Vec<(NodeId, usize)> = Vec::with_capacity(1);
+    fn note_parts(chain: &Chain, parts: &mut Vec<(NodeId, usize)>) {
+        parts.clear();
         for verb in chain {
             let requests = requests_of(verb);
             match parts.iter_mut().find(|(node, _)| *node == verb.node()) {
@@ -116,7 +123,6 @@ impl VerbsTransport {
                 None => parts.push((verb.node(), requests)),
             }
         }
-        parts
     }
 
     /// Revocations and calls travel over the control channel.
@@ -175,7 +181,8 @@ impl VerbsTransport {
             return;
         }
         self.common.counts.polled(self.polled.len());
-        for (id, status) in std::mem::take(&mut self.polled) {
+        let mut polled = std::mem::take(&mut self.polled);
+        for (id, status) in polled.drain(..) {
             let place = place_of(id);
             let (Some(lane), Some(control)) = (self.lanes.get_mut(place), self.client.controls().get(place)) else {
                 continue;
@@ -190,6 +197,7 @@ impl VerbsTransport {
             }
             self.restless |= !lane.is_idle();
         }
+        self.polled = polled;
     }
 
     fn advance(&mut self) {
@@ -255,25 +263,41 @@ impl Transport for VerbsTransport {
         if chain.iter().any(is_asked) {
             return self.ask(id, chain);
         }
-        let parts = Self::parts(&chain);
+        let mut parts = std::mem::take(&mut self.parts);
+        Self::note_parts(&chain, &mut parts);
         if parts.is_empty() {
             return Post::Done(chain, Ok(()));
         }
         let flight = self.flights.begin(id, chain, parts.len());
-        for (node, requests) in parts {
+        for (node, requests) in parts.drain(..) {
             let place = node.index();
             if let (Some(lane), Some(control)) = (self.lanes.get_mut(place), self.client.controls().get(place)) {
                 lane.enqueue(&self.common, control, &mut self.flights, flight, requests);
                 self.restless |= !lane.is_idle();
+                self.collects |= !lane.is_idle();
             }
         }
+        self.parts = parts;
         match self.flights.take_if_ended(flight) {
             Some((chain, result)) => Post::Done(chain, result),
             None => Post::Pending,
         }
     }
 
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.collects) {
+            self.advance();
+        }
+    }
+    fn collects(&self) -> bool {
+        self.collects
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic { doorbells: self.common.counts.doorbells(), ..Traffic::default() }
+    }
+
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        self.flush();
         self.poll();
         let changed = |(lane, control): (&Lane, &farindex_remote::Control)| lane.is_stale(control);
         if self.restless || self.lanes.iter().zip(self.client.controls()).any(changed) {
@@ -306,6 +330,7 @@ impl Transport for VerbsTransport {
 
 impl Drop for VerbsTransport {
     fn drop(&mut self) {
+        self.flush();
         for (lane, control) in self.lanes.iter_mut().zip(self.client.controls()) {
             lane.leave(&self.common, control);
         }

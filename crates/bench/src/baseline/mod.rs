@@ -1,7 +1,8 @@
 //! Baselines: what an index is compared with.
 //!
-//! * [`Raw`]: the verbs of an index without the index, on the same fabric; its throughput is the fabric's limit, and an
-//!   index's efficiency is its own as a share of that.
+//! * [`Raw`]: the verbs of an index without the index, on the same fabric; its throughput is the fabric's limit with as
+//!   many clients, and an index's efficiency is its own as a share of that. Its batches travel together as an index's
+//!   do; [`in_full_messages`] has it show what the fabric carries at most.
 //! * [`LocalMap`]: a well-known concurrent map in local memory, for orientation.
 //! * [`LocalSkipList`]: a well-known concurrent ordered map in local memory, for orientation.
 //! * [`Null`]: nothing at all, so that what is measured is the driver.
@@ -18,7 +19,16 @@ pub use raw::{Raw, RawIndex, RawSettings};
 pub use shape::{Area, Shape, ShapeVerb, Shapes, VerbShape};
 pub use skiplist::LocalSkipList;
 
-use crate::driver::Outcome;
+use crate::driver::{Outcome, Plan};
+
+/// Clients of each thread with which the raw reference fills its messages: twice what a message holds, so that both
+/// sides work at once.
+const FILLING: usize = 128;
+
+/// The plan with which the raw reference shows what the fabric carries in full messages.
+pub fn in_full_messages(plan: &Plan) -> Plan {
+    Plan { clients: plan.clients.max(FILLING * plan.threads), ..plan.clone() }
+}
 
 /// Throughput of an index as a share of the raw reference's on the same operations: the time that the bare verbs take,
 /// over the time that the index takes. `None` if either was not measured.

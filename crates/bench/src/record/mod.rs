@@ -174,6 +174,10 @@ pub struct Row {
     pub throughput_ops_per_s: f64,
     /// Throughput as a share of the raw reference's, if that was run.
     pub efficiency: Option<f64>,
+    /// Operations per second of the raw reference with so many clients that its messages are full: what the fabric
+    /// carries at most of these verbs and bytes. `null` where it was not run, and where no messages are sent.
+    #[serde(default)]
+    pub ceiling_ops_per_s: Option<f64>,
     /// Of all operations.
     pub latency_ns: LatencyNs,
     /// Far memory for each present key, at the end; `null` if the index cannot tell.
@@ -184,6 +188,16 @@ pub struct Row {
     pub far_bytes_before: Option<u64>,
     /// What the compute node caches.
     pub cache_bytes: u64,
+    /// Messages that clients sent to memory nodes, for one operation. Operations in flight together share them, and so do
+    /// verbs of maintenance: the sum over all, divided by the operations. `null` where the fabric sends none.
+    #[serde(default)]
+    pub messages_per_op: Option<f64>,
+    /// Messages that memory nodes answered with, for one operation.
+    #[serde(default)]
+    pub answers_per_op: Option<f64>,
+    /// Doorbells of NICs, for one operation; `null` where there are none.
+    #[serde(default)]
+    pub doorbells_per_op: Option<f64>,
     /// Wrong answers, in all phases. Not 0 means that the run has failed.
     pub wrong_answers: u64,
     /// Failed operations, in all phases.
@@ -226,6 +240,8 @@ impl Row {
             let row = OperationRow { count, entries, latency_ns: measured.latency(op).into() };
             (count > 0).then(|| (op.name().to_owned(), row))
         };
+        let traffic = measured.meter.as_ref().map(Meter::traffic).unwrap_or_default();
+        let for_one = |count: u64| (count > 0).then(|| round(count as f64 / measured.ops().max(1) as f64, 4));
         let mut row = Row {
             index: identity.index,
             fabric: identity.fabric,
@@ -247,11 +263,15 @@ impl Row {
             seconds: measured.elapsed.as_secs_f64(),
             throughput_ops_per_s: round(measured.throughput(), 1),
             efficiency: None,
+            ceiling_ops_per_s: None,
             latency_ns: (&measured.latency_of_all()).into(),
             far_bytes_per_entry: None,
             far_bytes: outcome.far_bytes.after,
             far_bytes_before: outcome.far_bytes.before,
             cache_bytes: outcome.cache_bytes,
+            messages_per_op: for_one(traffic.messages),
+            answers_per_op: for_one(traffic.answers),
+            doorbells_per_op: for_one(traffic.doorbells),
             wrong_answers: outcome.wrong.total(),
             errors: outcome.errors.total(),
             interrupted: outcome.interrupted,

@@ -147,6 +147,23 @@ pub fn labelled(what: &str, rows: &[(String, &Row)]) -> String {
                     writeln!(out, "{what} of {}: {} x {}, first: {}", row.index, fault.count, fault.kind, fault.first);
             }
         }
+        let sent = [
+            (row.messages_per_op, "messages to memory nodes"),
+            (row.answers_per_op, "answers of them"),
+            (row.doorbells_per_op, "doorbells"),
+        ];
+        let sent = sent.into_iter().filter_map(|(count, what)| Some(format!("{:.3} {what}", count?)));
+        let sent = sent.collect::<Vec<_>>().join(", ");
+        if !sent.is_empty() {
+            let _ = writeln!(out, "{} {}: for one operation {sent}", row.index, row.workload);
+        }
+        if let Some(ceiling) = row.ceiling_ops_per_s {
+            let (index, workload, ceiling) = (&row.index, &row.workload, count(ceiling));
+            let _ = writeln!(
+                out,
+                "{index} {workload}: the same verbs in full messages, without the index: {ceiling} ops/s"
+            );
+        }
         if let Some(entries) = row.entries_per_scan() {
             let _ = writeln!(out, "{} {}: a scan returned {entries:.1} entries on average", row.index, row.workload);
         }

@@ -10,7 +10,7 @@ use crate::output::{Json, note};
 use crate::{progress, signals};
 use daemon::Daemon;
 use farindex::{Error, Pool, PoolError, PoolUrl};
-use farindex_bench::baseline::{LocalMap, LocalSkipList, Raw, RawSettings, efficiency};
+use farindex_bench::baseline::{LocalMap, LocalSkipList, Raw, RawSettings, efficiency, in_full_messages};
 use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::record::{Identity, table};
 use farindex_bench::scenario::Finding;
@@ -29,7 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// by 8 clients of one thread, half get, half update (YCSB A), within seconds. Every answer is verified while running.
 /// Throughput, latencies, and for each kind of operation its cost in verbs: READ, WRITE, compare-and-swap (CAS),
 /// fetch-and-add (FAA), round trips (sequential waits). `efficiency` is throughput as a share of the raw reference's,
-/// which posts the same verbs and does nothing else.
+/// which posts the same verbs and does nothing else. On a fabric of messages, the messages that were sent for each
+/// operation, and what the reference reaches with so many clients that its messages are full.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -214,7 +215,12 @@ fn measure(args: &Args, run: &Run, watch: &Watch) -> Result<Findings, Failure> {
             let worth_it = !args.no_efficiency && undisturbed && complete && run.connect.is_none();
             if worth_it {
                 let settings = reference::settings(reference::measured(&row, plan), row.entries, row.far_bytes, plan);
-                let raw = run_raw(run, settings, plan, watch)?;
+                let raw = run_raw(run, settings.clone(), plan, watch)?;
+                if row.messages_per_op.is_some() && !raw.interrupted {
+                    let full = run_raw(run, settings, &in_full_messages(plan), watch)?;
+                    let ceiling = full.measured.throughput();
+                    row.ceiling_ops_per_s = (!full.interrupted).then(|| (ceiling * 10.0).round() / 10.0);
+                }
                 if !raw.interrupted {
                     row.efficiency = efficiency(&outcome, &raw).map(|share| (share * 1e4).round() / 1e4);
                 }

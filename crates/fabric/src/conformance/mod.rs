@@ -164,7 +164,10 @@ macro_rules! cases {
 }
 
 cases! {
-    G1: verbs::{ every_batch_completes_once, refused_batches_leave_memory_untouched, silence_becomes_an_error }
+    G1: verbs::{
+        every_batch_completes_once, refused_batches_leave_memory_untouched, silence_becomes_an_error,
+        batches_posted_together_are_independent,
+    }
     G2: atomics::{ words_are_read_and_written_whole }
     G5: order::{ completed_verbs_are_seen_by_others, completed_verbs_are_seen_by_oneself }
     G3: atomics::{
@@ -174,9 +177,12 @@ cases! {
     G4: order::{
         writes_land_in_posting_order, writes_land_before_later_atomics, later_verbs_see_earlier_writes,
         reads_and_atomics_keep_posting_order, atomics_land_before_later_reads, reads_come_before_later_atomics,
-        a_fence_holds_writes_back, a_masked_cas_keeps_its_place_in_a_batch,
+        a_fence_holds_writes_back, a_masked_cas_keeps_its_place_in_a_batch, batches_posted_together_keep_their_order,
     }
-    G6: revoke::{ a_revoked_client_has_no_more_effect, a_client_may_revoke_itself, a_revocation_affects_no_other_client }
+    G6: revoke::{
+        a_revoked_client_has_no_more_effect, what_was_posted_before_a_revocation_ends_with_it,
+        a_client_may_revoke_itself, a_revocation_affects_no_other_client,
+    }
     Verbs: verbs::{
         verbs_are_posted_when_called, dropped_futures_still_run, detached_batches_land, many_batches_in_flight,
         batches_span_nodes, waits_are_metered, sizes_from_nothing_to_a_mebibyte, calls_are_answered_or_refused,
@@ -339,6 +345,12 @@ struct AllEndpoints(Vec<Endpoint>);
 impl Driver for AllEndpoints {
     fn progress(&self) -> bool {
         self.0.iter().fold(false, |any, endpoint| endpoint.progress() | any)
+    }
+    fn flush(&self) {
+        self.0.iter().for_each(Driver::flush);
+    }
+    fn collects(&self) -> bool {
+        self.0.iter().any(Driver::collects)
     }
 }
 

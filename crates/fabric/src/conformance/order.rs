@@ -261,3 +261,34 @@ pub(super) fn a_masked_cas_keeps_its_place_in_a_batch(bench: &Bench<'_>) -> Verd
     })?;
     world.expect(at(0, 16), vec![0xfc])
 }
+
+/// Batches that a fabric may send together: the order within each of them holds all the same.
+pub(super) fn batches_posted_together_keep_their_order(bench: &Bench<'_>) -> Verdict {
+    const TOGETHER: u64 = 5;
+    let rounds = bench.rounds().div_ceil(2);
+    bench.world(1)?.solo(move |client| async move {
+        for n in 1..=rounds {
+            let span = client.span();
+            let post = |i: u64| {
+                let (data, flag) = (at(0, 64 + 32 * i), at(0, 64 + 32 * i + 16));
+                let mut batch = span.batch();
+                batch.write_words(data, &[n; 4]);
+                batch.write_words(data, &[n + 1; 2]);
+                let faa = batch.faa(data, 1);
+                let read = batch.read(data, 32);
+                let cas = batch.cas(flag, n - 1, n);
+                (i, faa, read, cas, batch.post())
+            };
+            let flying: Vec<_> = (0..TOGETHER).map(post).collect();
+            for (i, faa, read, cas, one) in flying {
+                let mut done = one.await?;
+                let (old, flag, seen) = (done.old(faa), done.old(cas), done.buf(read));
+                ensure!(old == n + 1, "batch {i} of {TOGETHER}: a FAA behind WRITEs of {} saw {old}", n + 1);
+                let expected = [n + 2, n + 1, n, n];
+                ensure!(seen.words() == expected, "batch {i} of {TOGETHER}: a READ behind them saw {:?}", seen.words());
+                ensure!(flag == n - 1, "batch {i} of {TOGETHER}: CAS number {n} saw {flag}");
+            }
+        }
+        Ok(())
+    })
+}

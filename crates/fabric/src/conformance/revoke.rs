@@ -98,6 +98,59 @@ pub(super) fn a_revoked_client_has_no_more_effect(bench: &Bench<'_>) -> Verdict 
     Ok(())
 }
 
+/// A client that posts in every round, so that it is revoked with something posted that may not have been sent.
+pub(super) fn what_was_posted_before_a_revocation_ends_with_it(bench: &Bench<'_>) -> Verdict {
+    const WORDS: u64 = 8;
+    for _ in 0..bench.rounds().min(8) {
+        let world = bench.world(1)?;
+        let (busy, stop) = (Signal::default(), Signal::default());
+        let (busy_too, stop_too) = (busy.clone(), stop.clone());
+        let identity = world.fabric.new_identity();
+        let victim = world.script_of(identity, move |client| async move {
+            let span = client.span();
+            // It is about a client that is connected.
+            for _ in 0..3 {
+                span.faa(at(0, COUNTER), 1).await?;
+            }
+            for n in 1_u64.. {
+                let mut batch = span.batch();
+                batch.write_words(at(0, 32), &[n; WORDS as usize]);
+                // Now and then it waits, so that what is in flight stays bounded.
+                if n % 64 != 0 {
+                    batch.post_detached();
+                } else if batch.post().await.is_err() {
+                    break;
+                }
+                busy_too.raise();
+                if stop_too.get() > 0 {
+                    break;
+                }
+                client.endpoint.sleep(Duration::from_nanos(40)).await;
+            }
+            Ok(())
+        });
+        let revoker = world.script(move |client| async move {
+            busy.reach(&client, 24).await?;
+            let span = client.span();
+            let able = match span.revoke(NodeId::new(0), identity).await {
+                Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => false,
+                other => other.map(|()| true)?,
+            };
+            let before = span.read(at(0, 32), WORDS as usize * 8).await?.words().to_vec();
+            for _ in 0..10 {
+                client.endpoint.sleep(Duration::from_micros(20)).await;
+                let now = span.read(at(0, 32), WORDS as usize * 8).await?;
+                ensure!(!able || now.words() == before, "a WRITE landed after its client had been revoked");
+            }
+            stop.raise();
+            Ok(())
+        });
+        // Where one thread runs both, the revocation comes between what the victim posts and what it sends.
+        world.run(vec![revoker, victim])?;
+    }
+    Ok(())
+}
+
 pub(super) fn a_client_may_revoke_itself(bench: &Bench<'_>) -> Verdict {
     let world = bench.world(2)?;
     let identity = world.fabric.new_identity();

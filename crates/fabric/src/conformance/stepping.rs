@@ -2,7 +2,8 @@
 //!
 //! Invariants: all is drawn from the seed, so a run repeats exactly; every step reads or writes at most one word (large
 //! transfers go faster), and which verb's step comes next is chosen among all that are allowed to: verbs of other
-//! batches in flight (N1), words within a verb (N2), WRITEs ahead of earlier READs (N3). Time is virtual.
+//! batches in flight (N1), words within a verb (N2), WRITEs ahead of earlier READs (N3). Batches that are posted together
+//! are collected, and set off together. Time is virtual.
 //!
 //! It checks the suite in both directions: without a flaw it passes, so the suite asks for nothing that is not
 //! promised; with a [`Flaw`] it fails, by the clause that the flaw breaks.
@@ -41,6 +42,14 @@ flaws! {
     G1 ChecksOneByOne,
     /// A bad verb is skipped and reported as done.
     G1 SwallowsErrors,
+    /// Now and then the last of several batches that are sent together is lost.
+    G1 LosesOneOfAMessage,
+    /// A batch is sent when another one comes, or never.
+    G1 KeepsALoneBatch,
+    /// A batch that is refused takes those along that were collected before it.
+    G1 RefusesWholeMessages,
+    /// Two of the batches that are sent together get each other's results, where these have the same form.
+    G1 SwapsAnswers,
     /// A WRITE stores each word in two halves.
     G2 WritesHalves,
     /// A READ fetches each word in two halves.
@@ -69,12 +78,16 @@ flaws! {
     G4 ReadsOvertakeAtomics,
     /// Fences are ignored.
     G4 IgnoresFences,
+    /// The verbs of the last of several batches that are sent together run in any order.
+    G4 LosesOrderInAMessage,
     /// A WRITE completes before it lands.
     G5 WritesBehind,
     /// READs are served from what this client has read before, now and then.
     G5 ReadsStale,
     /// A revoked client's verbs in flight go on.
     G6 RevokesWhatComesNext,
+    /// What a revoked client had collected is carried out all the same.
+    G6 RevokesAllButTheCollected,
     /// A revoked client may connect anew.
     G6 RevokesConnectionsOnly,
     /// Revoking does nothing.
@@ -121,7 +134,24 @@ struct InFlight {
     token: u64,
     steps: Vec<Step>,
     acknowledged: bool,
+    /// Its steps wait for nothing.
+    unordered: bool,
 }
+
+impl InFlight {
+    /// Does it ask for what `other` asks for, as far as the form of its results goes?
+    fn is_like(&self, other: &InFlight) -> bool {
+        let like = |(mine, theirs): (&Step, &Step)| match (&mine.act, &theirs.act) {
+            (Act::Read(mine), Act::Read(theirs)) | (Act::Write(mine), Act::Write(theirs)) => mine.len() == theirs.len(),
+            (Act::Cas { .. }, Act::Cas { .. }) | (Act::Faa { .. }, Act::Faa { .. }) => true,
+            _ => false,
+        };
+        self.steps.len() == other.steps.len() && self.steps.iter().zip(&other.steps).all(like)
+    }
+}
+
+/// Batches that are sent together at most.
+const TOGETHER: usize = 3;
 
 /// A chain that has ended, on its way back.
 struct Ended {
@@ -200,7 +230,8 @@ impl World {
             let earlier = if backwards { &flight.steps[*i + 1..] } else { &flight.steps[..*i] };
             !later.left.is_empty()
                 && self.silent != Some(later.node)
-                && !earlier.iter().any(|step| !step.left.is_empty() && (backwards || self.holds_back(step, later)))
+                && (flight.unordered
+                    || !earlier.iter().any(|step| !step.left.is_empty() && (backwards || self.holds_back(step, later))))
         };
         let ready: Vec<usize> = (0..flight.steps.len()).filter(free).collect();
         if !ready.is_empty() {
@@ -450,7 +481,7 @@ impl Fabric for SteppingFabric {
         }
         drop(world);
         let world = Arc::clone(&self.world);
-        Ok(Endpoint::new(Box::new(Connection { world, number, token, chains: HashMap::new() })))
+        Ok(Endpoint::new(Box::new(Connection { world, number, token, chains: HashMap::new(), collected: Vec::new() })))
     }
 }
 
@@ -459,6 +490,7 @@ struct Connection {
     number: u64,
     token: u64,
     chains: HashMap<u64, Chain>,
+    collected: Vec<InFlight>,
 }
 
 impl Transport for Connection {
@@ -468,6 +500,11 @@ impl Transport for Connection {
             return Post::Done(chain, Err(FabricError::Revoked));
         }
         if let Err(error) = world.check(&chain) {
+            if world.has(Flaw::RefusesWholeMessages) {
+                for flight in self.collected.drain(..) {
+                    world.end(flight, Err(error.clone()));
+                }
+            }
             if !world.has(Flaw::ChecksOneByOne) && !world.has(Flaw::SwallowsErrors) {
                 return Post::Done(chain, Err(error));
             }
@@ -485,7 +522,13 @@ impl Transport for Connection {
             return Post::Done(chain, Ok(()));
         }
         let behind = world.has(Flaw::WritesBehind) && steps.iter().all(|step| step.act.is_write());
-        world.in_flight.push(InFlight { id, connection: self.number, token: self.token, steps, acknowledged: behind });
+        let (connection, token) = (self.number, self.token);
+        let flight = InFlight { id, connection, token, steps, acknowledged: behind, unordered: false };
+        drop(world);
+        self.collected.push(flight);
+        if self.collected.len() >= TOGETHER {
+            self.flush();
+        }
         if behind {
             return Post::Done(chain, Ok(()));
         }
@@ -493,7 +536,42 @@ impl Transport for Connection {
         Post::Pending
     }
 
+    fn flush(&mut self) {
+        let mut world = lock(&self.world);
+        let mut message = std::mem::take(&mut self.collected);
+        let several = message.len() > 1;
+        if world.has(Flaw::KeepsALoneBatch) && !several {
+            self.collected = message;
+            return;
+        }
+        if let [first, .., last] = &mut message[..]
+            && world.has(Flaw::SwapsAnswers)
+            && first.is_like(last)
+        {
+            std::mem::swap(&mut first.id, &mut last.id);
+        }
+        if several && world.now_and_then(Flaw::LosesOneOfAMessage) {
+            message.pop();
+        }
+        if let Some(last) = message.last_mut() {
+            last.unordered = several && world.has(Flaw::LosesOrderInAMessage);
+        }
+        let revoked = world.revoked.contains(&self.token) && !world.escaped.contains(&self.number);
+        for flight in message {
+            if revoked && !world.has(Flaw::RevokesAllButTheCollected) {
+                world.end(flight, Err(FabricError::Revoked));
+            } else {
+                world.in_flight.push(flight);
+            }
+        }
+    }
+
+    fn collects(&self) -> bool {
+        !self.collected.is_empty()
+    }
+
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        self.flush();
         let mut world = lock(&self.world);
         world.step();
         let ended = world.ended.get_mut(&self.number).and_then(VecDeque::pop_front);

@@ -89,6 +89,51 @@ pub(super) fn refused_batches_leave_memory_untouched(bench: &Bench<'_>) -> Verdi
     Ok(())
 }
 
+/// Batches that a fabric may send together: some of them are refused, on one node or on another, and each of them gets
+/// its own results.
+pub(super) fn batches_posted_together_are_independent(bench: &Bench<'_>) -> Verdict {
+    const TOGETHER: u64 = 12;
+    let rounds = bench.rounds().div_ceil(4);
+    let world = bench.world(2)?;
+    let len = world.fabric.nodes().first().map_or(NODE_LEN, |node| node.len);
+    // Where the memory node checks, a batch that it refuses breaks the connection, and takes others along (N7).
+    let refuses = bench.subject.checks_beforehand();
+    world.solo(move |client| async move {
+        // Nothing here depends on order, and nothing on WRITEs.
+        let (slot, name) = (|i: u64| at((i % 2) as usize, 64 + 16 * i), |i: u64| at((i % 2) as usize, 72 + 16 * i));
+        for i in 0..TOGETHER {
+            client.span().faa(name(i), 100 + i).await?;
+        }
+        for n in 0..rounds {
+            let span = client.span();
+            // In some rounds two, which a fabric may keep for a third one.
+            let (together, mut flying) = (if n % 4 == 3 { 2 } else { TOGETHER }, Vec::new());
+            for i in 0..together {
+                let mut batch = span.batch();
+                let faa = batch.faa(slot(i), i + 1);
+                let read = batch.read(name(i), 8);
+                flying.push((i, faa, read, batch.post()));
+                if refuses && i % 3 == 1 {
+                    let beyond = span.faa(RemotePtr::new(NodeId::new((i % 2) as u16), len), 1).await;
+                    let right = matches!(beyond, Err(FabricError::OutOfBounds { .. }));
+                    ensure!(right, "a FAA beyond the end, behind {i} batches, gave {beyond:?}");
+                }
+            }
+            for (i, faa, read, one) in flying {
+                let mut done = one.await?;
+                let (old, seen) = (done.old(faa), done.buf(read).words()[0]);
+                let before = if i < 2 { n } else { n - n / 4 };
+                let expected = before * (i + 1);
+                ensure!(old == expected, "batch {i} of {together}: its FAA saw {old}, and not {expected}");
+                ensure!(seen == 100 + i, "batch {i} of {together}: its READ saw {seen}, and not {}", 100 + i);
+            }
+        }
+        let strays = client.endpoint.strays();
+        ensure!(strays == 0, "{strays} batches completed that were not in flight");
+        Ok(())
+    })
+}
+
 pub(super) fn silence_becomes_an_error(bench: &Bench<'_>) -> Verdict {
     let Some(fabric) = bench.subject.silent_fabric(2, NODE_LEN, NodeId::new(1)) else {
         return Ok(());

@@ -9,7 +9,7 @@
 //! set), so new work wakes it at once.
 
 use super::alarm::{self, Alarm};
-use super::{Blocking, Driver, EARLY, Executor, Idle, SPINS};
+use super::{Blocking, Driver, EARLY, Executor, Idle, SPINS, TOGETHER};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -133,6 +133,15 @@ impl Wake for Inner {
     }
 }
 
+/// Sends what its driver has collected when it is dropped, however a poll ends.
+struct Flush<'d>(&'d dyn Driver);
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
+}
+
 /// Verbs are in flight and none has completed since the latest progress.
 #[derive(Default)]
 struct Quiet {
@@ -177,6 +186,7 @@ impl Executor {
             }
             self.blocking.set(true);
             let _blocking = Blocking(&self.blocking);
+            let _flush = Flush(driver);
             inner.enter(cx.waker());
             if let Some((when, _)) = alarm.take()
                 && Instant::now() < when
@@ -193,7 +203,7 @@ impl Executor {
             };
             let drives = turn.take(cx.waker());
             let mut again = if drives { Again::Soon } else { Again::OnWork };
-            let mut attempts = 0;
+            let (mut attempts, mut together) = (0, 0);
             for _ in 0..STEPS {
                 if let Poll::Ready(value) = poll() {
                     return Poll::Ready(value);
@@ -202,6 +212,12 @@ impl Executor {
                     break;
                 }
                 let ran = self.run_ready() > 0;
+                let ready = || inner.woken.load(Ordering::SeqCst) || !self.shared.lock().is_empty();
+                if ran && together < TOGETHER && driver.collects() && ready() {
+                    together += 1;
+                    continue;
+                }
+                together = 0;
                 let progressed = driver.progress();
                 if ran || progressed {
                     quiet = Quiet::default();

@@ -20,6 +20,11 @@ thread_local! {
     static DRIVEN: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
+/// Does an executor poll futures on this thread now? Then it asks its driver to [`flush`](super::Driver::flush) soon.
+pub(crate) fn is_running() -> bool {
+    !DRIVEN.get().is_null()
+}
+
 /// Makes an executor the one that drives, until this is dropped.
 pub(super) struct Driven(*const Shared);
 

@@ -1,14 +1,17 @@
 //! The executor: a waiting thread costs no processor time, wakes in time, and never waits for what cannot come.
 
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr, Task};
+use farindex_fabric::transport::{Completions, Post};
+use farindex_fabric::{
+    Capabilities, Chain, Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr, Task, Traffic, Transport,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::mpsc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 fn endpoint(delivery: Delivery) -> Endpoint {
@@ -246,4 +249,144 @@ fn awaiting_a_task_whose_session_is_gone_says_so() {
     drop(executor);
     assert!(message(queued).contains("session is gone"));
     assert!(message(asleep).contains("session is gone"));
+}
+
+/// A fabric that collects what is posted, and answers it when it was sent.
+#[derive(Default)]
+struct Collects {
+    collected: Vec<(u64, Chain)>,
+    sent: Vec<(u64, Chain)>,
+    /// How many batches each message held.
+    messages: Rc<RefCell<Vec<usize>>>,
+}
+
+impl Transport for Collects {
+    fn post(&mut self, id: u64, chain: Chain) -> Post {
+        self.collected.push((id, chain));
+        Post::Pending
+    }
+    fn flush(&mut self) {
+        if !self.collected.is_empty() {
+            self.messages.borrow_mut().push(self.collected.len());
+            self.sent.append(&mut self.collected);
+        }
+    }
+    fn collects(&self) -> bool {
+        !self.collected.is_empty()
+    }
+    fn progress(&mut self, completions: &mut dyn Completions) -> bool {
+        self.flush();
+        let any = !self.sent.is_empty();
+        self.sent.drain(..).for_each(|(id, chain)| completions.complete(id, chain, Ok(())));
+        any
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic { messages: self.messages.borrow().len() as u64, ..Traffic::default() }
+    }
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+    fn name(&self) -> &'static str {
+        "collects"
+    }
+}
+
+fn collecting() -> (Endpoint, Rc<RefCell<Vec<usize>>>) {
+    let messages = Rc::default();
+    let transport = Collects { messages: Rc::clone(&messages), ..Collects::default() };
+    (Endpoint::new(Box::new(transport)), messages)
+}
+
+const WORD: RemotePtr = RemotePtr::new(NodeId::new(0), 64);
+
+async fn faas(endpoint: Endpoint, times: u32) {
+    for _ in 0..times {
+        endpoint.span(OpKind::Other).faa(WORD, 1).await.expect("an answer");
+    }
+}
+
+#[test]
+fn what_coroutines_post_in_one_round_is_sent_together() {
+    let (endpoint, messages) = collecting();
+    let executor = Executor::new();
+    let run = |tasks: Vec<Task<()>>| {
+        executor.block_on(&endpoint, async {
+            for task in tasks {
+                task.await;
+            }
+        });
+        messages.take()
+    };
+    assert_eq!(run((0..5).map(|_| executor.spawn(faas(endpoint.clone(), 3))).collect()), [5, 5, 5]);
+    // One that is woken by another one of the round posts before the message leaves.
+    let (posts, waits) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(None::<Waker>)));
+    let (posted, waiting, own) = (Rc::clone(&posts), Rc::clone(&waits), endpoint.clone());
+    let woken = executor.spawn(async move {
+        poll_fn(|cx| {
+            waiting.set(Some(cx.waker().clone()));
+            if posted.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        faas(own, 1).await;
+    });
+    let first = executor.spawn({
+        let endpoint = endpoint.clone();
+        async move {
+            let posted = faas(endpoint, 1);
+            posts.set(true);
+            waits.take().into_iter().for_each(Waker::wake);
+            posted.await;
+        }
+    });
+    assert_eq!(run(vec![woken, first]), [2]);
+}
+
+#[test]
+fn a_coroutine_that_never_waits_does_not_keep_others_verbs_back() {
+    let (endpoint, messages) = collecting();
+    let executor = Executor::new();
+    let rounds = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&rounds);
+    executor
+        .spawn(poll_fn(move |cx| {
+            counted.set(counted.get() + 1);
+            cx.waker().wake_by_ref();
+            Poll::<()>::Pending
+        }))
+        .detach();
+    executor.block_on(&endpoint, faas(endpoint.clone(), 4));
+    assert_eq!(messages.borrow()[..], [1; 4]);
+    assert_eq!(endpoint.meter().traffic().messages, 4);
+    assert!(rounds.get() < 200, "{} rounds for four round trips", rounds.get());
+}
+
+#[test]
+fn what_nobody_awaits_is_sent_when_the_executor_returns() {
+    let (endpoint, messages) = collecting();
+    let executor = Executor::new();
+    let post = || {
+        let span = endpoint.span(OpKind::Other);
+        let mut batch = span.batch();
+        batch.faa(WORD, 1);
+        batch.post_detached();
+    };
+    executor.block_on(&endpoint, async { post() });
+    assert_eq!(messages.take(), [1]);
+    // Another runtime polls: the same.
+    let mut running = Box::pin(executor.run_until(&endpoint, async { post() }));
+    let done = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!((done, messages.take()), (Poll::Ready(()), vec![1]));
+    let mut waiting = Box::pin(executor.run_until(&endpoint, async {
+        post();
+        std::future::pending::<()>().await;
+    }));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(messages.take(), [1]);
+    // No executor runs.
+    post();
+    assert_eq!(messages.take(), [1]);
+    assert_eq!(endpoint.meter().of(OpKind::Other).detached, 4);
 }

@@ -1,34 +1,48 @@
-//! The client's side: write a chain, and put its results back into it.
+//! The client's side: write batches, and put their results back into them.
 
 use super::{
-    ANSWERED, CALL, CALL_HEADER, CAS, FAA, FENCED, MASKED_CAS, MAX_CHAIN, MAX_VERBS, READ, REFUSED, REPLY_HEADER,
-    REQUEST_HEADER, Status, VERB_HEADER, WRITE,
+    ANSWER_HEADER, ANSWERED, BATCH_HEADER, CALL, CALL_HEADER, CAS, FAA, FENCED, MASKED_CAS, MAX_CHAIN, MAX_VERBS,
+    MESSAGE_HEADER, READ, REFUSED, Status, VERB_HEADER, WRITE,
 };
 use farindex_fabric::call::MAX_CALL_LEN;
 use farindex_fabric::{CallRefused, NodeId, Verb, VerbKind};
 use farindex_remote::wire::{Malformed, Reader, Writer};
 
-/// Sizes of a chain's messages.
+/// Sizes of a batch on its way to one node and back, or of the batches of one message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes of the request.
+    /// Bytes of the request, without the front of the message.
     pub request: u64,
-    /// Bytes of the reply, at most: a call may be answered by fewer.
-    pub reply: u64,
+    /// Bytes of the answer, at most: a call may be answered by fewer.
+    pub answer: u64,
+    /// Bytes of the answer without those of calls.
+    pub results: u64,
     /// Verbs.
     pub verbs: usize,
 }
 
 impl Sizes {
-    /// May it be sent?
+    /// May it be sent in one message?
     pub fn fit(self) -> bool {
-        self.request.max(self.reply) <= MAX_CHAIN as u64 && self.verbs <= MAX_VERBS
+        let request = MESSAGE_HEADER as u64 + self.request;
+        request.max(self.answer) <= MAX_CHAIN as u64 && self.verbs <= MAX_VERBS
+    }
+    /// Both together.
+    #[must_use]
+    pub fn with(self, other: Sizes) -> Sizes {
+        Sizes {
+            request: self.request + other.request,
+            answer: self.answer + other.answer,
+            results: self.results + other.results,
+            verbs: self.verbs + other.verbs,
+        }
     }
 }
 
-/// Computes the sizes of the messages of those verbs that go to one node.
+/// Computes the sizes of those verbs that go to one node.
 pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
-    let mut sizes = Sizes { request: REQUEST_HEADER as u64, reply: REPLY_HEADER as u64, verbs: 0 };
+    let mut sizes = Sizes { request: BATCH_HEADER as u64, results: ANSWER_HEADER as u64, ..Sizes::default() };
+    let mut calls = 0;
     for verb in chain.iter().filter(|verb| is_data(verb, node)) {
         let (asked, answered) = match &verb.kind {
             VerbKind::Read(buf) => (0, buf.len()),
@@ -36,13 +50,17 @@ pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
             VerbKind::Cas { .. } => (16, 8),
             VerbKind::Faa { .. } => (8, 8),
             VerbKind::MaskedCas { .. } => (32, 8),
-            VerbKind::Call { request, .. } => (request.len(), CALL_HEADER + MAX_CALL_LEN),
+            VerbKind::Call { request, .. } => {
+                calls += 1;
+                (request.len(), 0)
+            }
             VerbKind::Revoke(_) => (0, 0),
         };
         sizes.request += (VERB_HEADER + asked) as u64;
-        sizes.reply += answered as u64;
+        sizes.results += answered as u64;
         sizes.verbs += 1;
     }
+    sizes.answer = sizes.results + calls * (CALL_HEADER + MAX_CALL_LEN) as u64;
     sizes
 }
 
@@ -50,11 +68,15 @@ fn is_data(verb: &Verb, node: NodeId) -> bool {
     verb.node() == node && !matches!(verb.kind, VerbKind::Revoke(_))
 }
 
-/// Writes the request with those verbs of a chain that go to one node.
+/// Appends a batch to a message: those verbs of a chain that go to one node. An empty message gets its front first.
 pub fn encode(chain: &[Verb], node: NodeId, session: u64, sequence: u64, out: &mut Vec<u8>) {
     let Sizes { request, verbs, .. } = sizes(chain, node);
+    if out.is_empty() {
+        out.put_u64(session);
+        // `finish` writes the number of batches here.
+        out.put_u64(0);
+    }
     out.reserve(request as usize);
-    out.put_u64(session);
     out.put_u64(sequence);
     out.put_u32(verbs as u32);
     out.put_u32(0);
@@ -85,29 +107,41 @@ pub fn encode(chain: &[Verb], node: NodeId, session: u64, sequence: u64, out: &m
     }
 }
 
-/// The front of a reply, and what follows it.
+/// Completes a message that holds so many batches.
+pub fn finish(message: &mut [u8], batches: u32) {
+    if let Some(place) = message.get_mut(8..12) {
+        place.copy_from_slice(&batches.to_le_bytes());
+    }
+}
+
+/// One answer of a reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
-    /// Which request it answers.
+    /// Which batch it answers.
     pub sequence: u64,
     /// Its status.
     pub status: Status,
-    /// Which verb it was refused for, from 0 among those of the request.
+    /// Which verb it was refused for, from 0 among those of the batch.
     pub verb: u32,
     results: Reader<'a>,
 }
 
 impl<'a> Answer<'a> {
-    /// Reads the front.
-    pub fn read(reply: &'a [u8]) -> Result<Self, Malformed> {
-        let mut fields = Reader::new(reply);
-        let sequence = fields.u64()?;
-        let status = Status::of_number(fields.u32()?).ok_or(Malformed::Field("no status"))?;
-        Ok(Answer { sequence, status, verb: fields.u32()?, results: fields })
+    /// Reads the next answer of a reply; `None` at its end.
+    pub fn take(reply: &mut Reader<'a>) -> Result<Option<Self>, Malformed> {
+        if reply.left() == 0 {
+            return Ok(None);
+        }
+        let sequence = reply.u64()?;
+        let status = Status::of_number(reply.u32()?).ok_or(Malformed::Field("no status"))?;
+        let number = reply.u32()?;
+        let (verb, len) = if status == Status::Done { (0, number) } else { (number, 0) };
+        let results = reply.bytes(usize::try_from(len).map_err(|_| Malformed::Truncated)?)?;
+        Ok(Some(Answer { sequence, status, verb, results: Reader::new(results) }))
     }
 }
 
-/// Puts the results of a request that was carried out into the verbs of the chain that went to that node.
+/// Puts the results of a batch that was carried out into the verbs of the chain that went to that node.
 pub fn fill(chain: &mut [Verb], node: NodeId, answer: Answer<'_>) -> Result<(), Malformed> {
     let mut results = answer.results;
     for verb in chain.iter_mut().filter(|verb| is_data(verb, node)) {

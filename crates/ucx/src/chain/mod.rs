@@ -1,26 +1,34 @@
-//! A batch as a message: how it is written, read, checked and carried out.
+//! Batches in a message: how they are written, read, checked and carried out.
 //!
-//! Invariants: a request is read whole and checked whole (form, bounds, alignment, rights, size of the reply) before
-//! any verb of it takes effect; reading is total, and sets nothing aside that the message does not hold; verbs are
-//! carried out in the order in which they stand. docs/protocols/remote.md draws the bytes.
+//! Invariants: a request is read whole and checked whole (form, bounds, alignment, rights, size of the replies) before
+//! any verb of it takes effect; a batch that is refused leaves the others of its message untouched; reading is total,
+//! and sets nothing aside that the message does not hold; batches, and the verbs of each, are carried out in the order
+//! in which they stand. docs/protocols/remote.md draws the bytes.
 
 mod client;
 mod node;
 
 pub(crate) use client::refused_verb;
-pub use client::{Answer, Sizes, encode, fill, sizes};
-pub use node::{Calls, Refused, Served, serve};
+pub use client::{Answer, Sizes, encode, fill, finish, sizes};
+pub use node::{Calls, Checked, Refused, Served, check, serve};
 
 use farindex_remote::wire::{Malformed, Reader};
 
-/// Bytes of a request or of a reply at most.
+/// Bytes of a request, and of the answers to it, at most.
 pub const MAX_CHAIN: usize = 64 << 20;
 /// Verbs of one message at most.
 pub const MAX_VERBS: usize = 1 << 16;
-/// Bytes of a request before its first verb: session, sequence, verbs.
-pub const REQUEST_HEADER: usize = 24;
-/// Bytes of a reply before its first result: sequence, status, verb.
-pub const REPLY_HEADER: usize = 16;
+/// A message that holds so many batches is sent, also if more could follow: while one side works on it, the other one
+/// works on the next.
+pub const FULL_BATCHES: u32 = 64;
+/// A message is sent before its verbs and the answers to them have more bytes than this, unless it holds one batch.
+pub const FULL_BYTES: usize = 32 << 10;
+/// Bytes of a request before its first batch: session, batches.
+pub const MESSAGE_HEADER: usize = 16;
+/// Bytes of a batch before its first verb: sequence, verbs.
+pub const BATCH_HEADER: usize = 16;
+/// Bytes of an answer before its first result: sequence, status, length.
+pub const ANSWER_HEADER: usize = 16;
 /// Bytes of a verb before its operands: kind, flags, length, offset.
 const VERB_HEADER: usize = 16;
 
@@ -37,7 +45,7 @@ const REFUSED: u32 = 1;
 /// The verb waits for all before it. The node carries them out one by one, so it does.
 const FENCED: u8 = 1;
 
-/// Status of a request, on the wire.
+/// Status of a batch, on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -49,7 +57,7 @@ pub enum Status {
     Misaligned = 2,
     /// A verb changes memory, and the connection may only read.
     ReadOnly = 3,
-    /// The reply would be larger than any may be.
+    /// The answer would be larger than any may be.
     TooLong = 4,
 }
 
@@ -62,13 +70,20 @@ impl Status {
 
 /// The front of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct Front {
     /// Which connection it comes over: the number that the node gave out when it was attached.
     pub session: u64,
-    /// The client's number for it, repeated in the reply.
-    pub sequence: u64,
+    /// Batches.
+    pub batches: u32,
+}
+
+/// The front of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    /// The client's number for it, repeated in the answer.
+    sequence: u64,
     /// Verbs.
-    pub verbs: u32,
+    verbs: u32,
 }
 
 /// One verb of a request, and the bytes of the region that it touches.
@@ -89,20 +104,27 @@ enum Op<'a> {
     Call(&'a [u8]),
 }
 
+fn take_reserved(fields: &mut Reader<'_>) -> Result<(), Malformed> {
+    if fields.u32()? == 0 { Ok(()) } else { Err(Malformed::Field("reserved bytes are zero")) }
+}
+
+impl Front {
+    fn take(fields: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let front = Front { session: fields.u64()?, batches: fields.u32()? };
+        take_reserved(fields)?;
+        Ok(front)
+    }
+    /// Reads the front of a request, and nothing behind it.
+    pub fn peek(request: &[u8]) -> Result<Self, Malformed> {
+        Front::take(&mut Reader::new(request))
+    }
+}
+
 impl Head {
     fn take(fields: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let head = Head { session: fields.u64()?, sequence: fields.u64()?, verbs: fields.u32()? };
-        if fields.u32()? != 0 {
-            return Err(Malformed::Field("reserved bytes are zero"));
-        }
-        if head.verbs as usize > MAX_VERBS {
-            return Err(Malformed::TooLong(u64::from(head.verbs)));
-        }
+        let head = Head { sequence: fields.u64()?, verbs: fields.u32()? };
+        take_reserved(fields)?;
         Ok(head)
-    }
-    /// Reads the head of a request, and nothing behind it.
-    pub fn peek(request: &[u8]) -> Result<Self, Malformed> {
-        Head::take(&mut Reader::new(request))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The memory node's side: check, carry out, answer.
 
-use super::{ANSWERED, CALL_HEADER, Head, Item, MAX_CHAIN, Op, REFUSED, REPLY_HEADER, Status};
+use super::{
+    ANSWER_HEADER, ANSWERED, CALL_HEADER, FULL_BYTES, Front, Head, Item, MAX_CHAIN, MAX_VERBS, Op, REFUSED, Status,
+};
 use farindex_fabric::CallRefused;
 use farindex_fabric::call::MAX_CALL_LEN;
 use farindex_fabric::words::{Words, cas, faa, load, masked_cas, store};
@@ -8,18 +10,24 @@ use farindex_remote::Rights;
 use farindex_remote::wire::{Malformed, Reader, Writer};
 use std::sync::atomic::AtomicU64;
 
-/// Why a request was refused.
+/// Why a batch was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
+    /// Which batch of its message, from 0.
+    pub batch: u32,
     /// Why.
     pub status: Status,
     /// Which verb of it, from 0.
     pub verb: u32,
 }
 
-/// Verbs and bytes of a request that was carried out.
+/// Verbs and bytes of a message that was carried out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Served {
+    /// Batches, refused ones included.
+    pub batches: u64,
+    /// Batches that were refused.
+    pub refused: u64,
     /// READs.
     pub reads: u64,
     /// WRITEs.
@@ -44,83 +52,134 @@ fn cut(text: &str) -> &[u8] {
     text.as_bytes().get(..MAX_CALL_LEN).unwrap_or(text.as_bytes())
 }
 
-/// Checks and carries out a request, and appends its reply to `reply` (which is empty). A malformed request is an
-/// error, and gets no reply: its sender is to be disconnected. A well-formed request that is not allowed gets a reply
-/// that says so, and has no effect.
-pub fn serve(
+/// A message that makes sense, to be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checked {
+    /// Batches.
+    pub batches: u32,
+    /// Calls among their verbs.
+    pub calls: u32,
+}
+
+/// Checks all batches of a message. Notes those that are not allowed in `refused` (which is empty); a malformed message
+/// is an error, and none of it may be carried out: its sender is to be disconnected.
+pub fn check(
     request: &[u8],
     memory: Words<'_>,
-    calls: &Calls<'_>,
     rights: Rights,
-    reply: &mut Vec<u8>,
-) -> Result<Result<Served, Refused>, Malformed> {
+    refused: &mut Vec<Refused>,
+) -> Result<Checked, Malformed> {
     if request.len() > MAX_CHAIN {
         return Err(Malformed::TooLong(request.len() as u64));
     }
     let mut fields = Reader::new(request);
-    let head = Head::take(&mut fields)?;
-    let checked = check(head, fields, memory, rights)?;
-    reply.put_u64(head.sequence);
-    match checked {
-        Err(refused) => {
-            reply.put_u32(refused.status as u32);
-            reply.put_u32(refused.verb);
-            Ok(Err(refused))
+    let front = Front::take(&mut fields)?;
+    let (mut verbs, mut calls, mut len) = (0, 0, 0);
+    for batch in 0..front.batches {
+        let head = Head::take(&mut fields)?;
+        // A batch without verbs counts as well, so that the work for one message is bounded.
+        verbs += u64::from(head.verbs.max(1));
+        if verbs > MAX_VERBS as u64 {
+            return Err(Malformed::TooLong(verbs));
         }
-        Ok(len) => {
-            reply.reserve(len);
-            reply.put_u32(Status::Done as u32);
-            reply.put_u32(0);
-            run(head, fields, memory, calls, reply).map(Ok)
+        len += ANSWER_HEADER as u64;
+        let mut first = None;
+        for verb in 0..head.verbs {
+            let item = Item::take(&mut fields)?;
+            len += match item.op {
+                Op::Read => item.len,
+                Op::Write(_) => 0,
+                Op::Call(_) => (CALL_HEADER + MAX_CALL_LEN) as u64,
+                _ => 8,
+            };
+            calls += u32::from(matches!(item.op, Op::Call(_)));
+            let status = if !item.offset.is_multiple_of(8) || !item.len.is_multiple_of(8) {
+                Status::Misaligned
+            } else if memory.range(item.offset, item.len).is_none() {
+                Status::OutOfBounds
+            } else if rights != Rights::ReadWrite && !matches!(item.op, Op::Read | Op::Call(_)) {
+                Status::ReadOnly
+            } else if len > MAX_CHAIN as u64 {
+                Status::TooLong
+            } else {
+                continue;
+            };
+            // The rest is still read, to distinguish a malformed message from one that is not allowed.
+            first.get_or_insert(Refused { batch, status, verb });
         }
-    }
-}
-
-/// Checks all verbs. Returns the length of the reply behind its header at most, or the first verb that is not allowed.
-fn check(
-    head: Head,
-    mut fields: Reader<'_>,
-    memory: Words<'_>,
-    rights: Rights,
-) -> Result<Result<usize, Refused>, Malformed> {
-    let mut refused = None;
-    let mut len = REPLY_HEADER as u64;
-    for verb in 0..head.verbs {
-        let item = Item::take(&mut fields)?;
-        len += match item.op {
-            Op::Read => item.len,
-            Op::Write(_) => 0,
-            Op::Call(_) => (CALL_HEADER + MAX_CALL_LEN) as u64,
-            _ => 8,
-        };
-        let status = if !item.offset.is_multiple_of(8) || !item.len.is_multiple_of(8) {
-            Status::Misaligned
-        } else if memory.range(item.offset, item.len).is_none() {
-            Status::OutOfBounds
-        } else if rights != Rights::ReadWrite && !matches!(item.op, Op::Read | Op::Call(_)) {
-            Status::ReadOnly
-        } else if len > MAX_CHAIN as u64 {
-            Status::TooLong
-        } else {
-            continue;
-        };
-        // The rest is still read, to distinguish a malformed request from one that is not allowed.
-        refused.get_or_insert(Refused { status, verb });
+        refused.extend(first);
     }
     fields.end()?;
-    Ok(refused.map_or(Ok(len as usize - REPLY_HEADER), Err))
+    Ok(Checked { batches: front.batches, calls })
+}
+
+/// Carries out the batches of a message that was checked, and appends their answers to `reply`. When it
+/// is full, `full` is called, which sends it and leaves an empty one behind. It returns false if the client is to be
+/// served no further.
+pub fn serve(
+    request: &[u8],
+    memory: Words<'_>,
+    calls: &Calls<'_>,
+    refused: &[Refused],
+    reply: &mut Vec<u8>,
+    full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+) -> Result<Served, Malformed> {
+    let mut fields = Reader::new(request);
+    let front = Front::take(&mut fields)?;
+    let (mut served, mut refused) = (Served::default(), refused.iter().copied().peekable());
+    for batch in 0..front.batches {
+        let head = Head::take(&mut fields)?;
+        let why = refused.next_if(|refused| refused.batch == batch);
+        if reply.len() >= FULL_BYTES && !full(reply) {
+            break;
+        }
+        served.batches += 1;
+        reply.put_u64(head.sequence);
+        if let Some(Refused { status, verb, .. }) = why {
+            reply.put_u32(status as u32);
+            reply.put_u32(verb);
+            for _ in 0..head.verbs {
+                Item::take(&mut fields)?;
+            }
+            served.refused += 1;
+            continue;
+        }
+        reply.put_u32(Status::Done as u32);
+        // How long they are is known when they are there.
+        reply.put_u32(0);
+        let begin = reply.len();
+        run(head, &mut fields, memory, calls, reply, &mut served)?;
+        let len = (reply.len() - begin) as u32;
+        if let Some(place) = reply.get_mut(begin - 4..begin) {
+            place.copy_from_slice(&len.to_le_bytes());
+        }
+    }
+    Ok(served)
+}
+
+/// Appends what a READ sees. Through a piece that stays in the nearest cache: appending word by word is slower, and so
+/// is filling the place with zeros first.
+fn append(words: &[AtomicU64], reply: &mut Vec<u8>) {
+    const PIECE: usize = 64;
+    let mut piece = [0; PIECE * 8];
+    reply.reserve(words.len() * 8);
+    for words in words.chunks(PIECE) {
+        let (places, _) = piece.as_chunks_mut();
+        places.iter_mut().zip(load(words)).for_each(|(place, word)| *place = word.to_le_bytes());
+        reply.extend_from_slice(piece.get(..words.len() * 8).unwrap_or_default());
+    }
 }
 
 fn run(
     head: Head,
-    mut fields: Reader<'_>,
+    fields: &mut Reader<'_>,
     memory: Words<'_>,
     calls: &Calls<'_>,
     reply: &mut Vec<u8>,
-) -> Result<Served, Malformed> {
-    let mut served = Served::default();
+    served: &mut Served,
+) -> Result<(), Malformed> {
     for _ in 0..head.verbs {
-        let item = Item::take(&mut fields)?;
+        let item = Item::take(fields)?;
         // `check` has seen that they are there.
         let words = memory.range(item.offset, item.len).unwrap_or_default();
         // An atomic has one; a READ or WRITE of nothing has none, and does not look at it.
@@ -128,7 +187,7 @@ fn run(
         let word = words.first().unwrap_or(&none);
         match item.op {
             Op::Read => {
-                load(words).for_each(|word| reply.put_u64(word));
+                append(words, reply);
                 served.reads += 1;
                 served.bytes_read += item.len;
             }
@@ -162,5 +221,5 @@ fn run(
             }
         }
     }
-    Ok(served)
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The conformance suite: over what UCX picks by itself, over tcp, and over shared memory.
 
 use crate::nodes::{self, Whole};
-use farindex_fabric::conformance::{FabricUnderTest, check};
+use farindex_fabric::conformance::{CASES, FabricUnderTest, check_case};
 use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_ucx::Poll;
 use std::sync::Arc;
@@ -24,7 +24,11 @@ impl FabricUnderTest for Ucx {
 #[test]
 fn as_ucx_picks() {
     if nodes::have_ucx() {
-        check(&Ucx(Poll::Adaptive)).unwrap_or_else(|violation| panic!("{violation}"));
+        for case in CASES {
+            // UCX may end the process: then this says where.
+            println!("{}", case.name);
+            check_case(&Ucx(Poll::Adaptive), case).unwrap_or_else(|violation| panic!("{violation}"));
+        }
         // And that is what it picked.
         let served = nodes::serve(1, 1 << 16, Poll::Busy);
         let endpoint = served.fabric.connect(&served.fabric.new_identity()).unwrap();

@@ -58,6 +58,98 @@ fn a_batch_is_one_message() {
     }
 }
 
+/// Coroutines that each wait for one batch after the other: how many messages carry them?
+#[test]
+fn what_coroutines_post_together_is_one_message() {
+    if !have_ucx() {
+        return;
+    }
+    const EACH: u64 = 20;
+    let served = serve(2, 1 << 16, Poll::Adaptive);
+    let counts = || {
+        let [requests, batches, replies] = ["requests", "batches", "replies"].map(|name| count(&served.metrics, name));
+        (served.fabric.messages(), requests, batches, replies)
+    };
+    for (coroutines, messages) in [(1, EACH), (16, EACH), (64, EACH), (256, 4 * EACH)] {
+        let endpoint = connect(&*served.fabric);
+        let executor = Executor::new();
+        // The connection is made by the first batch: it is not counted.
+        executor.block_on(&endpoint, async { drop(endpoint.span(OpKind::Other).read(at(0, 0), 8).await.unwrap()) });
+        let (before, metered) = (counts(), endpoint.meter());
+        let work = |i: u64| {
+            let endpoint = endpoint.clone();
+            executor.spawn(async move {
+                for n in 0..EACH {
+                    let span = endpoint.span(OpKind::Other);
+                    let mut batch = span.batch();
+                    let faa = batch.faa(at(0, 64 + 16 * i), 1);
+                    let read = batch.read(at(0, 64 + 16 * i), 16);
+                    let mut done = batch.post().await.unwrap();
+                    assert_eq!((done.old(faa) % EACH, done.buf(read).words()[0] % EACH), (n, (n + 1) % EACH));
+                }
+            })
+        };
+        let tasks: Vec<_> = (0..coroutines).map(work).collect();
+        executor.block_on(&endpoint, async {
+            for task in tasks {
+                task.await;
+            }
+        });
+        let (after, traffic) = (counts(), (endpoint.meter() - metered).traffic());
+        println!("{coroutines} coroutines, {EACH} batches each: {traffic:?}");
+        assert_eq!(after.2 - before.2, coroutines * EACH, "batches");
+        // The first round is carried in full messages. How the answers to several messages come in decides how the
+        // next rounds are: together, or message by message.
+        let sent = after.0 - before.0;
+        assert!((messages..=2 * messages).contains(&sent), "{sent} messages for {coroutines} coroutines");
+        if coroutines <= 64 {
+            assert_eq!(sent, messages, "one message, one answer");
+            assert_eq!(after.3 - before.3, messages);
+        }
+        assert_eq!((after.1 - before.1, traffic.messages), (sent, sent));
+        assert_eq!(traffic.answers, after.3 - before.3);
+    }
+    // Two nodes: one message for each.
+    let endpoint = connect(&*served.fabric);
+    Executor::new().block_on(&endpoint, async {
+        let span = endpoint.span(OpKind::Other);
+        drop((span.read(at(0, 0), 8).await.unwrap(), span.read(at(1, 0), 8).await.unwrap()));
+        let before = counts();
+        let flying: Vec<_> = (0..10).map(|i| span.faa(at(i % 2, 8), 1)).collect();
+        for one in flying {
+            one.await.unwrap();
+        }
+        let after = counts();
+        assert_eq!((after.0 - before.0, after.2 - before.2), (2, 10));
+    });
+}
+
+/// A message that a large batch would make too long is sent before it.
+#[test]
+fn large_batches_leave_by_themselves_and_in_their_turn() {
+    if !have_ucx() {
+        return;
+    }
+    let served = serve(1, 8 << 20, Poll::Adaptive);
+    let endpoint = connect(&*served.fabric);
+    Executor::new().block_on(&endpoint, async {
+        let span = endpoint.span(OpKind::Other);
+        drop(span.read(at(0, 0), 8).await.unwrap());
+        let before = served.fabric.messages();
+        // Small ones before and behind large WRITEs and READs: three messages of small ones, and the large ones.
+        let (one, two) = (span.faa(at(0, 8), 1), span.faa(at(0, 8), 1));
+        let write = span.write(at(0, 4096), endpoint.buf_from_words(&vec![7; 128 << 10]));
+        let three = span.faa(at(0, 8), 1);
+        let read = span.read(at(0, 4096), 1 << 20);
+        let four = span.faa(at(0, 8), 1);
+        assert_eq!((one.await, two.await, three.await, four.await), (Ok(0), Ok(1), Ok(2), Ok(3)));
+        write.await.unwrap();
+        let seen = read.await.unwrap();
+        assert!(seen.words() == vec![7; 128 << 10]);
+        assert_eq!(served.fabric.messages() - before, 5);
+    });
+}
+
 #[test]
 fn large_values_travel_whole() {
     if !have_ucx() {

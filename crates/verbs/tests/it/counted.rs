@@ -96,6 +96,40 @@ fn round_trips_on_the_wire_match_the_meter() {
 }
 
 #[test]
+fn what_coroutines_post_together_rings_one_doorbell() {
+    if !device_or_skip() {
+        return;
+    }
+    const EACH: u64 = 10;
+    let fabric = Local::new(2, 1 << 20).expect("memory nodes");
+    for coroutines in [1, 8, 32] {
+        with(&fabric, async |endpoint| {
+            let span = endpoint.span(OpKind::Other);
+            span.read(at(0, 8), 8).await.expect("connected");
+            span.read(at(1, 8), 8).await.expect("connected");
+            let (before, metered) = (fabric.fabric.wire_counts(), endpoint.meter());
+            for n in 0..EACH {
+                // What a span posts before it awaits is what coroutines post in one round.
+                let old = n;
+                let flying: Vec<_> = (0..coroutines).map(|i| span.faa(at(0, 64 + 16 * coroutines + i), 1)).collect();
+                for one in flying {
+                    assert_eq!(one.await, Ok(old));
+                }
+            }
+            assert_eq!(since(&fabric, before), (EACH, EACH * coroutines, EACH * coroutines), "{coroutines} together");
+            assert_eq!((endpoint.meter() - metered).traffic().doorbells, EACH);
+            // Two nodes: one doorbell for each queue pair.
+            let before = fabric.fabric.wire_counts();
+            let flying: Vec<_> = (0..8).map(|i| span.read(at(i % 2, 8), 8)).collect();
+            for one in flying {
+                one.await.expect("a READ");
+            }
+            assert_eq!(since(&fabric, before), (2, 8, 8));
+        });
+    }
+}
+
+#[test]
 fn a_full_send_queue_waits() {
     if !device_or_skip() {
         return;
