@@ -316,8 +316,9 @@ impl Loop {
         };
         session.requests += 1;
         let mut reply = self.worker.buffer();
-        let calls = |request: &[u8]| self.memory.call(request);
-        let outcome = serve(&request, self.memory.region().as_words(), &calls, session.peer.rights, &mut reply);
+        let rights = session.peer.rights;
+        let calls = |request: &[u8]| self.memory.call(request, rights);
+        let outcome = serve(&request, self.memory.region().as_words(), &calls, rights, &mut reply);
         self.worker.recycle(request);
         match outcome {
             Ok(Ok(served)) => self.counts.add(&served),

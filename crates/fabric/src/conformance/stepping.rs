@@ -246,7 +246,7 @@ impl World {
         }
         if let Act::Call(request, reply) = &mut step.act {
             let seen = if self.has(Flaw::CallsReachTheFirstNode) { 0 } else { node };
-            let view = RegionView::exclusive(NodeId::new(node as u16), &self.nodes[seen]);
+            let view = RegionView::exclusive(NodeId::new(node as u16), &mut self.nodes[seen]);
             let handler = CallTable::builtin().into_handler();
             let answer = call::answer(&*handler, &view, request);
             *reply = Some(if self.has(Flaw::CallsSwallowRefusals) { Ok(answer.unwrap_or_default()) } else { answer });

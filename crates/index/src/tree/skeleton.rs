@@ -64,6 +64,17 @@ pub(super) trait Leaves {
     /// Derives a leaf from what a crashed client has left, under its lock, and returns what is to be written with the
     /// release.
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError>;
+    /// Returns consecutive leaves, at most so many, from the one of a key on, if a memory node has sent them. `None`: they are
+    /// to be READ.
+    async fn sent_leaves(
+        &self,
+        _span: &Span,
+        _from: &[u8],
+        _most: usize,
+        _retry: &Retry,
+    ) -> Result<Option<Vec<Self::Leaf>>, IndexError> {
+        Ok(None)
+    }
     /// Finds out why a node cannot be read for a long time: an error if it is damaged; whether somebody was changing it.
     async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError>;
 }
