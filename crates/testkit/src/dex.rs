@@ -173,12 +173,6 @@ mod faults {
                 Fault::OverHeldLock,
             ),
             offloaded(
-                "DEX: a memory node does not look at checksums",
-                "Fault::CallUnchecked",
-                Setup { tearing: ODDS, ..crowded() },
-                Fault::CallUnchecked,
-            ),
-            offloaded(
                 "DEX: a memory node changes a leaf for an operation that does not have its turn",
                 "Fault::CallWithoutTurn",
                 crowded(),
