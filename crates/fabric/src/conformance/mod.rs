@@ -176,7 +176,10 @@ cases! {
         reads_and_atomics_keep_posting_order, atomics_land_before_later_reads, reads_come_before_later_atomics,
         a_fence_holds_writes_back, a_masked_cas_keeps_its_place_in_a_batch,
     }
-    G6: revoke::{ a_revoked_client_has_no_more_effect, a_client_may_revoke_itself, a_revocation_affects_no_other_client }
+    G6: revoke::{
+        a_revoked_client_has_no_more_effect, a_revoked_client_has_no_effect_by_calls, a_client_may_revoke_itself,
+        a_revocation_affects_no_other_client,
+    }
     Verbs: verbs::{
         verbs_are_posted_when_called, dropped_futures_still_run, detached_batches_land, many_batches_in_flight,
         batches_span_nodes, waits_are_metered, sizes_from_nothing_to_a_mebibyte, calls_are_answered_or_refused,

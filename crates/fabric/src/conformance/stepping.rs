@@ -75,6 +75,8 @@ flaws! {
     G5 ReadsStale,
     /// A revoked client's verbs in flight go on.
     G6 RevokesWhatComesNext,
+    /// A revoked client's calls in flight go on.
+    G6 RevokesNoCalls,
     /// A revoked client may connect anew.
     G6 RevokesConnectionsOnly,
     /// Revoking does nothing.
@@ -315,7 +317,8 @@ impl World {
             return;
         }
         for flight in std::mem::take(&mut self.in_flight) {
-            if flight.token == victim {
+            let calls = flight.steps.iter().any(|step| matches!(step.act, Act::Call(..)));
+            if flight.token == victim && !(calls && self.has(Flaw::RevokesNoCalls)) {
                 self.end(flight, Err(FabricError::Revoked));
             } else {
                 self.in_flight.push(flight);

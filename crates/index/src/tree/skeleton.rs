@@ -124,6 +124,8 @@ pub(super) struct Tree {
     pub(super) dropping: Cell<bool>,
     /// Counts new nodes, for their memory nodes.
     pub(super) turn: Cell<u64>,
+    /// If not 0, the subtree of a node up to this level lies on one memory node.
+    pub(super) subtree_levels: u8,
 }
 
 /// Why an operation cannot go on from where it is.

@@ -80,8 +80,9 @@ pub struct Config {
     pub foreign: Foreign,
     /// Which operations memory nodes finish, where they answer calls.
     pub offload: Offload,
-    /// Nodes below this level lie on the memory node of their parent, and subtrees of them may be offloaded: 0 to 15. With
-    /// one memory node it changes nothing.
+    /// If not 0, the subtree of every node up to this level lies on one memory node, so that such a subtree may be offloaded
+    /// (section 3 of the paper): 0 to 15. Then a tree of no more levels lies on memory node 0. With one memory node, every
+    /// subtree may be offloaded anyway; with several and 0, leaves alone.
     pub subtree_levels: u8,
 }
 
@@ -395,7 +396,8 @@ impl TablePerNode for Dex {
         let (config, client) = (handle.config, Arc::clone(handle.session.client()));
         let (session, tables) = (Rc::clone(&handle.session), handle.tables.clone());
         let far = Handle { session, uid: handle.uid, seed: handle.seed, config: config.tree(), tables };
-        let far = Sherman::from_handle(far);
+        let mut far = Sherman::from_handle(far);
+        far.tree.subtree_levels = config.subtree_levels;
         let make = || {
             let leaves = LeafCache::new(config.cache_bytes - config.inner_bytes(), far.leaf_len() as u64);
             Ownership::new(far.tree.tag, far.tree.anchor, leaves, handle.session.pool().lease())

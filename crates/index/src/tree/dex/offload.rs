@@ -19,8 +19,9 @@ use crate::tree::inner::Inner;
 use crate::tree::lookups::{Answer, Candidates, LooksUp};
 use crate::tree::node::{Header, Node};
 use crate::tree::skeleton::{Leaves, Retry, Step};
+use crate::tree::walk::Any;
 use crate::{IndexError, Value};
-use farindex_fabric::{FabricError, NodeId, RemotePtr, Span};
+use farindex_fabric::{FabricError, NodeId, OpKind, RemotePtr, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,6 +196,22 @@ impl Dex {
         self.own.offloading.counts()
     }
 
+    /// Counts pointers to another memory node within subtrees that are to lie on one; there are some if a memory node was full.
+    pub async fn crossing_pointers(&self) -> Result<u64, IndexError> {
+        let mut crossing = 0;
+        self.tree()
+            .each_node(self, OpKind::Maintenance, async |level, visited| {
+                let Ok(Any::Inner(node)) = visited.node else { return Ok(()) };
+                if level <= self.config.subtree_levels {
+                    let children = node.used().map(|slot| node.separator(slot).child());
+                    crossing += children.filter(|child| child.node() != node.at.node()).count() as u64;
+                }
+                Ok(())
+            })
+            .await?;
+        Ok(crossing)
+    }
+
     /// Notes how long a READ has taken.
     pub(super) fn read_took(&self, at: RemotePtr, since: Duration) {
         if self.calls {
@@ -206,8 +223,7 @@ impl Dex {
     /// Is the memory node to finish an operation, from this child of a parent on?
     pub(super) fn chooses_call(&self, inside: &Inside<'_>, parent: &Inner, i: usize, costs: Costs) -> bool {
         let (counts, level) = (&self.own.offloading.counts, parent.level.saturating_sub(1));
-        let spread = self.session.pool().nodes().len() > 1 && level >= self.config.subtree_levels;
-        if spread && level > 0 {
+        if self.session.pool().nodes().len() > 1 && level > self.config.subtree_levels {
             count(&counts.spread);
             return false;
         }

@@ -182,6 +182,34 @@ fn settings_change_no_result() {
     }
 }
 
+/// With a setting of 0, nodes are spread over the memory nodes one by one.
+#[test]
+fn subtrees_lie_on_one_memory_node() {
+    for subtree_levels in [0, 1, 2, 4] {
+        let fabric = MemoryFabric::new(3, LEN).expect("memory");
+        let fabric = Arc::new(fabric.with_call_handler(call_table().into_handler()));
+        let config = Config { subtree_levels, leaf_span: 4, inner_span: 5, ..ALWAYS };
+        with_index_on(fabric, config, async |index: &Dex| {
+            let mut rng = farindex_testkit::world::Rng::new(u64::from(subtree_levels));
+            for _ in 0..4000 {
+                let name = key(rng.below(1500));
+                if rng.below(3) > 0 {
+                    assert!(index.upsert(&name, INLINE).await.is_ok());
+                } else {
+                    assert!(index.remove(&name).await.is_ok());
+                }
+                if rng.below(100) == 0 {
+                    index.forget();
+                }
+            }
+            assert!(index.lookups().len() > 4, "the tree has more levels than a subtree");
+            assert_eq!(index.crossing_pointers().await, Ok(0));
+            let counts = index.offload_counts();
+            assert!(counts.finished > 0 && counts.spread > 0, "{counts:?}");
+        });
+    }
+}
+
 /// A memory node of an older version answers calls, but not those of indexes.
 #[test]
 fn a_memory_node_without_the_handler_costs_time_and_nothing_else() {

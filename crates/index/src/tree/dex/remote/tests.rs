@@ -138,7 +138,9 @@ fn a_value_is_found_in_its_block_and_a_block_elsewhere_is_named() {
 #[test]
 fn changes_are_those_of_an_owner() {
     let mut region = region();
-    let leaf = |put| Request { start: at(LEAVES[1]), level: 0, ..put };
+    fn leaf(put: Request<'_>) -> Request<'_> {
+        Request { start: at(LEAVES[1]), level: 0, ..put }
+    }
     let (old, new) = (key(100), key(150));
     let mut ask = |ask, key: &[u8; 8]| {
         let reply = answer(&mut region, &leaf(request(ask, key)));
