@@ -35,6 +35,9 @@ const EXPLORES: u64 = 100;
 /// Nanoseconds of a local search of a node. The paper has it as a constant, without a figure.
 const LOCAL_NS: u64 = 100;
 
+/// What a CALL that is refused counts as: it helps nobody, so that few more are tried.
+const REFUSED_NS: u64 = 1_000_000_000;
+
 /// Which operations memory nodes finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -293,6 +296,7 @@ impl Dex {
             Err(error) => return Err(error.into()),
         };
         let Some(reply) = reply else {
+            self.own.offloading.with(start.node(), |latencies| latencies.call.add(REFUSED_NS));
             count(&counts.refused);
             return Ok(None);
         };
