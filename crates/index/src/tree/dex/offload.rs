@@ -14,7 +14,6 @@ use super::wire::{self, Ask, Outcome, Reply, Request};
 use crate::marks::mark;
 use crate::tree::change::{Change, Puts};
 use crate::tree::descend::{Found, Separator};
-use crate::tree::faults::{Fault, planted};
 use crate::tree::inner::Inner;
 use crate::tree::lookups::{Answer, Candidates, LooksUp};
 use crate::tree::node::{Header, Node};
@@ -232,7 +231,7 @@ impl Dex {
         }
         let ((from, to), low, high) = (inside.range(), parent.key(i), parent.high_of(i));
         let within = *low >= *from && to.is_none_or(|to| high.is_some_and(|high| *high <= *to));
-        if !within && !planted(Fault::CallAcrossBound) {
+        if !within {
             count(&counts.beyond);
             return false;
         }

@@ -201,6 +201,12 @@ fn what_the_memory_node_may_not_change_it_leaves() {
     let unchecked = outcome(&mut region, &upsert());
     plant(&[]);
     assert_eq!(unchecked, Outcome::Wrote { present: false });
+    // And one that does not look at bounds changes a leaf of two owners.
+    let mut region = fresh.clone();
+    plant(&[Fault::CallAcrossBound]);
+    let across = outcome(&mut region, &Request { bounds: (&key(101), None), ..upsert() });
+    plant(&[]);
+    assert_eq!(across, Outcome::Wrote { present: false });
     // Another key's leaf, another index, another memory node, another level, nothing at all.
     let mut region = fresh.clone();
     let wrong = [
