@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// Most leaves of one batch.
 const LEAVES: usize = 32;
 
+/// The parent of a leaf, and the leaf's position in it.
+type Parent = (Arc<Inner>, usize);
+
 /// The keys that a scan wants.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
@@ -141,7 +144,7 @@ impl Tree {
         &self,
         leaves: &L,
         span: &Span,
-        (all, parent): (Vec<L::Leaf>, Option<&(Arc<Inner>, usize)>),
+        (all, parent): (Vec<L::Leaf>, Option<&Parent>),
         wanted: Wanted<'_>,
         from: &[u8],
     ) -> Result<Part, IndexError> {
