@@ -87,7 +87,7 @@ mod daemon {
     use crate::exit::{self, Failure};
     use crate::output::note;
     use crate::signals;
-    use farindex_fabric::{CallTable, NodeId};
+    use farindex_fabric::NodeId;
     use farindex_remote::{Metrics, Node, NodeMemory, NodeSettings, Plane, Tokens};
     use serde_json::json;
     use std::sync::Arc;
@@ -135,8 +135,9 @@ mod daemon {
             (None, Some(size)) => NodeMemory::anonymous(node, size),
             (None, None) => return Err(Failure::usage("it takes --size or --file")),
         };
-        // Calls read what a client may READ anyway: the built-in handlers gather ranges of the region.
-        let memory = memory.map_err(farindex::Error::from)?.with_call_handler(CallTable::builtin().into_handler());
+        // Calls read and change what a client may READ and WRITE anyway.
+        let handler = farindex_index::call_table().into_handler();
+        let memory = memory.map_err(farindex::Error::from)?.with_call_handler(handler);
         let memory = Arc::new(memory);
         let metrics = Metrics::new();
         let plane = plane(args, &memory, &metrics)?;

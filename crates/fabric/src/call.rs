@@ -1,17 +1,21 @@
 //! Calls: requests that a memory node's CPU answers from its own region.
 //!
 //! A fabric has the verb CALL where its memory nodes have a [`CallHandler`]
-//! ([`Capabilities::call`](crate::Capabilities::call)); [`Span::call`](crate::Span::call) posts one. A handler only
-//! reads, and it runs on the thread that serves the memory node, so it must return within microseconds to a few
-//! milliseconds.
+//! ([`Capabilities::call`](crate::Capabilities::call)); [`Span::call`](crate::Span::call) posts one. A handler reads
+//! the region, and may store whole words in it ([`RegionView::store`]). It runs on the thread that serves the memory
+//! node, so it must return within microseconds to a few milliseconds.
 //!
 //! What a handler sees (N4): each aligned 8-byte word whole. Words that change while the handler runs may be of
-//! different times. What a READ, CAS or FAA of a client has returned is in the region before a CALL that this client
-//! posts afterwards.
+//! different times. What a READ, CAS or FAA has returned is in the region before a CALL that is posted afterwards.
+//!
+//! What a handler stores: words, one after the other, each of them whole. A verb that sees a word sees what the handler
+//! stored before it, and a verb that is posted after the call has completed sees all of it. A store is not atomic
+//! together with a CAS or FAA of the same word (N6): a handler stores to words that no atomic is posted on meanwhile.
 //!
 //! Invariants: request and reply have at most [`MAX_CALL_LEN`] bytes; a refusal, a reply that is too long and a panic
 //! of the handler are an error of that call, [`FabricError::CallRefused`](crate::FabricError::CallRefused), and of
-//! nothing else.
+//! nothing else. No call of a revoked client takes effect (G6): a fabric runs handlers where it carries out verbs,
+//! behind the same check.
 //!
 //! ```
 //! use farindex_fabric::call::{CallTable, gather_request};
@@ -38,7 +42,8 @@
 //! ```
 
 use crate::NodeId;
-use crate::words::{Words, load};
+use crate::words::{Words, load, store};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,6 +56,8 @@ pub const MAX_CALL_LEN: usize = 32 << 10;
 pub const ECHO: u64 = 1;
 /// Number of the built-in handler that reads several ranges of the region: see [`gather_request`].
 pub const GATHER: u64 = 2;
+/// Number of the built-in handler that stores words in several ranges of the region: see [`scatter_request`].
+pub const SCATTER: u64 = 3;
 
 /// Answers calls to a memory node from its region. Requests are whole 8-byte words: a shorter one was padded with
 /// zeros.
@@ -73,27 +80,34 @@ impl From<String> for CallRefused {
     }
 }
 
-/// A memory node's region, read-only, as its handler sees it.
+/// A memory node's region, as its handler sees it.
 #[derive(Clone, Copy)]
 pub struct RegionView<'a> {
     node: NodeId,
     memory: Memory<'a>,
+    read_only: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Memory<'a> {
     Shared(Words<'a>),
-    Exclusive(&'a [u64]),
+    Exclusive(&'a [Cell<u64>]),
 }
 
 impl<'a> RegionView<'a> {
     /// A region that verbs may change while the handler runs.
     pub fn shared(node: NodeId, words: &'a [AtomicU64]) -> Self {
-        RegionView { node, memory: Memory::Shared(Words(words)) }
+        RegionView { node, memory: Memory::Shared(Words(words)), read_only: false }
     }
     /// A region that nothing changes while the handler runs, as in a simulator.
-    pub fn exclusive(node: NodeId, words: &'a [u64]) -> Self {
-        RegionView { node, memory: Memory::Exclusive(words) }
+    pub fn exclusive(node: NodeId, words: &'a mut [u64]) -> Self {
+        let words = Cell::from_mut(words).as_slice_of_cells();
+        RegionView { node, memory: Memory::Exclusive(words), read_only: false }
+    }
+    /// The same region for a client that may not change it: nothing can be stored.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        RegionView { read_only: true, ..self }
     }
     /// The memory node's number.
     pub fn node(&self) -> NodeId {
@@ -125,16 +139,32 @@ impl<'a> RegionView<'a> {
             Memory::Exclusive(words) => {
                 let first = usize::try_from(offset / 8).ok()?;
                 let count = usize::try_from(len / 8).ok()?;
-                words.get(first..first.checked_add(count)?).map(<[u64]>::to_vec)
+                Some(words.get(first..first.checked_add(count)?)?.iter().map(Cell::get).collect())
             }
         }
+    }
+    /// Stores words from a byte offset on, in their order; `None`, and nothing is stored, if the offset is misaligned, the
+    /// words reach beyond the end, or the client may not change the region.
+    pub fn store(&self, offset: u64, words: &[u64]) -> Option<()> {
+        if !offset.is_multiple_of(8) || self.read_only {
+            return None;
+        }
+        match self.memory {
+            Memory::Shared(to) => store(to.range(offset, words.len() as u64 * 8)?, words.iter().copied()),
+            Memory::Exclusive(to) => {
+                let first = usize::try_from(offset / 8).ok()?;
+                let to = to.get(first..first.checked_add(words.len())?)?;
+                to.iter().zip(words).for_each(|(to, word)| to.set(*word));
+            }
+        }
+        Some(())
     }
 }
 
 /// Runs a handler, and holds it to the invariants of this module. Every fabric that answers calls goes through here.
 pub fn answer(handler: &CallHandler, view: &RegionView<'_>, request: &[u8]) -> Result<Vec<u8>, CallRefused> {
     check_request(request.len())?;
-    // A handler only reads, so there is nothing that its panic could leave half done.
+    // What a panic leaves half done is in far memory: its caller must be prepared for that, as for a client's crash.
     let reply = catch_unwind(AssertUnwindSafe(|| handler(view, request)));
     let reply = reply.map_err(|_| CallRefused::from("the handler panicked"))??;
     if reply.len() > MAX_CALL_LEN {
@@ -162,9 +192,9 @@ impl CallTable {
     pub fn new() -> Self {
         CallTable::default()
     }
-    /// A table with the built-in handlers, [`ECHO`] and [`GATHER`].
+    /// A table with the built-in handlers, [`ECHO`], [`GATHER`] and [`SCATTER`].
     pub fn builtin() -> Self {
-        CallTable::new().with(ECHO, |_, request| Ok(request.to_vec())).with(GATHER, gather)
+        CallTable::new().with(ECHO, |_, request| Ok(request.to_vec())).with(GATHER, gather).with(SCATTER, scatter)
     }
     /// Adds a handler, or replaces the one that has this number.
     #[must_use]
@@ -222,21 +252,55 @@ fn gather(view: &RegionView<'_>, request: &[u8]) -> Result<Vec<u8>, CallRefused>
     Ok(reply)
 }
 
+/// The words of a request to [`SCATTER`]: the handler stores each range's words at its byte offset, a multiple of 8, one
+/// range after the other. The reply has no bytes.
+pub fn scatter_request(ranges: &[(u64, &[u64])]) -> Vec<u64> {
+    let mut request = vec![SCATTER];
+    for (offset, words) in ranges {
+        request.extend([*offset, words.len() as u64]);
+        request.extend_from_slice(words);
+    }
+    request
+}
+
+fn scatter(view: &RegionView<'_>, request: &[u8]) -> Result<Vec<u8>, CallRefused> {
+    let words: Vec<u64> = request.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let (mut rest, mut ranges) = (&words[..], Vec::new());
+    while let Some(([offset, len], behind)) = rest.split_first_chunk() {
+        let data = usize::try_from(*len).ok().and_then(|len| behind.split_at_checked(len));
+        let (data, behind) = data.ok_or("a range is its offset, the number of its words, and the words")?;
+        // Nothing is stored unless all of it can be.
+        if view.read(*offset, data.len() as u64 * 8).is_none() {
+            return Err(CallRefused(format!("{} words at {offset:#x} are not within the region", data.len())));
+        }
+        ranges.push((*offset, data));
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        return Err("a range is its offset, the number of its words, and the words".into());
+    }
+    ranges
+        .into_iter()
+        .try_for_each(|(offset, data)| view.store(offset, data))
+        .ok_or("the client may not change the region")?;
+    Ok(Vec::new())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn ask(handler: &CallHandler, request: &[u64]) -> Result<Vec<u8>, CallRefused> {
-        let memory: Vec<u64> = (0..MAX_CALL_LEN as u64 / 4).collect();
+        let mut memory: Vec<u64> = (0..MAX_CALL_LEN as u64 / 4).collect();
         let bytes: Vec<u8> = request.iter().flat_map(|word| word.to_le_bytes()).collect();
-        answer(handler, &RegionView::exclusive(NodeId::new(0), &memory), &bytes)
+        answer(handler, &RegionView::exclusive(NodeId::new(0), &mut memory), &bytes)
     }
 
     #[test]
     fn both_kinds_of_view_read_the_same() {
-        let plain: Vec<u64> = (0..8).collect();
+        let mut plain: Vec<u64> = (0..8).collect();
         let atomic: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
-        let views = [RegionView::shared(NodeId::new(3), &atomic), RegionView::exclusive(NodeId::new(3), &plain)];
+        let views = [RegionView::shared(NodeId::new(3), &atomic), RegionView::exclusive(NodeId::new(3), &mut plain)];
         for view in views {
             assert_eq!((view.len(), view.is_empty(), view.node()), (64, false, NodeId::new(3)));
             assert_eq!(view.read(48, 16), Some(vec![6, 7]));
@@ -245,6 +309,12 @@ mod tests {
             for (offset, len) in [(56, 16), (0, 72), (1, 8), (0, 7), (u64::MAX - 7, 8), (8, u64::MAX - 7)] {
                 assert_eq!(view.read(offset, len), None, "{len} bytes at {offset}");
             }
+            for offset in [1, 56, 64, u64::MAX - 7] {
+                assert_eq!(view.store(offset, &[1, 1]), None, "two words at {offset}");
+            }
+            assert_eq!(view.read(0, 64), Some((0..8).collect()));
+            assert_eq!((view.read_only().store(48, &[60, 70]), view.read_only().word(48)), (None, Some(6)));
+            assert_eq!((view.store(48, &[60, 70]), view.read(40, 24)), (Some(()), Some(vec![5, 60, 70])));
         }
     }
 
@@ -257,7 +327,11 @@ mod tests {
         assert_eq!(ask(&gather_request(&[])), Ok(vec![]));
         let whole = ask(&gather_request(&[(0, MAX_CALL_LEN as u64)])).map(|reply| reply.len());
         assert_eq!(whole, Ok(MAX_CALL_LEN));
-        let refused: [(&[u64], &str); 9] = [
+        assert_eq!(ask(&scatter_request(&[(8, &[5, 6]), (64, &[7])])), Ok(vec![]));
+        let refused: [(&[u64], &str); 12] = [
+            (&[SCATTER, 0], "a range is its offset"),
+            (&[SCATTER, 0, 2, 5], "a range is its offset"),
+            (&[SCATTER, 0, 1, 5, 4, 1, 5], "not within the region"),
             (&[], "begins with the number"),
             (&[99], "no handler 99"),
             (&[7], "a reply of 32769 bytes"),

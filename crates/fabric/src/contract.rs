@@ -15,8 +15,8 @@
 //!   that batch. READs, CASes and FAAs of that batch take effect in posting order among themselves (the entries marked
 //!   "order is always maintained" in the InfiniBand ordering table, volume 1, section 10.8.3.3).
 //! * **G5** A completed WRITE, CAS or FAA is seen by every verb posted afterwards, by any client.
-//! * **G6** Once `revoke(client)` has completed, no verb of that client takes effect any more. It travels on the
-//!   control path: a memory node closes the client's connection; on shared memory the client's process is proved gone,
+//! * **G6** Once `revoke(client)` has completed, no verb of that client takes effect any more, and no CALL of it; what
+//!   has taken effect is in the region. It travels on the control path: a memory node closes the client's connection; on shared memory the client's process is proved gone,
 //!   or is ended where the pool's settings allow that; a fabric that cannot do it says so.
 //!
 //! # Not promised
@@ -27,7 +27,8 @@
 //!   asks for a fence ([`Batch::fence`](crate::Batch::fence)).
 //! * **N4** Atomicity of verbs against the memory node's own CPU, unless the fabric says so
 //!   ([`Capabilities::cpu_atomic`](crate::Capabilities::cpu_atomic)). The handler of a CALL runs on that CPU: it reads
-//!   each aligned 8-byte word whole, and the words of one handler's run may be of different times.
+//!   and stores each aligned 8-byte word whole, and the words of one handler's run may be of different times. Verbs see
+//!   its stores in their order.
 //! * **N5** Anything about *when* a WRITE lands that no client awaited, even after its memory has been reused.
 //! * **N6** Atomicity of a plain WRITE against a CAS or FAA that succeeds on the same word: release a lock by CAS or
 //!   FAA, behind the data in the same batch.
@@ -37,9 +38,11 @@
 //! # CALL
 //!
 //! A fabric may have CALL ([`call`](crate::call)), the two-sided message that a handler on the memory node answers from
-//! its region, read-only. A CALL is a batch of its own, and completes once (G1). A revoked client's CALLs are not
-//! answered (G6). The handler sees what a READ, CAS or FAA of the same client has returned before the CALL was posted.
-//! The completion of a WRITE alone does not promise that: a NIC may acknowledge a WRITE before the node's CPU sees it.
+//! its region, in which it may store words. A CALL is a batch of its own, and completes once (G1); what it has stored by
+//! then is seen by every verb posted afterwards (G5). A revoked client's CALLs have no effect (G6). The handler sees what
+//! a READ, CAS or FAA has returned before the CALL was posted, whichever client posted it. The completion of a WRITE alone
+//! does not promise that, unless the fabric is [`cpu_atomic`](crate::Capabilities::cpu_atomic): a NIC may acknowledge a
+//! WRITE before the node's CPU sees it. A READ behind the WRITE in its batch does.
 //!
 //! # Batches that travel together
 //!

@@ -64,7 +64,7 @@ pub enum FabricError {
         /// Name of the verb.
         verb: &'static str,
     },
-    /// The memory node, or the client itself, refused a CALL. The call had no effect: handlers only read.
+    /// The memory node, or the client itself, refused a CALL. What that means for the region is the handler's contract.
     #[error("memory node {node} refused the call: {reason}")]
     CallRefused {
         /// Which one.

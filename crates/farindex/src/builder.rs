@@ -77,10 +77,12 @@ impl PoolBuilder {
     {
         match (url.try_into()?, self.node_bytes) {
             (PoolUrl::Memory { .. }, Some(_)) => Err(Error::SizeGiven { nodes: "the nodes of a memory: string" }),
-            (PoolUrl::Memory { len, nodes }, None) => self.create_on(Arc::new(MemoryFabric::new(nodes, len)?)),
+            (PoolUrl::Memory { len, nodes }, None) => {
+                self.create_on(Arc::new(MemoryFabric::new(nodes, len)?.with_call_handler(handlers())))
+            }
             (PoolUrl::Shm { .. }, None) => Err(Error::SizeMissing),
             (PoolUrl::Shm { paths }, Some(bytes)) => {
-                let created = self.create_on(Arc::new(ShmFabric::create(&paths, bytes)?));
+                let created = self.create_on(Arc::new(ShmFabric::create(&paths, bytes)?.with_call_handler(handlers())));
                 if created.is_err() {
                     // The files are new and empty. A device is left alone.
                     for path in paths.iter().filter(|path| path.is_file()) {
@@ -99,7 +101,7 @@ impl PoolBuilder {
     /// Creates the pool on so many memory nodes in this process's memory, and opens it. It is gone when it is closed.
     pub fn in_memory(self, nodes: usize) -> Result<Pool, Error> {
         let bytes = self.node_bytes.ok_or(Error::SizeMissing)?.next_multiple_of(4096);
-        self.create_on(Arc::new(MemoryFabric::new(nodes, bytes)?))
+        self.create_on(Arc::new(MemoryFabric::new(nodes, bytes)?.with_call_handler(handlers())))
     }
 
     /// Creates the pool on all memory nodes of a fabric, and opens it.
@@ -217,4 +219,9 @@ impl IndexBuilder<'_> {
         }
         Index::new(self.session.clone(), &self.name, index)
     }
+}
+
+/// What memory nodes do for indexes: of embedded pools, in this process.
+pub(crate) fn handlers() -> Arc<farindex_fabric::CallHandler> {
+    farindex_index::call_table().into_handler()
 }

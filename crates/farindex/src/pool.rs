@@ -155,7 +155,9 @@ impl fmt::Debug for Pool {
 /// Maps the files of a pool. That they are a pool is checked before any space is reserved in them, and no more is
 /// reserved than the pool has.
 pub(crate) fn open_files(paths: &[PathBuf], read_only: bool) -> Result<ShmFabric, PoolError> {
-    ShmFabric::open_as(paths, read_only, |node, head| Ok(farindex_pool::Pool::recognise(node, head)?.region_len))
+    let len = |node, head: &_| Ok(farindex_pool::Pool::recognise(node, head)?.region_len);
+    let fabric: Result<_, PoolError> = ShmFabric::open_as(paths, read_only, len);
+    Ok(fabric?.with_call_handler(crate::builder::handlers()))
 }
 
 impl Drop for Inner {

@@ -21,6 +21,7 @@ use farindex_fabric::{Buf, Done, Endpoint, FabricError, RemotePtr, Span, Ticket,
 use smallvec::SmallVec;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
+use zerocopy::IntoBytes;
 
 /// Bytes of a block's header.
 pub const HEADER_LEN: usize = 16;
@@ -114,10 +115,15 @@ pub(crate) enum Decoded {
 
 /// Decodes a buffer that was read from a block's address.
 pub(crate) fn decode(buf: &Buf) -> Decoded {
-    let Some(header) = Header::decode(buf.words()) else { return Decoded::Unsound };
+    decode_words(buf.words())
+}
+
+/// Decodes words that were read from a block's address.
+pub(crate) fn decode_words(words: &[u64]) -> Decoded {
+    let Some(header) = Header::decode(words) else { return Decoded::Unsound };
     let key = HEADER_LEN..HEADER_LEN + header.key_len;
     let value = key.end..key.end + header.value_len;
-    let Some(data) = buf.bytes().get(key.start..value.end) else { return Decoded::Longer(header.block_len()) };
+    let Some(data) = words.as_bytes().get(key.start..value.end) else { return Decoded::Longer(header.block_len()) };
     if header.expected_checksum(data) != header.checksum && !planted(Fault::NoChecksum) {
         return Decoded::Unsound;
     }

@@ -68,3 +68,9 @@ pub use tree::chime::{self, Chime};
 pub use tree::dex::{self, Dex};
 pub use tree::sherman::{self, Sherman};
 pub use value::Value;
+
+/// The handlers of memory nodes: the fabric's own, and what memory nodes do for indexes. Every memory node of a pool has
+/// them; one without them costs time, and nothing else.
+pub fn call_table() -> farindex_fabric::CallTable {
+    tree::dex::remote::add_handlers(farindex_fabric::CallTable::builtin())
+}

@@ -7,7 +7,7 @@
 //! `PATH.node`, next to `PATH`, has lines of text: `farindex-node 1 REGION NODE`, then one `revoked TOKEN` for each
 //! revoked client, all numbers in hexadecimal. A line that a crash has cut off was never answered, and is skipped.
 
-use crate::token::random;
+use crate::token::{Rights, random};
 use farindex_fabric::call::{self, CallHandler, CallRefused, RegionView};
 use farindex_fabric::{FabricError, Identity, NodeId, ServedRegion};
 use std::collections::HashSet;
@@ -92,10 +92,13 @@ impl NodeMemory {
     pub fn answers_calls(&self) -> bool {
         self.calls.is_some()
     }
-    /// Answers a call from the region.
-    pub fn call(&self, request: &[u8]) -> Result<Vec<u8>, CallRefused> {
+    /// Answers a call of a client with these rights. It must run where nothing of a revoked client runs any more (G6): on
+    /// the thread that carries out verbs, or that takes revocations.
+    pub fn call(&self, request: &[u8], rights: Rights) -> Result<Vec<u8>, CallRefused> {
         let handler = self.calls.as_deref().ok_or("this memory node answers no calls")?;
-        call::answer(handler, &RegionView::shared(self.node, self.region.words()), request)
+        let view = RegionView::shared(self.node, self.region.words());
+        let view = if rights == Rights::ReadWrite { view } else { view.read_only() };
+        call::answer(handler, &view, request)
     }
 
     /// The memory.

@@ -242,8 +242,8 @@ impl ControlServer {
                 self.reply(id, request, answer);
             }
             (Stage::Member(..), Message::Detach(which)) => self.plane.release(id, &which),
-            (Stage::Member(identity, _), Message::Call(asked)) => {
-                let answer = self.call(id, identity, &asked);
+            (Stage::Member(identity, rights), Message::Call(asked)) => {
+                let answer = self.call(id, identity, rights, &asked);
                 self.reply(id, request, answer);
             }
             (Stage::Member(..), Message::Ping) => self.reply(id, request, Message::Pong),
@@ -297,14 +297,14 @@ impl ControlServer {
         }
     }
 
-    fn call(&self, id: u64, identity: Identity, asked: &[u8]) -> Message {
+    fn call(&self, id: u64, identity: Identity, rights: Rights, asked: &[u8]) -> Message {
         if identity.token == 0 {
             return Message::error(Code::Refused, "a client without an identity cannot call");
         }
         if self.links.get(&id).is_some_and(Link::is_behind) {
             return Message::error(Code::Busy, "too many replies are unread: wait for some of them");
         }
-        match self.memory.call(asked) {
+        match self.memory.call(asked, rights) {
             Ok(reply) => {
                 self.metrics.called.inc();
                 Message::Called(reply)

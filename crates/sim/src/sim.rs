@@ -142,6 +142,14 @@ impl Sim {
         world.capabilities.call = true;
         world.capabilities.cpu_atomic = true;
     }
+    /// Lets WRITEs reach a memory node's CPU late, as through a NIC: a handler may see what was there before a WRITE that
+    /// has completed, until a READ, CAS or FAA has been carried out on the node. In model mode no WRITE is late, but the
+    /// fabric promises as little. Call this before [`fabric`](Self::fabric).
+    pub fn set_late_calls(&self) {
+        let mut world = self.shared.world.borrow_mut();
+        world.late_calls = matches!(world.mode, Mode::Adversary(_));
+        world.capabilities.cpu_atomic = false;
+    }
     /// Lets memory nodes answer calls by a handler that every fabric takes.
     pub fn set_call_handler(&self, handler: Arc<CallHandler>) {
         self.set_handler(Box::new(move |node, words, request| {

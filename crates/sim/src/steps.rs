@@ -9,7 +9,8 @@ use crate::client_state::RunState;
 use crate::flight::{Loss, Plan, first_word};
 use crate::queue::{Event, EventKind};
 use crate::report::LogEvent;
-use crate::world::{Mode, PendingStore, World};
+use crate::rng::ODDS;
+use crate::world::{Mode, Node, PendingStore, World};
 use farindex_fabric::{Chain, FabricError, NodeId, VerbKind};
 
 /// What to do with a step at its moment.
@@ -111,6 +112,14 @@ impl World {
         let target = &mut state.chain[verb as usize];
         let (ptr, node, word) = (target.ptr, target.node().index(), first_word(target));
         let client = self.conns[state.conn as usize].client;
+        let unseen = self.late_calls.then_some(&mut self.nodes[node]);
+        match (&target.kind, unseen) {
+            (_, None) | (VerbKind::Call { .. }, _) => {}
+            (VerbKind::Write(buf), Some(node)) => {
+                node.unseen.extend((word..word + buf.words().len()).map(|word| (word, node.words[word])));
+            }
+            (_, Some(node)) => node.unseen.clear(),
+        }
         let log_event = match &mut target.kind {
             VerbKind::Read(buf) => {
                 let to = buf.words_mut();
@@ -129,8 +138,17 @@ impl World {
             }
             VerbKind::Call { request, reply } => {
                 if let Some(handler) = &mut self.handler {
-                    let number = NodeId::new(node as u16);
-                    *reply = Some(handler(number, &mut self.nodes[node].words, request.bytes()));
+                    let (number, Node { words, unseen, .. }) = (NodeId::new(node as u16), &mut self.nodes[node]);
+                    if !unseen.is_empty() && self.rng.chance(ODDS / 2) {
+                        unseen.clear();
+                    }
+                    // The CPU sees what was there before, and its own stores to these words are overwritten.
+                    let mut landed = Vec::with_capacity(unseen.len());
+                    for (word, before) in unseen.iter().rev() {
+                        landed.push((*word, std::mem::replace(&mut words[*word], *before)));
+                    }
+                    *reply = Some(handler(number, words, request.bytes()));
+                    landed.iter().rev().for_each(|(word, value)| words[*word] = *value);
                 }
                 LogEvent::Called(ptr)
             }
@@ -187,10 +205,13 @@ impl World {
         let plan = state.plans[verb as usize];
         let target = &mut state.chain[verb as usize];
         let (ptr, first) = (target.ptr, first_word(target));
-        let memory = &mut self.nodes[target.node().index()].words[first..];
+        let Node { words, unseen, .. } = &mut self.nodes[target.node().index()];
+        let memory = &mut words[first..];
+        let late_calls = self.late_calls;
         let (mut moved, mut hash) = (0, 0);
         let log_event = match &mut target.kind {
             VerbKind::Read(buf) => {
+                unseen.clear();
                 let to = buf.words_mut();
                 plan.for_each_word(piece, to.len(), |word| {
                     to[word] = memory[word];
@@ -202,6 +223,9 @@ impl World {
             VerbKind::Write(buf) => {
                 let from = buf.words();
                 plan.for_each_word(piece, from.len(), |word| {
+                    if late_calls {
+                        unseen.push((first + word, memory[word]));
+                    }
                     memory[word] = from[word];
                     hash ^= memory[word];
                     moved += 1;

@@ -36,6 +36,8 @@ pub(crate) struct Node {
     pub(crate) silent: bool,
     /// Tokens of the clients that are revoked on this node.
     pub(crate) revoked: BTreeSet<u64>,
+    /// Words that WRITEs have changed and that the node's CPU may not see yet, each with what it held before.
+    pub(crate) unseen: Vec<(usize, u64)>,
 }
 
 /// One client's connection.
@@ -86,6 +88,8 @@ pub(crate) struct World {
     pub(crate) log: Log,
     pub(crate) capabilities: Capabilities,
     pub(crate) handler: Option<Box<Handler>>,
+    /// WRITEs may reach a node's CPU late: see [`Sim::set_late_calls`](crate::Sim::set_late_calls).
+    pub(crate) late_calls: bool,
     /// The client whose coroutine is being polled.
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
@@ -100,7 +104,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, mode: Mode, nodes: usize, node_len: u64) -> World {
         let words = (node_len / 8) as usize;
-        let node = || Node { words: vec![0; words], up: true, silent: false, revoked: BTreeSet::new() };
+        let node =
+            || Node { words: vec![0; words], up: true, silent: false, revoked: BTreeSet::new(), unseen: Vec::new() };
         let mut capabilities = Capabilities::default();
         capabilities.zeroed = true;
         World {
@@ -124,6 +129,7 @@ impl World {
             log: Log::default(),
             capabilities,
             handler: None,
+            late_calls: false,
             current: None,
             open_tasks: 0,
             reports_crashes: false,

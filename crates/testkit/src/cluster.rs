@@ -256,6 +256,13 @@ fn try_seed(
     };
     report.settings += &format!(", lease {lease:?}");
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
+    if index_under_test.has_calls() {
+        sim.set_call_handler(farindex_index::call_table().into_handler());
+        if rng.chance(ODDS / 2) {
+            sim.set_late_calls();
+            report.settings += ", WRITEs reach CPUs late";
+        }
+    }
     let shared = Rc::new(Shared {
         workload,
         recorder: Recorder::new(),

@@ -3,14 +3,16 @@
 
 use crate::IndexUnderTest;
 use crate::workload::Shape;
-use farindex_index::dex::{Config, Foreign, Moves};
+use farindex_index::dex::{Config, Foreign, Moves, Offload};
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::{ODDS, SimRng};
 
 /// A DEX tree with settings of the seed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct DexUnderTest {
     config: Config,
+    /// Do memory nodes finish operations with 8-byte keys, in every seed?
+    offloads: bool,
 }
 
 /// Nodes that split soonest, and leaves that are always cached.
@@ -21,6 +23,8 @@ const SMALLEST: Config = Config {
     leaf_admission: 100,
     moves: Moves::Leaf,
     foreign: Foreign::Acquire,
+    offload: Offload::Always,
+    subtree_levels: 0,
 };
 
 impl IndexUnderTest for DexUnderTest {
@@ -30,9 +34,12 @@ impl IndexUnderTest for DexUnderTest {
             inner_span: rng.pick(&[5, 5, 6, 8, 66]).unwrap_or(5),
             leaf_admission: rng.pick(&[0, 10, 50, 100, 100]).unwrap_or(100),
             moves: rng.pick(&[Moves::Partition, Moves::Subtree, Moves::Leaf]).unwrap_or_default(),
+            offload: rng.pick(&[Offload::Never, Offload::Auto, Offload::Always]).unwrap_or_default(),
+            subtree_levels: rng.pick(&[0, 1, 4]).unwrap_or_default(),
             ..SMALLEST
         };
-        Box::new(DexUnderTest { config })
+        let config = if self.offloads { Config { offload: Offload::Always, ..config } } else { config };
+        Box::new(DexUnderTest { config, ..*self })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Dex(self.config)
@@ -46,7 +53,13 @@ impl IndexUnderTest for DexUnderTest {
             index.inner().forget();
         }
     }
+    fn has_calls(&self) -> bool {
+        self.config.offload != Offload::Never
+    }
     fn shape(&self, rng: &mut SimRng) -> Shape {
+        if self.offloads {
+            return Shape::Eight;
+        }
         rng.pick(&[Shape::Plain, Shape::Eight, Shape::Eight, Shape::LongPrefix(7), Shape::LongPrefix(300)])
             .unwrap_or_default()
     }
@@ -71,9 +84,25 @@ mod faults {
     use farindex_index::tree::faults::{Fault, plant};
 
     fn case(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
+        case_of(name, how, setup, fault, DexUnderTest::default())
+    }
+
+    /// A fault of what memory nodes do. (A simulated memory node answers a call in one step, so it takes tests of the handler to
+    /// detect that it does not look at checksums, or changes a leaf of two owners.)
+    fn offloaded(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
+        case_of(name, how, setup, fault, DexUnderTest { offloads: true, ..DexUnderTest::default() })
+    }
+
+    fn case_of(
+        name: &'static str,
+        how: &'static str,
+        setup: Setup,
+        fault: Fault,
+        index_under_test: DexUnderTest,
+    ) -> FaultCase {
         FaultCase::new(name, how, move |seed, planted| {
             plant(if planted { std::slice::from_ref(&fault) } else { &[] });
-            let found = verdict(seed, &setup, &DexUnderTest::default());
+            let found = verdict(seed, &setup, &index_under_test);
             plant(&[]);
             found
         })
@@ -148,6 +177,24 @@ mod faults {
                 Fault::OverHeldLock,
             )
             .seen_at(43),
+            offloaded(
+                "DEX: a memory node changes a leaf for an operation that does not have its turn",
+                "Fault::CallWithoutTurn",
+                crowded(),
+                Fault::CallWithoutTurn,
+            ),
+            offloaded(
+                "DEX: a copy of a leaf stays in the cache although a memory node has changed the leaf",
+                "Fault::CallKeepsCopy",
+                contended(),
+                Fault::CallKeepsCopy,
+            ),
+            offloaded(
+                "DEX: a call overtakes WRITEs that have completed",
+                "Fault::CallOvertakesWrites",
+                contended(),
+                Fault::CallOvertakesWrites,
+            ),
         ]
     }
 }

@@ -24,6 +24,10 @@ pub trait IndexUnderTest: Send + Sync {
     fn shape(&self, _rng: &mut SimRng) -> Shape {
         Shape::Plain
     }
+    /// Do memory nodes answer calls?
+    fn has_calls(&self) -> bool {
+        false
+    }
     /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
     /// first `bits` doublings.
     fn colliding_bits(&self, rng: &mut SimRng) -> u32;

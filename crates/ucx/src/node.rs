@@ -358,7 +358,8 @@ impl Loop {
                 let next = worker.buffer();
                 send(worker, ep, std::mem::replace(reply, next), replies)
             };
-            serve(&request, words, &|call| memory.call(call), &self.refused, &mut session.reply, &mut full)
+            let calls = |call: &[u8]| memory.call(call, rights);
+            serve(&request, words, &calls, &self.refused, &mut session.reply, &mut full)
         });
         self.worker.recycle(request);
         match served {

@@ -268,6 +268,9 @@ pub fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simu
     };
     let stuck = |what: String| Error::Stuck(what);
     let sim = Rc::new(Sim::new(plan.seed, config).map_err(farindex::Error::from)?);
+    sim.set_call_handler(farindex_index::call_table().into_handler());
+    // Its memory nodes are behind NICs.
+    sim.set_late_calls();
     // Connections belong to whose coroutine makes them: these are made before any runs.
     let heartbeats: Vec<_> = (0..cluster.compute_nodes)
         .map(|node| {

@@ -180,8 +180,9 @@ cases! {
         a_fence_holds_writes_back, a_masked_cas_keeps_its_place_in_a_batch, batches_posted_together_keep_their_order,
     }
     G6: revoke::{
-        a_revoked_client_has_no_more_effect, what_was_posted_before_a_revocation_ends_with_it,
-        a_client_may_revoke_itself, a_revocation_affects_no_other_client,
+        a_revoked_client_has_no_more_effect, a_revoked_client_has_no_effect_by_calls,
+        what_was_posted_before_a_revocation_ends_with_it, a_client_may_revoke_itself,
+        a_revocation_affects_no_other_client,
     }
     Verbs: verbs::{
         verbs_are_posted_when_called, dropped_futures_still_run, detached_batches_land, many_batches_in_flight,

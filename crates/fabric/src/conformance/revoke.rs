@@ -1,6 +1,7 @@
 //! G6: a revoked client has no more effect. A fabric that reports that it cannot revoke passes: it promises nothing.
 
 use super::{Bench, Client, Signal, Verdict, at, ensure, word};
+use crate::call::{SCATTER, scatter_request};
 use crate::{FabricError, Identity, NodeId};
 use std::time::Duration;
 
@@ -147,6 +148,69 @@ pub(super) fn what_was_posted_before_a_revocation_ends_with_it(bench: &Bench<'_>
         });
         // Where one thread runs both, the revocation comes between what the victim posts and what it sends.
         world.run(vec![revoker, victim])?;
+    }
+    Ok(())
+}
+
+/// Lets memory nodes store numbers, another one by each call, with several calls in flight, until it is revoked.
+async fn store_until_revoked(client: &Client, busy: &Signal, stop: &Signal) -> Verdict {
+    let span = client.span();
+    let store = |node: u16, number: u64| {
+        let request = scatter_request(&[(COUNTER * 8, &[number; 4])]);
+        span.call(NodeId::new(node), client.endpoint.buf_from_words(&request))
+    };
+    for number in 1.. {
+        let in_flight: Vec<_> = (0..6).map(|i| store(i % 2, number * 6 + u64::from(i))).collect();
+        let mut refused = stop.get() > 0;
+        for one in in_flight {
+            refused |= one.await.is_err();
+        }
+        busy.raise();
+        if refused {
+            break;
+        }
+    }
+    stop.reach(client, 1).await?;
+    let late = store(0, u64::MAX).await;
+    ensure!(late.is_err(), "a CALL that was posted after its client had been revoked was answered");
+    Ok(())
+}
+
+pub(super) fn a_revoked_client_has_no_effect_by_calls(bench: &Bench<'_>) -> Verdict {
+    for _ in 0..bench.rounds().min(5) {
+        let world = bench.world(2)?;
+        if !world.fabric.capabilities().call {
+            return Ok(());
+        }
+        let (busy, stop, able) = (Signal::default(), Signal::default(), Signal::default());
+        let (identity, other) = (world.fabric.new_identity(), world.fabric.new_identity());
+        let (busy_too, stop_too, able_too, can) = (busy.clone(), stop.clone(), able.clone(), able.clone());
+        let victim = world.script_of(identity, move |client| async move {
+            let verdict = store_until_revoked(&client, &busy_too, &stop_too).await;
+            if able_too.get() == 0 { Ok(()) } else { verdict }
+        });
+        let revoker = world.script_of(other, move |client| async move {
+            busy.reach(&client, 3).await?;
+            if revoke_everywhere(&client, identity).await?.is_none() {
+                stop.raise();
+                return Ok(());
+            }
+            able.raise();
+            let span = client.span();
+            let before = [word(&span, at(0, COUNTER)).await?, word(&span, at(1, COUNTER)).await?];
+            ensure!(before.iter().all(|word| *word > 0), "handler {SCATTER} stored nothing");
+            stop.raise();
+            for _ in 0..5 {
+                client.endpoint.sleep(Duration::from_micros(20)).await;
+                let now = [word(&span, at(0, COUNTER)).await?, word(&span, at(1, COUNTER)).await?];
+                ensure!(now == before, "a CALL of a revoked client took effect: from {before:?} to {now:?}");
+            }
+            Ok(())
+        });
+        world.run(vec![victim, revoker])?;
+        if can.get() == 0 {
+            return Ok(());
+        }
     }
     Ok(())
 }

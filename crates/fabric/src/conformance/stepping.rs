@@ -88,6 +88,8 @@ flaws! {
     G6 RevokesWhatComesNext,
     /// What a revoked client had collected is carried out all the same.
     G6 RevokesAllButTheCollected,
+    /// A revoked client's calls in flight go on.
+    G6 RevokesNoCalls,
     /// A revoked client may connect anew.
     G6 RevokesConnectionsOnly,
     /// Revoking does nothing.
@@ -277,7 +279,7 @@ impl World {
         }
         if let Act::Call(request, reply) = &mut step.act {
             let seen = if self.has(Flaw::CallsReachTheFirstNode) { 0 } else { node };
-            let view = RegionView::exclusive(NodeId::new(node as u16), &self.nodes[seen]);
+            let view = RegionView::exclusive(NodeId::new(node as u16), &mut self.nodes[seen]);
             let handler = CallTable::builtin().into_handler();
             let answer = call::answer(&*handler, &view, request);
             *reply = Some(if self.has(Flaw::CallsSwallowRefusals) { Ok(answer.unwrap_or_default()) } else { answer });
@@ -346,7 +348,8 @@ impl World {
             return;
         }
         for flight in std::mem::take(&mut self.in_flight) {
-            if flight.token == victim {
+            let calls = flight.steps.iter().any(|step| matches!(step.act, Act::Call(..)));
+            if flight.token == victim && !(calls && self.has(Flaw::RevokesNoCalls)) {
                 self.end(flight, Err(FabricError::Revoked));
             } else {
                 self.in_flight.push(flight);

@@ -1,7 +1,7 @@
 //! G1, and what endpoint and fabric promise together: posting, sizes, nodes, metering, the clock.
 
 use super::{Bench, Client, NODE_LEN, Verdict, at, ensure, word};
-use crate::call::{ECHO, MAX_CALL_LEN, gather_request};
+use crate::call::{ECHO, MAX_CALL_LEN, gather_request, scatter_request};
 use crate::{Counters, FabricError, NodeId, RemotePtr};
 use std::time::Duration;
 
@@ -363,11 +363,17 @@ pub(super) fn calls_are_answered_or_refused(bench: &Bench<'_>) -> Verdict {
         span.faa(at(1, 18), 100).await?;
         let gathered = call(&gather_request(&[(18 * 8, 16), (16 * 8, 8)])).await?;
         ensure!(gathered == bytes(&[142, 43, 40]), "three words of node 1 were gathered as {gathered:?}");
+        // What a call has stored is seen by the verbs that are posted after it.
+        let stored = call(&scatter_request(&[(24 * 8, &[5, 6]), (17 * 8, &[9])])).await?;
+        ensure!(stored.is_empty(), "a call that stores words was answered with {stored:?}");
+        let now = span.read(at(1, 16), 80).await?;
+        ensure!(now.words() == [40, 9, 142, 43, 0, 0, 0, 0, 5, 6], "after a call that stores words: {:?}", now.words());
         let largest = call(&gather_request(&[(0, MAX_CALL_LEN as u64 / 2), (0, MAX_CALL_LEN as u64 / 2)])).await;
         let largest = largest.map(|reply| reply.len());
         ensure!(cfg!(miri) || largest == Ok(MAX_CALL_LEN), "the longest reply there may be came as {largest:?}");
         // A refusal is the error of its call alone.
-        let refusals: [(&str, &[u64]); 4] = [
+        let refusals: [(&str, &[u64]); 5] = [
+            ("a store beyond the region", &scatter_request(&[(16 * 8, &[1]), (1 << 43, &[1])])),
             ("a handler that does not exist", &[99]),
             ("a range beyond the region", &gather_request(&[(1 << 43, 8)])),
             ("a reply that is too long", &gather_request(&[(0, MAX_CALL_LEN as u64), (0, 8)])),

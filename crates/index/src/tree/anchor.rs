@@ -127,6 +127,7 @@ impl Tree {
             height: Cell::new(0),
             dropping: Cell::new(false),
             turn: Cell::new(client.slot()),
+            subtree_levels: 0,
         }
     }
 }

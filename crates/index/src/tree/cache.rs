@@ -72,6 +72,10 @@ impl NodeCache {
     pub(super) fn peek(&self, at: RemotePtr) -> Option<Arc<Inner>> {
         self.nodes.peek(&at.to_bits())
     }
+    /// Is there a copy of this node? No look-up is counted.
+    pub(super) fn has(&self, at: RemotePtr) -> bool {
+        self.nodes.contains_key(&at.to_bits())
+    }
     /// Keeps a node that was read after a look-up had missed it.
     pub(super) fn insert(&self, node: &Arc<Inner>) {
         if let Some(misses) = self.misses.get(usize::from(node.level)) {

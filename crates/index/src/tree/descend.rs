@@ -53,10 +53,24 @@ impl Tree {
     pub(super) async fn descend(
         &self,
         span: &Span,
+        goal: (&[u8], Side),
+        level: u8,
+        fresh: bool,
+        missing: &mut Vec<Separator>,
+    ) -> Step<Found> {
+        self.descend_until(span, goal, level, fresh, missing, |_, _| false).await
+    }
+
+    /// Descends as [`descend`](Self::descend) does, but ends above that level at an inner node of which there is no copy, if
+    /// `ends` says so of its parent and the position in it.
+    pub(super) async fn descend_until(
+        &self,
+        span: &Span,
         (key, side): (&[u8], Side),
         level: u8,
         fresh: bool,
         missing: &mut Vec<Separator>,
+        mut ends: impl FnMut(&Inner, usize) -> bool,
     ) -> Step<Found> {
         let (mut at, mut want) = (self.root, None);
         // The node whose word led here: its address, if it was an old copy.
@@ -101,6 +115,9 @@ impl Tree {
             let child = node.child(i);
             if node.level == level + 1 {
                 return Ok(Ok(Found { at: child, level, parent: Some((node, i)), cached }));
+            }
+            if !fresh && !self.cache.has(child) && ends(&node, i) {
+                return Ok(Ok(Found { at: child, level: node.level - 1, parent: Some((node, i)), cached }));
             }
             (led, at, want, steps) = ((Some(at), cached), child, Some(node.level - 1), 0);
         }

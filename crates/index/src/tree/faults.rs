@@ -41,6 +41,16 @@ pub enum Fault {
     AcrossBound,
     /// A leaf is changed in place although its lock is held (DEX, D3).
     OverHeldLock,
+    /// A memory node takes a node as it lies there, whatever its checksum is (DEX, W2).
+    CallUnchecked,
+    /// A memory node changes a leaf for an operation that does not have the leaf's turn (DEX, D3).
+    CallWithoutTurn,
+    /// A memory node changes a leaf that reaches beyond its caller's partition (DEX, D3).
+    CallAcrossBound,
+    /// A copy of a leaf stays in the cache although a memory node has changed the leaf (DEX, D4).
+    CallKeepsCopy,
+    /// A memory node looks a key up in a leaf before the WRITEs of the leaf that have completed are there (DEX, O2).
+    CallOvertakesWrites,
 }
 
 farindex_pool::fault_switch!();

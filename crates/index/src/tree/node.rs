@@ -104,6 +104,39 @@ impl Layout {
     }
 }
 
+/// The used slots of a node with these words.
+pub(super) fn used(words: &[u64], layout: Layout) -> impl Iterator<Item = usize> + '_ {
+    let maps = words.get(USED..layout.inline()).unwrap_or_default().iter().enumerate();
+    maps.flat_map(|(i, word)| {
+        let mut word = *word;
+        std::iter::from_fn(move || {
+            let bit = word.checked_ilog2().map(|_| word.trailing_zeros() as usize)?;
+            word &= word - 1;
+            Some(i * 64 + bit)
+        })
+    })
+}
+
+/// Computes the checksum of a node with these words. It binds the node's address and the index.
+pub(super) fn checksum(words: &[u64], layout: Layout, at: RemotePtr, tag: u64) -> u64 {
+    let mut of = SmallVec::<[u64; 160]>::new();
+    for part in [SIBLING..CHECKSUM, USED..layout.slots()] {
+        of.extend_from_slice(words.get(part).unwrap_or_default());
+    }
+    for slot in used(words, layout) {
+        let slot = layout.slot(slot);
+        of.extend([slot, slot + 1].map(|at| words.get(at).copied().unwrap_or_default()));
+    }
+    xxhash_rust::xxh3::xxh3_64_with_seed(of.as_bytes(), tag ^ at.to_bits().rotate_left(32))
+}
+
+/// Are these words a state between two changes (W2), and a node at all?
+pub(super) fn is_sound(words: &[u64], layout: Layout, at: RemotePtr, tag: u64) -> bool {
+    let beyond = layout.span % 64;
+    let last = words.get(layout.inline() - 1).copied().unwrap_or_default();
+    (beyond == 0 || last >> beyond == 0) && words.get(CHECKSUM) == Some(&checksum(words, layout, at, tag))
+}
+
 /// Returns the lock word of a free node.
 pub(super) fn magic(tag: u64, at: RemotePtr) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(&at.to_bits().to_le_bytes(), tag) & !1 | 2
@@ -216,14 +249,7 @@ impl Node {
     }
     /// The used slots.
     pub(super) fn used(&self) -> impl Iterator<Item = usize> + '_ {
-        let maps = (0..self.layout.map()).map(|i| (i, self.word(USED + i)));
-        maps.flat_map(|(i, mut word)| {
-            std::iter::from_fn(move || {
-                let bit = word.checked_ilog2().map(|_| word.trailing_zeros() as usize)?;
-                word &= word - 1;
-                Some(i * 64 + bit)
-            })
-        })
+        used(self.buf.words(), self.layout)
     }
     pub(super) fn count(&self) -> usize {
         (0..self.layout.map()).map(|i| self.word(USED + i).count_ones() as usize).sum()
@@ -251,16 +277,7 @@ impl Node {
 
     /// Computes the checksum. It binds the node's address and the index.
     pub(super) fn checksum(&self, tag: u64) -> u64 {
-        let mut words = SmallVec::<[u64; 160]>::new();
-        for part in [SIBLING..CHECKSUM, USED..self.layout.slots()] {
-            words.extend_from_slice(self.buf.words().get(part).unwrap_or_default());
-        }
-        for slot in self.used() {
-            let (a, b) = self.slot(slot);
-            words.push(a);
-            words.push(b);
-        }
-        xxhash_rust::xxh3::xxh3_64_with_seed(words.as_bytes(), tag ^ self.at.to_bits().rotate_left(32))
+        checksum(self.buf.words(), self.layout, self.at, tag)
     }
     pub(super) fn seal(&mut self, tag: u64) {
         let checksum = self.checksum(tag);
@@ -268,8 +285,6 @@ impl Node {
     }
     /// Is this a state between two changes (W2), and a node at all?
     pub(super) fn is_sound(&self, tag: u64) -> bool {
-        let beyond = self.layout.span % 64;
-        let last = self.word(USED + self.layout.map() - 1);
-        (beyond == 0 || last >> beyond == 0) && self.word(CHECKSUM) == self.checksum(tag)
+        is_sound(self.buf.words(), self.layout, self.at, tag)
     }
 }

@@ -8,6 +8,7 @@
 use super::entries::{SlotKey, SlotValue};
 use super::faults::{Fault, planted};
 use super::fence::Key;
+use super::inner::Inner;
 use super::node::Header;
 use super::skeleton::{Leaves, Retry, Step, Tree};
 use crate::maintenance::fetch_blocks;
@@ -15,9 +16,13 @@ use crate::traits::{Entry, KeyBounds};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, SharedBuf, Span};
 use std::ops::{Bound, Range};
+use std::sync::Arc;
 
 /// Most leaves of one batch.
 const LEAVES: usize = 32;
+
+/// The parent of a leaf, and the leaf's position in it.
+type Parent = (Arc<Inner>, usize);
 
 /// The keys that a scan wants.
 #[derive(Clone, Copy)]
@@ -98,11 +103,14 @@ impl Tree {
         retry: &Retry,
     ) -> Step<Part> {
         let mut missing = Vec::new();
+        let most = (1 + wanted.limit / per_leaf.max(1)).min(LEAVES);
+        if let Some(all) = leaves.sent_leaves(span, from, most, retry).await? {
+            return Ok(Ok(self.part_of(leaves, span, (all, None), wanted, from).await?));
+        }
         let found = match self.descend(span, retry.goal(from), 0, retry.fresh, &mut missing).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
         };
-        let most = (1 + wanted.limit / per_leaf.max(1)).min(LEAVES);
         let mut ahead: Vec<RemotePtr> = Vec::new();
         if let Some((parent, i)) = &found.parent {
             let inside = |i: &usize| wanted.ends_above(&parent.key(*i));
@@ -128,9 +136,21 @@ impl Tree {
             all.push(next);
         }
         drop(done);
+        Ok(Ok(self.part_of(leaves, span, (all, found.parent.as_ref()), wanted, from).await?))
+    }
+
+    /// What consecutive leaves have of a scan. `parent` is that of the first one, and its position there.
+    async fn part_of<L: Leaves>(
+        &self,
+        leaves: &L,
+        span: &Span,
+        (all, parent): (Vec<L::Leaf>, Option<&Parent>),
+        wanted: Wanted<'_>,
+        from: &[u8],
+    ) -> Result<Part, IndexError> {
         let (mut parts, mut high) = (Vec::with_capacity(all.len()), None);
         for (number, leaf) in all.into_iter().enumerate() {
-            let known = found.parent.as_ref().and_then(|(parent, i)| parent.high_of(i + number));
+            let known = parent.and_then(|(parent, i)| parent.high_of(i + number));
             high = match known {
                 _ if leaf.high().is_infinite() => None,
                 Some(known) if leaf.high().is(&known) || planted(Fault::ScanSkipsSplit) => Some(known.to_vec()),
@@ -140,7 +160,7 @@ impl Tree {
         }
         let entries = entries_of(leaves, span, parts, wanted, from).await?;
         let next = high.filter(|_| entries.len() < wanted.limit);
-        Ok(Ok(Part { entries, next }))
+        Ok(Part { entries, next })
     }
 }
 

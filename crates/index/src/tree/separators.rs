@@ -75,8 +75,17 @@ impl Tree {
         low: &[u8],
         fresh: &mut Fresh,
     ) -> Result<(RemotePtr, Fence), IndexError> {
+        self.allocate_node_on(span, self.place(), (len, low), fresh).await
+    }
+
+    async fn allocate_node_on(
+        &self,
+        span: &Span,
+        place: NodeId,
+        (len, low): (usize, &[u8]),
+        fresh: &mut Fresh,
+    ) -> Result<(RemotePtr, Fence), IndexError> {
         let session = &self.session;
-        let place = self.place();
         let at = session.alloc_now(span, place, len as u64).await?;
         fresh.allocated.push((at, len as u64));
         let mut key_block = RemotePtr::NULL;
@@ -89,15 +98,27 @@ impl Tree {
         Ok((at, Fence::new(low, key_block)))
     }
 
-    /// Allocates a whole node with this low key.
+    /// Allocates a whole node with this low key, which takes entries of the node at `old` over. In a subtree that lies on one
+    /// memory node, that is the place of both, as long as there is room.
     async fn new_node(
         &self,
         span: &Span,
+        old: RemotePtr,
         (layout, level): (Layout, u8),
         low: &[u8],
         fresh: &mut Fresh,
     ) -> Result<Node, IndexError> {
-        let (at, low) = self.allocate_node(span, layout.len(), low, fresh).await?;
+        let stays = self.subtree_levels > 0 && level <= self.subtree_levels;
+        let place = if stays { old.node() } else { self.place() };
+        let before = fresh.allocated.len();
+        let allocated = match self.allocate_node_on(span, place, (layout.len(), low), fresh).await {
+            Err(IndexError::Pool(PoolError::Full { .. })) if stays => {
+                fresh.allocated.drain(before..).for_each(|(ptr, len)| self.session.discard(ptr, len));
+                self.allocate_node(span, layout.len(), low, fresh).await?
+            }
+            allocated => allocated?,
+        };
+        let (at, low) = allocated;
         let buf = self.session.endpoint().buf(layout.len());
         let mut node = Node::new(at, layout, buf, (self.tag, level), low);
         // Nobody may lock it before it is linked: an old copy of a parent may name its address, and if this client
@@ -189,14 +210,14 @@ impl Tree {
         let mut node = self.copy(old);
         let mut edit = Edit::default();
         let shape = (slots.layout(), level);
-        let mut upper = self.new_node(span, shape, key, fresh).await?;
+        let mut upper = self.new_node(span, old.at, shape, key, fresh).await?;
         self.take(old, right, &mut upper);
         if old.at == self.root {
             if level >= MAX_LEVEL {
                 return Err(IndexError::corrupt(old.at, "the tree has too many levels"));
             }
             mark!("tree: root has grown");
-            let mut lower = self.new_node(span, shape, &[], fresh).await?;
+            let mut lower = self.new_node(span, old.at, shape, &[], fresh).await?;
             self.take(old, left, &mut lower);
             lower.set(SIBLING, sibling_word(level, upper.at));
             lower.set_fence(HIGH, upper.low());

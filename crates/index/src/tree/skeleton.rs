@@ -64,6 +64,17 @@ pub(super) trait Leaves {
     /// Derives a leaf from what a crashed client has left, under its lock, and returns what is to be written with the
     /// release.
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError>;
+    /// Returns consecutive leaves, at most so many, from the one of a key on, if a memory node has sent them. `None`: they are
+    /// to be READ.
+    async fn sent_leaves(
+        &self,
+        _span: &Span,
+        _from: &[u8],
+        _most: usize,
+        _retry: &Retry,
+    ) -> Result<Option<Vec<Self::Leaf>>, IndexError> {
+        Ok(None)
+    }
     /// Finds out why a node cannot be read for a long time: an error if it is damaged; whether somebody was changing it.
     async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError>;
 }
@@ -113,6 +124,8 @@ pub(super) struct Tree {
     pub(super) dropping: Cell<bool>,
     /// Counts new nodes, for their memory nodes.
     pub(super) turn: Cell<u64>,
+    /// If not 0, the subtree of a node up to this level lies on one memory node.
+    pub(super) subtree_levels: u8,
 }
 
 /// Why an operation cannot go on from where it is.

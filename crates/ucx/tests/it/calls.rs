@@ -1,7 +1,7 @@
 //! Calls over UCX. What every fabric promises about them is in the conformance suite.
 
 use crate::nodes::{count, have_ucx};
-use farindex_fabric::call::{CallHandler, CallTable, ECHO, gather_request};
+use farindex_fabric::call::{CallHandler, CallTable, ECHO, gather_request, scatter_request};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Tokens};
@@ -118,6 +118,13 @@ fn a_token_for_reading_may_call_and_a_revoked_client_may_not() {
     assert_eq!(executor.block_on(&writing, span.faa(word, 7)), Ok(0));
     let gather = gather_request(&[(64, 8)]);
     assert_eq!(call(&reading, &gather), Ok(7_u64.to_le_bytes().to_vec()));
+    // A client that may not WRITE may not let a handler store either.
+    let store = scatter_request(&[(64, &[8])]);
+    let refused = call(&reading, &store);
+    assert!(matches!(&refused, Err(FabricError::CallRefused { .. })), "{refused:?}");
+    assert_eq!(call(&reading, &gather), Ok(7_u64.to_le_bytes().to_vec()));
+    assert_eq!(call(&writing, &store), Ok(vec![]));
+    assert_eq!(call(&writing, &scatter_request(&[(64, &[7])])), Ok(vec![]));
     assert_eq!(executor.block_on(&writing, span.revoke(NODE, victim)), Ok(()));
     assert_eq!(call(&reading, &gather), Err(FabricError::Revoked));
     assert_eq!(call(&writing, &gather), Ok(7_u64.to_le_bytes().to_vec()));

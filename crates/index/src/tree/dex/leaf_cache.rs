@@ -48,6 +48,10 @@ impl LeafCache {
     pub(super) fn get(&self, at: RemotePtr) -> Option<Words> {
         self.leaves.get(&at.to_bits())
     }
+    /// Is there a copy of this leaf?
+    pub(super) fn has(&self, at: RemotePtr) -> bool {
+        self.leaves.contains_key(&at.to_bits())
+    }
     pub(super) fn insert(&self, at: RemotePtr, words: &[u64]) {
         self.leaves.insert(at.to_bits(), words.into());
     }

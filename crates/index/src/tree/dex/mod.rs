@@ -11,6 +11,8 @@
 //! | `acquire` | how a compute node becomes the owner of a partition |
 //! | `leaf_cache` | copies of leaves |
 //! | `read`, `write` | lookups; writes in place |
+//! | `offload` | which operations memory nodes finish, and how they are asked |
+//! | `wire`, `remote` | requests and replies; what a memory node does |
 //!
 //! The tree itself, and the format of its leaves, are those of [`Sherman`], which this index contains: its lookups serve
 //! those who own nothing.
@@ -18,10 +20,15 @@
 mod acquire;
 mod leaf_cache;
 mod map;
+mod offload;
 mod ownership;
 mod proposal;
 mod read;
+pub(crate) mod remote;
+mod wire;
 mod write;
+
+pub use offload::{Offload, OffloadCounts};
 
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::Lookups;
@@ -30,9 +37,9 @@ use super::edit::Edit;
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::lookups::LooksUp;
-use super::node::{Header, MAX_SPAN, Node, magic};
+use super::node::{Header, MAX_LEVEL, MAX_SPAN, Node, magic};
 use super::sherman::{self, Sherman};
-use super::skeleton::{CHANGE, Leaves, Locked, Merged, Unread, unsound};
+use super::skeleton::{CHANGE, Leaves, Locked, Merged, Retry, Unread, unsound};
 use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
@@ -71,6 +78,12 @@ pub struct Config {
     pub moves: Moves,
     /// What becomes of a write to a key that another compute node owns.
     pub foreign: Foreign,
+    /// Which operations memory nodes finish, where they answer calls.
+    pub offload: Offload,
+    /// If not 0, the subtree of every node up to this level lies on one memory node, so that such a subtree may be offloaded
+    /// (section 3 of the paper): 0 to 15. Then a tree of no more levels lies on memory node 0. With one memory node, every
+    /// subtree may be offloaded anyway; with several and 0, leaves alone.
+    pub subtree_levels: u8,
 }
 
 /// What a compute node asks the owner of a key for.
@@ -106,12 +119,14 @@ impl Default for Config {
             leaf_admission: 10,
             moves: Moves::Partition,
             foreign: Foreign::Acquire,
+            offload: Offload::Auto,
+            subtree_levels: 0,
         }
     }
 }
 
 impl Settings for Config {
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
@@ -126,6 +141,9 @@ impl Settings for Config {
         }
         if self.leaf_admission > 100 {
             return bad(format!("a leaf_admission of {}: it takes 0 to 100 percent", self.leaf_admission));
+        }
+        if self.subtree_levels > MAX_LEVEL {
+            return bad(format!("subtree_levels of {}: it takes 0 to {MAX_LEVEL}", self.subtree_levels));
         }
         Ok(())
     }
@@ -154,6 +172,8 @@ pub struct Dex {
     own: Arc<Ownership>,
     /// Counts draws.
     draws: Cell<u64>,
+    /// May memory nodes be asked to finish operations?
+    calls: bool,
 }
 has_handle!(Dex, Handle<Config, Anchor>);
 
@@ -178,12 +198,14 @@ impl Dex {
         self.session.discard(record.at, RECORD_LEN);
         record.intent.clear_detached(self.tree().maintenance().batch());
     }
-    /// Is a leaf that was READ to be admitted to the cache?
-    fn admits(&self) -> bool {
+    fn draw(&self) -> u64 {
         let draw = self.draws.get();
         self.draws.set(draw.wrapping_add(1));
-        let draw = xxhash_rust::xxh3::xxh3_64_with_seed(&draw.to_le_bytes(), self.uid);
-        draw % 100 < u64::from(self.config.leaf_admission)
+        xxhash_rust::xxh3::xxh3_64_with_seed(&draw.to_le_bytes(), self.uid)
+    }
+    /// Is a leaf that was READ to be admitted to the cache?
+    fn admits(&self) -> bool {
+        self.draw() % 100 < u64::from(self.config.leaf_admission)
     }
 
     /// Returns the node cache's hits and misses by level, from level 1 up; the threads of a compute node share them.
@@ -288,6 +310,18 @@ impl Leaves for Dex {
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
         self.far.restore_leaf(pin, at).await
     }
+    async fn sent_leaves(
+        &self,
+        span: &Span,
+        from: &[u8],
+        most: usize,
+        retry: &Retry,
+    ) -> Result<Option<Vec<Node>>, IndexError> {
+        if !self.calls || retry.fresh {
+            return Ok(None);
+        }
+        cold(self.leaves_by_call(span, from, most, retry)).await
+    }
     /// An owner changes a leaf without its lock. So the lock does not tell whether somebody is changing it; being the owner
     /// does.
     async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError> {
@@ -362,7 +396,8 @@ impl TablePerNode for Dex {
         let (config, client) = (handle.config, Arc::clone(handle.session.client()));
         let (session, tables) = (Rc::clone(&handle.session), handle.tables.clone());
         let far = Handle { session, uid: handle.uid, seed: handle.seed, config: config.tree(), tables };
-        let far = Sherman::from_handle(far);
+        let mut far = Sherman::from_handle(far);
+        far.tree.subtree_levels = config.subtree_levels;
         let make = || {
             let leaves = LeafCache::new(config.cache_bytes - config.inner_bytes(), far.leaf_len() as u64);
             Ownership::new(far.tree.tag, far.tree.anchor, leaves, handle.session.pool().lease())
@@ -370,7 +405,8 @@ impl TablePerNode for Dex {
         let own = client.share(handle.uid, make);
         own.open_handle(&client);
         let draws = Cell::new(client.slot() << 32);
-        Dex { handle, far, own, draws }
+        let calls = config.offload != Offload::Never && handle.session.endpoint().capabilities().call;
+        Dex { handle, far, own, draws, calls }
     }
 
     fn root_of(anchor: &Anchor) -> RemotePtr {

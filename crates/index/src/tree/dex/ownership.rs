@@ -6,6 +6,7 @@
 
 use super::leaf_cache::LeafCache;
 use super::map::{Map, is_later};
+use super::offload::Offloading;
 use super::proposal::{Proposal, lock_words};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
@@ -20,6 +21,7 @@ pub(super) struct Ownership {
     pub(super) tag: u64,
     pub(super) anchor: RemotePtr,
     pub(super) leaves: LeafCache,
+    pub(super) offloading: Offloading,
     /// Who may change a leaf (D3), and, at the anchor, who may become the owner of something.
     pub(super) turns: LockTable<()>,
     state: Mutex<State>,
@@ -115,6 +117,7 @@ impl Ownership {
             tag,
             anchor,
             leaves,
+            offloading: Offloading::default(),
             turns: LockTable::default(),
             state: Mutex::new(state),
             active: AtomicU64::new(0),

@@ -3,6 +3,7 @@
 //! Invariant: D4 in `docs/protocols/dex.md`.
 
 use super::Dex;
+use super::offload::LOOKUP;
 use super::ownership::{Gate, Inside};
 use crate::marks::mark;
 use crate::tree::change::Puts;
@@ -34,20 +35,43 @@ impl Dex {
     async fn look_up_once(&self, pin: &Pin<'_>, key: &[u8], retry: &Retry) -> Step<Option<Value>> {
         let (span, mut missing) = (pin.span(), Vec::new());
         let gate = self.enter(key);
-        let found = match self.tree().descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await? {
+        let inside = if let Gate::Inside(inside) = &gate { Some(inside) } else { None };
+        let found = match self.descend_or_call(span, key, (retry, inside), LOOKUP, &mut missing).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
         };
-        if let Gate::Inside(inside) = &gate
+        let offloaded = found.level > 0 || inside.is_some_and(|inside| self.offloads_leaf(inside, &found, retry));
+        if offloaded && let Some(value) = cold(self.look_up_by_call(span, &found, key)).await? {
+            return Ok(Ok(value));
+        }
+        let found = match found.level {
+            0 => Ok(found),
+            _ => self.tree().descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await?,
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        if let Some(inside) = inside
             && let Some(leaf) = self.own_leaf(span, inside, &found, key).await?
         {
             return Ok(Ok(self.value_of(span, self.far.answer(leaf, key), key).await?));
         }
         drop(gate);
-        match self.far.leaf_of(span, &found, key, None, &mut missing).await? {
+        let began = self.session.endpoint().now();
+        let leaf = self.far.leaf_of(span, &found, key, None, &mut missing).await?;
+        self.read_took(found.at, began);
+        match leaf {
             Ok(leaf) => Ok(Ok(self.value_of(span, self.far.answer(leaf, key), key).await?)),
             Err(trouble) => Ok(Err(trouble)),
         }
+    }
+
+    /// Is the memory node to look a key up in the leaf where a descent has ended?
+    fn offloads_leaf(&self, inside: &Inside<'_>, found: &Found, retry: &Retry) -> bool {
+        let parent = found.parent.as_ref().filter(|_| self.calls && !retry.fresh);
+        let Some((parent, i)) = parent.filter(|_| !self.own.leaves.has(found.at)) else { return false };
+        self.chooses_call(inside, parent, *i, LOOKUP)
     }
 
     /// Returns the leaf where a descent has ended, from the cache or READ to be put there. `None`: it is to be READ as by those
@@ -70,7 +94,9 @@ impl Dex {
             mark!("dex: leaf in use was not admitted");
             return Ok(None);
         }
+        let began = self.session.endpoint().now();
         let words = span.read(found.at, self.leaf_len()).await?;
+        self.read_took(found.at, began);
         let Ok(leaf) = self.leaf(span, found.at, words) else { return Ok(None) };
         if leaf.is_locked() || leaf.is_dead() || !self.holds(span, &leaf, found, key).await? {
             return Ok(None);

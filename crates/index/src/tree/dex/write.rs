@@ -11,12 +11,14 @@
 //! knows when its WRITEs land (N7).
 
 use super::Dex;
+use super::offload::{CHANGE, WAY};
 use super::ownership::{Gate, Inside};
+use super::wire::{Ask, Outcome};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::marks::mark;
-use crate::tree::change::{Change, Puts};
-use crate::tree::descend::Separator;
+use crate::tree::change::{Change, Puts, is_time_to_merge};
+use crate::tree::descend::{Found, Separator};
 use crate::tree::edit::Steps;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::Turn;
@@ -45,9 +47,10 @@ enum Round {
 /// What an operation must have as long as its WRITEs may land.
 struct InFlight<'o>(Option<(Option<Turn<'o, ()>>, Inside<'o>)>);
 
-impl InFlight<'_> {
-    fn landed(mut self) {
-        drop(self.0.take());
+impl<'o> InFlight<'o> {
+    /// Nothing is in flight any more.
+    fn landed(mut self) -> Option<(Option<Turn<'o, ()>>, Inside<'o>)> {
+        self.0.take()
     }
 }
 
@@ -146,13 +149,13 @@ impl Dex {
     async fn round<'t>(
         &'t self,
         pin: &Pin<'_>,
-        (inside, turn): (Inside<'t>, &mut Option<Turn<'t, ()>>),
+        (mut inside, turn): (Inside<'t>, &mut Option<Turn<'t, ()>>),
         (key, change): (&[u8], &Change<'_>),
         retry: &Retry,
         missing: &mut Vec<Separator>,
     ) -> Step<Round> {
         let (tree, span) = (self.tree(), pin.span());
-        let found = match tree.descend(span, retry.goal(key), 0, retry.fresh, missing).await? {
+        let found = match self.descend_to_write(span, (key, change), (retry, &inside), missing).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
         };
@@ -166,7 +169,38 @@ impl Dex {
                     return Ok(Ok(Round::Queued(at)));
                 }
             }
-            let (leaf, cached) = match self.copy_of(at) {
+            let copy = self.copy_of(at);
+            if (copy.is_none() || planted(Fault::CallKeepsCopy))
+                && at == found.at
+                && let Some(ask) = self.offloads_change(&inside, &found, (key, change), retry)
+            {
+                let held = if planted(Fault::CallWithoutTurn) { turn.take().and(None) } else { turn.take() };
+                let in_flight = InFlight(Some((held, inside)));
+                let InFlight(Some((_, owner))) = &in_flight else { return Ok(Ok(Round::Split)) };
+                let reply = cold(self.change_by_call(span, ask, at, (key, owner))).await?;
+                let Some((held, owner)) = in_flight.landed() else { return Ok(Ok(Round::Split)) };
+                (*turn, inside) = (held, owner);
+                match reply.map(|reply| (reply.outcome, reply.entries)) {
+                    Some((Outcome::Wrote { present }, entries)) => {
+                        mark!("dex: memory node changed a leaf");
+                        let few = matches!(change, Change::Remove) && is_time_to_merge(entries, self.far.leaf.span);
+                        let wrote = if present { Wrote::Updated } else { Wrote::Inserted };
+                        return Ok(Ok(Round::Wrote { wrote, few }));
+                    }
+                    Some((Outcome::Nothing { present }, _)) => {
+                        if let Some(wrote) = change.nothing(present) {
+                            return Ok(Ok(Round::Wrote { wrote, few: false }));
+                        }
+                    }
+                    _ => {
+                        mark!("dex: memory node left a change to its caller");
+                    }
+                }
+                if turn.is_none() {
+                    return Ok(Ok(Round::Split));
+                }
+            }
+            let (leaf, cached) = match copy {
                 Some(leaf) => (leaf, true),
                 None => match self.read_to_write(span, at, key, change).await? {
                     Ok(leaf) => (leaf, false),
@@ -232,17 +266,59 @@ impl Dex {
             self.own.leaves.remove(at);
         }
         if !(planted(Fault::CacheOnly) && cached) {
-            tree.begin_steps(span, at, steps).await?.post().await?;
+            let mut batch = tree.begin_steps(span, at, steps).await?;
+            if self.calls && !self.session.endpoint().capabilities().cpu_atomic && !planted(Fault::CallOvertakesWrites)
+            {
+                // What a READ has returned is there for calls, too; a WRITE that has completed need not be (O2).
+                batch.read(at, 8);
+            }
+            batch.post().await?;
         }
         if keeps {
             self.own.leaves.insert(at, leaf.buf.words());
         } else {
             self.own.leaves.remove(at);
         }
-        in_flight.landed();
+        drop(in_flight.landed());
         present.iter().for_each(|present| present.retire(pin));
         let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
         Ok(Ok(Round::Wrote { wrote, few }))
+    }
+
+    /// Descends to the leaf of a key that is to be changed; a memory node may find the rest of the way.
+    async fn descend_to_write(
+        &self,
+        span: &Span,
+        (key, change): (&[u8], &Change<'_>),
+        (retry, inside): (&Retry, &Inside<'_>),
+        missing: &mut Vec<Separator>,
+    ) -> Step<Found> {
+        let costs = if self.change_to_ask(key, change).is_some() { CHANGE } else { WAY };
+        let found = match self.descend_or_call(span, key, (retry, Some(inside)), costs, missing).await? {
+            Ok(found) if found.level > 0 => found,
+            ended => return Ok(ended),
+        };
+        if let Some(leaf) = cold(self.locate_by_call(span, &found, key)).await? {
+            mark!("dex: memory node found a leaf");
+            return Ok(Ok(leaf));
+        }
+        self.tree().descend(span, retry.goal(key), 0, retry.fresh, missing).await
+    }
+
+    /// What the memory node is to be asked, if it is to change the leaf where a descent has ended.
+    fn offloads_change(
+        &self,
+        inside: &Inside<'_>,
+        found: &Found,
+        (key, change): (&[u8], &Change<'_>),
+        retry: &Retry,
+    ) -> Option<Ask> {
+        let ask = self.change_to_ask(key, change).filter(|_| !retry.fresh)?;
+        match &found.parent {
+            Some((parent, i)) => self.chooses_call(inside, parent, *i, CHANGE).then_some(ask),
+            // A memory node has found it, so that a call is cheaper.
+            None => Some(ask),
+        }
     }
 
     /// READs a leaf until it is sound, and WRITEs the block of a change with it.

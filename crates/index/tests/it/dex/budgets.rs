@@ -14,6 +14,8 @@ const DEFAULT: Config = Config {
     leaf_admission: 10,
     moves: farindex_index::dex::Moves::Partition,
     foreign: farindex_index::dex::Foreign::Acquire,
+    offload: farindex_index::dex::Offload::Auto,
+    subtree_levels: 0,
 };
 const NOTHING: Budget = [0; 7];
 
