@@ -41,6 +41,12 @@ pub enum Fault {
     AcrossBound,
     /// A leaf is changed in place although its lock is held (DEX, D3).
     OverHeldLock,
+    /// A parent is evicted from the path cache while children of it are swizzled (DEX, C3).
+    ParentEvictedFirst,
+    /// A node is READ although another operation READs it (DEX, C4).
+    NoIoFlag,
+    /// A copy that is taken out of the mapping table stays swizzled in its parent (DEX, C2).
+    LeftSwizzled,
 }
 
 farindex_pool::fault_switch!();

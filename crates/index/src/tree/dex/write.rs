@@ -157,7 +157,7 @@ impl Dex {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut at = found.at;
-        let (leaf, cached) = loop {
+        let (leaf, cached, long) = loop {
             if turn.as_ref().is_none_or(|turn| turn.at() != at) {
                 // One turn at a time (H1).
                 *turn = None;
@@ -166,10 +166,10 @@ impl Dex {
                     return Ok(Ok(Round::Queued(at)));
                 }
             }
-            let (leaf, cached) = match self.copy_of(at) {
-                Some(leaf) => (leaf, true),
+            let (leaf, cached, long) = match self.copy_of(at) {
+                Some((leaf, long)) => (leaf, true, long),
                 None => match self.read_to_write(span, at, key, change).await? {
-                    Ok(leaf) => (leaf, false),
+                    Ok(leaf) => (leaf, false, None),
                     Err(Unread::Changing) => return Ok(Err(Trouble::Unsound(at))),
                     Err(_) if at == found.at && found.cached => return Ok(Err(found.stale())),
                     Err(_) => return Ok(Err(Trouble::Unsound(at))),
@@ -189,7 +189,7 @@ impl Dex {
             let high = range.as_ref().and_then(|(_, high)| high.as_ref());
             let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
             if tree.compare(span, leaf.high(), key, high).await?.is_gt() {
-                break (leaf, cached);
+                break (leaf, cached, long);
             }
             mark!("dex: moved right to write");
             let next = leaf.sibling();
@@ -214,9 +214,10 @@ impl Dex {
         }
         let present = self.far.find(span, &leaf, key).await?;
         let keeps = cached || self.admits();
+        let long = if keeps && !cached { self.long_fences(span, &leaf, &found).await? } else { long };
         if let Some(wrote) = change.nothing(present.is_some()) {
-            if keeps {
-                self.own.leaves.insert(at, leaf.buf.words());
+            if keeps && !cached {
+                self.keep(&leaf, long, &found);
             }
             return Ok(Ok(Round::Wrote { wrote, few: false }));
         }
@@ -229,15 +230,15 @@ impl Dex {
         steps.edit(at, edit);
         let in_flight = InFlight(Some((turn.take(), inside)));
         if !planted(Fault::CopyDuringWrite) {
-            self.own.leaves.remove(at);
+            self.own.cache.remove(at);
         }
         if !(planted(Fault::CacheOnly) && cached) {
             tree.begin_steps(span, at, steps).await?.post().await?;
         }
         if keeps {
-            self.own.leaves.insert(at, leaf.buf.words());
+            self.keep(&leaf, long, &found);
         } else {
-            self.own.leaves.remove(at);
+            self.own.cache.remove(at);
         }
         in_flight.landed();
         present.iter().for_each(|present| present.retire(pin));
@@ -278,7 +279,7 @@ impl Dex {
         missing: &mut Vec<Separator>,
     ) -> Step<Round> {
         let (tree, span) = (self.tree(), pin.span());
-        self.own.leaves.remove(at);
+        self.own.cache.remove(at);
         let locked = match tree.lock(pin, at, (self.far.leaf, 0), |_| {}).await? {
             Ok(locked) => locked,
             Err(trouble) => return Ok(Err(trouble)),
