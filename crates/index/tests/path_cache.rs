@@ -120,9 +120,9 @@ fn leaf() -> Toy {
     Toy { level: 0, children: Vec::new() }
 }
 
-/// A table with two buckets, and a cooling map with one.
+/// A table in which the nodes have buckets of their own, and a cooling map with one.
 fn table() -> (Arc<Table<Toy>>, u64) {
-    let table = Table::new(ROOT, 1 << 20, (2, 1));
+    let table = Table::new(ROOT, 1 << 20, (64, 1));
     let own = table.budget.used();
     (Arc::new(table), own)
 }

@@ -14,6 +14,9 @@ const ROUNDS: usize = 32;
 impl<N: Content> Table<N> {
     /// Takes bytes of the budget, for which other nodes are evicted.
     pub(super) fn room(&self, bytes: u64) -> Option<Charge> {
+        if !self.budget.has_room(bytes) {
+            return None;
+        }
         for _ in 0..ROUNDS {
             if let Some(charge) = self.budget.charge(bytes) {
                 return Some(charge);

@@ -18,11 +18,17 @@ pub(super) trait Content {
 pub(super) struct Budget {
     used: AtomicU64,
     limit: u64,
+    /// Bytes that stay in use.
+    fixed: u64,
 }
 
 impl Budget {
-    pub(super) fn new(limit: u64, used: u64) -> Arc<Self> {
-        Arc::new(Budget { used: AtomicU64::new(used), limit })
+    pub(super) fn new(limit: u64, fixed: u64) -> Arc<Self> {
+        Arc::new(Budget { used: AtomicU64::new(fixed), limit, fixed })
+    }
+    /// Is there room for so many bytes if everything else goes?
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.fixed.saturating_add(bytes) <= self.limit
     }
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::SeqCst)

@@ -80,32 +80,37 @@ impl Random {
     }
 }
 
+/// One random operation.
+fn step(table: &Table<Toy>, random: &mut Random) {
+    let leaves = FANOUT.pow(TOP.into());
+    match random.below(10) {
+        0 => _ = table.remove(address(0, random.below(leaves))),
+        1 => {
+            let level = 1 + random.below(u64::from(TOP) - 1) as u8;
+            table.invalidate(address(level, random.below(FANOUT.pow((TOP - level).into()))));
+        }
+        // The node has another form: some children have gone, others stand elsewhere.
+        2 => {
+            let level = 1 + random.below(u64::from(TOP) - 1) as u8;
+            let mut changed = node(level, random.below(FANOUT.pow((TOP - level).into())));
+            let number = changed.children[0];
+            changed.children.retain(|child| *child == number || random.below(4) > 0);
+            changed.children.rotate_left(1);
+            let up = (number >> 8 & 0xFF_FFFF) / FANOUT;
+            table.put(address(level, up), changed, Some(address(level + 1, up / FANOUT)));
+        }
+        3 if random.below(20) == 0 => table.retain(|node| node.level > 0),
+        _ => _ = descend(table, random.below(leaves), &node),
+    }
+}
+
 /// Random use of a small cache; returns what was found wrong.
 fn random_use(seed: u64, steps: u32) -> Result<(), String> {
     let (limit, mut random) = (12_000 + seed % 5 * 4000, Random(seed));
     let table = table(limit);
     let own = table.budget.used();
-    let leaves = FANOUT.pow(TOP.into());
     for _ in 0..steps {
-        match random.below(10) {
-            0 => _ = table.remove(address(0, random.below(leaves))),
-            1 => {
-                let level = 1 + random.below(u64::from(TOP) - 1) as u8;
-                table.invalidate(address(level, random.below(FANOUT.pow((TOP - level).into()))));
-            }
-            // The node has another form: some children have gone, others stand elsewhere.
-            2 => {
-                let level = 1 + random.below(u64::from(TOP) - 1) as u8;
-                let mut changed = node(level, random.below(FANOUT.pow((TOP - level).into())));
-                let number = changed.children[0];
-                changed.children.retain(|child| *child == number || random.below(4) > 0);
-                changed.children.rotate_left(1);
-                let up = (number >> 8 & 0xFF_FFFF) / FANOUT;
-                table.put(address(level, up), changed, Some(address(level + 1, up / FANOUT)));
-            }
-            3 if random.below(20) == 0 => table.retain(|node| node.level > 0),
-            _ => _ = descend(&table, random.below(leaves), &node),
-        }
+        step(&table, &mut random);
         if table.budget.used() > limit {
             return Err(format!("{} bytes of {limit}", table.budget.used()));
         }
@@ -121,6 +126,28 @@ fn invariants_hold_under_random_use() {
     for seed in 0..12 {
         assert_eq!(random_use(seed, 1500), Ok(()), "seed {seed}");
     }
+}
+
+#[test]
+fn invariants_hold_after_several_threads_have_used_it() {
+    let limit = 20_000;
+    let table = table(limit);
+    let own = table.budget.used();
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let table = &table;
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                for _ in 0..20_000 {
+                    step(table, &mut random);
+                    assert!(table.budget.used() <= limit);
+                }
+            });
+        }
+    });
+    assert_eq!(check(&table, own), Ok(()));
+    table.retain(|_| false);
+    assert_eq!(table.budget.used(), own, "all bytes come back");
 }
 
 #[test]

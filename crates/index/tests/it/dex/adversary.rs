@@ -22,8 +22,6 @@ const COMMON: &[&str] = &[
 
 /// Paths of the cache that some of 300 seeds pass where it has room for a few nodes.
 const COMMON_IN_A_TINY_CACHE: &[&str] = &[
-    "dex: a leaf was found after another operation had READ it",
-    "dex: leaf was READ and not admitted",
     "path cache: a cooling node was evicted",
     "path cache: a cooling node was given a second chance",
     "path cache: a copy got a new parent",
