@@ -1,7 +1,7 @@
 //! The path cache of DEX under loom: every interleaving of two threads that look, swizzle, cool, evict and take out, up to a
 //! number of preemptions. The sources are the same as in the library; `sync` gives them loom's types.
 //!
-//! `LOOM_MAX_PREEMPTIONS=4 cargo test --release -p farindex-index --test path_cache` tries more of them than 2.
+//! `LOOM_MAX_PREEMPTIONS=8 cargo test --release -p farindex-index --test path_cache` tries more of them than 4.
 
 #[path = "../src/tree/path_cache/check.rs"]
 mod check;
@@ -142,7 +142,7 @@ fn look_up(table: &Table<Toy>) -> Option<Arc<Frame<Toy>>> {
 
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.preemption_bound = builder.preemption_bound.or(Some(4));
     builder.check(body);
 }
 

@@ -50,8 +50,8 @@ pub(super) fn check<N: Content>(table: &Table<N>, own: u64) -> Result<(), String
     if cooling.len() > all.iter().filter(|(frame, _)| frame.is_cooling()).count() {
         return Err("the cooling map has nodes that are not in the cache".to_owned());
     }
-    let spilled = all.len() as u64 * Table::<N>::entry_bytes();
-    if table.spilled_bytes() > spilled || table.budget.used() != bytes {
+    let charged = all.len() as u64 * Table::<N>::entry_bytes();
+    if table.entries_bytes() > charged || table.budget.used() != bytes {
         return Err(format!("{} bytes are charged for {bytes}", table.budget.used()));
     }
     Ok(())

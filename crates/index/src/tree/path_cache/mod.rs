@@ -47,7 +47,7 @@ use sync::Loaded;
 use table::{Look, Table};
 
 /// Nodes of a bucket of the mapping table, when the cache is full.
-const PER_BUCKET: usize = 4;
+const PER_BUCKET: usize = 8;
 /// Of the nodes, one of so many is cooling.
 const COOLING: usize = 10;
 

@@ -8,14 +8,10 @@ use super::cooling::CoolingMap;
 use super::frame::{Budget, Charge, Content, Frame};
 use super::hooks::{Fault, mark, planted};
 use super::sync::{AtomicU64, Loaded, Mutex, Ordering, Slot};
-use smallvec::SmallVec;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-
-/// Entries that a bucket has room for without more memory; twice what it has, as a rule.
-const INLINE: usize = 4;
 
 /// Mixes the bits of an address.
 pub(super) fn spread(at: u64) -> u64 {
@@ -46,16 +42,24 @@ pub(super) struct Entry<N> {
     io: Option<Box<Io>>,
 }
 
-type Bucket<N> = SmallVec<[Entry<N>; INLINE]>;
+/// A bucket has room for twice its entries at most, which is what they are charged for.
+type Bucket<N> = Vec<Entry<N>>;
 
 fn of<N>(bucket: &mut Bucket<N>, at: u64) -> Option<&mut Entry<N>> {
     bucket.iter_mut().find(|entry| entry.at == at)
 }
 
-/// Removes an entry that says nothing any more. A bucket has room for twice its entries at most.
+fn push<N>(bucket: &mut Bucket<N>, entry: Entry<N>) {
+    if bucket.len() == bucket.capacity() {
+        bucket.reserve_exact(1 + bucket.len() / 2);
+    }
+    bucket.push(entry);
+}
+
+/// Removes an entry that says nothing any more.
 fn tidy<N>(bucket: &mut Bucket<N>, at: u64) {
     bucket.retain(|entry| entry.at != at || entry.frame.is_some() || entry.io.is_some());
-    if bucket.spilled() && bucket.capacity() > 2 * bucket.len() {
+    if bucket.capacity() > 2 * bucket.len() {
         bucket.shrink_to_fit();
     }
 }
@@ -198,7 +202,7 @@ impl<N: Content> Table<N> {
         let frame = Frame::new(at, node, charge);
         let mut bucket = self.bucket(at).lock();
         let Some(entry) = of(&mut bucket, at) else {
-            bucket.push(Entry { at, frame: Some(frame), link: Link::None, io: None });
+            push(&mut bucket, Entry { at, frame: Some(frame), link: Link::None, io: None });
             return true;
         };
         let Some(old) = entry.frame.replace(Arc::clone(&frame)) else { return true };
@@ -313,7 +317,7 @@ impl<N: Content> Table<N> {
                 let Some(charge) = charge else { return Look::Free(None) };
                 match entry {
                     Some(entry) => entry.io = raised(charge),
-                    None => bucket.push(Entry { at, frame: None, link: Link::None, io: raised(charge) }),
+                    None => push(&mut bucket, Entry { at, frame: None, link: Link::None, io: raised(charge) }),
                 }
                 Look::Free(Some(flag()))
             }
@@ -422,10 +426,10 @@ impl<N: Content> Table<N> {
         all
     }
     /// Bytes on the heap of the buckets.
-    pub(super) fn spilled_bytes(&self) -> u64 {
+    pub(super) fn entries_bytes(&self) -> u64 {
         let bytes = |bucket: &Mutex<Bucket<N>>| {
             let bucket = bucket.lock();
-            if bucket.spilled() { bucket.capacity() * size_of::<Entry<N>>() } else { 0 }
+            bucket.capacity() * size_of::<Entry<N>>()
         };
         self.buckets.iter().map(|bucket| bytes(bucket) as u64).sum()
     }

@@ -6,6 +6,9 @@ use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::PoolOptions;
 use farindex_testkit::world::World;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 #[test]
 fn a_partition_belongs_to_the_compute_node_that_writes_first_and_stays_there_if_it_refuses() {
@@ -46,7 +49,16 @@ fn an_owner_that_gives_a_range_away_keeps_its_other_copies() {
             assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), Some(&key(i)[..]));
         }
         let other = Dex::open(&second.session, "dex").await.expect("the index");
-        assert_eq!(other.upsert(&key(50), b"other").await, Ok(Upsert::Updated));
+        // The first compute node answers with its heartbeats.
+        let key_of_leaf = key(50);
+        let mut write = pin!(other.upsert(&key_of_leaf, b"other"));
+        let wrote = loop {
+            if let Poll::Ready(wrote) = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await {
+                break wrote;
+            }
+            first.session.client().tick(first.session.endpoint()).await.expect("a heartbeat");
+        };
+        assert_eq!(wrote, Ok(Upsert::Updated));
         let endpoint = first.session.endpoint();
         for (i, value, read) in [(10, &key(10)[..], false), (90, &key(90)[..], false), (50, b"other", true)] {
             let before = endpoint.meter();
