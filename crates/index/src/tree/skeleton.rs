@@ -267,8 +267,8 @@ impl Tree {
         level: Option<u8>,
         fresh: bool,
     ) -> Step<(Arc<Inner>, bool)> {
-        let mut _flag = None;
-        while !fresh {
+        let (mut _flag, mut waits) = (None, 0);
+        while !fresh && waits < READS {
             match self.cache.look(at) {
                 Seen::Copy(node) => {
                     return Ok(match level.is_none_or(|level| level == node.level) {
@@ -276,12 +276,9 @@ impl Tree {
                         false => Err(Trouble::Unsound(at)),
                     });
                 }
-                // It READs the node once, or for a few times if that is changing, and waits for nothing else.
-                Seen::Busy(wait) => {
-                    if !self.wait_for_read(wait).await {
-                        break;
-                    }
-                }
+                // It READs the node once, or for a few times if that is changing, and waits for nothing else. Where there is
+                // no room for the node, waiting for one operation after the other would take longer than a READ.
+                Seen::Busy(wait) => waits = if self.wait_for_read(wait).await { waits + 1 } else { READS },
                 Seen::Nothing(flag) => {
                     _flag = flag;
                     break;

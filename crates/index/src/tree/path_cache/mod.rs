@@ -33,7 +33,7 @@ mod table;
 mod tests;
 
 use super::cache::{Counts, Lookups};
-use super::fence::Fence;
+use super::fence::{Fence, Key};
 use super::inner::{Inner, Side};
 use super::node::{HIGH, LOW, MAX_LEVEL};
 use farindex_fabric::RemotePtr;
@@ -93,11 +93,9 @@ impl Leaf {
         low.is_some_and(|low| low.is_le()) && high.is_some_and(|high| high.is_gt())
     }
     /// The leaf's range; `None` if it is not known. Without a high key it ends nowhere.
-    pub(super) fn range(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    fn range(&self) -> Option<(Key, Option<Key>)> {
         let (low, high, long) = (self.fence(LOW), self.fence(HIGH), self.long.as_deref());
-        let key = |fence: Fence, long: Option<&Box<[u8]>>| {
-            fence.key().map(|key| key.to_vec()).or_else(|| long.map(|key| key.to_vec()))
-        };
+        let key = |fence: Fence, long: Option<&Box<[u8]>>| fence.key().or_else(|| long.map(|key| Key::from_slice(key)));
         let low = key(low, long.and_then(|long| long.low.as_ref()))?;
         let high = match high.is_infinite() {
             true => None,

@@ -28,7 +28,7 @@ enum Link<N> {
     Slot(Weak<Frame<N>>, usize),
 }
 
-/// A READ of a node that is in progress, or another operation that nobody is to READ the node beside: the I/O flag.
+/// The I/O flag: a READ of the node is in progress, or another operation during which nobody else is to READ it.
 struct Io {
     number: u64,
     waiting: Vec<Waker>,
@@ -330,7 +330,7 @@ impl<N: Content> Table<N> {
         Some(Wait { table: self, at, number })
     }
 
-    /// Visits a random frame that is not cooling.
+    /// Returns a random frame that is not cooling.
     pub(super) fn sample(&self) -> Option<Arc<Frame<N>>> {
         let (draw, all) = (self.draw(), self.buckets.len());
         (0..all).find_map(|i| {
