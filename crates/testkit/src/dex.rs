@@ -13,6 +13,14 @@ pub struct DexUnderTest {
     config: Config,
     /// Do memory nodes finish operations with 8-byte keys, in every seed?
     offloads: bool,
+    tiny_cache: bool,
+}
+
+impl DexUnderTest {
+    /// With a cache that has room for a few nodes.
+    pub fn with_tiny_cache() -> Self {
+        DexUnderTest { tiny_cache: true, ..DexUnderTest::default() }
+    }
 }
 
 /// Nodes that split soonest, and leaves that are always cached.
@@ -29,11 +37,13 @@ const SMALLEST: Config = Config {
 
 impl IndexUnderTest for DexUnderTest {
     fn draw(&self, rng: &mut SimRng) -> Box<dyn IndexUnderTest> {
+        let tiny = rng.pick(&[12 << 10, 8 << 10, 6 << 10]).filter(|_| self.tiny_cache || rng.chance(ODDS / 2));
         let config = Config {
             leaf_span: rng.pick(&[4, 4, 5, 8, 16, 70]).unwrap_or(4),
             inner_span: rng.pick(&[5, 5, 6, 8, 66]).unwrap_or(5),
             leaf_admission: rng.pick(&[0, 10, 50, 100, 100]).unwrap_or(100),
             moves: rng.pick(&[Moves::Partition, Moves::Subtree, Moves::Leaf]).unwrap_or_default(),
+            cache_bytes: tiny.unwrap_or(SMALLEST.cache_bytes),
             offload: rng.pick(&[Offload::Never, Offload::Auto, Offload::Always]).unwrap_or_default(),
             subtree_levels: rng.pick(&[0, 1, 4]).unwrap_or_default(),
             ..SMALLEST
@@ -150,6 +160,12 @@ mod faults {
                 Fault::CopyDuringWrite,
             )
             .seen_at(48),
+            case(
+                "DEX: a copy that was taken out stays swizzled in its parent",
+                "Fault::LeftSwizzled",
+                contended(),
+                Fault::LeftSwizzled,
+            ),
             case(
                 "DEX: a leaf is admitted to the cache while others write it",
                 "Fault::AdmittedWithoutTurn",

@@ -6,7 +6,7 @@
 //! then     zeros up to 64 bytes
 //! ```
 
-use super::cache::NodeCache;
+use super::cache::{Copies, NodeCache};
 use super::fence::Fence;
 use super::node::{Layout, Node};
 use super::skeleton::Tree;
@@ -112,8 +112,14 @@ impl Anchor {
 }
 
 impl Tree {
-    /// Opens the tree of a handle.
+    /// Opens the tree of a handle, with a node cache.
     pub(super) fn new<C>(handle: &Handle<C, Anchor>, inner: Layout, cache_bytes: u64) -> Tree {
+        let make = || NodeCache::new(cache_bytes, inner.len() as u64);
+        let cache = handle.session.client().share(handle.uid, make);
+        Tree::with_copies(handle, inner, Copies::Nodes(cache))
+    }
+    /// Opens the tree of a handle.
+    pub(super) fn with_copies<C>(handle: &Handle<C, Anchor>, inner: Layout, cache: Copies) -> Tree {
         let anchor = handle.tables.first().copied().unwrap_or(Anchor { at: RemotePtr::NULL, root: RemotePtr::NULL });
         let client = handle.session.client();
         Tree {
@@ -123,7 +129,7 @@ impl Tree {
             anchor: anchor.at,
             root: anchor.root,
             inner,
-            cache: client.share(handle.uid, || NodeCache::new(cache_bytes, inner.len() as u64)),
+            cache,
             height: Cell::new(0),
             dropping: Cell::new(false),
             turn: Cell::new(client.slot()),

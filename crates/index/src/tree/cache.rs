@@ -1,9 +1,11 @@
-//! The node cache: inner nodes as a compute node has read them, for all of its threads.
+//! The node cache: inner nodes as a compute node has read them, for all of its threads. And what a tree asks of its copies
+//! of inner nodes, whether they are in this cache or in the path cache.
 //!
-//! Invariants: a copy may be old. Nothing but the READ of the node that a copy leads to decides whether the copy still
+//! Invariants: a copy of an inner node may be old. Nothing but the READ of the node that a copy leads to decides whether the copy still
 //! holds (see `descend`). The bytes of all copies stay below the limit.
 
-use super::inner::Inner;
+use super::inner::{Inner, Side};
+use super::path_cache::{PathCache, Seen, Way};
 use farindex_fabric::RemotePtr;
 use foldhash::fast::FixedState;
 use quick_cache::sync::Cache;
@@ -35,11 +37,42 @@ pub struct Lookups {
     pub misses: u64,
 }
 
+/// Counts of look-ups by level.
+#[derive(Default)]
+pub(super) struct Counts {
+    hits: [AtomicU64; MAX_LEVEL as usize + 1],
+    misses: [AtomicU64; MAX_LEVEL as usize + 1],
+}
+
+impl Counts {
+    pub(super) fn hit(&self, level: u8) {
+        if let Some(hits) = self.hits.get(usize::from(level)) {
+            hits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    pub(super) fn miss(&self, level: u8) {
+        if let Some(misses) = self.misses.get(usize::from(level)) {
+            misses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    /// Hits and misses by level, from level 1 up; `more` are hits of a level that were counted elsewhere.
+    pub(super) fn levels(&self, more: impl Fn(u8) -> u64) -> Vec<Lookups> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = (0..=MAX_LEVEL).zip(self.hits.iter().zip(&self.misses)).skip(1);
+        let mut all: Vec<_> = all
+            .map(|(level, (hits, misses))| Lookups { hits: load(hits) + more(level), misses: load(misses) })
+            .collect();
+        while all.last().is_some_and(|last| *last == Lookups::default()) {
+            all.pop();
+        }
+        all
+    }
+}
+
 /// The cache.
 pub(super) struct NodeCache {
     nodes: Cache<u64, Arc<Inner>, Bytes, FixedState>,
-    hits: [AtomicU64; MAX_LEVEL as usize + 1],
-    misses: [AtomicU64; MAX_LEVEL as usize + 1],
+    counts: Counts,
 }
 
 impl NodeCache {
@@ -58,48 +91,91 @@ impl NodeCache {
             Ok(options) => Cache::with_options(options, Bytes, hasher, lifecycle),
             Err(_) => Cache::with(items, bytes, Bytes, hasher, lifecycle),
         };
-        NodeCache { nodes, hits: Default::default(), misses: Default::default() }
+        NodeCache { nodes, counts: Counts::default() }
     }
 
-    pub(super) fn get(&self, at: RemotePtr) -> Option<Arc<Inner>> {
+    fn get(&self, at: RemotePtr) -> Option<Arc<Inner>> {
         let found = self.nodes.get(&at.to_bits());
-        if let Some(hits) = found.as_ref().and_then(|node| self.hits.get(usize::from(node.level))) {
-            hits.fetch_add(1, Ordering::Relaxed);
+        if let Some(node) = &found {
+            self.counts.hit(node.level);
         }
         found
     }
+    /// Keeps a node that was read after a look-up had missed it.
+    fn insert(&self, node: &Arc<Inner>) {
+        self.counts.miss(node.level);
+        self.nodes.insert(node.at.to_bits(), Arc::clone(node));
+    }
+}
+
+/// Copies of inner nodes, as a tree uses them.
+pub(super) enum Copies {
+    /// Each on its own.
+    Nodes(Arc<NodeCache>),
+    /// Paths, with the copies of leaves.
+    Paths(Arc<PathCache>),
+}
+
+impl Copies {
+    /// Descends to the parent of the node of this level that a key belongs to, where copies point to each other.
+    pub(super) fn way(&self, (key, side): (&[u8], Side), level: u8) -> Option<Way> {
+        match self {
+            Copies::Nodes(_) => None,
+            Copies::Paths(cache) => cache.way(key, side, level),
+        }
+    }
+    /// Finds the copy of a node. If there is none, the caller READs the node.
+    pub(super) fn look(&self, at: RemotePtr) -> Seen<'_, Arc<Inner>> {
+        match self {
+            Copies::Nodes(cache) => cache.get(at).map_or(Seen::Nothing(None), Seen::Copy),
+            Copies::Paths(cache) => cache.look(at),
+        }
+    }
     /// Returns a node for a hint; no look-up is counted.
     pub(super) fn peek(&self, at: RemotePtr) -> Option<Arc<Inner>> {
-        self.nodes.peek(&at.to_bits())
+        match self {
+            Copies::Nodes(cache) => cache.nodes.peek(&at.to_bits()),
+            Copies::Paths(_) => None,
+        }
     }
     /// Is there a copy of this node? No look-up is counted.
     pub(super) fn has(&self, at: RemotePtr) -> bool {
-        self.nodes.contains_key(&at.to_bits())
-    }
-    /// Keeps a node that was read after a look-up had missed it.
-    pub(super) fn insert(&self, node: &Arc<Inner>) {
-        if let Some(misses) = self.misses.get(usize::from(node.level)) {
-            misses.fetch_add(1, Ordering::Relaxed);
+        match self {
+            Copies::Nodes(cache) => cache.nodes.contains_key(&at.to_bits()),
+            Copies::Paths(cache) => cache.has(at),
         }
-        self.nodes.insert(node.at.to_bits(), Arc::clone(node));
     }
+    /// Keeps a node that was read after a look had missed it. `led` is the node whose word led there, if it is not the root.
+    pub(super) fn insert(&self, node: &Arc<Inner>, led: Option<RemotePtr>) {
+        match self {
+            Copies::Nodes(cache) => cache.insert(node),
+            Copies::Paths(cache) => cache.insert(node, led),
+        }
+    }
+    /// Forgets a node that has changed.
     pub(super) fn remove(&self, at: RemotePtr) {
-        self.nodes.remove(&at.to_bits());
+        match self {
+            Copies::Nodes(cache) => drop(cache.nodes.remove(&at.to_bits())),
+            Copies::Paths(cache) => cache.invalidate(at),
+        }
     }
     pub(super) fn clear(&self) {
-        self.nodes.clear();
+        match self {
+            Copies::Nodes(cache) => cache.nodes.clear(),
+            Copies::Paths(cache) => cache.clear(),
+        }
     }
     pub(super) fn bytes(&self) -> u64 {
-        self.nodes.weight()
+        match self {
+            Copies::Nodes(cache) => cache.nodes.weight(),
+            Copies::Paths(cache) => cache.bytes(),
+        }
     }
     /// Hits and misses by level, from level 1 up.
     pub(super) fn lookups(&self) -> Vec<Lookups> {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let all = self.hits.iter().zip(&self.misses).skip(1);
-        let mut all: Vec<_> = all.map(|(hits, misses)| Lookups { hits: load(hits), misses: load(misses) }).collect();
-        while all.last().is_some_and(|last| *last == Lookups::default()) {
-            all.pop();
+        match self {
+            Copies::Nodes(cache) => cache.counts.levels(|_| 0),
+            Copies::Paths(cache) => cache.lookups(),
         }
-        all
     }
 }

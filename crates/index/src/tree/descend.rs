@@ -8,6 +8,7 @@ use super::faults::{Fault, planted};
 use super::fence::Key;
 use super::inner::{Inner, Side};
 use super::node::Header;
+use super::path_cache::Way;
 use super::skeleton::{Step, Tree, Trouble, Unread};
 use crate::IndexError;
 use crate::marks::mark;
@@ -72,12 +73,17 @@ impl Tree {
         missing: &mut Vec<Separator>,
         mut ends: impl FnMut(&Inner, usize) -> bool,
     ) -> Step<Found> {
+        let way = if fresh { None } else { self.cache.way((key, side), level) };
+        if let Some(Way { parent, position, root_level }) = way {
+            self.height.set(root_level);
+            return Ok(Ok(Found { at: parent.child(position), level, parent: Some((parent, position)), cached: true }));
+        }
         let (mut at, mut want) = (self.root, None);
         // The node whose word led here: its address, if it was an old copy.
         let mut led: (Option<RemotePtr>, bool) = (None, false);
         let mut steps = 0;
         loop {
-            let (node, cached) = match self.inner(span, at, want, fresh).await? {
+            let (node, cached) = match self.inner(span, (at, led.0), want, fresh).await? {
                 Ok(found) => found,
                 Err(trouble) => return Ok(Err(if led.1 { Trouble::Stale(led.0) } else { trouble })),
             };

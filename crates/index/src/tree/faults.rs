@@ -51,6 +51,12 @@ pub enum Fault {
     CallKeepsCopy,
     /// A memory node looks a key up in a leaf before the WRITEs of the leaf that have completed are there (DEX, O2).
     CallOvertakesWrites,
+    /// A parent is evicted from the path cache while children of it are swizzled (DEX, C3).
+    ParentEvictedFirst,
+    /// A node is READ although another operation READs it (DEX, C4).
+    NoIoFlag,
+    /// A copy that is taken out of the mapping table stays swizzled in its parent (DEX, C2).
+    LeftSwizzled,
 }
 
 farindex_pool::fault_switch!();

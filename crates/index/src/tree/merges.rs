@@ -144,7 +144,7 @@ impl Tree {
     async fn shrink_once(&self) -> Result<bool, IndexError> {
         let pin = self.session.pin(self.maintenance())?;
         let span = pin.span();
-        let Ok((root, _)) = self.inner(span, self.root, None, true).await? else { return Ok(false) };
+        let Ok((root, _)) = self.inner(span, (self.root, None), None, true).await? else { return Ok(false) };
         let level = root.level;
         let Ok(locked) = self.lock(&pin, self.root, (self.inner, level), |_| {}).await? else { return Ok(false) };
         let only = if level > 1 && locked.node.count() == 1 { locked.node.used().next() } else { None };

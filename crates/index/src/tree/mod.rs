@@ -8,6 +8,7 @@
 //! | `fence` | fence keys and separators in a node |
 //! | `inner` | an inner node as a compute node keeps it |
 //! | `cache` | the node cache, which the threads of a compute node share |
+//! | `path_cache` | copies of inner nodes and leaves, which point to each other |
 //! | `skeleton` | what it needs of a leaf design; reading and locking a node |
 //! | `lookups` | lookups, as far as all leaf designs do them alike |
 //! | `local_locks` | queues of a compute node at the locks of nodes |
@@ -46,6 +47,7 @@ mod local_locks;
 mod lookups;
 mod merges;
 mod node;
+mod path_cache;
 mod recovery;
 mod scan;
 mod separators;

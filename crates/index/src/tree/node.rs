@@ -188,19 +188,54 @@ impl Header for Head {
     }
 }
 
-/// A whole node as it was read, or is about to be written.
-pub(super) struct Node {
-    pub(super) at: RemotePtr,
-    pub(super) layout: Layout,
-    pub(super) buf: Buf,
+/// The words of a node.
+pub(super) trait Words {
+    fn words(&self) -> &[u64];
 }
 
-impl Header for Node {
+impl Words for Buf {
+    fn words(&self) -> &[u64] {
+        Buf::words(self)
+    }
+}
+
+impl Words for &[u64] {
+    fn words(&self) -> &[u64] {
+        self
+    }
+}
+
+/// A whole node as it was read, or is about to be written; or a view of its words.
+pub(super) struct Node<B = Buf> {
+    pub(super) at: RemotePtr,
+    pub(super) layout: Layout,
+    pub(super) buf: B,
+}
+
+impl<B: Words> Header for Node<B> {
     fn at(&self) -> RemotePtr {
         self.at
     }
     fn word(&self, index: usize) -> u64 {
         self.buf.words().get(index).copied().unwrap_or_default()
+    }
+}
+
+impl<B: Words> Node<B> {
+    fn bit(&self, map: usize, slot: usize) -> bool {
+        self.word(map + slot / 64) >> (slot % 64) & 1 == 1
+    }
+    pub(super) fn is_inline(&self, slot: usize) -> bool {
+        self.bit(self.layout.inline(), slot)
+    }
+    /// The used slots.
+    pub(super) fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        used(self.buf.words(), self.layout)
+    }
+    /// The two words of a slot.
+    pub(super) fn slot(&self, slot: usize) -> (u64, u64) {
+        let at = self.layout.slot(slot);
+        (self.word(at), self.word(at + 1))
     }
 }
 
@@ -227,9 +262,6 @@ impl Node {
         self.set(at + 1, fence.tag);
     }
 
-    fn bit(&self, map: usize, slot: usize) -> bool {
-        self.word(map + slot / 64) >> (slot % 64) & 1 == 1
-    }
     fn set_bit(&mut self, map: usize, slot: usize, to: bool) {
         let word = self.word(map + slot / 64);
         let bit = 1 << (slot % 64);
@@ -241,15 +273,8 @@ impl Node {
     pub(super) fn set_used(&mut self, slot: usize, to: bool) {
         self.set_bit(USED, slot, to);
     }
-    pub(super) fn is_inline(&self, slot: usize) -> bool {
-        self.bit(self.layout.inline(), slot)
-    }
     pub(super) fn set_inline(&mut self, slot: usize, to: bool) {
         self.set_bit(self.layout.inline(), slot, to);
-    }
-    /// The used slots.
-    pub(super) fn used(&self) -> impl Iterator<Item = usize> + '_ {
-        used(self.buf.words(), self.layout)
     }
     pub(super) fn count(&self) -> usize {
         (0..self.layout.map()).map(|i| self.word(USED + i).count_ones() as usize).sum()
@@ -257,11 +282,6 @@ impl Node {
     /// The first slots that are not used.
     pub(super) fn vacant(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.layout.span).filter(|slot| !self.is_used(*slot))
-    }
-    /// The two words of a slot.
-    pub(super) fn slot(&self, slot: usize) -> (u64, u64) {
-        let at = self.layout.slot(slot);
-        (self.word(at), self.word(at + 1))
     }
     /// The separator in a slot of an inner node.
     pub(super) fn separator(&self, slot: usize) -> Fence {

@@ -14,7 +14,7 @@ use super::skeleton::{Leaves, Retry, Step, Tree};
 use crate::maintenance::fetch_blocks;
 use crate::traits::{Entry, KeyBounds};
 use crate::{IndexError, Value};
-use farindex_fabric::{OpKind, RemotePtr, SharedBuf, Span};
+use farindex_fabric::{OpKind, RemotePtr, SharedBuf, Span, Ticket};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
@@ -55,6 +55,12 @@ impl Wanted<'_> {
 struct Part {
     entries: Vec<Entry>,
     next: Option<Vec<u8>>,
+}
+
+/// A leaf of a batch.
+enum Ahead<N> {
+    Copy(N),
+    Read(Ticket),
 }
 
 impl Tree {
@@ -116,11 +122,24 @@ impl Tree {
             let inside = |i: &usize| wanted.ends_above(&parent.key(*i));
             ahead.extend((i + 1..parent.len()).take(most - 1).take_while(inside).map(|i| parent.child(i)));
         }
-        let mut batch = span.batch();
-        let first = batch.read(found.at, leaves.leaf_len());
-        let tickets: Vec<_> = ahead.iter().map(|at| batch.read(*at, leaves.leaf_len())).collect();
-        let mut done = batch.post().await?;
-        let first = leaves.leaf(span, found.at, done.buf(first)).ok();
+        // What there is no copy of is READ in one batch.
+        let mut batch = None;
+        let mut get = |at| match leaves.copy(at) {
+            Some(copy) => Ahead::Copy(copy),
+            None => Ahead::Read(batch.get_or_insert_with(|| span.batch()).read(at, leaves.leaf_len())),
+        };
+        let first = get(found.at);
+        let tickets: Vec<_> = ahead.iter().map(|at| get(*at)).collect();
+        let mut done = match batch {
+            Some(batch) => Some(batch.post().await?),
+            None => None,
+        };
+        let mut sound = |at, ahead: Ahead<L::Leaf>| match (ahead, &mut done) {
+            (Ahead::Copy(copy), _) => Some(copy),
+            (Ahead::Read(ticket), Some(done)) => leaves.leaf(span, at, done.buf(ticket)).ok(),
+            (Ahead::Read(_), None) => None,
+        };
+        let first = sound(found.at, first);
         let read = async |at| self.read_leaf(leaves, span, at).await;
         let first = match self.node_of(span, &found, from, first, &mut missing, read).await? {
             Ok(first) => first,
@@ -128,7 +147,7 @@ impl Tree {
         };
         let mut all = vec![first];
         for (at, ticket) in ahead.into_iter().zip(tickets) {
-            let Ok(next) = leaves.leaf(span, at, done.buf(ticket)) else { break };
+            let Some(next) = sound(at, ticket) else { break };
             let follows = all.last().is_some_and(|last| last.high() == next.low() && last.sibling() == at);
             if !follows || next.is_dead() {
                 break;

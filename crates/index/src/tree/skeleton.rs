@@ -10,13 +10,14 @@
 //!   the left sibling's lock is held until it has absorbed them, or until the node is free.
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
-use super::cache::NodeCache;
+use super::cache::Copies;
 use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side, long_keys};
 use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
+use super::path_cache::{Seen, Wait};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::maintenance::{fetch_blocks, read_word};
@@ -26,8 +27,12 @@ use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
 use farindex_pool::{Intent, IntentCell, Lock, Pin, Session};
 use std::cell::Cell;
 use std::cmp::Ordering;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 /// READs of a node that are in no state between two changes, before the operation waits.
 const READS: u32 = 4;
@@ -55,6 +60,10 @@ pub(super) trait Leaves {
     fn words(leaf: &Self::Leaf) -> &Buf;
     /// Returns the words of a leaf.
     fn into_words(leaf: Self::Leaf) -> Buf;
+    /// The copy of a leaf that equals it in far memory, where this compute node has one.
+    fn copy(&self, _at: RemotePtr) -> Option<Self::Leaf> {
+        None
+    }
     /// Returns the used slots of a leaf.
     fn slots(&self, leaf: &Self::Leaf) -> Vec<Slot>;
     /// Returns the hash of a key that a slot may have in its place.
@@ -118,7 +127,7 @@ pub(super) struct Tree {
     /// The root, which never moves.
     pub(super) root: RemotePtr,
     pub(super) inner: Layout,
-    pub(super) cache: Arc<NodeCache>,
+    pub(super) cache: Copies,
     /// Level of the root as last seen.
     pub(super) height: Cell<u8>,
     pub(super) dropping: Cell<bool>,
@@ -263,19 +272,31 @@ impl Tree {
     }
 
     /// Returns an inner node, from the cache unless `fresh`, and whether it came from there. The root may have any
-    /// level.
+    /// level. `led` is the node whose word led here, if it is not the root.
     pub(super) async fn inner(
         &self,
         span: &Span,
-        at: RemotePtr,
+        (at, led): (RemotePtr, Option<RemotePtr>),
         level: Option<u8>,
         fresh: bool,
     ) -> Step<(Arc<Inner>, bool)> {
-        if !fresh && let Some(node) = self.cache.get(at) {
-            return Ok(match level.is_none_or(|level| level == node.level) {
-                true => Ok((node, true)),
-                false => Err(Trouble::Unsound(at)),
-            });
+        let (mut _flag, mut waits) = (None, 0);
+        while !fresh && waits < READS {
+            match self.cache.look(at) {
+                Seen::Copy(node) => {
+                    return Ok(match level.is_none_or(|level| level == node.level) {
+                        true => Ok((node, true)),
+                        false => Err(Trouble::Unsound(at)),
+                    });
+                }
+                // It READs the node once, or for a few times if that is changing, and waits for nothing else. Where there is
+                // no room for the node, waiting for one operation after the other would take longer than a READ.
+                Seen::Busy(wait) => waits = if self.wait_for_read(wait).await { waits + 1 } else { READS },
+                Seen::Nothing(flag) => {
+                    _flag = flag;
+                    break;
+                }
+            }
         }
         for _ in 0..READS {
             let node = self.read_once(span, at, self.inner).await?;
@@ -285,12 +306,24 @@ impl Tree {
             {
                 let inner = Arc::new(inner);
                 if !inner.dead {
-                    self.cache.insert(&inner);
+                    self.cache.insert(&inner, led);
                 }
                 return Ok(Ok((inner, false)));
             }
         }
         Ok(Err(Trouble::Unsound(at)))
+    }
+
+    /// Waits until another operation of this compute node has READ a node; false if that takes too long, because nobody polls
+    /// that operation.
+    pub(super) async fn wait_for_read(&self, mut wait: Wait<'_>) -> bool {
+        let limit = (self.session.pool().lease() / 4).max(Duration::from_millis(1));
+        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
+        poll_fn(|cx| match std::pin::Pin::new(&mut wait).poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| false),
+        })
+        .await
     }
 
     pub(super) async fn decode(&self, span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {

@@ -15,7 +15,7 @@
 //! * A change of an entry renews the versions of its slot, in one WRITE.
 //! * A reader that finds different versions of the leaf READs again. It skips an entry with different versions.
 
-use super::node::{Header, Layout, Node, magic};
+use super::node::{Header, Layout, Node, Words, magic};
 
 /// Versions have four bits, as published.
 const MASK: u64 = 0xF;
@@ -31,17 +31,20 @@ impl Layout {
     }
 }
 
+impl<B: Words> Node<B> {
+    /// Does a reader believe this slot? Without versions it does: the checksum covers the slot.
+    pub(super) fn is_whole(&self, slot: usize) -> bool {
+        let at = self.layout.slot(slot);
+        !self.layout.has_versions() || self.word(at - 1) == self.word(at + 2)
+    }
+}
+
 impl Node {
     /// Does a reader believe the leaf: are both of its versions the same, and is it a node of this index at all?
     pub(super) fn versions_agree(&self, tag: u64) -> bool {
         let (front, rear) = self.layout.versions_at();
         let is_node = self.is_dead() || self.word(0) | 1 == magic(tag, self.at) | 1;
         is_node && self.word(front) == self.word(rear)
-    }
-    /// Does a reader believe this slot? Without versions it does: the checksum covers the slot.
-    pub(super) fn is_whole(&self, slot: usize) -> bool {
-        let at = self.layout.slot(slot);
-        !self.layout.has_versions() || self.word(at - 1) == self.word(at + 2)
     }
     /// Renews the versions of a slot that is filled.
     pub(super) fn renew_slot_versions(&mut self, slot: usize) {

@@ -126,8 +126,20 @@ impl Map {
     }
     /// The partition that a key belongs to, and its high key.
     pub(super) fn find(&self, key: &[u8]) -> (&Partition, Option<&[u8]>) {
-        let i = self.partitions.partition_point(|partition| *partition.low <= *key).saturating_sub(1);
-        (&self.partitions[i], self.partitions.get(i + 1).map(|next| &*next.low))
+        self.partition(self.number_of(key))
+    }
+    /// The number of the partition that a key belongs to.
+    pub(super) fn number_of(&self, key: &[u8]) -> usize {
+        self.partitions.partition_point(|partition| *partition.low <= *key).saturating_sub(1)
+    }
+    /// The partition with a number that [`number_of`](Self::number_of) has returned, and its high key.
+    pub(super) fn partition(&self, number: usize) -> (&Partition, Option<&[u8]>) {
+        (&self.partitions[number], self.partitions.get(number + 1).map(|next| &*next.low))
+    }
+    /// Does a record own all of a range, in one partition?
+    pub(super) fn has_whole(&self, record: RemotePtr, (low, high): (&[u8], Option<&[u8]>)) -> bool {
+        let (partition, end) = self.find(low);
+        partition.owner() == record && end.is_none_or(|end| high.is_some_and(|high| high <= end))
     }
     /// Does this record own something?
     pub(super) fn owns(&self, record: RemotePtr) -> bool {

@@ -9,7 +9,6 @@
 //! | `ownership` | what the threads of a compute node share |
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
-//! | `leaf_cache` | copies of leaves |
 //! | `read`, `write` | lookups; writes in place |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
 //! | `wire`, `remote` | requests and replies; what a memory node does |
@@ -18,7 +17,6 @@
 //! those who own nothing.
 
 mod acquire;
-mod leaf_cache;
 mod map;
 mod offload;
 mod ownership;
@@ -31,13 +29,14 @@ mod write;
 pub use offload::{Offload, OffloadCounts};
 
 use super::anchor::{ANCHOR_LEN, Anchor};
-use super::cache::Lookups;
+use super::cache::{Copies, Lookups};
 use super::change::Puts;
 use super::edit::Edit;
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::lookups::LooksUp;
 use super::node::{Header, MAX_LEVEL, MAX_SPAN, Node, magic};
+use super::path_cache::PathCache;
 use super::sherman::{self, Sherman};
 use super::skeleton::{CHANGE, Leaves, Locked, Merged, Retry, Unread, unsound};
 use crate::audit::OnDamage;
@@ -45,7 +44,7 @@ use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
 use crate::marks::mark;
 use crate::recovery::acquire;
-use crate::table_per_node::{Creation, Opening, TablePerNode};
+use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
 use crate::visit::Entries;
 use crate::write::{Mode, Wrote};
@@ -53,7 +52,6 @@ use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Claim, Intent, Pin, PoolError};
-use leaf_cache::LeafCache;
 use map::{Map, place_of};
 use ownership::{Gate, Ownership, Record};
 use proposal::{RECORD_LEN, lock_of};
@@ -70,7 +68,7 @@ pub struct Config {
     pub leaf_span: usize,
     /// Children of an inner node, at most: 5 to 256. The default makes a node of 1 KiB.
     pub inner_span: usize,
-    /// Bytes of local memory for copies of nodes, for each compute node: 256 KiB or more. Inner nodes have a quarter of it.
+    /// Bytes of local memory for copies of nodes, for each compute node: 4 KiB or more.
     pub cache_bytes: u64,
     /// Of a hundred leaves that were READ, how many are admitted to the cache (5.4 of the paper).
     pub leaf_admission: u8,
@@ -136,8 +134,8 @@ impl Settings for Config {
         if !(5..=MAX_SPAN).contains(&self.inner_span) {
             return bad(format!("an inner_span of {}: it takes 5 to {MAX_SPAN}", self.inner_span));
         }
-        if self.cache_bytes < 256 << 10 {
-            return bad(format!("cache_bytes of {}: it takes 262144 or more", self.cache_bytes));
+        if self.cache_bytes < 4 << 10 {
+            return bad(format!("cache_bytes of {}: it takes 4096 or more", self.cache_bytes));
         }
         if self.leaf_admission > 100 {
             return bad(format!("a leaf_admission of {}: it takes 0 to 100 percent", self.leaf_admission));
@@ -154,13 +152,10 @@ impl Settings for Config {
 }
 
 impl Config {
-    fn inner_bytes(&self) -> u64 {
-        self.cache_bytes / 4
-    }
-    /// The settings of the tree itself.
+    /// The settings of the tree itself, but for its cache.
     fn tree(&self) -> sherman::Config {
-        let (leaf_span, inner_span, cache_bytes) = (self.leaf_span, self.inner_span, self.inner_bytes());
-        sherman::Config { leaf_span, inner_span, cache_bytes, hand_over: false, ..sherman::Config::default() }
+        let (leaf_span, inner_span) = (self.leaf_span, self.inner_span);
+        sherman::Config { leaf_span, inner_span, hand_over: false, ..sherman::Config::default() }
     }
 }
 
@@ -210,7 +205,7 @@ impl Dex {
 
     /// Returns the node cache's hits and misses by level, from level 1 up; the threads of a compute node share them.
     pub fn lookups(&self) -> Vec<Lookups> {
-        self.tree().cache.lookups()
+        self.own.cache.lookups()
     }
     /// Returns the number of partitions that this compute node owns, as far as it knows.
     pub fn partitions(&self) -> usize {
@@ -225,8 +220,7 @@ impl Dex {
     }
     /// Forgets all copies of nodes.
     pub fn forget(&self) {
-        self.tree().cache.clear();
-        self.own.leaves.clear();
+        self.own.cache.clear();
     }
 
     /// Takes the lock of a leaf that this compute node owns and that is in no state, and derives the leaf from what a former
@@ -279,6 +273,12 @@ impl Leaves for Dex {
     fn into_words(leaf: Node) -> Buf {
         leaf.buf
     }
+    /// D4 says that the copy equals the leaf in far memory while this client keeps its lease (D5).
+    fn copy(&self, at: RemotePtr) -> Option<Node> {
+        let (leaf, _) = self.copy_of(at)?;
+        let keeps = self.session.client().keeps_lease(self.session.endpoint().now());
+        keeps.then_some(leaf)
+    }
     fn slots(&self, leaf: &Node) -> Vec<Slot> {
         self.far.slots(leaf)
     }
@@ -303,8 +303,8 @@ impl Leaves for Dex {
             mark!("dex: leaves of two owners are not merged");
             return Ok(Merged::No);
         }
-        self.own.leaves.remove(left);
-        self.own.leaves.remove(right);
+        self.own.cache.remove(left);
+        self.own.cache.remove(right);
         tree.merge_nodes(&self.far, pin, (left, right), 0).await
     }
     async fn restore_leaf(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Edit, IndexError> {
@@ -395,14 +395,19 @@ impl TablePerNode for Dex {
     fn from_handle(handle: Handle<Config, Anchor>) -> Self {
         let (config, client) = (handle.config, Arc::clone(handle.session.client()));
         let (session, tables) = (Rc::clone(&handle.session), handle.tables.clone());
-        let far = Handle { session, uid: handle.uid, seed: handle.seed, config: config.tree(), tables };
-        let mut far = Sherman::from_handle(far);
-        far.tree.subtree_levels = config.subtree_levels;
+        let (tag, tree) = (index_tag(&session, handle.uid), config.tree());
         let make = || {
-            let leaves = LeafCache::new(config.cache_bytes - config.inner_bytes(), far.leaf_len() as u64);
-            Ownership::new(far.tree.tag, far.tree.anchor, leaves, handle.session.pool().lease())
+            let anchor = handle.tables.first();
+            let root = anchor.map_or(RemotePtr::NULL, |anchor| anchor.root);
+            let (inner, leaf) = tree.layouts();
+            let cache = PathCache::new(root, config.cache_bytes, inner.len().min(leaf.len()));
+            let at = anchor.map_or(RemotePtr::NULL, |anchor| anchor.at);
+            Ownership::new(tag, at, cache, handle.session.pool().lease())
         };
-        let own = client.share(handle.uid, make);
+        let own: Arc<Ownership> = client.share(handle.uid, make);
+        let far = Handle { session, uid: handle.uid, seed: handle.seed, config: tree, tables };
+        let mut far = Sherman::with_copies(far, Copies::Paths(Arc::clone(&own.cache)));
+        far.tree.subtree_levels = config.subtree_levels;
         own.open_handle(&client);
         let draws = Cell::new(client.slot() << 32);
         let calls = config.offload != Offload::Never && handle.session.endpoint().capabilities().call;
@@ -499,7 +504,7 @@ impl PointIndex for Dex {
         Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
     }
     fn cache_bytes(&self) -> u64 {
-        size_of::<Self>() as u64 + self.tree().cache.bytes() + self.own.leaves.bytes()
+        size_of::<Self>() as u64 + self.own.cache.bytes()
     }
 }
 

@@ -389,8 +389,10 @@ impl Dex {
         // What is missing is found again by the READs.
         let found = self.descend_or_call(span, from, (retry, Some(&inside)), LOOKUP, &mut Vec::new()).await?;
         let Ok(found) = found else { return Ok(None) };
-        let chosen = found.level > 0
-            || found.parent.as_ref().is_some_and(|(parent, i)| self.chooses_call(&inside, parent, *i, LOOKUP));
+        // A scan that begins with a copy looks at copies first.
+        let parent = found.parent.as_ref().filter(|_| !self.own.cache.has(found.at));
+        let chosen =
+            found.level > 0 || parent.is_some_and(|(parent, i)| self.chooses_call(&inside, parent, *i, LOOKUP));
         drop(inside);
         if !chosen {
             return Ok(None);

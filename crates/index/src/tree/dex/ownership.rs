@@ -1,15 +1,16 @@
-//! What a compute node owns, as its threads share it: its copy of the partition map, its owner record, its copies of leaves,
+//! What a compute node owns, as its threads share it: its copy of the partition map, its owner record, its copies of nodes,
 //! and the gate that operations on owned leaves pass.
 //!
 //! Invariants (`docs/protocols/dex.md`): an operation uses ownership between [`Ownership::enter`] and the end of its
 //! [`Inside`], and D2 lets the compute node give a partition away only while no operation is inside.
 
-use super::leaf_cache::LeafCache;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
 use super::proposal::{Proposal, lock_words};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
+use crate::tree::path_cache::PathCache;
+use arc_swap::{ArcSwap, Guard};
 use farindex_fabric::{Endpoint, OpKind, RemotePtr, Span};
 use farindex_pool::{Client, IntentTransfer};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,8 +21,11 @@ use std::time::Duration;
 pub(super) struct Ownership {
     pub(super) tag: u64,
     pub(super) anchor: RemotePtr,
-    pub(super) leaves: LeafCache,
+    /// Copies of inner nodes, and of leaves that this compute node owns.
+    pub(super) cache: Arc<PathCache>,
     pub(super) offloading: Offloading,
+    /// What operations look at; changed under the mutex of `state`.
+    known: ArcSwap<Known>,
     /// Who may change a leaf (D3), and, at the anchor, who may become the owner of something.
     pub(super) turns: LockTable<()>,
     state: Mutex<State>,
@@ -43,10 +47,17 @@ pub(super) struct Ownership {
     keeps_until: AtomicU64,
 }
 
-struct State {
-    /// The anchor's word of the latest map that this compute node has seen.
+/// The latest map that this compute node has seen.
+#[derive(Clone, Default)]
+struct Known {
+    /// The anchor's word of the map.
     word: u64,
     map: Arc<Map>,
+    /// Address of this compute node's owner record.
+    record: Option<RemotePtr>,
+}
+
+struct State {
     record: Option<Record>,
     pending: Option<Proposal>,
     /// Nobody knows whether other clients have learned of the record.
@@ -57,8 +68,8 @@ struct State {
 
 impl State {
     /// May other clients know of the owner record?
-    fn is_known(&self) -> bool {
-        let is_member = self.record.as_ref().is_some_and(|record| self.map.is_member(record.at));
+    fn is_known(&self, map: &Map) -> bool {
+        let is_member = self.record.as_ref().is_some_and(|record| map.is_member(record.at));
         self.publishing || self.pending.is_some() || is_member
     }
 }
@@ -94,30 +105,32 @@ impl Drop for Active<'_> {
 /// An operation that uses ownership.
 pub(super) struct Inside<'o> {
     _active: Active<'o>,
-    map: Arc<Map>,
-    key: Box<[u8]>,
+    known: Guard<Arc<Known>>,
+    /// Number of the partition that the operation's key belongs to.
+    partition: usize,
 }
 
 impl Inside<'_> {
     /// The range of the partition that the operation's key belongs to.
     pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
-        let (partition, high) = self.map.find(&self.key);
+        let (partition, high) = self.known.map.partition(self.partition);
         (&partition.low, high)
     }
     /// Has a former owner of the partition crashed?
     pub(super) fn is_unclean(&self) -> bool {
-        self.map.find(&self.key).0.unclean
+        self.known.map.partition(self.partition).0.unclean
     }
 }
 
 impl Ownership {
-    pub(super) fn new(tag: u64, anchor: RemotePtr, leaves: LeafCache, lease: Duration) -> Self {
-        let state = State { word: 0, map: Arc::default(), record: None, pending: None, publishing: false, handles: 0 };
+    pub(super) fn new(tag: u64, anchor: RemotePtr, cache: PathCache, lease: Duration) -> Self {
+        let state = State { record: None, pending: None, publishing: false, handles: 0 };
         Ownership {
             tag,
             anchor,
-            leaves,
+            cache: Arc::new(cache),
             offloading: Offloading::default(),
+            known: ArcSwap::default(),
             turns: LockTable::default(),
             state: Mutex::new(state),
             active: AtomicU64::new(0),
@@ -145,18 +158,15 @@ impl Ownership {
         if self.closed.load(Ordering::SeqCst) {
             return Gate::Closed;
         }
-        let map = {
-            let state = self.state();
-            let owner = state.map.find(key).0.owner();
-            match &state.record {
-                Some(record) if record.at == owner => Arc::clone(&state.map),
-                _ => return Gate::Foreign,
-            }
-        };
+        let known = self.known.load();
+        let partition = known.map.number_of(key);
+        if known.record.is_none_or(|record| record != known.map.partition(partition).0.owner()) {
+            return Gate::Foreign;
+        }
         if !client.keeps_lease(now) && !planted(Fault::StaleLease) {
             return Gate::Expired;
         }
-        Gate::Inside(Inside { _active: active, map, key: key.into() })
+        Gate::Inside(Inside { _active: active, known, partition })
     }
 
     /// Closes the gate; returns whether no operation is inside.
@@ -173,14 +183,15 @@ impl Ownership {
 
     /// The latest map, with its word.
     pub(super) fn map(&self) -> (u64, Arc<Map>) {
-        let state = self.state();
-        (state.word, Arc::clone(&state.map))
+        let known = self.known.load();
+        (known.word, Arc::clone(&known.map))
     }
     /// Keeps a map that was read or installed, if it is later than the one that is known.
     pub(super) fn learn(&self, word: u64, map: &Arc<Map>) {
-        let mut state = self.state();
-        if is_later(word, state.word) {
-            (state.word, state.map) = (word, Arc::clone(map));
+        let _state = self.state();
+        let known = self.known.load();
+        if is_later(word, known.word) {
+            self.known.store(Arc::new(Known { word, map: Arc::clone(map), record: known.record }));
         }
     }
 
@@ -201,10 +212,16 @@ impl Ownership {
 
     /// The address of this compute node's owner record.
     pub(super) fn record(&self) -> Option<RemotePtr> {
-        self.state().record.as_ref().map(|record| record.at)
+        self.known.load().record
     }
     pub(super) fn set_record(&self, record: Record) {
-        self.state().record = Some(record);
+        let mut state = self.state();
+        self.note_record(Some(record.at));
+        state.record = Some(record);
+    }
+    /// The caller has the state's mutex.
+    fn note_record(&self, record: Option<RemotePtr>) {
+        self.known.store(Arc::new(Known { record, ..Known::clone(&self.known.load()) }));
     }
     /// Notes that a verb which makes other clients learn of the owner record is about to be posted, or that it has ended.
     pub(super) fn publishing(&self, now: bool) {
@@ -237,7 +254,11 @@ impl Ownership {
     /// Takes the owner record if no other client knows of it. The caller has the turn to acquire.
     pub(super) fn take_unknown(&self) -> Option<Record> {
         let mut state = self.state();
-        if state.is_known() { None } else { state.record.take() }
+        if state.is_known(&self.known.load().map) {
+            return None;
+        }
+        self.note_record(None);
+        state.record.take()
     }
     /// Takes the owner record if no handle is open and nothing is in progress.
     fn take_unused(&self) -> Option<(Record, bool)> {
@@ -245,8 +266,9 @@ impl Ownership {
         if state.handles > 0 || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        self.leaves.clear();
-        let known = state.is_known();
+        self.cache.retain_leaves(|_, _| false);
+        let known = state.is_known(&self.known.load().map);
+        self.note_record(None);
         state.record.take().map(|record| (record, known))
     }
     /// Gives up an owner record; waits for nothing.
@@ -259,7 +281,7 @@ impl Ownership {
     /// Keeps the owner record as long as a proposal is answered; `None` if there is no record that others may know of.
     pub(super) fn answering(&self, endpoint: &Endpoint) -> Option<Answering<'_>> {
         let state = self.state();
-        let record = state.record.as_ref().filter(|_| state.is_known())?.at;
+        let record = state.record.as_ref().filter(|_| state.is_known(&self.known.load().map))?.at;
         self.answering.fetch_add(1, Ordering::SeqCst);
         Some(Answering { own: self, record, endpoint: endpoint.clone() })
     }

@@ -109,7 +109,8 @@ impl Ownership {
             return Ok(());
         }
         if !planted(Fault::CopiesKept) {
-            self.leaves.clear();
+            // What stays its own it may keep.
+            self.cache.retain_leaves(|low, high| next.has_whole(record, (low, high)));
         }
         self.in_answer.store(proposal, Ordering::SeqCst);
         let given = done_before || span.cas(self.anchor.add(MAP), word, proposal).await? == word;

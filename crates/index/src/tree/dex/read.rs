@@ -12,10 +12,24 @@ use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::{Arrival, Turn};
 use crate::tree::lookups::{Answer, LooksUp};
 use crate::tree::node::{Header, Node};
+use crate::tree::path_cache::{Leaf, LongFences, Seen, Wait};
 use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span, cold};
 use farindex_pool::Pin;
+use std::sync::Arc;
+
+/// How often a lookup waits for other operations that READ the key's leaf, before it READs the leaf itself.
+const WAITS: u32 = 4;
+
+/// What came of a look into a leaf of an own partition.
+enum Own<'d> {
+    Answer(Answer),
+    /// Another operation READs the leaf, to put it into the cache.
+    Busy(Wait<'d>),
+    /// The leaf is to be READ as by those who own nothing.
+    Nothing,
+}
 
 impl Dex {
     /// Takes the turn at a leaf, unless another operation has it.
@@ -26,38 +40,54 @@ impl Dex {
         }
     }
 
-    /// The copy of a leaf.
-    pub(super) fn copy_of(&self, at: RemotePtr) -> Option<Node> {
-        let words = self.own.leaves.get(at)?;
-        Some(Node { at, layout: self.far.leaf, buf: self.session.endpoint().buf_from_words(&words) })
+    /// The copy of a leaf, with those of its fence keys that lie in blocks.
+    pub(super) fn copy_of(&self, at: RemotePtr) -> Option<(Node, Option<Arc<LongFences>>)> {
+        let copy = self.own.cache.leaf(at)?;
+        let leaf = copy.leaf()?;
+        let buf = self.session.endpoint().buf_from_words(leaf.words());
+        Some((Node { at, layout: self.far.leaf, buf }, leaf.long().cloned()))
+    }
+    /// What the copy of a key's leaf says about it, if copies of nodes lead there. The caller is inside.
+    fn answer_of_copy(&self, key: &[u8]) -> Option<Answer> {
+        self.own.cache.find(key, |at, leaf| self.far.answer_in(at, leaf.words(), key))
     }
 
     async fn look_up_once(&self, pin: &Pin<'_>, key: &[u8], retry: &Retry) -> Step<Option<Value>> {
-        let (span, mut missing) = (pin.span(), Vec::new());
-        let gate = self.enter(key);
-        let inside = if let Gate::Inside(inside) = &gate { Some(inside) } else { None };
-        let found = match self.descend_or_call(span, key, (retry, inside), LOOKUP, &mut missing).await? {
-            Ok(found) => found,
-            Err(trouble) => return Ok(Err(trouble)),
+        let (span, mut missing, mut waits) = (pin.span(), Vec::new(), 0);
+        let found = loop {
+            let gate = self.enter(key);
+            let inside = if let Gate::Inside(inside) = &gate { Some(inside) } else { None };
+            let found = match self.descend_or_call(span, key, (retry, inside), LOOKUP, &mut missing).await? {
+                Ok(found) => found,
+                Err(trouble) => return Ok(Err(trouble)),
+            };
+            let offloaded = found.level > 0 || inside.is_some_and(|inside| self.offloads_leaf(inside, &found, retry));
+            if offloaded && let Some(value) = cold(self.look_up_by_call(span, &found, key)).await? {
+                return Ok(Ok(value));
+            }
+            let found = match found.level {
+                0 => found,
+                _ => match self.tree().descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await? {
+                    Ok(found) => found,
+                    Err(trouble) => return Ok(Err(trouble)),
+                },
+            };
+            let Some(inside) = inside else { break found };
+            let wait = match self.own_leaf(span, inside, &found, key).await? {
+                Own::Answer(answer) => return Ok(Ok(self.value_of(span, answer, key).await?)),
+                Own::Busy(wait) if waits < WAITS => wait,
+                Own::Busy(_) | Own::Nothing => break found,
+            };
+            // The partition can be given away meanwhile.
+            drop(gate);
+            waits = if self.tree().wait_for_read(wait).await { waits + 1 } else { WAITS };
+            if let Gate::Inside(_inside) = self.enter(key)
+                && let Some(answer) = self.answer_of_copy(key)
+            {
+                mark!("dex: a leaf was found after another operation had READ it");
+                return Ok(Ok(self.value_of(span, answer, key).await?));
+            }
         };
-        let offloaded = found.level > 0 || inside.is_some_and(|inside| self.offloads_leaf(inside, &found, retry));
-        if offloaded && let Some(value) = cold(self.look_up_by_call(span, &found, key)).await? {
-            return Ok(Ok(value));
-        }
-        let found = match found.level {
-            0 => Ok(found),
-            _ => self.tree().descend(span, retry.goal(key), 0, retry.fresh, &mut missing).await?,
-        };
-        let found = match found {
-            Ok(found) => found,
-            Err(trouble) => return Ok(Err(trouble)),
-        };
-        if let Some(inside) = inside
-            && let Some(leaf) = self.own_leaf(span, inside, &found, key).await?
-        {
-            return Ok(Ok(self.value_of(span, self.far.answer(leaf, key), key).await?));
-        }
-        drop(gate);
         let began = self.session.endpoint().now();
         let leaf = self.far.leaf_of(span, &found, key, None, &mut missing).await?;
         self.read_took(found.at, began);
@@ -70,42 +100,82 @@ impl Dex {
     /// Is the memory node to look a key up in the leaf where a descent has ended?
     fn offloads_leaf(&self, inside: &Inside<'_>, found: &Found, retry: &Retry) -> bool {
         let parent = found.parent.as_ref().filter(|_| self.calls && !retry.fresh);
-        let Some((parent, i)) = parent.filter(|_| !self.own.leaves.has(found.at)) else { return false };
+        let Some((parent, i)) = parent.filter(|_| !self.own.cache.has(found.at)) else { return false };
         self.chooses_call(inside, parent, *i, LOOKUP)
     }
 
-    /// Returns the leaf where a descent has ended, from the cache or READ to be put there. `None`: it is to be READ as by those
-    /// who own nothing.
-    async fn own_leaf(
-        &self,
+    /// Looks for a key in the leaf where a descent has ended: in its copy, or by a READ that puts one in.
+    async fn own_leaf<'d>(
+        &'d self,
         span: &Span,
         inside: &Inside<'_>,
         found: &Found,
         key: &[u8],
-    ) -> Result<Option<Node>, IndexError> {
-        if let Some(leaf) = self.copy_of(found.at) {
-            return Ok(self.holds(span, &leaf, found, key).await?.then_some(leaf));
+    ) -> Result<Own<'d>, IndexError> {
+        let cache = &self.own.cache;
+        if let Some(copy) = cache.leaf(found.at) {
+            let leaf = copy.leaf().filter(|leaf| leaf.holds(key));
+            let answer = leaf.map(|leaf| Own::Answer(self.far.answer_in(found.at, leaf.words(), key)));
+            return Ok(answer.unwrap_or(Own::Nothing));
         }
-        if !self.admits() {
-            return Ok(None);
-        }
-        let turn = self.try_turn(found.at);
+        let turn = if self.admits() { self.try_turn(found.at) } else { None };
         if turn.is_none() && !planted(Fault::AdmittedWithoutTurn) {
-            mark!("dex: leaf in use was not admitted");
-            return Ok(None);
+            return Ok(match cache.busy(found.at) {
+                Some(wait) => Own::Busy(wait),
+                None => {
+                    mark!("dex: leaf was READ and not admitted");
+                    Own::Nothing
+                }
+            });
         }
+        let _flag = match cache.look_at_leaf(found.at) {
+            Seen::Copy(_) => return Ok(Own::Nothing),
+            Seen::Busy(wait) => return Ok(Own::Busy(wait)),
+            Seen::Nothing(flag) => flag,
+        };
         let began = self.session.endpoint().now();
         let words = span.read(found.at, self.leaf_len()).await?;
         self.read_took(found.at, began);
-        let Ok(leaf) = self.leaf(span, found.at, words) else { return Ok(None) };
+        let Ok(leaf) = self.leaf(span, found.at, words) else { return Ok(Own::Nothing) };
         if leaf.is_locked() || leaf.is_dead() || !self.holds(span, &leaf, found, key).await? {
-            return Ok(None);
+            return Ok(Own::Nothing);
         }
         if self.bound_inside(span, inside, &leaf, found).await?.is_none() {
-            mark!("dex: leaf was admitted");
-            self.own.leaves.insert(found.at, leaf.buf.words());
+            let long = self.long_fences(span, &leaf, found).await?;
+            if self.keep(&leaf, long, found) {
+                mark!("dex: leaf was admitted");
+            }
         }
-        Ok(Some(leaf))
+        Ok(Own::Answer(self.far.answer(leaf, key)))
+    }
+
+    /// Puts a copy of a leaf into the cache. The caller has the leaf's turn (D4).
+    pub(super) fn keep(&self, leaf: &Node, long: Option<Arc<LongFences>>, found: &Found) -> bool {
+        let Some((parent, _)) = &found.parent else { return false };
+        self.own.cache.put_leaf(leaf.at, Leaf::new(leaf.buf.words(), long), parent.at)
+    }
+    /// READs those fence keys of a leaf that lie in blocks, unless its parent's copy has them.
+    pub(super) async fn long_fences(
+        &self,
+        span: &Span,
+        leaf: &Node,
+        found: &Found,
+    ) -> Result<Option<Arc<LongFences>>, IndexError> {
+        let range = found.range().filter(|_| leaf.at == found.at);
+        let (low, high) = range.map_or((None, None), |(low, high)| (Some(low), high));
+        let (mut keys, mut any) = ([None, None], false);
+        for (key, (fence, expected)) in keys.iter_mut().zip([(leaf.low(), low), (leaf.high(), high)]) {
+            if fence.block().is_none() {
+                continue;
+            }
+            any = true;
+            *key = match expected {
+                Some(expected) if fence.is(&expected) => Some(expected.to_vec()),
+                _ => self.tree().fence_key(span, fence).await?,
+            };
+        }
+        let [low, high] = keys.map(|key| key.map(Vec::into_boxed_slice));
+        Ok(any.then(|| Arc::new(LongFences { low, high })))
     }
 
     /// Does a key belong to a leaf?
@@ -138,40 +208,31 @@ impl Dex {
             range.as_ref().and_then(|(_, high)| high.as_ref()).map(|high| (high.as_slice(), high.as_slice().cmp(to)));
         Ok(self.tree().compare(span, leaf.high(), to, high).await?.is_gt().then_some(to))
     }
-
-    /// What the copy of a key's leaf says about it, if copies of nodes lead there.
-    async fn answer_of_copy(&self, span: &Span, key: &[u8]) -> Result<Option<Answer>, IndexError> {
-        let Gate::Inside(_inside) = self.enter(key) else { return Ok(None) };
-        let found = self.tree().descend(span, Retry::default().goal(key), 0, false, &mut Vec::new()).await?;
-        let Ok(found) = found else { return Ok(None) };
-        match self.copy_of(found.at) {
-            Some(leaf) if self.holds(span, &leaf, &found, key).await? => Ok(Some(self.far.answer(leaf, key))),
-            _ => Ok(None),
-        }
-    }
 }
 
 impl LooksUp for Dex {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
-        let (mut retry, mut span) = (Retry::default(), Some(self.session.span(OpKind::Get)));
-        loop {
-            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree().maintenance()))?;
-            let attempt = self.look_up_once(&pin, key, &retry).await?;
-            drop(pin);
-            match attempt {
-                Ok(value) => return Ok(value),
-                Err(trouble) => cold(self.tree().settle(self, &mut retry, trouble)).await?,
-            }
+        let pin = self.session.pin(self.session.span(OpKind::Get))?;
+        if let Gate::Inside(_inside) = self.enter(key)
+            && let Some(answer) = self.answer_of_copy(key)
+        {
+            return match answer {
+                Answer::Value(_, value) => Ok(Some(value)),
+                Answer::Absent => Ok(None),
+                answer => self.value_of(pin.span(), answer, key).await,
+            };
         }
+        cold(self.look_up_in_far_memory(pin, key)).await
     }
 
     /// From copies of leaves, and all other leaves in one batch.
     async fn answers(&self, span: &Span, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>, IndexError> {
-        let mut answers = Vec::with_capacity(keys.len());
-        for key in keys {
-            answers.push(self.answer_of_copy(span, key).await?);
-        }
+        let of_copy = |key: &&[u8]| match self.enter(key) {
+            Gate::Inside(_inside) => self.answer_of_copy(key),
+            _ => None,
+        };
+        let mut answers: Vec<_> = keys.iter().map(of_copy).collect();
         let far: Vec<_> =
             keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
         if !far.is_empty() {
@@ -181,5 +242,24 @@ impl LooksUp for Dex {
             }
         }
         Ok(answers)
+    }
+}
+
+impl Dex {
+    /// Looks a key up whose leaf has no copy to which copies lead.
+    async fn look_up_in_far_memory(&self, pin: Pin<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        let (mut retry, mut pin) = (Retry::default(), Some(pin));
+        loop {
+            let pin = match pin.take() {
+                Some(pin) => pin,
+                None => self.session.pin(self.tree().maintenance())?,
+            };
+            let attempt = self.look_up_once(&pin, key, &retry).await?;
+            drop(pin);
+            match attempt {
+                Ok(value) => return Ok(value),
+                Err(trouble) => cold(self.tree().settle(self, &mut retry, trouble)).await?,
+            }
+        }
     }
 }

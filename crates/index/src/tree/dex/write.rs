@@ -160,7 +160,7 @@ impl Dex {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut at = found.at;
-        let (leaf, cached) = loop {
+        let (leaf, cached, long) = loop {
             if turn.as_ref().is_none_or(|turn| turn.at() != at) {
                 // One turn at a time (H1).
                 *turn = None;
@@ -200,10 +200,10 @@ impl Dex {
                     return Ok(Ok(Round::Split));
                 }
             }
-            let (leaf, cached) = match copy {
-                Some(leaf) => (leaf, true),
+            let (leaf, cached, long) = match copy {
+                Some((leaf, long)) => (leaf, true, long),
                 None => match self.read_to_write(span, at, key, change).await? {
-                    Ok(leaf) => (leaf, false),
+                    Ok(leaf) => (leaf, false, None),
                     Err(Unread::Changing) => return Ok(Err(Trouble::Unsound(at))),
                     Err(_) if at == found.at && found.cached => return Ok(Err(found.stale())),
                     Err(_) => return Ok(Err(Trouble::Unsound(at))),
@@ -223,7 +223,7 @@ impl Dex {
             let high = range.as_ref().and_then(|(_, high)| high.as_ref());
             let high = high.map(|high| (high.as_slice(), high.as_slice().cmp(key)));
             if tree.compare(span, leaf.high(), key, high).await?.is_gt() {
-                break (leaf, cached);
+                break (leaf, cached, long);
             }
             mark!("dex: moved right to write");
             let next = leaf.sibling();
@@ -248,9 +248,10 @@ impl Dex {
         }
         let present = self.far.find(span, &leaf, key).await?;
         let keeps = cached || self.admits();
+        let long = if keeps && !cached { self.long_fences(span, &leaf, &found).await? } else { long };
         if let Some(wrote) = change.nothing(present.is_some()) {
-            if keeps {
-                self.own.leaves.insert(at, leaf.buf.words());
+            if keeps && !cached {
+                self.keep(&leaf, long, &found);
             }
             return Ok(Ok(Round::Wrote { wrote, few: false }));
         }
@@ -263,7 +264,7 @@ impl Dex {
         steps.edit(at, edit);
         let in_flight = InFlight(Some((turn.take(), inside)));
         if !planted(Fault::CopyDuringWrite) {
-            self.own.leaves.remove(at);
+            self.own.cache.remove(at);
         }
         if !(planted(Fault::CacheOnly) && cached) {
             let mut batch = tree.begin_steps(span, at, steps).await?;
@@ -275,9 +276,9 @@ impl Dex {
             batch.post().await?;
         }
         if keeps {
-            self.own.leaves.insert(at, leaf.buf.words());
+            self.keep(&leaf, long, &found);
         } else {
-            self.own.leaves.remove(at);
+            self.own.cache.remove(at);
         }
         drop(in_flight.landed());
         present.iter().for_each(|present| present.retire(pin));
@@ -354,7 +355,7 @@ impl Dex {
         missing: &mut Vec<Separator>,
     ) -> Step<Round> {
         let (tree, span) = (self.tree(), pin.span());
-        self.own.leaves.remove(at);
+        self.own.cache.remove(at);
         let locked = match tree.lock(pin, at, (self.far.leaf, 0), |_| {}).await? {
             Ok(locked) => locked,
             Err(trouble) => return Ok(Err(trouble)),

@@ -11,7 +11,7 @@ pub(in crate::tree) mod read;
 pub(in crate::tree) mod write;
 
 use super::anchor::{ANCHOR_LEN, Anchor};
-use super::cache::Lookups;
+use super::cache::{Copies, Lookups};
 use super::change::Puts;
 use super::edit::Edit;
 use super::entries::{Slot, SlotKey, SlotValue, place};
@@ -111,6 +111,13 @@ pub struct Sherman {
 has_handle!(Sherman, Handle<Config, Anchor>);
 
 impl Sherman {
+    /// Opens a tree whose copies of inner nodes are in another cache, and whose locks are not handed over.
+    pub(in crate::tree) fn with_copies(handle: Handle<Config, Anchor>, copies: Copies) -> Self {
+        let (inner, leaf) = handle.config.layouts();
+        let tree = Tree::with_copies(&handle, inner, copies);
+        Sherman { handle, tree, leaf, locks: None }
+    }
+
     /// Returns the node cache's hits and misses by level, from level 1 up; the threads of a compute node share them.
     pub fn lookups(&self) -> Vec<Lookups> {
         self.tree.cache.lookups()

@@ -5,15 +5,15 @@
 use super::Sherman;
 use crate::tree::descend::{Found, Separator};
 use crate::tree::lookups::{Answer, Candidates, LooksUp};
-use crate::tree::node::Node;
+use crate::tree::node::{Node, Words};
 use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, OpKind, Span, cold};
+use farindex_fabric::{Buf, OpKind, RemotePtr, Span, cold};
 use std::collections::HashMap;
 
 impl Sherman {
     /// The key's slot, if the entry is inline; otherwise the slots with blocks that have the key's hash.
-    pub(in crate::tree) fn candidates(&self, node: &Node, key: &[u8]) -> Result<usize, Candidates> {
+    pub(in crate::tree) fn candidates<B: Words>(&self, node: &Node<B>, key: &[u8]) -> Result<usize, Candidates> {
         let slots = || node.used().filter(|slot| node.is_whole(*slot));
         if let Ok(bytes) = <[u8; 8]>::try_from(key) {
             let word = u64::from_le_bytes(bytes);
@@ -32,6 +32,18 @@ impl Sherman {
             Ok(slot) => {
                 let at = (node.layout.slot(slot) + 1) * 8;
                 Answer::Value(slot, Value::fetched(node.buf, at..at + 8))
+            }
+            Err(candidates) => Answer::Blocks(candidates),
+        }
+    }
+
+    /// What the words of a leaf say about its key. No more than a value is copied.
+    pub(in crate::tree) fn answer_in(&self, at: RemotePtr, words: &[u64], key: &[u8]) -> Answer {
+        let node = Node { at, layout: self.leaf, buf: words };
+        match self.candidates(&node, key) {
+            Ok(slot) => {
+                let value = self.session.endpoint().buf_from_words(&[node.slot(slot).1]);
+                Answer::Value(slot, Value::fetched(value, 0..8))
             }
             Err(candidates) => Answer::Blocks(candidates),
         }

@@ -20,6 +20,19 @@ const COMMON: &[&str] = &[
     "dex: proposal was withdrawn",
 ];
 
+/// Paths of the cache that some of 300 seeds pass where it has room for a few nodes.
+const COMMON_IN_A_TINY_CACHE: &[&str] = &[
+    "path cache: a cooling node was evicted",
+    "path cache: a cooling node was given a second chance",
+    "path cache: a copy got a new parent",
+    "path cache: a copy lost its parent",
+    "path cache: a full bucket of the cooling map evicted its oldest node",
+    "path cache: a node was being READ",
+    "path cache: a node whose parent is not there was not admitted",
+    "path cache: a parent handed its cooling on to a child",
+    "path cache: an old copy with children waits for a new one",
+];
+
 /// The same where clients crash.
 const COMMON_WITH_CRASHES: &[&str] =
     &["dex: partition was given away", "dex: partitions of a crashed client were taken over"];
@@ -32,6 +45,14 @@ fn survives_the_adversary() {
     // These take a crash, or an operation that is cancelled.
     all.retain(|mark| !mark.contains("crashed") && !mark.contains("in the middle of") && !mark.contains("no room"));
     marks::assert_passed(&totals, &all, COMMON);
+}
+
+/// The cache has room for a few nodes: paths cool, are evicted, and are READ again all the time.
+#[test]
+fn survives_the_adversary_with_a_tiny_cache() {
+    let setup = Setup { coroutines: (3, 6), ..Setup::default() };
+    let totals = adversary::survives(300, &setup, &DexUnderTest::with_tiny_cache());
+    marks::assert_passed(&totals, &marks::of(&["src/tree/path_cache"]), COMMON_IN_A_TINY_CACHE);
 }
 
 /// Clients crash between any two verbs, with verbs in flight; other clients take over what they owned.

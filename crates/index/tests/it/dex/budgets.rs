@@ -1,9 +1,16 @@
 //! What DEX costs in verbs, asserted exactly, where the compute node owns the keys.
 
 use crate::trees::costs::{BLOCK, Budget, INLINE, LEN, budget, fill, key};
-use farindex_fabric::OpKind;
-use farindex_index::{Dex, Insert, PointIndex, Remove, Update, dex::Config};
-use farindex_testkit::alone::{cost_of, with_index};
+use farindex_fabric::memory::Delivery;
+use farindex_fabric::{MemoryFabric, OpKind};
+use farindex_index::tree::faults::{Fault, plant};
+use farindex_index::{Dex, Insert, OrderedIndex, PointIndex, Remove, Update, dex::Config};
+use farindex_testkit::alone::{cost_of, with_index, with_index_on};
+use std::future::{Future, poll_fn};
+use std::ops::Bound;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
 
 const ADMITS: Config =
     Config { leaf_admission: 100, ..Config { leaf_span: 59, inner_span: 59, cache_bytes: 64 << 20, ..DEFAULT } };
@@ -98,5 +105,75 @@ fn a_write_to_a_cached_leaf_takes_one_round_trip() {
             assert_eq!(index.remove(&absent).await, Ok(Remove::Absent));
         });
         assert_eq!(budget(&cost.await), NOTHING);
+    });
+}
+
+/// Two lookups of a leaf that is nowhere in the cache: one READs the path, the other one waits for it. Without the I/O flag
+/// both READ it.
+#[test]
+fn two_lookups_at_a_time_read_a_missing_path_once() {
+    for (faults, reads) in [(&[][..], 3), (&[Fault::NoIoFlag][..], 6)] {
+        // As on a network, verbs take time.
+        let fabric = MemoryFabric::new(1, LEN).expect("memory").with_delivery(Delivery::Deferred);
+        with_index_on(Arc::new(fabric), ADMITS, async |index: &Dex| {
+            fill(index, 5000).await;
+            index.forget();
+            let endpoint = index.session().endpoint();
+            let before = endpoint.meter();
+            plant(faults);
+            let (a, b) = (key(500), key(502));
+            let both = poll_both(index.get(&a), index.get(&b)).await;
+            plant(&[]);
+            assert_eq!(both.map(|value| value.expect("a lookup").as_deref() == Some(INLINE)), [true, true]);
+            assert_eq!((endpoint.meter() - before).of(OpKind::Get).total.reads, reads, "{faults:?}");
+        });
+    }
+}
+
+/// Polls two futures in turn until both are ready.
+async fn poll_both<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> [T; 2] {
+    let (mut a, mut b, mut values) = (pin!(a), pin!(b), (None, None));
+    poll_fn(|cx| {
+        if values.0.is_none()
+            && let Poll::Ready(value) = a.as_mut().poll(cx)
+        {
+            values.0 = Some(value);
+        }
+        if values.1.is_none()
+            && let Poll::Ready(value) = b.as_mut().poll(cx)
+        {
+            values.1 = Some(value);
+        }
+        match (values.0.take(), values.1.take()) {
+            (Some(a), Some(b)) => Poll::Ready([a, b]),
+            unfinished => {
+                values = unfinished;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// The copies of leaves lead a scan past the READs: 0 verbs for all of them, and one batch for those that are missing.
+#[test]
+fn a_scan_reads_only_the_leaves_without_copies() {
+    with_index(LEN, ADMITS, async |index: &Dex| {
+        fill(index, 5000).await;
+        let endpoint = index.session().endpoint();
+        let scan = async |costs: Budget| {
+            let cost = cost_of(endpoint, OpKind::Scan, async || {
+                let bounds = (Bound::Included(&key(1000)[..]), Bound::Unbounded);
+                let entries = index.scan(bounds, 100).await.expect("a scan");
+                let keys: Vec<_> = entries.iter().map(|entry| entry.key.to_vec()).collect();
+                assert_eq!(keys, (500..600).map(|i| key(i * 2).to_vec()).collect::<Vec<_>>());
+            });
+            assert_eq!(budget(&cost.await), costs);
+        };
+        scan(NOTHING).await;
+        // Leaves have 29 or 30 entries: the first four are READ ahead.
+        index.forget();
+        assert!(index.get(&key(1000)).await.is_ok_and(|value| value.is_some()));
+        scan([1, 0, 3, 0, 0, 3 * 1024, 0]).await;
     });
 }

@@ -1,10 +1,14 @@
 //! Owners: what one compute node owns, another one asks for; what it does not give; who takes what a closed handle leaves.
 
+use farindex_fabric::OpKind;
 use farindex_fabric::memory::Delivery;
-use farindex_index::dex::{Config, Foreign};
+use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::PoolOptions;
 use farindex_testkit::world::World;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 #[test]
 fn a_partition_belongs_to_the_compute_node_that_writes_first_and_stays_there_if_it_refuses() {
@@ -26,5 +30,41 @@ fn a_partition_belongs_to_the_compute_node_that_writes_first_and_stays_there_if_
         first.session.endpoint().settle().await;
         assert_eq!(other.upsert(b"key", b"2").await, Ok(Upsert::Updated));
         assert_eq!((other.partitions(), other.get(b"key").await.expect("a lookup").as_deref()), (1, Some(&b"2"[..])));
+    });
+}
+
+/// What a compute node keeps of a partition, it keeps the copies of.
+#[test]
+fn an_owner_that_gives_a_range_away_keeps_its_other_copies() {
+    World::memory(1, 8 << 20, Delivery::Immediate).run(async |ctx| {
+        let pool = ctx.pool(&PoolOptions::default()).await;
+        let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let config = Config { leaf_span: 8, leaf_admission: 100, moves: Moves::Leaf, ..Config::default() };
+        let index = Dex::create(&first.session, "dex", &config).await.expect("an index");
+        let key = |i: u64| i.to_be_bytes();
+        for i in 0..100 {
+            assert_eq!(index.upsert(&key(i), &key(i)).await, Ok(Upsert::Inserted));
+        }
+        for i in 0..100 {
+            assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), Some(&key(i)[..]));
+        }
+        let other = Dex::open(&second.session, "dex").await.expect("the index");
+        // The first compute node answers with its heartbeats.
+        let key_of_leaf = key(50);
+        let mut write = pin!(other.upsert(&key_of_leaf, b"other"));
+        let wrote = loop {
+            if let Poll::Ready(wrote) = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await {
+                break wrote;
+            }
+            first.session.client().tick(first.session.endpoint()).await.expect("a heartbeat");
+        };
+        assert_eq!(wrote, Ok(Upsert::Updated));
+        let endpoint = first.session.endpoint();
+        for (i, value, read) in [(10, &key(10)[..], false), (90, &key(90)[..], false), (50, b"other", true)] {
+            let before = endpoint.meter();
+            assert_eq!(index.get(&key(i)).await.expect("a lookup").as_deref(), Some(value));
+            let reads = (endpoint.meter() - before).of(OpKind::Get).total.reads;
+            assert_eq!(reads > 0, read, "key {i}: {reads} READs");
+        }
     });
 }
