@@ -9,6 +9,7 @@
 //! | `ownership` | what the threads of a compute node share |
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
+//! | `partitions` | moving partitions by command |
 //! | `leaf_cache` | copies of leaves |
 //! | `read`, `write` | lookups; writes in place |
 //!
@@ -19,6 +20,7 @@ mod acquire;
 mod leaf_cache;
 mod map;
 mod ownership;
+mod partitions;
 mod proposal;
 mod read;
 mod write;
@@ -49,6 +51,7 @@ use farindex_pool::{Claim, Intent, Pin, PoolError};
 use leaf_cache::LeafCache;
 use map::{Map, place_of};
 use ownership::{Gate, Ownership, Record};
+pub use partitions::PartitionInfo;
 use proposal::{RECORD_LEN, lock_of};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -65,7 +68,8 @@ pub struct Config {
     pub inner_span: usize,
     /// Bytes of local memory for copies of nodes, for each compute node: 256 KiB or more. Inner nodes have a quarter of it.
     pub cache_bytes: u64,
-    /// Of a hundred leaves that were READ, how many are admitted to the cache (5.4 of the paper).
+    /// Of a hundred leaves that were READ, how many are admitted to the cache (5.4 of the paper). With 0 the cache holds inner
+    /// nodes alone.
     pub leaf_admission: u8,
     /// What a compute node asks the owner of a key for, to write it.
     pub moves: Moves,
@@ -136,8 +140,14 @@ impl Settings for Config {
 }
 
 impl Config {
+    /// P-Sherman of the paper: Sherman whose keys are divided among compute nodes. Leaves are changed without locks, but none
+    /// is cached.
+    pub fn p_sherman() -> Self {
+        Config { leaf_admission: 0, ..Config::default() }
+    }
+    /// Bytes for inner nodes: all of them if no leaf is ever cached.
     fn inner_bytes(&self) -> u64 {
-        self.cache_bytes / 4
+        if self.leaf_admission == 0 { self.cache_bytes } else { self.cache_bytes / 4 }
     }
     /// The settings of the tree itself.
     fn tree(&self) -> sherman::Config {
