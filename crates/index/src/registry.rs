@@ -410,6 +410,9 @@ pub fn every_operation<'a>(session: &'a Rc<Session>, key: &'a [u8]) -> Cold<'a, 
         index.upsert_with_outcome(key, key).await?;
         index.remove(key).await?;
         index.scan((Bound::Unbounded, Bound::Unbounded), 0).await?;
+        index.own((Bound::Unbounded, Bound::Unbounded)).await?;
+        index.give_up((Bound::Unbounded, Bound::Unbounded)).await?;
+        index.partitions().await?;
         index.visit(async |_, _| Ok(()), &mut Damage::fail).await?;
         index.recover().await?;
         index.audit(&mut Audit::begin(session, &session.span(OpKind::Other)).await?, true).await?;
