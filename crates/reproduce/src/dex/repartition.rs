@@ -71,11 +71,6 @@ impl Shared {
     }
 }
 
-/// The bounds of some sixths.
-fn bounds(keys: Keys, from: usize, count: u64) -> (Vec<u8>, Option<Vec<u8>>) {
-    keys.bounds(from, SIXTHS, count)
-}
-
 async fn own(index: &AnyIndex, (low, high): (Vec<u8>, Option<Vec<u8>>)) -> Result<(), IndexError> {
     index.own((Bound::Included(&low), high.as_deref().map_or(Bound::Unbounded, Bound::Excluded))).await
 }
@@ -107,7 +102,7 @@ async fn work(
         }
         shared.keys.write(number, &mut key);
         endpoint.sleep(shared.local).await;
-        if stream.op() % 2 == 0 {
+        if stream.op().is_multiple_of(2) {
             index.get(&key).await?;
         } else {
             index.update(&key, &stream.value().to_le_bytes()).await?;
@@ -206,7 +201,6 @@ fn run(
             });
         }
     }
-    // One worker on each of so many machines; the move begins when the load has been quiet for a while.
     let slice = Duration::from_millis(1);
     let step = || -> Result<(), Error> {
         watch.check()?;
@@ -222,7 +216,7 @@ fn run(
     while shared.loading.get() > 0 {
         step()?;
     }
-    // Warm-up: as long as what is measured.
+    // Caches fill before anything is counted.
     let warm = sim.now() + QUIET;
     while sim.now() < warm {
         step()?;
@@ -238,13 +232,13 @@ fn run(
         return Err(Error::Bug("a cluster without compute nodes".to_owned()));
     };
     let Some((endpoint, machine)) = machines.last().cloned() else { return Err(Error::Bug("no machine".to_owned())) };
-    // The command borrows nothing of this function: it opens the index once more.
+    // First the clients are told that nobody works on the range any more, then it moves, then they are told who does.
     let (session_of, shared_of, took_of) = (Rc::clone(session), Rc::clone(&shared), Rc::clone(&took));
     sim.spawn(&machine, async move {
         let begun = endpoint.now();
         shared_of.moving.set(None);
         let done = match AnyIndex::open(&session_of, NAME).await {
-            Ok(index) => own(&index, bounds(shared_of.keys, MOVED, shared_of.count)).await,
+            Ok(index) => own(&index, shared_of.keys.bounds(MOVED, SIXTHS, shared_of.count)).await,
             Err(error) => Err(error),
         };
         match done {
