@@ -128,7 +128,7 @@ pub(crate) fn code_of(error: &Error) -> u8 {
         Error::Index(error) => match error {
             IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. } => REFUSED,
             IndexError::Dropped => INDEX,
-            IndexError::BadConfig(_) | IndexError::NotOrdered { .. } => USAGE,
+            IndexError::BadConfig(_) | IndexError::NotOrdered { .. } | IndexError::NotPartitioned { .. } => USAGE,
             IndexError::Locked { .. } => BUSY,
             IndexError::Pool(error) => of_pool(error),
             IndexError::Fabric(error) => of_fabric(error),

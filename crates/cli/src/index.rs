@@ -1,12 +1,14 @@
-//! `farindex index create|kinds|list|stat|drop`.
+//! `farindex index create|kinds|list|stat|partitions|drop`.
 
+use crate::entry::hex;
+use crate::escape::escape;
 use crate::exit::{self, Failure};
 use crate::kind::{Settings, info_json, info_text, kinds, usual};
 use crate::output::{Json, bytes};
 use crate::pool_arg::Place;
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
-use farindex::{IndexConfig, IndexInfo, Inspection, Session};
+use farindex::{IndexConfig, IndexInfo, Inspection, PartitionInfo, Session};
 use farindex::{KINDS, Kind};
 use serde_json::{Value, json};
 
@@ -43,6 +45,13 @@ enum Command {
     },
     /// Count an index's entries and memory by walking it
     Stat {
+        #[command(flatten)]
+        name: Named,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List the ranges of keys of an index that is divided among compute nodes (kind dex), and their owners
+    Partitions {
         #[command(flatten)]
         name: Named,
         #[command(flatten)]
@@ -123,12 +132,36 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             json.give(&json!({ "indexes": all }), || found.iter().map(line).collect())?;
         }
         Command::Stat { name, json } => stat(name, json)?,
+        Command::Partitions { name, json } => partitions(name, json)?,
         Command::Drop { name: Named { place, name }, json } => {
             place.session()?.drop_index(name)?;
             json.give(&json!({ "dropped": name }), || format!("dropped index {name:?}\n"))?;
         }
     }
     Ok(exit::OK)
+}
+
+/// Keys are escaped as in a dump; a partition ends where the next one begins.
+fn partitions(name: &Named, json: &Json) -> Result<(), Failure> {
+    let partitions = name.open()?.partitions()?;
+    let text = |key: &[u8]| {
+        let mut out = Vec::new();
+        escape(key, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    };
+    let object = |part: &PartitionInfo| {
+        let high = part.high.as_deref().map(hex);
+        json!({ "low_hex": hex(&part.low), "high_hex": high, "owner": part.owner })
+    };
+    let all: Vec<_> = partitions.iter().map(object).collect();
+    json.give(&json!({ "index": name.name, "partitions": all }), || {
+        let line = |part: &PartitionInfo| {
+            let owner = part.owner.as_deref().unwrap_or("nobody");
+            let high = part.high.as_deref().map(text).unwrap_or_default();
+            format!("{}\t{high}\t{owner}\n", text(&part.low))
+        };
+        partitions.iter().map(line).collect()
+    })
 }
 
 fn stat(name: &Named, json: &Json) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ use crate::session::Session;
 use crate::walk::{Iter, Range, Walk};
 use crate::{Error, Handle, Insert, Remove, Update, Upsert};
 use farindex_index::audit::Damage;
+use farindex_index::dex::PartitionInfo;
 use farindex_index::{AnyIndex, Entry, IndexAudit, KeyBounds, Limits, OrderedIndex, PointIndex, Value};
 use farindex_pool::audit::Audit;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -71,6 +72,22 @@ impl Index {
     pub fn scan<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>, limit: usize) -> Result<Vec<Entry>, Error> {
         let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
         Ok(self.session.block_on(self.index.scan(bounds, limit))?)
+    }
+    /// Makes this process the owner of all keys within `bounds`, whoever owns them now. Only an index that is divided among
+    /// compute nodes (kind `dex`) can do that; see [`farindex_index::Dex::own`].
+    pub fn own<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<(), Error> {
+        let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
+        Ok(self.session.block_on(self.index.own(bounds))?)
+    }
+    /// Gives the keys within `bounds` back, as far as this process owns them: nobody owns them afterwards. Unbounded bounds
+    /// give everything back, as a process does that leaves; see [`farindex_index::Dex::give_up`].
+    pub fn give_up<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<(), Error> {
+        let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
+        Ok(self.session.block_on(self.index.give_up(bounds))?)
+    }
+    /// Lists the ranges of keys and who owns them, of an index that is divided among compute nodes.
+    pub fn partitions(&self) -> Result<Vec<PartitionInfo>, Error> {
+        Ok(self.session.block_on(self.index.partitions())?)
     }
     /// Iterates over the entries within `bounds`, in ascending order of their keys, in bounded memory. Only an
     /// [ordered](Self::is_ordered) index can do that: another one yields an error. The iterator is a series of

@@ -64,6 +64,7 @@ pub use check::{CheckReport, Repaired};
 pub use error::Error;
 pub use farindex_fabric::{FabricError, Meter, RemotePtr, Task};
 pub use farindex_index::audit::Damage;
+pub use farindex_index::dex::PartitionInfo;
 pub use farindex_index::{
     AnyIndex, Coalescer, Entry, IndexAudit, IndexConfig, IndexError, Insert, KINDS, KeyBounds, Kind, Limits,
     OrderedIndex, PointIndex, PoolIndex, Remove, Statistics, Update, Upsert, Value, chime, cuckoo, dex, linear, race,

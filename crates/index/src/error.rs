@@ -45,6 +45,12 @@ pub enum IndexError {
         /// Its kind.
         kind: &'static str,
     },
+    /// The index is not divided among compute nodes, so nobody owns a part of it.
+    #[error("an index of kind {kind} is not divided among compute nodes: there is nothing to own; choose dex")]
+    NotPartitioned {
+        /// Its kind.
+        kind: &'static str,
+    },
     /// Too many keys agree in too many bits of their hashes.
     #[error("no room for the key: its segment has a depth of {depth}, and the index allows no more")]
     TooDeep {

@@ -6,6 +6,7 @@ use crate::audit::{Damage, OnDamage};
 use crate::coalesce::{Coalesced, Coalescer};
 use crate::kind::{self, PoolIndex, Statistics};
 use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::tree::dex::PartitionInfo;
 use crate::visit::Entries;
 use crate::{IndexAudit, IndexError, Value, table_per_node};
 use farindex_fabric::{Cold, OpKind, apart, cold};
@@ -245,6 +246,28 @@ kinds! {
     #[cfg(feature = "test-kinds")] tree BLink => crate::tree::blink::BLink, "B-link tree with a lock for each node, for tests alone";
 }
 
+/// What only an index can do that is divided among compute nodes; any other kind answers [`IndexError::NotPartitioned`].
+impl AnyIndex {
+    /// Makes this compute node the owner of all keys within these bounds: see [`Dex::own`](crate::Dex::own).
+    pub async fn own(&self, bounds: KeyBounds<'_>) -> Result<(), IndexError> {
+        apart(self.divided()?.own(bounds)).await
+    }
+    /// Gives the keys within these bounds back: see [`Dex::give_up`](crate::Dex::give_up).
+    pub async fn give_up(&self, bounds: KeyBounds<'_>) -> Result<(), IndexError> {
+        apart(self.divided()?.give_up(bounds)).await
+    }
+    /// Lists the ranges of keys and their owners: see [`Dex::partition_list`](crate::Dex::partition_list).
+    pub async fn partitions(&self) -> Result<Vec<PartitionInfo>, IndexError> {
+        apart(self.divided()?.partition_list()).await
+    }
+    fn divided(&self) -> Result<&crate::Dex, IndexError> {
+        match self {
+            AnyIndex::Dex(index) => Ok(index.inner()),
+            other => Err(IndexError::NotPartitioned { kind: other.kind() }),
+        }
+    }
+}
+
 impl From<&IndexConfig> for IndexConfig {
     fn from(config: &IndexConfig) -> Self {
         *config
@@ -387,6 +410,9 @@ pub fn every_operation<'a>(session: &'a Rc<Session>, key: &'a [u8]) -> Cold<'a, 
         index.upsert_with_outcome(key, key).await?;
         index.remove(key).await?;
         index.scan((Bound::Unbounded, Bound::Unbounded), 0).await?;
+        index.own((Bound::Unbounded, Bound::Unbounded)).await?;
+        index.give_up((Bound::Unbounded, Bound::Unbounded)).await?;
+        index.partitions().await?;
         index.visit(async |_, _| Ok(()), &mut Damage::fail).await?;
         index.recover().await?;
         index.audit(&mut Audit::begin(session, &session.span(OpKind::Other)).await?, true).await?;

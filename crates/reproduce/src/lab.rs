@@ -2,9 +2,10 @@
 
 use crate::report::{Error, Watch};
 use farindex::IndexConfig;
+use farindex_bench::driver::charged::Charge;
 use farindex_bench::driver::cluster::{Cluster, Grown};
 use farindex_bench::record::{Identity, KindRow};
-use farindex_bench::workload::{Distribution, ValueSize};
+use farindex_bench::workload::{Distribution, SizeRange, ValueSize, Zipf};
 use farindex_bench::{Plan, Row, Workload};
 use farindex_sim::Preset;
 use serde::Serialize;
@@ -16,9 +17,14 @@ pub(super) struct Lab<'a> {
     pub(super) per_node: usize,
     pub(super) key_size: usize,
     pub(super) value_size: usize,
+    /// Entries that scans ask for.
+    pub(super) scan_length: SizeRange,
     pub(super) seed: u64,
     pub(super) watch: Watch<'a>,
 }
+
+/// What YCSB's scans ask for.
+pub(super) const SCANS: SizeRange = SizeRange { min: 1, max: 100 };
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -35,6 +41,12 @@ pub(super) struct Run {
     /// Do inserts look? See [`Cluster::blind`].
     pub(super) blind: bool,
     pub(super) coalesce: bool,
+    /// Is each compute node the owner of a part of the keys, and works on no others?
+    pub(super) divided: bool,
+    /// What each operation costs in addition.
+    pub(super) charge: Charge,
+    /// Skew of the Zipfian distributions.
+    pub(super) theta: f64,
 }
 
 impl Run {
@@ -43,7 +55,20 @@ impl Run {
         // SepHash's paper inserts without looking; RACE cannot.
         let blind = matches!(config, IndexConfig::SepHash(_));
         let workload = "ycsb-load".to_owned();
-        Run { config, workload, distribution: None, keys, ops: None, warmup: 0, clients, blind, coalesce: false }
+        Run {
+            config,
+            workload,
+            distribution: None,
+            keys,
+            ops: None,
+            warmup: 0,
+            clients,
+            blind,
+            coalesce: false,
+            divided: false,
+            charge: Charge::default(),
+            theta: Zipf::THETA,
+        }
     }
     /// The same, and then so many operations of a workload, which are measured.
     pub(super) fn then(self, workload: &str, ops: u64) -> Self {
@@ -66,7 +91,11 @@ pub(super) struct Measured {
     /// Those of them that only dereferenced key-value blocks.
     pub(super) block_round_trips: f64,
     pub(super) verbs: f64,
+    pub(super) reads: f64,
+    pub(super) writes: f64,
     pub(super) cas: f64,
+    pub(super) faa: f64,
+    pub(super) calls: f64,
     pub(super) bytes_read: f64,
     pub(super) bytes_written: f64,
     /// Shares of what the memory nodes' NICs can do: messages, atomics, bytes of the busier direction.
@@ -91,6 +120,7 @@ impl Measured {
             sum.writes += kind.writes * count;
             sum.cas += kind.cas * count;
             sum.faa += kind.faa * count;
+            sum.calls += kind.calls * count;
             sum.bytes_read += kind.bytes_read * count;
             sum.bytes_written += kind.bytes_written * count;
         }
@@ -109,7 +139,11 @@ impl Measured {
             round_trips: sum.round_trips,
             block_round_trips: sum.block_round_trips,
             verbs,
+            reads: sum.reads,
+            writes: sum.writes,
             cas: sum.cas,
+            faa: sum.faa,
+            calls: sum.calls,
             bytes_read: sum.bytes_read,
             bytes_written: sum.bytes_written,
             messages_used: each * verbs * seconds(lab.preset.message_ps),
@@ -164,6 +198,9 @@ impl Lab<'_> {
             distribution: run.distribution,
             key_size: self.key_size,
             value_size: ValueSize::fixed(self.value_size),
+            scan_length: self.scan_length,
+            theta: run.theta,
+            parts: if run.divided { compute_nodes } else { 1 },
             seed: self.seed,
             audit: false,
             ..Plan::new(workload)
@@ -180,6 +217,7 @@ impl Lab<'_> {
             config: run.config,
             coalesce: run.coalesce,
             blind: run.blind,
+            charge: run.charge,
             series: None,
             history: None,
         };
@@ -200,15 +238,16 @@ impl Lab<'_> {
 
 /// A line for each run, with a name.
 pub(super) fn table(runs: &[(String, &Measured)]) -> String {
+    let width = runs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default().max(34);
     let mut text = format!(
-        "  {:34} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8}\n",
+        "  {:width$} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8}\n",
         "", "M ops/s", "p50 us", "p99 us", "trips", "verbs", "bytes"
     );
     for (name, run) in runs {
         let (p50, p99) = (run.p50_ns as f64 / 1e3, run.p99_ns as f64 / 1e3);
         let bytes = run.bytes_read + run.bytes_written;
         text += &format!(
-            "  {name:34} {:>9.3} {p50:>9.2} {p99:>9.2} {:>7.2} {:>7.2} {bytes:>8.0}\n",
+            "  {name:width$} {:>9.3} {p50:>9.2} {p99:>9.2} {:>7.2} {:>7.2} {bytes:>8.0}\n",
             run.ops_per_s / 1e6,
             run.round_trips,
             run.verbs

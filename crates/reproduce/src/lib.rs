@@ -10,10 +10,12 @@
 //! | [`linear`] | linear probing with a variable read size, and cuckoo hashing: tables 1 to 4, figures 6, 7, 9, 11 to 13 |
 //! | [`sephash`] | SepHash: tables 1 to 3, figures 12, 14, 18 and 19 |
 //! | [`chime`] | CHIME: table 1, figures 3a, 3d, 12, 14 to 16, and 19 |
+//! | [`dex`] | DEX: table 2, figures 6 to 8, 10 to 12, and 17 |
 //! | `lab`, `nic` | runs of several kinds on one simulated cluster, with its NIC or another one |
 //! | `report` | what a run returns |
 
 pub mod chime;
+pub mod dex;
 mod lab;
 pub mod linear;
 mod nic;
@@ -53,6 +55,11 @@ pub enum Paper {
     /// Load factors, metadata, READ bytes, cache bytes and round trips are counted, which are the same on all hardware.
     /// Figures 12 and 15 are predicted in virtual time on a simulated cluster with the parameters of the paper's.
     Chime(chime::Args),
+    /// DEX (PVLDB 17(10), 2024), compared with Sherman, and with Sherman whose keys are divided
+    ///
+    /// Table 2 counts verbs and bytes, on a simulated cluster with the parameters of the paper's. The figures are
+    /// predicted on it in virtual time; figure 11 runs on the cores of this machine.
+    Dex(dex::Args),
 }
 
 impl Paper {
@@ -60,7 +67,7 @@ impl Paper {
     pub fn out(&self) -> Option<&std::path::Path> {
         match self {
             Paper::Shard(args) => args.out.as_deref(),
-            Paper::LinearProbing(_) | Paper::SepHash(_) | Paper::Chime(_) => None,
+            Paper::LinearProbing(_) | Paper::SepHash(_) | Paper::Chime(_) | Paper::Dex(_) => None,
         }
     }
     /// Measures it.
@@ -71,6 +78,7 @@ impl Paper {
             Paper::LinearProbing(args) => linear::run(args, watch),
             Paper::SepHash(args) => sephash::run(args, watch),
             Paper::Chime(args) => chime::run(args, watch),
+            Paper::Dex(args) => dex::run(args, watch),
         }
     }
 }

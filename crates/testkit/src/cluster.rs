@@ -395,7 +395,7 @@ fn drive(
                             index_under_test.perturb(index, rng);
                         }
                     };
-                    worker.work(operations, pause, perturb).await;
+                    worker.work(operations, pause, perturb, Rc::clone(&index_under_test)).await;
                     working.set(working.get() - 1);
                 });
             }),

@@ -1,11 +1,13 @@
-//! DEX under test: tiny nodes, compute nodes that take ranges from each other all the time, and caches that forget now and
-//! then.
+//! DEX under test: tiny nodes, compute nodes that take ranges from each other all the time, by writing and by command, and
+//! caches that forget now and then.
 
 use crate::IndexUnderTest;
+use crate::index_under_test::Command;
 use crate::workload::Shape;
 use farindex_index::dex::{Config, Foreign, Moves, Offload};
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::{ODDS, SimRng};
+use std::ops::Bound;
 
 /// A DEX tree with settings of the seed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,12 +16,20 @@ pub struct DexUnderTest {
     /// Do memory nodes finish operations with 8-byte keys, in every seed?
     offloads: bool,
     tiny_cache: bool,
+    /// Do partitions change their owners by command alone?
+    only_by_command: bool,
+    /// Odds of a command before an operation.
+    commands: u32,
 }
 
 impl DexUnderTest {
     /// With a cache that has room for a few nodes.
     pub fn with_tiny_cache() -> Self {
         DexUnderTest { tiny_cache: true, ..DexUnderTest::default() }
+    }
+    /// Partitions change their owners by command alone: a write to a key that another compute node owns is refused.
+    pub fn only_by_command() -> Self {
+        DexUnderTest { only_by_command: true, ..DexUnderTest::default() }
     }
 }
 
@@ -43,13 +53,20 @@ impl IndexUnderTest for DexUnderTest {
             inner_span: rng.pick(&[5, 5, 6, 8, 66]).unwrap_or(5),
             leaf_admission: rng.pick(&[0, 10, 50, 100, 100]).unwrap_or(100),
             moves: rng.pick(&[Moves::Partition, Moves::Subtree, Moves::Leaf]).unwrap_or_default(),
+            foreign: match self.only_by_command || rng.chance(ODDS / 8) {
+                true => Foreign::Refuse,
+                false => Foreign::Acquire,
+            },
             cache_bytes: tiny.unwrap_or(SMALLEST.cache_bytes),
             offload: rng.pick(&[Offload::Never, Offload::Auto, Offload::Always]).unwrap_or_default(),
             subtree_levels: rng.pick(&[0, 1, 4]).unwrap_or_default(),
             ..SMALLEST
         };
         let config = if self.offloads { Config { offload: Offload::Always, ..config } } else { config };
-        Box::new(DexUnderTest { config, ..*self })
+        let often = if config.foreign == Foreign::Refuse { ODDS / 6 } else { ODDS / 32 };
+        let commands = rng.pick(&[0, often / 4, often]).unwrap_or(often);
+        let commands = if self.only_by_command { often } else { commands };
+        Box::new(DexUnderTest { config, commands, ..*self })
     }
     fn config(&self) -> IndexConfig {
         IndexConfig::Dex(self.config)
@@ -65,6 +82,25 @@ impl IndexUnderTest for DexUnderTest {
     }
     fn has_calls(&self) -> bool {
         self.config.offload != Offload::Never
+    }
+    fn command<'a>(&self, index: &'a AnyIndex, dice: &mut SimRng, key: Vec<u8>) -> Option<Command<'a>> {
+        if self.commands == 0 || !dice.chance(self.commands) {
+            return None;
+        }
+        let (what, bounds) = (dice.below(8), dice.below(4));
+        Some(Box::pin(async move {
+            let bounds = match bounds {
+                0 => (Bound::Unbounded, Bound::Unbounded),
+                1 => (Bound::Included(&*key), Bound::Included(&*key)),
+                2 => (Bound::Unbounded, Bound::Excluded(&*key)),
+                _ => (Bound::Excluded(&*key), Bound::Unbounded),
+            };
+            match what {
+                0 => index.partitions().await.map(drop),
+                1 | 2 => index.give_up(bounds).await,
+                _ => index.own(bounds).await,
+            }
+        }))
     }
     fn shape(&self, rng: &mut SimRng) -> Shape {
         if self.offloads {
@@ -146,6 +182,16 @@ mod faults {
                 "Fault::GivenWithoutDrain",
                 contended(),
                 Fault::GivenWithoutDrain,
+            ),
+            FaultCase::new(
+                "DEX: a partition is given away by command while operations are in progress",
+                "Fault::GivenWithoutDrain",
+                move |seed, planted| {
+                    plant(if planted { &[Fault::GivenWithoutDrain] } else { &[] });
+                    let found = verdict(seed, &contended(), &DexUnderTest::only_by_command());
+                    plant(&[]);
+                    found
+                },
             ),
             case(
                 "DEX: copies of leaves stay in the cache when their partition is given away",

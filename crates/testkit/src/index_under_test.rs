@@ -1,8 +1,13 @@
 //! What a kind of index brings along to be tested.
 
 use crate::workload::Shape;
-use farindex_index::{AnyIndex, IndexConfig};
+use farindex_index::{AnyIndex, IndexConfig, IndexError};
 use farindex_sim::SimRng;
+use std::future::Future;
+use std::pin::Pin;
+
+/// A command under way.
+pub type Command<'a> = Pin<Box<dyn Future<Output = Result<(), IndexError>> + 'a>>;
 
 /// A kind of index with settings that are drawn from a seed. The harness knows a kind by this trait alone; operations
 /// go through [`AnyIndex`].
@@ -16,6 +21,10 @@ pub trait IndexUnderTest: Send + Sync {
     /// Does something to an open index that a client may do at any time and that leads to rare paths: pushes a table
     /// towards growth, forgets a cache.
     fn perturb(&self, _index: &AnyIndex, _dice: &mut SimRng) {}
+    /// Draws a command that a client may give at any time and that takes verbs: to move a partition.
+    fn command<'a>(&self, _index: &'a AnyIndex, _dice: &mut SimRng, _key: Vec<u8>) -> Option<Command<'a>> {
+        None
+    }
     /// Does a removal need memory, and fail if there is none?
     fn removes_by_writing(&self) -> bool {
         false

@@ -1,5 +1,6 @@
 //! The operations of one coroutine: drawn, carried out, recorded.
 
+use crate::index_under_test::IndexUnderTest;
 use crate::workload::{Op, Workload};
 use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps};
 use farindex_fabric::{Endpoint, FabricError};
@@ -102,6 +103,12 @@ impl Worker {
                 self.shared.refused.set(self.shared.refused.get() + 1);
                 true
             }
+            // Where writes do not ask for what others own; it has had no effect.
+            Err(IndexError::NotOwner { .. }) if op != Op::Get => {
+                self.log.cancel(ticket);
+                self.shared.refused.set(self.shared.refused.get() + 1);
+                true
+            }
             Err(error) => self.failed(error, || format!("{op:?} of {}", key.escape_ascii())),
         }
     }
@@ -189,9 +196,32 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn work(mut self, operations: u64, pause: u32, perturb: impl Fn(&AnyIndex, &mut SimRng)) {
+    /// Gives a command, if one is drawn; `false` if the client has lost its lease.
+    async fn command(&mut self, under_test: &dyn IndexUnderTest) -> bool {
+        // A generator of its own, so that kinds without commands draw what they have always drawn.
+        let mut dice = SimRng::new(self.rng.clone().word(), self.name);
+        let key = self.shared.workload.next(&mut dice).1;
+        let index = Rc::clone(&self.index);
+        let Some(command) = under_test.command(&index, &mut dice, key) else { return true };
+        match command.await {
+            // Others may take away what it asks for, again and again.
+            Ok(()) | Err(IndexError::Pool(PoolError::Full { .. }) | IndexError::NotOwner { .. }) => true,
+            Err(error) => self.failed(error, || "a command".to_owned()),
+        }
+    }
+
+    pub(crate) async fn work(
+        mut self,
+        operations: u64,
+        pause: u32,
+        perturb: impl Fn(&AnyIndex, &mut SimRng),
+        under_test: Rc<dyn IndexUnderTest>,
+    ) {
         for _ in 0..operations {
             perturb(&self.index, &mut self.rng);
+            if !self.command(&*under_test).await {
+                return;
+            }
             if self.rng.chance(ODDS / 3) {
                 let pause = Duration::from_nanos(self.rng.tail(pause));
                 self.endpoint.sleep(pause).await;

@@ -52,7 +52,13 @@ struct Target {
     fresh: bool,
 }
 
-async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordinal: u64) -> Option<Target> {
+async fn target(
+    shared: &Shared,
+    (phase, part): (Phase, usize),
+    op: Op,
+    stream: &mut Stream,
+    ordinal: u64,
+) -> Option<Target> {
     let oracle = &shared.oracle;
     let known = |number| Some(Target { number, fresh: false });
     match (phase, op) {
@@ -65,12 +71,23 @@ async fn target(shared: &Shared, phase: Phase, op: Op, stream: &mut Stream, ordi
         },
         (_, Op::Insert) if oracle.appends() => loop {
             if let Some(number) = oracle.claim() {
-                return Some(Target { number, fresh: true });
+                if shared.in_part(number, part) {
+                    return Some(Target { number, fresh: true });
+                }
+                oracle.skip(number);
+                continue;
             }
             if shared.over(phase) {
                 return None;
             }
             yield_now().await;
+        },
+        // New keys of other parts are never inserted: those that were loaded are all that may be looked for.
+        _ if shared.plan.parts > 1 => loop {
+            let number = shared.chooser.choose(stream, shared.plan.loaded(), ordinal);
+            if shared.in_part(number, part) {
+                return known(number);
+            }
         },
         _ => known(shared.chooser.choose(stream, oracle.known(), ordinal + shared.base(phase))),
     }
@@ -211,11 +228,15 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
     let mut tally = Tally::default();
     let mut scanning = Scanning::default();
     let mut turn = 0;
-    while let Some(stretch) = shared.claim(phase) {
+    let part = context.worker.part();
+    while let Some(stretch) = shared.claim(phase, part) {
         let mut stream = Stream::new(plan.seed, phase as u64, stretch.start);
         for ordinal in stretch {
             if shared.over(phase) {
                 return tally;
+            }
+            if phase == Phase::Load && !shared.in_part(ordinal, part) {
+                continue;
             }
             let draw = stream.op();
             let op = match phase {
@@ -223,7 +244,7 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
                 Phase::Audit => Op::Get,
                 Phase::Warmup | Phase::Measured => plan.workload.mix.choose(draw),
             };
-            let Some(target) = target(shared, phase, op, &mut stream, ordinal).await else {
+            let Some(target) = target(shared, (phase, part), op, &mut stream, ordinal).await else {
                 return tally;
             };
             keys.write(target.number, &mut key);

@@ -4,6 +4,7 @@
 //! operations are coalesced. Each worker is a CPU of its own there, with a session and a handle of the index.
 
 use super::blind::Blind;
+use super::charged::{Charge, Charged};
 use super::{Control, Outcome, Plan, Simulated, Worker, simulate};
 use crate::BenchError;
 use crate::history::{Recorded, Recording};
@@ -13,6 +14,7 @@ use farindex_index::growth::{Growth, Steps};
 use farindex_pool::{Client, Pool, PoolError, Session};
 use farindex_sim::{Config, Preset, Sim};
 use std::cell::{Cell, RefCell};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +54,8 @@ pub struct Cluster {
     pub coalesce: bool,
     /// Are inserts blind, that is, upserts? A kind whose upserts check for the key checks all the same.
     pub blind: bool,
+    /// What each operation costs in addition.
+    pub charge: Charge,
     /// Count what is completed in each span of this length.
     pub series: Option<Duration>,
     /// Record the history of the clients' operations, up to so many.
@@ -123,6 +127,8 @@ impl Series {
 struct Process {
     client: Arc<Client>,
     coalescer: Option<Arc<Coalescer>>,
+    /// A handle with which it owns its part of the keys, as long as the run lasts.
+    _owner: Option<AnyIndex>,
 }
 
 /// The index under measurement.
@@ -132,6 +138,8 @@ struct ClusterIndex {
     synchronizations: Rc<Cell<u64>>,
     grown: Rc<Cell<Grown>>,
     blind: bool,
+    charge: Charge,
+    memory_nodes: usize,
 }
 
 const NAME: &str = "sim";
@@ -142,7 +150,9 @@ const HEARTBEAT: Duration = Duration::from_millis(10);
 /// One worker's part.
 pub struct ClusterWorker {
     // Dropped before the session it lives in.
-    index: Blind<AnyIndex>,
+    index: Charged<Blind<AnyIndex>>,
+    part: usize,
+    forgets: bool,
     session: Rc<Session>,
     series: Option<Rc<RefCell<Series>>>,
     synchronizations: Rc<Cell<u64>>,
@@ -152,16 +162,18 @@ pub struct ClusterWorker {
 impl Simulated for ClusterIndex {
     type Worker = ClusterWorker;
     async fn worker(&self, thread: usize, client: &farindex_sim::Client) -> Result<ClusterWorker, String> {
-        let process =
-            self.processes.get(thread % self.processes.len().max(1)).ok_or("a cluster without compute nodes")?;
+        let part = thread % self.processes.len().max(1);
+        let process = self.processes.get(part).ok_or("a cluster without compute nodes")?;
         let session = Rc::new(process.client.session(client.connect()));
         let mut index = AnyIndex::open(&session, NAME).await.map_err(|error| error.to_string())?;
         if let Some(table) = &process.coalescer {
             index = index.coalesced(table);
         }
-        let index = Blind::new(index, self.blind);
+        let endpoint = session.endpoint().clone();
+        let index = Charged::new(Blind::new(index, self.blind), self.charge, endpoint, self.memory_nodes);
         let (synchronizations, grown) = (Rc::clone(&self.synchronizations), Rc::clone(&self.grown));
-        Ok(ClusterWorker { index, session, series: self.series.clone(), synchronizations, grown })
+        let forgets = self.charge.forgets;
+        Ok(ClusterWorker { index, part, forgets, session, series: self.series.clone(), synchronizations, grown })
     }
 }
 
@@ -187,8 +199,11 @@ fn grown(index: &AnyIndex, sum: &mut Grown) {
 }
 
 impl Worker for ClusterWorker {
-    type Index = Blind<AnyIndex>;
-    fn index(&self) -> &Blind<AnyIndex> {
+    type Index = Charged<Blind<AnyIndex>>;
+    fn part(&self) -> usize {
+        self.part
+    }
+    fn index(&self) -> &Charged<Blind<AnyIndex>> {
         &self.index
     }
     fn endpoint(&self) -> Option<&Endpoint> {
@@ -205,9 +220,17 @@ impl Worker for ClusterWorker {
         self.session.endpoint().sleep(Duration::from_micros(if turns < 200 { 1 } else { 20 })).await;
     }
     fn between(&self) {
+        if self.forgets {
+            match self.index.inner().inner() {
+                AnyIndex::Sherman(index) => index.inner().forget(),
+                AnyIndex::Chime(index) => index.inner().forget(),
+                AnyIndex::Dex(index) => index.inner().forget(),
+                _ => {}
+            }
+        }
         let Some(series) = &self.series else { return };
         let (now, mut series) = (self.now(), series.borrow_mut());
-        series.observe(now, self.index.inner().statistics().resizes + 1);
+        series.observe(now, self.index.inner().inner().statistics().resizes + 1);
         series.count(now);
     }
     async fn far_bytes(&self) -> Option<u64> {
@@ -216,17 +239,17 @@ impl Worker for ClusterWorker {
         Some(usage.iter().map(|node| node.used_bytes).sum())
     }
     async fn close(&self) -> Result<(), String> {
-        self.synchronizations.set(self.synchronizations.get() + synchronizations(self.index.inner()));
+        self.synchronizations.set(self.synchronizations.get() + synchronizations(self.index.inner().inner()));
         let mut sum = self.grown.get();
-        grown(self.index.inner(), &mut sum);
+        grown(self.index.inner().inner(), &mut sum);
         self.grown.set(sum);
         self.session.flush().await.map_err(|error| error.to_string())
     }
 }
 
-/// Makes the pool and the index; every compute node joins.
+/// Makes the pool and the index; every compute node joins, and owns its part of the keys if the plan divides them.
 async fn prepare(
-    cluster: &Cluster,
+    (cluster, plan): (&Cluster, &Plan),
     fabric: Arc<farindex_sim::SimFabric>,
     harness: Endpoint,
     heartbeats: &[(farindex_sim::Client, Endpoint)],
@@ -237,11 +260,21 @@ async fn prepare(
     for (heartbeat, endpoint) in heartbeats {
         let client = Client::register(&pool, heartbeat.identity(), endpoint).await?;
         let coalescer = cluster.coalesce.then(Arc::default);
-        processes.push(Process { client, coalescer });
+        processes.push(Process { client, coalescer, _owner: None });
     }
     if let (Some(first), Some((_, endpoint))) = (processes.first(), heartbeats.first()) {
         let session = Rc::new(first.client.session(endpoint.clone()));
         AnyIndex::create(&session, NAME, &cluster.config).await?;
+    }
+    if plan.parts > 1 && matches!(cluster.config, IndexConfig::Dex(_)) {
+        for (part, (process, (_, endpoint))) in processes.iter_mut().zip(heartbeats).enumerate() {
+            let session = Rc::new(process.client.session(endpoint.clone()));
+            let index = AnyIndex::open(&session, NAME).await?;
+            let (low, high) = plan.key_space().bounds(part, plan.parts, plan.loaded());
+            let high = high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            index.own((Bound::Included(&low), high)).await?;
+            process._owner = Some(index);
+        }
     }
     Ok(processes)
 }
@@ -280,9 +313,10 @@ pub fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simu
         })
         .collect();
     let prepared = {
-        let (cluster, fabric, harness) = (cluster.clone(), sim.fabric(), sim.harness().connect());
+        let (cluster, plan) = (cluster.clone(), plan.clone());
+        let (fabric, harness) = (sim.fabric(), sim.harness().connect());
         let heartbeats = heartbeats.clone();
-        sim.block_on(async move { prepare(&cluster, fabric, harness, &heartbeats).await })
+        sim.block_on(async move { prepare((&cluster, &plan), fabric, harness, &heartbeats).await })
     };
     let processes = prepared.map_err(|outcome| stuck(outcome.to_string()))?.map_err(farindex::Error::from)?;
     let over = Rc::new(Cell::new(false));
@@ -298,6 +332,8 @@ pub fn run(cluster: &Cluster, plan: &Plan, control: &Control<'_>) -> Result<Simu
         synchronizations: Rc::clone(&synchronizations),
         grown: Rc::clone(&grown),
         blind: cluster.blind,
+        charge: cluster.charge,
+        memory_nodes: cluster.memory_nodes,
     });
     let recording = cluster.history.map(|most| Rc::new(Recording::new(Rc::clone(&index), most)));
     let outcome = match &recording {

@@ -22,6 +22,7 @@
 //! next begins. Clients therefore yield to the others every few operations; that is also when timers are driven.
 
 pub mod blind;
+pub mod charged;
 mod client;
 pub mod cluster;
 mod faults;
@@ -85,6 +86,10 @@ pub trait Worker {
             }
             client::yield_now().await;
         }
+    }
+    /// The part of the key space that this worker works on, if the plan divides it.
+    fn part(&self) -> usize {
+        0
     }
     /// Called after every operation, when the client that calls holds nothing.
     fn between(&self) {}

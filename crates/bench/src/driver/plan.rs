@@ -39,6 +39,9 @@ pub struct Plan {
     pub ops: Option<u64>,
     /// End the measurement after this time at the latest.
     pub duration: Option<Duration>,
+    /// Ranges of equal size that the keys are divided into, each worked on by workers of its own; 1 if all workers work on
+    /// all keys.
+    pub parts: usize,
     /// Everything is drawn from this.
     pub seed: u64,
     /// Read the whole key space afterwards, to find what was lost and not read meanwhile.
@@ -68,6 +71,7 @@ impl Plan {
             warmup: 0,
             ops: None,
             duration: None,
+            parts: 1,
             seed: 1,
             audit: true,
             alone: true,
@@ -139,6 +143,13 @@ impl Plan {
             let Plan { threads, clients, .. } = self;
             return refuse(format!("{clients} clients on {threads} threads: each thread needs at least one client"));
         }
+        if self.parts == 0 || self.parts > 1 && (self.audit || mix.has(Op::Remove) || mix.has(Op::GetAbsent)) {
+            let what = "neither an audit, nor removals, nor gets of absent keys";
+            return refuse(format!("keys in {} parts: it takes one part at least, and {what} with more", self.parts));
+        }
+        if self.parts > 1 && matches!(self.distribution(), Distribution::Latest | Distribution::Sequential) {
+            return refuse(format!("keys in parts are not chosen by the distribution {}", self.distribution()));
+        }
         if self.clients > crate::oracle::MAX_CLIENTS {
             return refuse(format!("{} clients: at most {}", self.clients, crate::oracle::MAX_CLIENTS));
         }
@@ -185,7 +196,7 @@ mod tests {
     #[test]
     fn plans_that_make_no_run_say_why() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change, &str); 13] = [
+        let table: [(&str, Change, &str); 15] = [
             ("ycsb-c", |plan| plan.keys = 0, "0 keys"),
             ("ycsb-c", |plan| plan.loaded = Some(100_001), "more than the 100000"),
             ("ycsb-c", |plan| plan.loaded = Some(0), "none is loaded"),
@@ -197,6 +208,8 @@ mod tests {
             ("ycsb-c", |plan| plan.theta = f64::NAN, "strictly between"),
             ("ycsb-c", |plan| plan.threads = 2, "at least one client"),
             ("ycsb-c", |plan| plan.clients = 1 << 20, "at most"),
+            ("ycsb-c", |plan| plan.parts = 0, "one part at least"),
+            ("ycsb-c", |plan| plan.parts = 2, "neither an audit"),
             ("ycsb-c", |plan| plan.ops = Some(0), "nothing to measure"),
             ("ycsb-c", |plan| plan.duration = Some(Duration::ZERO), "nothing to measure"),
         ];

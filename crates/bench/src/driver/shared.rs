@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     arrived: AtomicUsize,
     failures: AtomicU64,
     claimed: [Claimed; Phase::ALL.len()],
+    /// For each part of the keys: how far its load has come.
+    loads: Box<[Claimed]>,
 }
 
 impl Shared {
@@ -65,6 +67,7 @@ impl Shared {
             keys: plan.key_space(),
             sorted: plan.scans().then(|| SortedKeys::new(plan.key_space(), plan.span())),
             values: Values::new(plan.value_size),
+            loads: (0..plan.parts).map(|_| Claimed::default()).collect(),
             plan,
             stop,
             aborted: AtomicBool::new(false),
@@ -118,10 +121,12 @@ impl Shared {
     }
     /// The next operations of this phase that no client has taken. Stretches shrink with the phase, so that clients end
     /// about together.
-    pub(crate) fn claim(&self, phase: Phase) -> Option<Range<u64>> {
+    pub(crate) fn claim(&self, phase: Phase, part: usize) -> Option<Range<u64>> {
         let total = self.total(phase).unwrap_or(u64::MAX);
         let stretch = (total / (self.plan.clients as u64 * 8)).clamp(1, STRETCH_MAX);
-        let claimed = &self.claimed[phase as usize].0;
+        // The workers of each part go through all keys, and load those of their part.
+        let load = self.loads.get(part).filter(|_| phase == Phase::Load && part > 0);
+        let claimed = &load.unwrap_or(&self.claimed[phase as usize]).0;
         // Looking first keeps the number from running away once the phase is over.
         if claimed.load(Ordering::Relaxed) >= total {
             return None;
@@ -130,6 +135,12 @@ impl Shared {
         (from < total).then(|| from..from.saturating_add(stretch).min(total))
     }
 
+    /// Does this key belong to that part?
+    #[inline]
+    pub(crate) fn in_part(&self, number: u64, part: usize) -> bool {
+        let parts = self.plan.parts;
+        parts <= 1 || self.keys.part(number, parts, self.plan.loaded()) == part
+    }
     /// One more worker has come to its next barrier.
     pub(crate) fn arrive(&self) {
         self.arrived.fetch_add(1, Ordering::AcqRel);

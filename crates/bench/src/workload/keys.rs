@@ -115,6 +115,30 @@ impl Keys {
             KeyOrder::Ordered => (rank >> 1) + if rank & 1 == 1 { ABSENT } else { 0 },
         }
     }
+    /// Returns which of `parts` ranges of equal size the key with this number lies in. The ranges divide `count` keys.
+    #[inline]
+    pub fn part(self, number: u64, parts: usize, count: u64) -> usize {
+        let parts = parts.max(1) as u128;
+        let part = match self.order {
+            KeyOrder::Hashed => (u128::from(self.rank(number)) * parts) >> 64,
+            KeyOrder::Ordered => u128::from(number & (ABSENT - 1)) * parts / u128::from(count.max(1)),
+        };
+        part.min(parts - 1) as usize
+    }
+    /// Returns the bounds of such a range: its lowest key, and the key at which the next one begins, if there is a next one.
+    pub fn bounds(self, part: usize, parts: usize, count: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+        let parts = parts.max(1);
+        let first = |part: usize| {
+            let (part, parts) = (part as u128, parts as u128);
+            let rank = match self.order {
+                KeyOrder::Hashed => (part << 64).div_ceil(parts),
+                KeyOrder::Ordered => (part * u128::from(count)).div_ceil(parts) << 1,
+            };
+            (rank as u64).to_be_bytes().to_vec()
+        };
+        let low = if part == 0 { Vec::new() } else { first(part) };
+        (low, (part + 1 < parts).then(|| first(part + 1)))
+    }
     /// Returns the number of a key; `None` if no number has these bytes. `scratch` has [`size`](Self::size) bytes.
     pub fn number(self, key: &[u8], scratch: &mut [u8]) -> Option<u64> {
         let rank = u64::from_be_bytes(*key.first_chunk()?);
@@ -172,6 +196,27 @@ mod tests {
                     }
                     assert_eq!(keys.number(&bytes[..7], &mut scratch), None);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_bounds_of_a_part_hold_its_keys_and_no_others() {
+        for order in KeyOrder::ALL {
+            let keys = Keys::new(8).in_order(order);
+            for parts in [1, 2, 3, 7] {
+                let mut counts = vec![0u32; parts];
+                for number in 0..2000 {
+                    let (part, key) = (keys.part(number, parts, 2000), key(keys, number));
+                    counts[part] += 1;
+                    for other in 0..parts {
+                        let (low, high) = keys.bounds(other, parts, 2000);
+                        let inside = low <= key && high.is_none_or(|high| key < high);
+                        assert_eq!(inside, other == part, "key {number} and part {other} of {parts}");
+                    }
+                }
+                let even = 2000 / parts as u32;
+                assert!(counts.iter().all(|&count| count.abs_diff(even) < 100), "{counts:?}");
             }
         }
     }

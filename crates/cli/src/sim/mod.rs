@@ -139,6 +139,7 @@ impl Args {
             config: self.settings.of(&self.index)?,
             coalesce: self.coalesce,
             blind: false,
+            charge: Default::default(),
             series: None,
             history: self.history.as_ref().map(|_| self.history_ops),
         };

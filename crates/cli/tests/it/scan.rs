@@ -126,3 +126,17 @@ fn scan_writes_the_range_in_order() {
     let scanned = json(&["scan", pool, "tree", "--limit", "2", "--json", "-"]);
     assert_eq!(scanned["entries"], serde_json::json!([{"key": "k000", "value": "v0"}, {"key": "k001", "value": "v1"}]));
 }
+
+#[test]
+fn the_partitions_of_an_index_are_listed_and_other_kinds_have_none() {
+    let dir = Dir::new();
+    let pool = dir.pool("pool", "64MiB");
+    run(&["index", "create", text(&pool), "divided", "--kind", "dex"]).ok();
+    assert_eq!(output(&["index", "partitions", text(&pool), "divided"]), "\t\tnobody\n");
+    let listed = json(&["index", "partitions", text(&pool), "divided", "--json", "-"]);
+    let all = serde_json::json!([{ "low_hex": "", "high_hex": null, "owner": null }]);
+    assert_eq!((&listed["index"], &listed["partitions"]), (&Value::from("divided"), &all));
+    let ended = run(&["index", "partitions", text(&pool), "demo"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    assert!(ended.err.contains("kind shard is not divided"), "{}", ended.err);
+}

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const ENOUGH: u64 = 1 << 30;
 
 /// The settings of a kind with some changes; the name of each change has to be a setting of the kind.
-pub(super) fn config(kind: &str, changes: &Value) -> Result<IndexConfig, Error> {
+pub(crate) fn config(kind: &str, changes: &Value) -> Result<IndexConfig, Error> {
     let usual = IndexConfig::of_kind(kind).ok_or_else(|| {
         let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
         Error::Usage(format!("unknown kind of index {kind:?}: there are {}", known.join(", ")))

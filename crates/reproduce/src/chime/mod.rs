@@ -12,7 +12,7 @@
 
 mod cache;
 mod filled;
-mod kinds;
+pub(crate) mod kinds;
 mod leaf;
 mod paper;
 mod schemes;

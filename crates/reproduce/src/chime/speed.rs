@@ -2,7 +2,7 @@
 
 use super::paper::{COMPUTE_NODES, OVER_SHERMAN, SIZES, SOURCE, SPAN, STEP_WORKLOADS};
 use super::{Args, kinds};
-use crate::lab::{Lab, Measured, Run, table};
+use crate::lab::{Lab, Measured, Run, SCANS, table};
 use crate::report::{Error, Report, Watch};
 use crate::sephash::paper::Comparison;
 use farindex::IndexConfig;
@@ -17,7 +17,8 @@ const SCALE: &str = "the paper has 60 M keys, and coroutines; ours is one client
 fn lab<'a>(args: &Args, clients: usize, watch: Watch<'a>) -> Lab<'a> {
     let per_node = clients.div_ceil(COMPUTE_NODES).max(1);
     let preset = args.nic.apply(Preset::chime());
-    Lab { preset, per_node, key_size: SIZES.0, value_size: SIZES.1, seed: args.seed, watch }
+    let (key_size, value_size) = SIZES;
+    Lab { preset, per_node, key_size, value_size, scan_length: SCANS, seed: args.seed, watch }
 }
 
 /// A run of a workload; that of the load inserts keys into an index that has as many.

@@ -4,7 +4,7 @@ pub(crate) mod paper;
 mod space;
 mod speed;
 
-use crate::lab::{Lab, Run};
+use crate::lab::{Lab, Run, SCANS};
 use crate::report::{Error, Report, Watch};
 use clap::ValueEnum;
 use farindex::IndexConfig;
@@ -98,7 +98,15 @@ impl Args {
     }
     fn lab<'a>(&self, watch: Watch<'a>) -> Lab<'a> {
         let (key_size, value_size) = SIZES;
-        Lab { preset: Preset::sephash(), per_node: PER_NODE, key_size, value_size, seed: self.seed, watch }
+        Lab {
+            preset: Preset::sephash(),
+            per_node: PER_NODE,
+            key_size,
+            value_size,
+            scan_length: SCANS,
+            seed: self.seed,
+            watch,
+        }
     }
 }
 

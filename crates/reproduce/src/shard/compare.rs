@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::tables::TABLE_3;
-use crate::lab::{Lab, Measured, Run, table};
+use crate::lab::{Lab, Measured, Run, SCANS, table};
 use crate::report::{Error, Report, Watch};
 use crate::sephash::paper::Comparison;
 use farindex::{IndexConfig, race, sephash, shard};
@@ -29,7 +29,15 @@ const WITH_BLOCKS: &str = "ours counts every wait, maintenance included, and beh
 
 fn lab<'a>(args: &Args, watch: Watch<'a>) -> Lab<'a> {
     let preset = Preset::shard();
-    Lab { per_node: preset.clients_per_node, preset, key_size: 8, value_size: 8, seed: args.seed, watch }
+    Lab {
+        per_node: preset.clients_per_node,
+        preset,
+        key_size: 8,
+        value_size: 8,
+        scan_length: SCANS,
+        seed: args.seed,
+        watch,
+    }
 }
 
 /// SHARD, RACE, SepHash as shipped; all insert truly.

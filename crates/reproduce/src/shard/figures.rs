@@ -28,7 +28,18 @@ fn cluster(config: Config, coalesce: bool, plan: &Plan) -> Cluster {
     let node_len = node_len.next_multiple_of(4096);
     let config = IndexConfig::Shard(config);
     let (blind, series, history) = (false, Some(FINE), None);
-    Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history }
+    Cluster {
+        preset,
+        compute_nodes,
+        memory_nodes,
+        node_len,
+        config,
+        coalesce,
+        blind,
+        charge: Default::default(),
+        series,
+        history,
+    }
 }
 
 fn plan(workload: &str, keys: u64, args: &Args) -> Result<Plan, Error> {

@@ -39,7 +39,18 @@ fn missing(config: Config, plan: &Plan, watch: Watch<'_>) -> Result<u64, Error> 
     let node_len = (plan.pool_bytes() / memory_nodes as u64 + ((plan.threads as u64) << 22)).next_multiple_of(4096);
     let config = IndexConfig::Race(config);
     let (coalesce, blind, series, history) = (false, false, None, None);
-    let cluster = Cluster { preset, compute_nodes, memory_nodes, node_len, config, coalesce, blind, series, history };
+    let cluster = Cluster {
+        preset,
+        compute_nodes,
+        memory_nodes,
+        node_len,
+        config,
+        coalesce,
+        blind,
+        charge: Default::default(),
+        series,
+        history,
+    };
     let simulation = watch.simulate(&cluster, plan)?;
     match simulation.outcome.errors.total() {
         0 => Ok(simulation.outcome.wrong.total()),

@@ -84,14 +84,7 @@ impl Dex {
     /// Makes one attempt; returns whether this compute node is the owner now.
     async fn acquire_once(&self, key: &[u8], backoff: &mut Backoff) -> Result<bool, IndexError> {
         let pin = self.session.pin(self.tree().maintenance())?;
-        if let Some(proposal) = self.own.take_pending() {
-            mark!("dex: waited for the answer to an earlier proposal");
-            // If the owner is no member any more, nobody knows what has become of the proposal: its memory is left to an
-            // audit.
-            if self.latest_map(pin.span()).await?.1.is_member(proposal.to) {
-                self.await_answer(&pin, proposal, backoff).await?;
-            }
-        }
+        self.settle_pending(&pin, backoff).await?;
         let (word, map) = self.latest_map(pin.span()).await?;
         let me = self.own_record(&pin).await?;
         let (partition, high) = map.find(key);
@@ -128,6 +121,19 @@ impl Dex {
         Ok(matches!(self.enter(key), Gate::Inside(_)))
     }
 
+    /// Waits for the answer to a proposal whose operation has not waited for it.
+    pub(super) async fn settle_pending(&self, pin: &Pin<'_>, backoff: &mut Backoff) -> Result<(), IndexError> {
+        if let Some(proposal) = self.own.take_pending() {
+            mark!("dex: waited for the answer to an earlier proposal");
+            // If the owner is no member any more, nobody knows what has become of the proposal: its memory is left to an
+            // audit.
+            if self.latest_map(pin.span()).await?.1.is_member(proposal.to) {
+                self.await_answer(pin, proposal, backoff).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// READs the map, if it is not the one that is known.
     pub(super) async fn latest_map(&self, span: &Span) -> Result<(u64, Arc<Map>), IndexError> {
         loop {
@@ -153,7 +159,7 @@ impl Dex {
     }
 
     /// Returns this compute node's owner record; makes one if there is none.
-    async fn own_record(&self, pin: &Pin<'_>) -> Result<RemotePtr, IndexError> {
+    pub(super) async fn own_record(&self, pin: &Pin<'_>) -> Result<RemotePtr, IndexError> {
         if let Some(record) = self.own.record() {
             return Ok(record);
         }
@@ -206,7 +212,7 @@ impl Dex {
     }
 
     /// Writes a map, and makes it the one that counts if `base` still is. Returns whether it is.
-    async fn install(&self, pin: &Pin<'_>, base: (u64, &Map), next: Map) -> Result<bool, IndexError> {
+    pub(super) async fn install(&self, pin: &Pin<'_>, base: (u64, &Map), next: Map) -> Result<bool, IndexError> {
         let (span, (word, map)) = (pin.span(), base);
         let (next, gone) = self.without_gone(span, next).await?;
         let encoded = next.encode()?;
@@ -287,7 +293,7 @@ impl Dex {
     }
 
     /// Proposes a map to the owner of a partition; `None` if another proposal is there.
-    async fn propose(
+    pub(super) async fn propose(
         &self,
         pin: &Pin<'_>,
         to: RemotePtr,
@@ -313,7 +319,12 @@ impl Dex {
     }
 
     /// Waits until the owner has answered, has left, or has crashed. Its record was in use under this pin.
-    async fn await_answer(&self, pin: &Pin<'_>, proposal: Proposal, backoff: &mut Backoff) -> Result<(), IndexError> {
+    pub(super) async fn await_answer(
+        &self,
+        pin: &Pin<'_>,
+        proposal: Proposal,
+        backoff: &mut Backoff,
+    ) -> Result<(), IndexError> {
         let mut pending = Pending { dex: self, proposal: Some(proposal) };
         loop {
             let due = backoff.wait(&self.session).await;

@@ -35,6 +35,10 @@ impl Partition {
     pub(super) fn owner(&self) -> RemotePtr {
         RemotePtr::from_bits(self.owner)
     }
+    /// Does it begin within this range?
+    fn begins_within(&self, (low, high): (&[u8], Option<&[u8]>)) -> bool {
+        *self.low >= *low && high.is_none_or(|high| *self.low < *high)
+    }
 }
 
 /// A partition map.
@@ -147,21 +151,33 @@ impl Map {
     }
 
     /// The next map, in which `to` owns these keys.
-    pub(super) fn give(&self, base: u64, (low, high): (&[u8], Option<&[u8]>), to: RemotePtr) -> Map {
+    pub(super) fn give(&self, base: u64, range: (&[u8], Option<&[u8]>), to: RemotePtr) -> Map {
         let mut next = Map { base, ..self.clone() };
+        next.split_at(range);
+        let inside = next.partitions.iter_mut().filter(|partition| partition.begins_within(range));
+        inside.for_each(|partition| partition.owner = to.to_bits());
+        next.join(to)
+    }
+    /// Makes partitions begin at both ends of a range.
+    fn split_at(&mut self, (low, high): (&[u8], Option<&[u8]>)) {
         for bound in [Some(low), high].into_iter().flatten() {
-            let i = next.partitions.partition_point(|partition| *partition.low < *bound);
-            if next.partitions.get(i).is_none_or(|partition| *partition.low != *bound)
-                && let Some(before) = i.checked_sub(1).and_then(|i| next.partitions.get(i))
+            let i = self.partitions.partition_point(|partition| *partition.low < *bound);
+            if self.partitions.get(i).is_none_or(|partition| *partition.low != *bound)
+                && let Some(before) = i.checked_sub(1).and_then(|i| self.partitions.get(i))
             {
                 let split = Partition { low: bound.to_vec(), ..before.clone() };
-                next.partitions.insert(i, split);
+                self.partitions.insert(i, split);
             }
         }
-        let inside =
-            |partition: &&mut Partition| *partition.low >= *low && high.is_none_or(|high| *partition.low < *high);
-        next.partitions.iter_mut().filter(inside).for_each(|partition| partition.owner = to.to_bits());
-        next.join(to)
+    }
+    /// The next map, in which nobody owns what `of` owns of these keys.
+    pub(super) fn give_up(&self, base: u64, range: (&[u8], Option<&[u8]>), of: RemotePtr) -> Map {
+        let mut next = Map { base, ..self.clone() };
+        next.split_at(range);
+        let owned =
+            next.partitions.iter_mut().filter(|partition| partition.owner() == of && partition.begins_within(range));
+        owned.for_each(|partition| partition.owner = RemotePtr::NULL.to_bits());
+        next.join(of)
     }
     /// The next map, in which `to` owns what `from` has owned, which has crashed and is no member any more.
     pub(super) fn take_over(&self, base: u64, from: RemotePtr, to: RemotePtr) -> Map {
@@ -224,6 +240,18 @@ mod tests {
         assert_eq!(owners(&map), [(&b""[..], 2, false)]);
         assert!(map.is_member(record(1)) && !map.owns(record(1)));
         assert!(!map.without(&[record(1), record(2)]).is_member(record(1)));
+    }
+
+    #[test]
+    fn a_range_that_is_given_back_has_no_owner_and_stays_unclean() {
+        let map = Map::default().give(1, (b"", None), record(1)).give(2, (b"m", None), record(2));
+        let map = map.take_over(3, record(1), record(2));
+        let map = map.give(4, (b"x", None), record(3)).give_up(5, (b"f", None), record(2));
+        assert_eq!(owners(&map), [(&b""[..], 2, true), (b"f", 0, true), (b"m", 0, false), (b"x", 3, false)]);
+        assert!(map.is_sound() && map.is_member(record(2)) && !map.members.contains(&0));
+        let map = map.give(6, (b"f", Some(b"g")), record(3));
+        assert_eq!(map.find(b"f").0.owner(), record(3));
+        assert!(map.find(b"f").0.unclean);
     }
 
     #[test]

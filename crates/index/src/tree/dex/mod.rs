@@ -9,6 +9,7 @@
 //! | `ownership` | what the threads of a compute node share |
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
+//! | `partitions` | moving partitions by command |
 //! | `read`, `write` | lookups; writes in place |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
 //! | `wire`, `remote` | requests and replies; what a memory node does |
@@ -20,6 +21,7 @@ mod acquire;
 mod map;
 mod offload;
 mod ownership;
+mod partitions;
 mod proposal;
 mod read;
 pub(crate) mod remote;
@@ -54,6 +56,7 @@ use farindex_pool::audit::Audit;
 use farindex_pool::{Claim, Intent, Pin, PoolError};
 use map::{Map, place_of};
 use ownership::{Gate, Ownership, Record};
+pub use partitions::PartitionInfo;
 use proposal::{RECORD_LEN, lock_of};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -70,7 +73,8 @@ pub struct Config {
     pub inner_span: usize,
     /// Bytes of local memory for copies of nodes, for each compute node: 4 KiB or more.
     pub cache_bytes: u64,
-    /// Of a hundred leaves that were READ, how many are admitted to the cache (5.4 of the paper).
+    /// Of a hundred leaves that were READ, how many are admitted to the cache (5.4 of the paper). With 0 the cache holds inner
+    /// nodes alone.
     pub leaf_admission: u8,
     /// What a compute node asks the owner of a key for, to write it.
     pub moves: Moves,
@@ -152,6 +156,11 @@ impl Settings for Config {
 }
 
 impl Config {
+    /// P-Sherman of the paper: Sherman whose keys are divided among compute nodes. Leaves are changed without locks, but none
+    /// is cached, and nothing is offloaded.
+    pub fn p_sherman() -> Self {
+        Config { leaf_admission: 0, offload: Offload::Never, ..Config::default() }
+    }
     /// The settings of the tree itself, but for its cache.
     fn tree(&self) -> sherman::Config {
         let (leaf_span, inner_span) = (self.leaf_span, self.inner_span);

@@ -56,15 +56,23 @@ fn a_lookup_in_a_cached_leaf_takes_no_verb_and_in_another_one_a_read() {
     });
 }
 
+/// P-Sherman: a lookup is one READ of a leaf, an update in place a READ and a batch of WRITEs, and nothing takes an atomic.
 #[test]
-fn leaves_that_are_not_admitted_are_read_each_time() {
-    with_index(LEN, Config { leaf_admission: 0, ..ADMITS }, async |index: &Dex| {
+fn p_sherman_reads_a_leaf_each_time_and_takes_no_atomics() {
+    let config = Config { leaf_span: 59, inner_span: 59, cache_bytes: 64 << 20, ..Config::p_sherman() };
+    with_index(LEN, config, async |index: &Dex| {
         fill(index, 5000).await;
+        let endpoint = index.session().endpoint();
         for _ in 0..2 {
-            let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
+            let cost = cost_of(endpoint, OpKind::Get, async || {
                 assert!(index.get(&key(500)).await.is_ok_and(|value| value.is_some()));
             });
             assert_eq!(budget(&cost.await), [1, 0, 1, 0, 0, 1024, 0]);
+            // WRITE value (8), WRITE checksum (8).
+            let cost = cost_of(endpoint, OpKind::Update, async || {
+                assert_eq!(index.update(&key(500), INLINE).await, Ok(Update::Updated));
+            });
+            assert_eq!(budget(&cost.await), [2, 0, 1, 2, 0, 1024, 16]);
         }
     });
 }

@@ -1,0 +1,87 @@
+//! Figure 11: a tree whose nodes are all in the cache, compared with an ordered map in local memory, on real cores.
+
+use super::Args;
+use super::paper::{OVER_LOCAL, SIZES, SOURCE};
+use super::variants::Variant;
+use crate::report::{Error, Report, Watch};
+use crate::sephash::paper::Comparison;
+use farindex::Pool;
+use farindex_bench::baseline::LocalSkipList;
+use farindex_bench::driver::pool_index::PoolIndexBench;
+use farindex_bench::record::Identity;
+use farindex_bench::workload::{Distribution, ValueSize};
+use farindex_bench::{Outcome, Plan, Row, Workload};
+use serde_json::json;
+
+/// Bytes of a pool, and more for each key.
+const POOL: u64 = 64 << 20;
+const ROOM: u64 = 80;
+/// The indexes, and the workloads with the paper's names.
+const WORKLOAD: (&str, &str) = ("read-intensive", "get=95,update=5");
+
+fn checked(outcome: &Outcome, index: &str) -> Result<Row, Error> {
+    match outcome.wrong.total() + outcome.errors.total() {
+        0 => Ok(Row::new(Identity { index: index.to_owned(), fabric: "memory".to_owned() }, outcome)),
+        _ => Err(Error::Wrong(format!("{index}: {} {}", outcome.wrong, outcome.errors))),
+    }
+}
+
+/// Figure 11.
+pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let keys = args.keys.unwrap_or(1_000_000);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut threads = if args.clients.is_empty() { vec![1, cores] } else { args.clients.clone() };
+    threads.dedup();
+    let workload: Workload = WORKLOAD.1.parse().map_err(|why: String| Error::Bug(why))?;
+    let (mut text, mut rows, mut comparison) = (String::new(), Vec::new(), Vec::new());
+    for (skew, distribution) in [("skewed", Distribution::ScrambledZipfian), ("uniform", Distribution::Uniform)] {
+        for threads in &threads {
+            let plan = Plan {
+                keys,
+                threads: *threads,
+                clients: *threads,
+                key_size: SIZES.0,
+                value_size: ValueSize::fixed(SIZES.1),
+                distribution: Some(distribution),
+                warmup: keys,
+                ops: args.ops,
+                seed: args.seed,
+                audit: false,
+                ..Plan::new(workload.clone())
+            };
+            let list = checked(&watch.run(&LocalSkipList::new(), &plan)?, "skip list in local memory")?;
+            let bytes = (POOL + keys * ROOM).next_multiple_of(4096);
+            let pool = Pool::builder().unseeded().node_bytes(bytes).in_memory(1)?;
+            // Every leaf is admitted, and there is room for all.
+            let all = Variant::new("DEX", "dex", json!({ "leaf_admission": 100 })).config(bytes)?;
+            let dex = checked(&watch.run(&PoolIndexBench::create(pool, "reproduce", &all)?, &plan)?, "dex")?;
+            let ratio = dex.throughput_ops_per_s / list.throughput_ops_per_s;
+            for row in [&list, &dex] {
+                let verbs: f64 =
+                    row.kinds.values().map(|kind| (kind.reads + kind.writes + kind.cas) * kind.count as f64).sum();
+                text += &format!(
+                    "  {:44} {:>9.3} M ops/s {:>7.3} verbs\n",
+                    format!("{skew}, {threads} threads: {}", row.index),
+                    row.throughput_ops_per_s / 1e6,
+                    verbs / row.ops.max(1) as f64
+                );
+            }
+            comparison.push((format!("{skew}, {threads} threads: DEX over local memory"), ratio, distribution));
+            rows.push(json!({ "skew": skew, "threads": threads, "local": list, "dex": dex, "ratio": ratio }));
+        }
+    }
+    let mut lines = String::new();
+    for (what, ours, distribution) in comparison {
+        lines += &match distribution {
+            Distribution::ScrambledZipfian => format!("{}\n", Comparison::new(what, OVER_LOCAL, ours).line()),
+            _ => format!("{what}: {ours:.2}\n"),
+        };
+    }
+    let text = format!(
+        "DEX, Figure 11: {}, {keys} keys, all nodes in the cache of one compute node, on {cores} cores of this machine\nthe paper \
+         has 36 threads, and a B+ tree in local memory; here it is a concurrent skip list (crossbeam-skiplist).\nThe memory \
+         fabric answers verbs at once: a WRITE costs as much as a store.\n\n{text}\n{lines}paper: {SOURCE}, Figure 11, section 8.3\n",
+        WORKLOAD.0
+    );
+    Report::new(&json!({ "figure": 11, "source": SOURCE, "keys": keys, "seed": args.seed, "rows": rows }), text, true)
+}
