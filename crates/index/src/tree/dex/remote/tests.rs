@@ -165,12 +165,15 @@ fn changes_are_those_of_an_owner() {
     }
 }
 
+/// Low key, high key, and what comes of a change.
+type Bounds<'k> = (&'k [u8], Option<&'k [u8]>, Outcome);
+
 #[test]
 fn what_the_memory_node_may_not_change_it_leaves() {
     let fresh = region();
     let name = key(150);
     let upsert = || Request { start: at(LEAVES[1]), level: 0, ..request(Ask::Put(Mode::Upsert, 1), &name) };
-    let bounds: [(&[u8], Option<&[u8]>, Outcome); 4] = [
+    let bounds: [Bounds<'_>; 4] = [
         (&bound(1), Some(&bound(2)), Outcome::Wrote { present: false }),
         (&key(101), None, Outcome::Beyond),
         (&[], Some(&key(199)), Outcome::Beyond),
