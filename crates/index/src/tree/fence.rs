@@ -105,10 +105,11 @@ impl Fence {
     }
     /// Compares the fence with a key; `None` if that takes the fence's block.
     pub(super) fn compare(self, key: &[u8]) -> Option<Ordering> {
-        match self.key() {
-            Some(own) => Some(own.as_slice().cmp(key)),
-            None if self.is_infinite() => Some(Ordering::Greater),
-            None => None,
+        match self.len_code() as usize {
+            // Both are zero behind the shorter one, as far as the prefix goes.
+            len if len <= INLINE => Some(self.word.swap_bytes().cmp(&prefix(key)).then_with(|| len.cmp(&key.len()))),
+            _ if self.is_infinite() => Some(Ordering::Greater),
+            _ => None,
         }
     }
 }
@@ -134,6 +135,17 @@ mod tests {
             let separator = fence.separator(child, 5);
             assert_eq!((separator.child(), separator.child_level(), separator.key()), (child, 5, fence.key()));
         }
+    }
+
+    #[test]
+    fn fence_compares_as_its_key_does() {
+        let keys: [&[u8]; 9] = [b"", b"\0", b"\0\0", b"a", b"a\0", b"ab", b"01234567", b"01234567\0", b"\xFF\xFF"];
+        for own in keys.into_iter().filter(|own| own.len() <= INLINE) {
+            for key in keys {
+                assert_eq!(Fence::new(own, RemotePtr::NULL).compare(key), Some(own.cmp(key)), "{own:?} {key:?}");
+            }
+        }
+        assert_eq!(Fence::INFINITE.compare(b"\xFF\xFF"), Some(Ordering::Greater));
     }
 
     #[test]

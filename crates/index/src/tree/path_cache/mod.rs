@@ -200,14 +200,15 @@ impl PathCache {
         PathCache { table, counts: Counts::default(), paths: Default::default() }
     }
 
-    /// Descends through copies to the node of level `lowest` that a key belongs to; returns the root's level as well.
-    fn walk(&self, key: &[u8], side: Side, lowest: u8) -> Option<(Loaded<Frame<Cached>>, usize, u8)> {
+    /// Descends through copies to the node of level `lowest` that a key belongs to; returns the root's level as well. Without
+    /// `checks` the ranges of old copies may lead astray: then the node behind the last one decides.
+    fn walk(&self, key: &[u8], side: Side, lowest: u8, checks: bool) -> Option<(Loaded<Frame<Cached>>, usize, u8)> {
         let (mut here, mut root_level) = (self.table.root()?, None);
         loop {
             let frame = here.as_ref()?;
             let Cached::Inner(inner) = &frame.node else { return None };
-            let wrong = frame.is_stale() || inner.dead || inner.is_above(key, side) || inner.is_below(key, side);
-            if wrong || inner.level < lowest {
+            let outside = checks && (inner.is_above(key, side) || inner.is_below(key, side));
+            if frame.is_stale() || inner.dead || outside || inner.level < lowest {
                 return None;
             }
             let root_level = *root_level.get_or_insert(inner.level);
@@ -232,14 +233,15 @@ impl PathCache {
 
     /// Descends through copies to the parent of the node of this level that a key belongs to.
     pub(super) fn way(&self, key: &[u8], side: Side, level: u8) -> Option<Way> {
-        let (here, position, root_level) = self.walk(key, side, level + 1)?;
+        let (here, position, root_level) = self.walk(key, side, level + 1, true)?;
         let Cached::Inner(parent) = &here.as_ref()?.node else { return None };
         self.count_path(root_level, level + 1);
         Some(Way { parent: Arc::clone(parent), position, root_level })
     }
     /// Descends through copies to the copy of the leaf that a key belongs to, and looks at it: at its address, and the leaf.
     pub(super) fn find<T>(&self, key: &[u8], look: impl FnOnce(RemotePtr, &Leaf) -> T) -> Option<T> {
-        let (here, i, root_level) = self.walk(key, Side::At, 1)?;
+        // The leaf's own range decides; the keys of the ranges above it are scattered in memory.
+        let (here, i, root_level) = self.walk(key, Side::At, 1, false)?;
         let child = self.table.child(here.as_ref()?, i)?;
         let frame = child.as_ref()?;
         let Cached::Leaf(leaf) = &frame.node else { return None };
