@@ -7,9 +7,9 @@
 //! |---|---|
 //! | `map` | the partition map |
 //! | `ownership` | what the threads of a compute node share |
+//! | `partitions` | moving partitions by command |
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
-//! | `partitions` | moving partitions by command |
 //! | `leaf_cache` | copies of leaves |
 //! | `read`, `write` | lookups; writes in place |
 //!
@@ -140,11 +140,6 @@ impl Settings for Config {
 }
 
 impl Config {
-    /// P-Sherman of the paper: Sherman whose keys are divided among compute nodes. Leaves are changed without locks, but none
-    /// is cached.
-    pub fn p_sherman() -> Self {
-        Config { leaf_admission: 0, ..Config::default() }
-    }
     /// Bytes for inner nodes: all of them if no leaf is ever cached.
     fn inner_bytes(&self) -> u64 {
         if self.leaf_admission == 0 { self.cache_bytes } else { self.cache_bytes / 4 }

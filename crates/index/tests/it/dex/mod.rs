@@ -2,4 +2,5 @@
 
 mod adversary;
 mod budgets;
+mod commands;
 mod owners;
