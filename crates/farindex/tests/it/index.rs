@@ -1,8 +1,10 @@
 //! The blocking methods of an index, and the builders.
 
-use farindex::{Entry, Error, IndexConfig, IndexError, KINDS, Pool, PoolError, Session, linear};
+use farindex::{Entry, Error, IndexConfig, IndexError, KINDS, Pool, PoolError, Session, dex, linear};
+use farindex_fabric::{Fabric, MemoryFabric};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 fn session() -> Session {
     Pool::in_memory(32 << 20).expect("a pool").session().expect("a session")
@@ -87,4 +89,28 @@ fn pool_builder_refuses_what_makes_no_pool() {
     assert!(matches!(builder().create("rdma:host").map(drop), Err(Error::Url { .. })));
     let tiny = builder().client_slots(1).create("memory:1MiB").map(drop);
     assert!(matches!(tiny, Err(Error::Pool(_))), "{tiny:?}");
+}
+
+#[test]
+fn a_process_takes_a_range_of_another_one_and_gives_it_back() {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemoryFabric::new(1, 32 << 20).expect("memory"));
+    let pool = Pool::builder().create_on(Arc::clone(&fabric)).expect("a pool");
+    let other = Pool::attach(fabric).expect("the pool");
+    let index = pool.session().expect("a session").create_index("demo", dex::Config::default()).expect("an index");
+    index.insert("key", "value").expect("an insert");
+    let taking = other.session().expect("a session").open_index("demo").expect("the index");
+    let owners = |index: &farindex::Index| {
+        let partitions = index.partitions().expect("partitions");
+        partitions.into_iter().map(|part| (part.low, part.owner.map(|_| part.is_own))).collect::<Vec<_>>()
+    };
+    assert_eq!(owners(&index), [(vec![], Some(true))]);
+    // The heartbeat of the first process answers.
+    taking.own("k".."l").expect("the range");
+    let divided = [(vec![], Some(false)), (b"k".to_vec(), Some(true)), (b"l".to_vec(), Some(false))];
+    assert_eq!(owners(&taking), divided);
+    taking.give_up::<&str>(..).expect("given back");
+    assert_eq!(owners(&taking), [(vec![], Some(false)), (b"k".to_vec(), None), (b"l".to_vec(), Some(false))]);
+    assert_eq!(taking.get("key").expect("a get").as_deref(), Some(&b"value"[..]));
+    let hash = pool.session().expect("a session").index("hash").create().expect("an index");
+    assert_eq!(hash.own("a".."b"), Err(Error::Index(IndexError::NotPartitioned { kind: "shard" })));
 }

@@ -63,7 +63,8 @@ pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
                     "  {:44} {:>9.3} M ops/s {:>7.3} verbs\n",
                     format!("{skew}, {threads} threads: {}", row.index),
                     row.throughput_ops_per_s / 1e6,
-                    verbs / row.ops.max(1) as f64
+                    // A sum of nothing is a negative zero.
+                    (verbs + 0.0) / row.ops.max(1) as f64
                 );
             }
             comparison.push((format!("{skew}, {threads} threads: DEX over local memory"), ratio, distribution));

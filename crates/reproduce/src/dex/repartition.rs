@@ -279,7 +279,7 @@ pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
         let (lowest, last) = (after.iter().min().copied().unwrap_or_default(), after.len().saturating_sub(20));
         text += &format!(
             "  cache {cache:>4} % ({:>9} bytes, {:>9} in use): moved in {:6.2} ms; {:.3} M ops/s before, {:.3} in the slowest \
-             are slowest, {:.3} at the end\n",
+             millisecond, {:.3} at the end\n",
             moved.cache_bytes,
             moved.cached,
             moved.move_ms,
@@ -298,4 +298,27 @@ pub(super) fn figure(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
         HEARTBEAT.as_millis()
     );
     Report::new(&json!({ "figure": 10, "source": SOURCE, "keys": keys, "seed": args.seed, "rows": rows }), text, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_bench::Control;
+
+    #[test]
+    fn a_range_moves_between_two_heartbeats_and_the_new_owner_works_on_it() {
+        let arguments = ["--figure", "10", "--keys", "4K", "--clients", "4", "--cache", "500"];
+        let control = Control::default();
+        let report = figure(&Args::example(&arguments), Watch(&control)).expect("a figure");
+        let moved = &report.json["rows"][0]["moved"];
+        let took = moved["move_ms"].as_f64().expect("a number");
+        assert!(took > 0.0 && took < 3.0 * HEARTBEAT.as_secs_f64() * 1e3, "{took} ms");
+        let series: Vec<_> = moved["series"].as_array().expect("a series").iter().filter_map(|n| n.as_u64()).collect();
+        let spans = |time: Duration| (time.as_nanos() / WIDTH.as_nanos()) as usize;
+        let (before, after) = series.split_at(spans(QUIET));
+        let mean = |series: &[u64]| series.iter().sum::<u64>() as f64 / series.len() as f64;
+        // Three compute nodes, then four.
+        let end = mean(&after[after.len() - 20..]);
+        assert!(after.len() == spans(AFTER) && end > 1.1 * mean(before), "{end} after {}", mean(before));
+    }
 }

@@ -49,7 +49,7 @@ impl Variant {
         Variant { lock_reads: reads.saturating_sub(1), ..Variant::new(&name, "sherman", json!({})) }
     }
     pub(super) fn p_sherman() -> Self {
-        Variant::new("P-Sherman", "dex", json!({ "leaf_admission": 0 }))
+        Variant::new("P-Sherman", "dex", json!({ "leaf_admission": 0, "offload": "never" }))
     }
     /// Is it what the paper calls Sherman? That one has three READs.
     pub(super) fn is_papers_sherman(&self) -> bool {

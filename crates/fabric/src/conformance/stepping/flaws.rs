@@ -74,6 +74,8 @@ flaws! {
     G6 RevokesWhatComesNext,
     /// What a revoked client had collected is carried out all the same.
     G6 RevokesAllButTheCollected,
+    /// A revoked client's calls in flight go on.
+    G6 RevokesNoCalls,
     /// A revoked client may connect anew.
     G6 RevokesConnectionsOnly,
     /// Revoking does nothing.

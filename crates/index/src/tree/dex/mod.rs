@@ -7,9 +7,9 @@
 //! |---|---|
 //! | `map` | the partition map |
 //! | `ownership` | what the threads of a compute node share |
+//! | `partitions` | moving partitions by command |
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
-//! | `partitions` | moving partitions by command |
 //! | `read`, `write` | lookups; writes in place |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
 //! | `wire`, `remote` | requests and replies; what a memory node does |

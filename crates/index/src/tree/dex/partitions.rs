@@ -4,9 +4,9 @@
 //! Invariants: D1 and D2 in `docs/protocols/dex.md`. A range is given back by a proposal of the owner to itself, so that one
 //! piece of code alone, the answer to a proposal, waits for the operations in progress and forgets the copies of leaves.
 
-use super::Dex;
 use super::map::{MOST, Map};
 use super::proposal::{PROPOSAL, lock_words};
+use super::{Config, Dex};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::marks::mark;
@@ -18,6 +18,14 @@ use std::ops::Bound;
 
 /// Changes of the map that one command tries, at most. Others can take away what it has just got.
 const ROUNDS: u32 = 256;
+
+impl Config {
+    /// P-Sherman of the paper: Sherman whose keys are divided among compute nodes. Leaves are changed without locks, but none
+    /// is cached.
+    pub fn p_sherman() -> Self {
+        Config { leaf_admission: 0, ..Config::default() }
+    }
+}
 
 /// A range of keys that one compute node owns, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,5 +2,6 @@
 
 mod adversary;
 mod budgets;
+mod commands;
 mod offload;
 mod owners;
