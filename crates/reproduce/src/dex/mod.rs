@@ -35,7 +35,7 @@ enum Figure {
     /// The same, uniform
     #[value(name = "7")]
     Uniform,
-    /// What partitioning and caching contribute, with a cache of 1 % of the data
+    /// What partitioning, caching and offloading contribute, with a cache of 1 % of the data
     #[value(name = "8")]
     Steps,
     /// Time to move a boundary under load

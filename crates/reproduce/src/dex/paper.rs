@@ -45,6 +45,8 @@ pub(super) const FIGURE_6: [(&str, Option<f64>, Option<f64>); 4] = [
 pub(super) const PARTITIONED: f64 = 0.096 / 0.04;
 /// Figure 8: caching over partitioning, at most (section 8, major results).
 pub(super) const CACHED: f64 = 15.0;
+/// Figure 8: offloading over caching, skewed, all threads (8.3).
+pub(super) const OFFLOADED: f64 = 1.55;
 
 /// Figure 10: seconds for a re-partitioning, at most, with caches of 256 MB to 1 GB (8.3).
 pub(super) const REPARTITION_S: f64 = 2.0;

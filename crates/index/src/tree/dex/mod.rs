@@ -156,11 +156,6 @@ impl Settings for Config {
 }
 
 impl Config {
-    /// P-Sherman of the paper: Sherman whose keys are divided among compute nodes. Leaves are changed without locks, but none
-    /// is cached, and nothing is offloaded.
-    pub fn p_sherman() -> Self {
-        Config { leaf_admission: 0, offload: Offload::Never, ..Config::default() }
-    }
     /// The settings of the tree itself, but for its cache.
     fn tree(&self) -> sherman::Config {
         let (leaf_span, inner_span) = (self.leaf_span, self.inner_span);

@@ -6,7 +6,7 @@
 
 use super::map::{MOST, Map};
 use super::proposal::{PROPOSAL, lock_words};
-use super::{Config, Dex};
+use super::{Config, Dex, Offload};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::marks::mark;
@@ -21,9 +21,9 @@ const ROUNDS: u32 = 256;
 
 impl Config {
     /// P-Sherman of the paper: Sherman whose keys are divided among compute nodes. Leaves are changed without locks, but none
-    /// is cached.
+    /// is cached, and nothing is offloaded.
     pub fn p_sherman() -> Self {
-        Config { leaf_admission: 0, ..Config::default() }
+        Config { leaf_admission: 0, offload: Offload::Never, ..Config::default() }
     }
 }
 
