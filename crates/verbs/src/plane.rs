@@ -111,10 +111,11 @@ mod tests {
     use super::*;
     use crate::lane::INLINE;
     use crate::memory::Scratch;
-    use crate::post::{Cursor, Manner, Target, send};
+    use crate::post::{Cursor, Manner, Target, append_batch};
     use farindex_fabric::buf::BufPool;
     use farindex_fabric::{Chain, NodeId, RemotePtr, Verb, VerbKind};
     use sideway::ibverbs::completion::WorkCompletionStatus;
+    use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair};
     use std::rc::Rc;
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
@@ -148,9 +149,11 @@ mod tests {
             let manner =
                 Manner { id: 1, ordinal: 0, inline: INLINE as usize, target, scratch: &self.scratch, fences: true };
             let mut cursor = Cursor::default();
+            let mut guard = self.pair.queue.start_post_send();
             // SAFETY: `self` owns buffers and scratch memory, and drops the queue pair first (field order).
-            unsafe { send(&mut self.pair.queue, &mut self.chain, ptr.node(), &mut cursor, 1, &manner) }
+            unsafe { append_batch(&mut guard, &mut self.chain, ptr.node(), &mut cursor, 1, &manner) }
                 .expect("a request");
+            guard.post().expect("a doorbell");
             let posted = Instant::now();
             while posted.elapsed() < Duration::from_secs(20) {
                 let Ok(mut poller) = self.completions.start_poll() else { continue };

@@ -33,6 +33,10 @@ fn row() -> Row {
         seconds: 0.5,
         throughput_ops_per_s: 2000.0,
         efficiency: Some(0.75),
+        ceiling_ops_per_s: None,
+        messages_per_op: Some(0.036),
+        answers_per_op: Some(0.035),
+        doorbells_per_op: None,
         latency_ns: latency,
         far_bytes_per_entry: Some(80.0),
         far_bytes: Some(8_000_000),
@@ -57,9 +61,10 @@ fn the_json_of_a_row_is_stable() {
         r#"{"index":"shard","fabric":"memory","workload":"ycsb-c","mix":"get=100","distribution":"scrambled-zipfian","#,
         r#""keys":100000,"loaded":100000,"entries":100000,"key_size":8,"key_order":"hashed","value_size":"8","ops":1000,"warmup":10,"#,
         r#""threads":1,"clients":4,"seed":1,"seconds":0.5,"throughput_ops_per_s":2000.0,"efficiency":0.75,"#,
-        r#""latency_ns":"#,
+        r#""ceiling_ops_per_s":null,"latency_ns":"#,
         LATENCY,
         r#","far_bytes_per_entry":80.0,"far_bytes":8000000,"far_bytes_before":null,"cache_bytes":4096,"#,
+        r#""messages_per_op":0.036,"answers_per_op":0.035,"doorbells_per_op":null,"#,
         r#""wrong_answers":1,"errors":0,"interrupted":false,"operations":{"get":{"count":1000,"latency_ns":"#,
         LATENCY,
         r#"}},"kinds":{"get":{"count":1000,"round_trips":2.0,"block_round_trips":1.0,"reads":2.0,"block_reads":1.0,"#,
@@ -81,6 +86,7 @@ shard  memory    ycsb-c  100k  1000        1        4   2000        0.75  310ns 
 mean of one  count  round trips  of blocks  READ  WRITE   CAS   FAA  bytes read  bytes written
 get           1000         2.00       1.00  2.00   0.00  0.00  0.00         576              0
 WRONG ANSWER of shard: 1 x missing, first: get of key number 7
+shard ycsb-c: for one operation 0.036 messages to memory nodes, 0.035 answers of them
 ";
     let got = table(&[row()]);
     assert_eq!(got, want, "\n{got}");
