@@ -28,7 +28,7 @@ pub(super) struct Variant {
 
 /// The least cache that a kind takes.
 fn least_cache(kind: &str) -> u64 {
-    if kind == "dex" { 256 << 10 } else { 64 << 10 }
+    if kind == "dex" { 4 << 10 } else { 64 << 10 }
 }
 
 impl Variant {

@@ -83,7 +83,10 @@ impl Ownership {
             }
             return Ok(());
         }
-        if self.is_fresh(endpoint.now()) {
+        // What it has just got it keeps for a moment, unless it is giving something away already. Then operations must be able to
+        // begin, to use what it has got: an earlier heartbeat may have stopped them.
+        if self.is_fresh(endpoint.now()) && self.in_answer.load(Ordering::SeqCst) == NONE {
+            self.open();
             return Ok(());
         }
         let Some(next) = Map::read(&span, self.tag, proposal).await? else { return Ok(()) };
