@@ -10,7 +10,7 @@
 //! | [`linear`] | linear probing with a variable read size, and cuckoo hashing: tables 1 to 4, figures 6, 7, 9, 11 to 13 |
 //! | [`sephash`] | SepHash: tables 1 to 3, figures 12, 14, 18 and 19 |
 //! | [`chime`] | CHIME: table 1, figures 3a, 3d, 12, 14 to 16, and 19 |
-//! | [`dex`] | DEX: table 2, figures 6 to 8, 10 to 12, and 17 |
+//! | [`dex`] | DEX: table 2, figures 6 to 8, 10 to 13, and 17 |
 //! | `lab`, `nic` | runs of several kinds on one simulated cluster, with its NIC or another one |
 //! | `report` | what a run returns |
 

@@ -5,7 +5,7 @@
 //! | `paper` | the paper's numbers |
 //! | `variants` | what is compared, and how one run is made |
 //! | `costs` | table 2: the cost of an operation in verbs and bytes |
-//! | `speed` | figures 6, 7, 8, 12 and 17: a simulated cluster |
+//! | `speed` | figures 6, 7, 8, 12, 13 and 17: a simulated cluster |
 //! | `repartition` | figure 10: a boundary is moved under load |
 //! | `local` | figure 11: all nodes in the cache, compared with an ordered map in local memory |
 
@@ -47,6 +47,9 @@ enum Figure {
     /// Throughput by size of the cache
     #[value(name = "12")]
     Cache,
+    /// Throughput by threads of a memory node that answer calls, with a cache of 1 % of the data
+    #[value(name = "13")]
+    MemoryThreads,
     /// Throughput by skew
     #[value(name = "17")]
     Skew,
@@ -63,10 +66,10 @@ pub struct Args {
     /// Which figure
     #[arg(long, value_enum)]
     figure: Option<Figure>,
-    /// Keys that are loaded [default: 400K; 1600K for figure 8; 1M for figure 11]
+    /// Keys that are loaded [default: 400K; 1600K for figures 8 and 13; 1M for figure 11]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     keys: Option<u64>,
-    /// Operations of each run; of scans an eighth [default: as many as keys; 400K for figure 8]
+    /// Operations of each run; of scans an eighth [default: as many as keys; 400K for figures 8 and 13]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     ops: Option<u64>,
     /// Clients, 36 on each compute node; a list for figures 6, 7 and 8 [default: 144; 36,144 for figures 6 and 7, 2,144
@@ -145,6 +148,7 @@ pub(crate) fn run(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
         (None, Some(Figure::Repartition)) => repartition::figure(args, watch),
         (None, Some(Figure::Local)) => local::figure(args, watch),
         (None, Some(Figure::Cache)) => speed::caches(args, watch),
+        (None, Some(Figure::MemoryThreads)) => speed::memory_threads(args, watch),
         (None, Some(Figure::Skew)) => speed::skews(args, watch),
         (None, None) => Err(Error::Usage("it takes --table or --figure".to_owned())),
     }

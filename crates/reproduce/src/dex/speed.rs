@@ -1,4 +1,4 @@
-//! Figures 6, 7, 8, 12 and 17, on a simulated cluster.
+//! Figures 6, 7, 8, 12, 13 and 17, on a simulated cluster.
 
 use super::Args;
 use super::paper::{CACHED, FIGURE_6, OFFLOADED, PARTITIONED, SOURCE, WORKLOADS};
@@ -157,6 +157,35 @@ pub(super) fn caches(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let more = "the text of the paper has no numbers: throughput ascends with the cache, but with local contention beyond 8 % in \
                 the write-intensive workload; Sherman has nothing of a larger cache\n";
     report(args, (12, &title), keys, &cells, (&[], more))
+}
+
+/// Figure 13.
+pub(super) fn memory_threads(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
+    let (keys, clients) = (args.keys.unwrap_or(1_600_000), args.one_number_of_clients()?);
+    let args = &Args { ops: Some(args.ops.unwrap_or(400_000)), ..args.clone() };
+    let dex = |name: &str, offload: &str| Variant::new(name, "dex", json!({ "offload": offload }));
+    let variants = [dex("no offloading", "never"), dex("DEX", "auto"), dex("all is offloaded", "always")];
+    let (mut cells, mut more) = (Vec::new(), String::new());
+    for (name, mix) in [("read-intensive", "get=95,update=5"), ("write-intensive", "get=50,update=50")] {
+        for threads in 1..=4 {
+            let place = format!("{name}, {threads} memory threads");
+            for variant in &variants {
+                let memory_threads = Some(threads);
+                let point = Point { cache: 1.0, memory_threads, ..Point::usual(mix, clients, keys) };
+                let run = measure(args, watch, variant, &point)?;
+                cells.push(Cell { place: place.clone(), variant: variant.clone(), run });
+            }
+            let of = |name: &str| at(&cells, &place, |variant| variant.name == name);
+            if let (Some(base), Some(dex), Some(all)) = (of("no offloading"), of("DEX"), of("all is offloaded")) {
+                let (some, all) = (dex.over(base), all.over(base));
+                more += &format!("{place}: over no offloading: DEX {some:.2}, all is offloaded {all:.2}\n");
+            }
+        }
+    }
+    more += "the text of the paper has no numbers: more threads answer more calls, which replace READs\n";
+    let title =
+        format!("threads of a memory node, skewed, cache of 1 % of the data, {keys} keys loaded, {clients} clients");
+    report(args, (13, &title), keys, &cells, (&[], &more))
 }
 
 /// Figure 17.

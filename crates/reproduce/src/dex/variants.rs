@@ -97,12 +97,14 @@ pub(super) struct Point<'p> {
     pub(super) theta: Option<f64>,
     /// Cache of a compute node, in percent of the data.
     pub(super) cache: f64,
+    /// Threads of a memory node that answer calls; `None`: as many as in the paper.
+    pub(super) memory_threads: Option<usize>,
 }
 
 impl<'p> Point<'p> {
     /// With the paper's skew and cache.
     pub(super) fn usual(workload: &'p str, clients: usize, keys: u64) -> Self {
-        Point { workload, clients, keys, theta: Some(Zipf::THETA), cache: CACHE }
+        Point { workload, clients, keys, theta: Some(Zipf::THETA), cache: CACHE, memory_threads: None }
     }
     /// Bytes of cache: a percentage of the bytes of keys and values.
     pub(super) fn cache_bytes(&self) -> u64 {
@@ -113,6 +115,7 @@ impl<'p> Point<'p> {
 /// Measures a variant at a point.
 pub(super) fn measure(args: &Args, watch: Watch<'_>, variant: &Variant, point: &Point<'_>) -> Result<Measured, Error> {
     let preset = Preset::dex();
+    let preset = Preset { call_cores: point.memory_threads.unwrap_or(preset.call_cores), ..preset };
     let lab = Lab {
         per_node: preset.clients_per_node,
         preset,

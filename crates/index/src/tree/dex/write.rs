@@ -23,6 +23,7 @@ use crate::tree::edit::Steps;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::Turn;
 use crate::tree::node::{Header, Node};
+use crate::tree::path_cache::Seen;
 use crate::tree::sherman::write::Planned;
 use crate::tree::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
 use crate::write::Wrote;
@@ -266,6 +267,8 @@ impl Dex {
         if !planted(Fault::CopyDuringWrite) {
             self.own.cache.remove(at);
         }
+        // Lookups wait for the new copy: it is there sooner than a READ of theirs would end.
+        let flag = if keeps { self.own.cache.look_at_leaf(at) } else { Seen::Nothing(None) };
         if !(planted(Fault::CacheOnly) && cached) {
             let mut batch = tree.begin_steps(span, at, steps).await?;
             if self.calls && !self.session.endpoint().capabilities().cpu_atomic && !planted(Fault::CallOvertakesWrites)
@@ -280,6 +283,7 @@ impl Dex {
         } else {
             self.own.cache.remove(at);
         }
+        drop(flag);
         drop(in_flight.landed());
         present.iter().for_each(|present| present.retire(pin));
         let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
