@@ -60,7 +60,6 @@ impl IndexUnderTest for DexUnderTest {
             cache_bytes: tiny.unwrap_or(SMALLEST.cache_bytes),
             offload: rng.pick(&[Offload::Never, Offload::Auto, Offload::Always]).unwrap_or_default(),
             subtree_levels: rng.pick(&[0, 1, 4]).unwrap_or_default(),
-            ..SMALLEST
         };
         let config = if self.offloads { Config { offload: Offload::Always, ..config } } else { config };
         let often = if config.foreign == Foreign::Refuse { ODDS / 6 } else { ODDS / 32 };
