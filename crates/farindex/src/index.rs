@@ -73,8 +73,8 @@ impl Index {
         let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
         Ok(self.session.block_on(self.index.scan(bounds, limit))?)
     }
-    /// Makes this process the owner of all keys within `bounds`, also of those that another process owns. Only an index that is divided among
-    /// compute nodes (kind `dex`) can do that; see [`farindex_index::Dex::own`].
+    /// Makes this process the owner of all keys within `bounds`, also of those that another process owns. Only an index that is
+    /// divided among compute nodes (kind `dex`) can do that; see [`farindex_index::Dex::own`].
     pub fn own<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<(), Error> {
         let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
         Ok(self.session.block_on(self.index.own(bounds))?)

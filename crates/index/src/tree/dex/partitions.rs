@@ -79,8 +79,9 @@ impl Map {
 }
 
 impl Dex {
-    /// Makes this compute node the owner of all keys within these bounds, also of those that another one owns. At some moment before this
-    /// returns it owned all of them; another compute node that writes to them, or asks for them, gets them afterwards.
+    /// Makes this compute node the owner of all keys within these bounds, also of those that another one owns. At some moment
+    /// before this returns it owned all of them; another compute node that writes to them, or asks for them, gets them
+    /// afterwards.
     ///
     /// An owner that is alive answers with its heartbeat. The setting `foreign` says what becomes of writes, not of commands.
     pub async fn own(&self, bounds: KeyBounds<'_>) -> Result<(), IndexError> {
