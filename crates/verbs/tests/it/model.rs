@@ -31,7 +31,8 @@ fn shard_on_verbs() {
         world.run(|ctx| suite(ctx, smallest("shard"), SCALE));
         let counts = local.fabric.wire_counts();
         println!("{counts:?}");
-        assert_eq!(counts.doorbells, counts.completions, "every doorbell has one completion");
+        assert!(counts.doorbells < counts.completions, "batches that coroutines post together share a doorbell");
+        assert!(counts.completions <= counts.requests, "every batch has one completion");
     }
 }
 
