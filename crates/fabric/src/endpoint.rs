@@ -3,8 +3,8 @@
 //! Invariants: a verb is posted when it is called, not when its future is first polled; every posted batch is completed
 //! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers
 //! stay with the fabric until then; a batch that a fabric collects is sent at the latest when the endpoint is next asked
-//! for progress, and at once if no executor runs on this thread; not waiting for a batch is a choice ([`Batch::post_detached`]), and a future that
-//! is dropped early is counted as `abandoned`, which tests hold at zero.
+//! for progress, and at once if no executor runs on this thread; not waiting for a batch is a choice
+//! ([`Batch::post_detached`]), and a future that is dropped early is counted as `abandoned`, which tests hold at zero.
 //!
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
 
