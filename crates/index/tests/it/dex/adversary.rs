@@ -3,8 +3,8 @@
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it dex::adversary` runs more of them.
 
 use crate::{adversary, marks};
+use farindex_testkit::Setup;
 use farindex_testkit::dex::DexUnderTest;
-use farindex_testkit::{Setup, run_cases};
 
 /// Paths that some of 300 seeds pass.
 const COMMON: &[&str] = &[
@@ -60,12 +60,6 @@ fn survives_the_adversary_with_a_tiny_cache() {
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &DexUnderTest::default());
     marks::assert_passed(&totals, &marks::of(&["src/tree/dex"]), COMMON_WITH_CRASHES);
-}
-
-/// That of docs/bugs/140, which went wrong before; 139 is among the seeds that always run.
-#[test]
-fn survives_the_seeds_that_found_something() {
-    run_cases(&[(5580, Setup::crashing())], &DexUnderTest::default()).assert_sound();
 }
 
 /// Clients freeze for longer than a lease, are evicted, and go on with what they did.
