@@ -60,6 +60,9 @@ struct Inner {
 const STREAK: u32 = 512;
 const STREAK_WHILE_SLEEPING: u32 = 16;
 
+/// Chains kept for batches to come: as many as a full house of coroutines has in flight.
+const CHAINS: usize = 1024;
+
 impl Inner {
     /// Counts a batch that completed at once; should its coroutine yield now?
     fn should_yield(&self) -> bool {
@@ -182,7 +185,7 @@ impl Endpoint {
     fn recycle(&self, mut chain: Chain) {
         chain.clear();
         let mut free = self.inner.chains.borrow_mut();
-        if free.len() < 64 {
+        if free.len() < CHAINS {
             free.push(chain);
         }
     }
@@ -198,11 +201,13 @@ impl Endpoint {
                 Ok((chain, result))
             }
             Post::Pending => {
-                let now = transport.now();
-                let due = now.saturating_add(self.inner.deadline.get());
+                let now = transport.posted_at();
                 let mut flights = self.inner.flights.borrow_mut();
-                if flights.arm(now, due) {
-                    transport.wake_at(due);
+                if let Some(now) = now {
+                    let due = now.saturating_add(self.inner.deadline.get());
+                    if flights.arm(now, due) {
+                        transport.wake_at(due);
+                    }
                 }
                 flights.posted(id, node, now);
                 if !crate::exec::is_running() {

@@ -30,6 +30,8 @@ pub(crate) struct Inflight {
     free: Vec<u32>,
     /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
     by_age: VecDeque<(Duration, u64, NodeId)>,
+    /// So many at the end of `by_age` have no time yet: they get that of the next look at the clock.
+    undated: usize,
     strays: u64,
     /// Values that ended batches held: dropping them may run foreign code, so the endpoint does it.
     released: Vec<Box<dyn Any>>,
@@ -61,9 +63,18 @@ impl Inflight {
             self.free.push(place);
         }
     }
-    /// Records that a batch was posted. Batches are posted in the order of their times.
-    pub(crate) fn posted(&mut self, id: u64, node: NodeId, at: Duration) {
-        self.by_age.push_back((at, id, node));
+    /// Records that a batch was posted. Batches are posted in the order of their times. Without a time it gets that of
+    /// the next call of [`expire`](Self::expire).
+    pub(crate) fn posted(&mut self, id: u64, node: NodeId, at: Option<Duration>) {
+        match at {
+            Some(at) => self.date(at),
+            None => self.undated += 1,
+        }
+        self.by_age.push_back((at.unwrap_or(Duration::MAX), id, node));
+    }
+    fn date(&mut self, now: Duration) {
+        let undated = std::mem::take(&mut self.undated);
+        self.by_age.iter_mut().rev().take(undated).for_each(|(at, ..)| *at = now);
     }
     /// Should the transport be asked for a wake-up at `due`? One at a time is enough: the next is asked for when it has
     /// passed. Asking for each batch would leave a fabric in virtual time with many stale requests.
@@ -122,6 +133,7 @@ impl Inflight {
     /// futures.
     pub(crate) fn expire(&mut self, now: Duration, deadline: Duration) -> (bool, Vec<Waker>) {
         let (mut any, mut woken) = (false, Vec::new());
+        self.date(now);
         while let Some(&(posted, id, node)) = self.by_age.front() {
             let waiting = matches!(self.get(id), Some(Flight::Waiting(_) | Flight::Unwatched(_)));
             if waiting && posted.saturating_add(deadline) > now {

@@ -112,6 +112,11 @@ pub trait Transport {
     }
     /// Time since a fixed moment, on this fabric's clock.
     fn now(&self) -> Duration;
+    /// When a chain that is posted now is posted. `None`: its deadline counts from the endpoint's next look at the
+    /// clock, which is when it asks for progress. So a fabric that collects chains has one look for a round of them.
+    fn posted_at(&self) -> Option<Duration> {
+        Some(self.now())
+    }
     /// No future waits for the chain that was posted under `id` (N5). For fabrics that look for bugs.
     fn detached(&mut self, id: u64) {
         let _ = id;
