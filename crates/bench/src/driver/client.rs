@@ -1,6 +1,6 @@
 //! One client: a coroutine that executes operations, one after the other, and judges the answers.
 
-use super::Worker;
+use super::{Worker, many};
 use super::shared::{Phase, Shared};
 use super::worker::Context;
 use crate::oracle::{Effect, Oracle, Scanning, WrongAnswer};
@@ -14,7 +14,7 @@ use std::task::Poll;
 /// A client yields to others after this many operations.
 const TURN: u32 = 32;
 /// One operation in 2^3 is timed.
-const TIMED_SHIFT: u32 = 64 - 3;
+pub(crate) const TIMED_SHIFT: u32 = 64 - 3;
 
 /// Operations that a client has carried out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,13 +46,13 @@ pub(crate) async fn yield_now() {
 
 /// Which key an operation is on.
 #[derive(Clone, Copy)]
-struct Target {
-    number: u64,
+pub(crate) struct Target {
+    pub(crate) number: u64,
     /// A new key, which no other client knows yet.
     fresh: bool,
 }
 
-async fn target(
+pub(crate) async fn target(
     shared: &Shared,
     (phase, part): (Phase, usize),
     op: Op,
@@ -94,7 +94,7 @@ async fn target(
 }
 
 /// What the index said.
-struct Answer {
+pub(crate) struct Answer {
     effect: Effect,
     value: Option<Value>,
     /// For a read-modify-write, what the read found.
@@ -152,7 +152,7 @@ async fn ask(index: &impl PointIndex, op: Op, key: &[u8], value: &[u8]) -> Resul
 
 /// Presence is judged first: a key that cannot be there has no right value.
 #[inline]
-fn judge(
+pub(crate) fn judge(
     shared: &Shared,
     op: Op,
     Target { number, fresh }: Target,
@@ -231,6 +231,17 @@ pub(crate) async fn run<W: Worker>(context: Rc<Context<W>>, phase: Phase) -> Tal
     let part = context.worker.part();
     while let Some(stretch) = shared.claim(phase, part) {
         let mut stream = Stream::new(plan.seed, phase as u64, stretch.start);
+        if plan.many > 1 && matches!(phase, Phase::Warmup | Phase::Measured) {
+            for from in stretch.clone().step_by(plan.many) {
+                if shared.over(phase) {
+                    return tally;
+                }
+                let ordinals = from..stretch.end.min(from + plan.many as u64);
+                many::get(&context, (phase, part), ordinals, &mut stream, &mut tally).await;
+                finish_turn(&context.worker, &mut turn).await;
+            }
+            continue;
+        }
         for ordinal in stretch {
             if shared.over(phase) {
                 return tally;

@@ -26,6 +26,7 @@ pub mod charged;
 mod client;
 pub mod cluster;
 mod faults;
+mod many;
 mod outcome;
 mod plan;
 pub mod pool_index;

@@ -33,6 +33,9 @@ pub struct Plan {
     pub threads: usize,
     /// Coroutines of all threads together.
     pub clients: usize,
+    /// Keys that one call asks for, where the workload is gets alone: more than 1 are a call of `get_many`, and each is an
+    /// operation.
+    pub many: usize,
     /// Operations before the measurement.
     pub warmup: u64,
     /// Operations to measure; as many as there are keys, if neither this nor `duration` is given.
@@ -68,6 +71,7 @@ impl Plan {
             theta: Zipf::THETA,
             threads: 1,
             clients: 1,
+            many: 1,
             warmup: 0,
             ops: None,
             duration: None,
@@ -150,6 +154,9 @@ impl Plan {
         if self.parts > 1 && matches!(self.distribution(), Distribution::Latest | Distribution::Sequential) {
             return refuse(format!("keys in parts are not chosen by the distribution {}", self.distribution()));
         }
+        if self.many == 0 || self.many > 1 && mix.percent(Op::Get) < 100.0 {
+            return refuse(format!("{} keys in a call: one at least, and several only of a workload of gets", self.many));
+        }
         if self.clients > crate::oracle::MAX_CLIENTS {
             return refuse(format!("{} clients: at most {}", self.clients, crate::oracle::MAX_CLIENTS));
         }
@@ -196,7 +203,7 @@ mod tests {
     #[test]
     fn plans_that_make_no_run_say_why() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change, &str); 15] = [
+        let table: [(&str, Change, &str); 17] = [
             ("ycsb-c", |plan| plan.keys = 0, "0 keys"),
             ("ycsb-c", |plan| plan.loaded = Some(100_001), "more than the 100000"),
             ("ycsb-c", |plan| plan.loaded = Some(0), "none is loaded"),
@@ -208,6 +215,8 @@ mod tests {
             ("ycsb-c", |plan| plan.theta = f64::NAN, "strictly between"),
             ("ycsb-c", |plan| plan.threads = 2, "at least one client"),
             ("ycsb-c", |plan| plan.clients = 1 << 20, "at most"),
+            ("ycsb-c", |plan| plan.many = 0, "one at least"),
+            ("ycsb-a", |plan| plan.many = 2, "a workload of gets"),
             ("ycsb-c", |plan| plan.parts = 0, "one part at least"),
             ("ycsb-c", |plan| plan.parts = 2, "neither an audit"),
             ("ycsb-c", |plan| plan.ops = Some(0), "nothing to measure"),

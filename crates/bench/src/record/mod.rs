@@ -166,6 +166,9 @@ pub struct Row {
     pub threads: usize,
     /// Clients on all threads together.
     pub clients: usize,
+    /// Keys that one call asked for, if they were several: each is an operation, and a latency is that of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub many: Option<usize>,
     /// Everything was drawn from this.
     pub seed: u64,
     /// Length of the measured phase.
@@ -259,6 +262,7 @@ impl Row {
             warmup: plan.warmup,
             threads: plan.threads,
             clients: plan.clients,
+            many: (plan.many > 1).then_some(plan.many),
             seed: plan.seed,
             seconds: measured.elapsed.as_secs_f64(),
             throughput_ops_per_s: round(measured.throughput(), 1),

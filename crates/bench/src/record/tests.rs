@@ -29,6 +29,7 @@ fn row() -> Row {
         warmup: 10,
         threads: 1,
         clients: 4,
+        many: None,
         seed: 1,
         seconds: 0.5,
         throughput_ops_per_s: 2000.0,

@@ -143,6 +143,9 @@ pub(crate) struct Work {
     /// Clients (coroutines) on all threads together
     #[arg(long, value_name = "C")]
     pub(crate) clients: Option<usize>,
+    /// Keys that a client asks for in one call (get_many), in a workload of gets alone; each is an operation [default: 1]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    many: Option<u64>,
     /// Bytes of a key, at least 8 [default: 8]
     #[arg(long, value_name = "B", value_parser = parse_count)]
     key_size: Option<u64>,
@@ -261,6 +264,7 @@ impl Work {
         plan.threads = threads.unwrap_or(plan.threads);
         plan.clients = self.clients.unwrap_or(plan.clients.max(plan.threads));
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        plan.many = self.many.map_or(plan.many, size);
         plan.key_size = self.key_size.map_or(plan.key_size, size);
         plan.key_order = self.key_order.unwrap_or(plan.key_order);
         plan.scan_length = self.scan_length.unwrap_or(plan.scan_length);
