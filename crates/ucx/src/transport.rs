@@ -557,6 +557,9 @@ impl Transport for Connection {
     fn now(&self) -> Duration {
         self.shared.epoch.elapsed()
     }
+    fn posted_at(&self) -> Option<Duration> {
+        None
+    }
     fn capabilities(&self) -> Capabilities {
         self.shared.capabilities
     }

@@ -149,6 +149,9 @@ pub(crate) struct EpId(u64);
 struct Inbox {
     messages: RefCell<VecDeque<Vec<u8>>>,
     spare: RefCell<Vec<Vec<u8>>>,
+    // Boxes, because UCX has a pointer to one while its message is on its way.
+    #[allow(clippy::vec_box)]
+    idle: RefCell<Vec<Box<Sending>>>,
     failed: RefCell<Vec<(EpId, sys::Status)>>,
 }
 
@@ -171,15 +174,22 @@ struct Ep {
 /// A message on its way out.
 struct Sending {
     bytes: Vec<u8>,
-    unsent: Rc<Cell<usize>>,
-    inbox: Rc<Inbox>,
+    /// Of its endpoint, and what takes the buffer back. None while it is kept for a message to come.
+    of: Option<(Rc<Cell<usize>>, Rc<Inbox>)>,
     free: unsafe extern "C" fn(*mut c_void),
 }
 
-impl Drop for Sending {
-    fn drop(&mut self) {
-        self.unsent.set(self.unsent.get().saturating_sub(self.bytes.len()));
-        self.inbox.keep(std::mem::take(&mut self.bytes));
+impl Sending {
+    /// The message has left, or never will. The buffer and the box itself are kept for the next one.
+    fn end(mut self: Box<Self>) {
+        if let Some((unsent, inbox)) = self.of.take() {
+            unsent.set(unsent.get().saturating_sub(self.bytes.len()));
+            inbox.keep(std::mem::take(&mut self.bytes));
+            let mut idle = inbox.idle.borrow_mut();
+            if idle.len() < SPARE {
+                idle.push(self);
+            }
+        }
     }
 }
 
@@ -234,6 +244,7 @@ extern "C" fn on_sent(request: *mut c_void, _status: sys::Status, user_data: *mu
     // SAFETY: the request is complete, and nothing else uses it. A failure is reported by the endpoint's
     // callback.
     unsafe { (sending.free)(request) };
+    sending.end();
 }
 
 /// One thread's part of UCX: sends and receives messages.
@@ -366,12 +377,11 @@ impl Worker {
     fn send_as(&mut self, id: EpId, bytes: Vec<u8>, flags: u32) -> Result<(), String> {
         let ep = self.eps.get(&id).ok_or("the endpoint is closed")?;
         ep.unsent.set(ep.unsent.get() + bytes.len());
-        let sending = Box::new(Sending {
-            bytes,
-            unsent: Rc::clone(&ep.unsent),
-            inbox: Rc::clone(&self.inbox),
-            free: self.api().ucp_request_free,
-        });
+        let idle = self.inbox.idle.borrow_mut().pop();
+        let free = self.api().ucp_request_free;
+        let mut sending = idle.unwrap_or_else(|| Box::new(Sending { bytes: Vec::new(), of: None, free }));
+        sending.bytes = bytes;
+        sending.of = Some((Rc::clone(&ep.unsent), Rc::clone(&self.inbox)));
         let (data, len) = (sending.bytes.as_ptr(), sending.bytes.len());
         let sending = Box::into_raw(sending);
         let param = sys::RequestParam {
@@ -396,7 +406,7 @@ impl Worker {
             Issued::Request(_) => Ok(()),
             ended => {
                 // SAFETY: there is no request, so `on_sent` never comes: the box is ours again.
-                drop(unsafe { Box::from_raw(sending) });
+                unsafe { Box::from_raw(sending) }.end();
                 match ended {
                     Issued::Failed(status) => Err(format!("UCX: {}", text(self.api(), status))),
                     _ => Ok(()),
