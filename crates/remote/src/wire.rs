@@ -45,47 +45,57 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Over these bytes.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
     /// Bytes that are left.
+    #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
     /// The next `len` bytes.
+    #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (head, tail) = self.rest.split_at_checked(len).ok_or(Malformed::Truncated)?;
         self.rest = tail;
         Ok(head)
     }
     /// The next `N` bytes.
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, tail) = self.rest.split_first_chunk().ok_or(Malformed::Truncated)?;
         self.rest = tail;
         Ok(*head)
     }
     /// One byte.
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(u8::from_le_bytes)
     }
     /// Two bytes.
+    #[inline]
     pub fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_le_bytes)
     }
     /// Four bytes.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_le_bytes)
     }
     /// Eight bytes.
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_le_bytes)
     }
     /// A length of four bytes, and as many bytes behind it.
+    #[inline]
     pub fn counted(&mut self) -> Result<&'a [u8], Malformed> {
         let len = self.u32()?;
         self.bytes(usize::try_from(len).map_err(|_| Malformed::Truncated)?)
     }
     /// Checks that nothing is left.
+    #[inline]
     pub fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }
@@ -106,18 +116,23 @@ pub trait Writer {
 }
 
 impl Writer for Vec<u8> {
+    #[inline]
     fn put_u8(&mut self, value: u8) {
         self.push(value);
     }
+    #[inline]
     fn put_u16(&mut self, value: u16) {
         self.extend_from_slice(&value.to_le_bytes());
     }
+    #[inline]
     fn put_u32(&mut self, value: u32) {
         self.extend_from_slice(&value.to_le_bytes());
     }
+    #[inline]
     fn put_u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());
     }
+    #[inline]
     fn put_counted(&mut self, bytes: &[u8]) {
         self.put_u32(bytes.len() as u32);
         self.extend_from_slice(bytes);

@@ -231,3 +231,54 @@ fn rendezvous_messages_are_dropped() {
     assert!(faulty.is_fine() && other.is_fine());
     assert_eq!((served.word(8), served.count("requests")), (before + 2, requests + 2));
 }
+
+/// Where a child finds the memory node, how many times it lets UCX work before it is gone, and how many milliseconds it
+/// does nothing before that.
+const LEAVER: &str = "FARINDEX_LEAVER";
+
+/// A client that is gone in the middle of UCX's connection set-up: this is the child of the next test.
+#[test]
+fn leaver() {
+    let Ok(order) = std::env::var(LEAVER) else { return };
+    let fields: Vec<&str> = order.split(' ').collect();
+    let [addr, rounds, pause] = fields[..] else { panic!("{order}") };
+    let cluster = Cluster::connect(&[addr.to_owned()], ControlSettings::default()).unwrap();
+    let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
+    let mut worker = Worker::new(&context).unwrap();
+    let answer = client.controls()[0].attach_now(worker.address().unwrap()).unwrap();
+    let mut fields = Reader::new(&answer);
+    let session = fields.u64().unwrap();
+    let rounds: u32 = rounds.parse().unwrap();
+    if rounds > 0 {
+        let ep = worker.connect(fields.counted().unwrap()).unwrap();
+        let mut bytes = Vec::new();
+        encode(&Vec::new(), NodeId::new(0), session, 1, &mut bytes);
+        finish(&mut bytes, 1);
+        worker.send(ep, bytes).unwrap();
+    }
+    for _ in 1..rounds {
+        worker.progress();
+    }
+    std::thread::sleep(Duration::from_millis(pause.parse().unwrap()));
+    // As a kill: nothing is closed.
+    std::process::abort();
+}
+
+/// UCX 1.13 aborts a process whose peer leaves during the set-up of their connection, if it was built with assertions,
+/// as Debian's is: docs/bugs/145. A memory node is not to be aborted by that.
+#[test]
+fn clients_that_leave_during_connection_set_up_do_no_harm() {
+    let Some(served) = serve(1 << 16) else { return };
+    let mut other = served.client();
+    assert!(other.is_fine());
+    let program = std::env::current_exe().unwrap();
+    for (rounds, pause) in (0..8).chain([12, 20, 40]).flat_map(|rounds| [(rounds, 0), (rounds, 30)]) {
+        let order = format!("{} {rounds} {pause}", served.node.addr());
+        let mut child = std::process::Command::new(&program);
+        child.args(["--exact", "hostile::leaver"]).env(LEAVER, order);
+        let status = child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
+        assert!(!status.success(), "it leaves in the middle");
+        assert!(!other.is_disconnected() && other.is_fine(), "after {rounds} rounds");
+    }
+}

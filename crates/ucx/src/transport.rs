@@ -94,6 +94,8 @@ struct Line {
     /// Number of parts that are revocations.
     revocations: usize,
     answered: u64,
+    /// Parts of batches that it has not answered.
+    owed: u32,
 }
 
 enum State {
@@ -145,6 +147,7 @@ impl Connection {
             unsent: Vec::new(),
             revocations: 0,
             answered: 0,
+            owed: 0,
         };
         let lines = client.controls().iter().zip(welcomes).map(line).collect();
         Ok(Connection {
@@ -189,10 +192,11 @@ impl Connection {
     }
 
     fn open_part(&mut self, place: usize, flight: u64, kind: PartKind) -> u64 {
-        if matches!(kind, PartKind::Revoke(_))
-            && let Some(line) = self.lines.get_mut(place)
-        {
-            line.revocations += 1;
+        if let Some(line) = self.lines.get_mut(place) {
+            match kind {
+                PartKind::Data => line.owed += 1,
+                PartKind::Revoke(_) => line.revocations += 1,
+            }
         }
         self.parts.insert(Part { flight, place, sweeps: self.sweeps, kind })
     }
@@ -221,7 +225,8 @@ impl Connection {
         collected.batches += 1;
         collected.sizes = collected.sizes.with(sizes);
         self.collects = true;
-        if collected.batches >= FULL_BATCHES {
+        // Half of what is on its way: while one side works on it, the other one works on the other half.
+        if collected.batches >= FULL_BATCHES.max(line.owed / 2) {
             self.send(place);
         }
     }
@@ -276,6 +281,7 @@ impl Connection {
     fn fail(&mut self, place: usize, error: &FabricError, revocations_go_on: bool) {
         let Some(line) = self.lines.get_mut(place) else { return };
         line.unsent.clear();
+        line.owed = 0;
         line.collected = Collected::default();
         if !revocations_go_on {
             line.revocations = 0;
@@ -387,6 +393,7 @@ impl Connection {
         let Some(Part { flight, place, .. }) = self.parts.remove(answer.sequence) else { return };
         let Some(line) = self.lines.get_mut(place) else { return };
         line.answered += 1;
+        line.owed = line.owed.saturating_sub(1);
         let (node, len) = (line.node, line.len);
         if line.answered == 2 {
             self.note_transports(node);

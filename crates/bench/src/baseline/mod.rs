@@ -21,9 +21,9 @@ pub use skiplist::LocalSkipList;
 
 use crate::driver::{Outcome, Plan};
 
-/// Clients of each thread with which the raw reference fills its messages: twice what a message holds, so that both
+/// Clients of each thread with which the raw reference fills its messages: a message holds half of them, so that both
 /// sides work at once.
-const FILLING: usize = 128;
+const FILLING: usize = 256;
 
 /// The plan with which the raw reference shows what the fabric carries in full messages.
 pub fn in_full_messages(plan: &Plan) -> Plan {

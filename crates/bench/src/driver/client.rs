@@ -1,8 +1,8 @@
 //! One client: a coroutine that executes operations, one after the other, and judges the answers.
 
-use super::{Worker, many};
 use super::shared::{Phase, Shared};
 use super::worker::Context;
+use super::{Worker, many};
 use crate::oracle::{Effect, Oracle, Scanning, WrongAnswer};
 use crate::workload::{ABSENT, KeyOrder, Keys, Op, Stream, below};
 use farindex_index::{IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert, Value};

@@ -155,7 +155,10 @@ impl Plan {
             return refuse(format!("keys in parts are not chosen by the distribution {}", self.distribution()));
         }
         if self.many == 0 || self.many > 1 && mix.percent(Op::Get) < 100.0 {
-            return refuse(format!("{} keys in a call: one at least, and several only of a workload of gets", self.many));
+            return refuse(format!(
+                "{} keys in a call: one at least, and several only of a workload of gets",
+                self.many
+            ));
         }
         if self.clients > crate::oracle::MAX_CLIENTS {
             return refuse(format!("{} clients: at most {}", self.clients, crate::oracle::MAX_CLIENTS));

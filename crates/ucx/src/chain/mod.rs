@@ -18,11 +18,11 @@ use farindex_remote::wire::{Malformed, Reader};
 pub const MAX_CHAIN: usize = 64 << 20;
 /// Verbs of one message at most.
 pub const MAX_VERBS: usize = 1 << 16;
-/// A message that holds so many batches is sent, also if more could follow: while one side works on it, the other one
-/// works on the next.
-pub const FULL_BATCHES: u32 = 64;
+/// A message that holds so many batches, and half of those that its node has not answered, is sent, also if more could
+/// follow: while one side works on it, the other one works on the next.
+pub const FULL_BATCHES: u32 = 32;
 /// A message is sent before its verbs and the answers to them have more bytes than this, unless it holds one batch.
-pub const FULL_BYTES: usize = 32 << 10;
+pub const FULL_BYTES: usize = 56 << 10;
 /// Bytes of a request before its first batch: session, batches.
 pub const MESSAGE_HEADER: usize = 16;
 /// Bytes of a batch before its first verb: sequence, verbs.

@@ -102,6 +102,13 @@ impl Context {
             let status = unsafe { (api.ucp_config_modify)(config, c"ZCOPY_THRESH".as_ptr(), c"inf".as_ptr()) };
             check(api, "ZCOPY_THRESH=inf", status)?;
         }
+        if ["UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE"].iter().all(|name| std::env::var_os(name).is_none()) {
+            // A message of many batches leaves at once, and not in pieces of 8 KiB that the other side puts together.
+            // It is as much as UCX receives in one piece.
+            // SAFETY: as above.
+            let status = unsafe { (api.ucp_config_modify)(config, c"TX_SEG_SIZE".as_ptr(), c"64k".as_ptr()) };
+            check(api, "TX_SEG_SIZE=64k", status)?;
+        }
         let features = sys::FEATURE_AM | if settings.wakeup { sys::FEATURE_WAKEUP } else { 0 };
         let params = sys::Params {
             field_mask: sys::PARAM_FEATURES | sys::PARAM_MT_WORKERS_SHARED,

@@ -1,0 +1,147 @@
+//! Once warm, a batch allocates nothing: neither where it is written and read, nor where it is carried out.
+//!
+//! Allocations are counted for the whole process, so both tests take turns, and each has several attempts: one of them
+//! is undisturbed by what other threads do now and then (pings of the control channel), while an allocation for each
+//! batch or message would show in all.
+
+use farindex_fabric::buf::BufPool;
+use farindex_fabric::words::Words;
+use farindex_fabric::{Chain, Executor, Fabric, NodeId, OpKind, RemotePtr, Verb, VerbKind};
+use farindex_remote::client::ControlSettings;
+use farindex_remote::wire::Reader;
+use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Rights, Tokens};
+use farindex_ucx::chain::{Answer, check, encode, fill, finish, serve};
+use farindex_ucx::{Poll, UcxFabric, UcxPlane, UcxSettings};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+static TURN: Mutex<()> = Mutex::new(());
+const ATTEMPTS: usize = 5;
+const BATCHES: u64 = 64;
+const NODE: NodeId = NodeId::new(0);
+
+fn at(word: u64) -> RemotePtr {
+    RemotePtr::new(NODE, word * 8)
+}
+
+/// Allocations and reallocations since then.
+fn since(region: &Region<'_, System>) -> usize {
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+#[test]
+fn batches_are_written_carried_out_and_read_without_allocation() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let memory: Vec<AtomicU64> = (0..1024).map(AtomicU64::new).collect();
+    let buffers = Rc::new(BufPool::default());
+    let verb = |word, kind| Verb { ptr: at(word), fence: false, kind };
+    let chain = |i: u64| -> Chain {
+        vec![
+            verb(i, VerbKind::Read(buffers.take(88))),
+            verb(i, VerbKind::Read(buffers.take(8))),
+            verb(i, VerbKind::Write(buffers.take(64))),
+            verb(i, VerbKind::Faa { add: 1, old: 0 }),
+            verb(i, VerbKind::Cas { expect: i, new: i, old: 0 }),
+        ]
+    };
+    let mut chains: Vec<Chain> = (0..BATCHES).map(chain).collect();
+    let (mut request, mut reply, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+    let mut message = || {
+        request.clear();
+        for (i, chain) in chains.iter().enumerate() {
+            encode(chain, NODE, 7, i as u64, &mut request);
+        }
+        finish(&mut request, chains.len() as u32);
+        reply.clear();
+        refused.clear();
+        let rights = Rights::ReadWrite;
+        check(&request, Words(&memory), rights, &mut refused).expect("sense");
+        let calls = |_: &[u8]| Ok(Vec::new());
+        let served = serve(&request, Words(&memory), &calls, &refused, &mut reply, &mut |_| true).expect("sense");
+        let mut rest = Reader::new(&reply);
+        let mut answers = 0;
+        while let Some(answer) = Answer::take(&mut rest).expect("an answer") {
+            let chain = chains.get_mut(answer.sequence as usize).expect("a batch");
+            fill(chain, NODE, answer).expect("results");
+            answers += 1;
+        }
+        assert_eq!((served.batches, answers), (BATCHES, BATCHES));
+    };
+    message();
+    let fewest = (0..ATTEMPTS).map(|_| {
+        let region = Region::new(ALLOCATOR);
+        (0..20).for_each(|_| message());
+        since(&region)
+    });
+    assert_eq!(fewest.min(), Some(0));
+}
+
+/// Client and memory node together: coroutines whose batches travel together, and a lone one.
+#[test]
+fn batches_travel_over_ucx_without_allocation() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(why) = farindex_ucx::available() {
+        assert!(!std::env::var("FARINDEX_REQUIRE").is_ok_and(|what| what.contains("ucx")), "{why}");
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let memory = Arc::new(NodeMemory::anonymous(NODE, 1 << 16).expect("memory"));
+    let metrics = Metrics::new();
+    let settings = UcxSettings { poll: Poll::Adaptive, loopback: true, report: None };
+    let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).expect("UCX");
+    let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
+    let node = Node::start(memory, plane, listen, metrics).expect("a node");
+    let cluster = Cluster::connect(&[node.addr().to_string()], ControlSettings::default()).expect("a node");
+    let fabric = UcxFabric::new(cluster).expect("UCX");
+    for coroutines in [1, BATCHES, 4 * BATCHES] {
+        let fewest = (0..ATTEMPTS).map(|_| rounds(&fabric, coroutines)).min();
+        assert_eq!(fewest, Some(0), "{coroutines} coroutines");
+    }
+}
+
+/// Allocations while coroutines go through rounds of two batches, after some rounds to get warm.
+fn rounds(fabric: &UcxFabric, coroutines: u64) -> usize {
+    const WARM: u64 = 40;
+    const ROUNDS: u64 = 80;
+    let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
+    let executor = Executor::new();
+    let region = Rc::new(Cell::new(None));
+    let found = Rc::new(Cell::new(usize::MAX));
+    let work = |i: u64| {
+        let (endpoint, region, found) = (endpoint.clone(), Rc::clone(&region), Rc::clone(&found));
+        executor.spawn(async move {
+            // The others go on while the first one counts.
+            for round in 0..ROUNDS + 20 * u64::from(i > 0) {
+                if i == 0 && round == WARM {
+                    region.set(Some(Region::new(ALLOCATOR)));
+                }
+                let span = endpoint.span(OpKind::Other);
+                let mut batch = span.batch();
+                let ticket = batch.read(at(i), 64);
+                batch.faa(at(1024 + i), 1);
+                let mut done = batch.post().await.expect("a batch");
+                drop(done.buf(ticket));
+                drop(done);
+                span.read(at(i), 128).await.expect("a READ");
+            }
+            if i == 0 {
+                found.set(region.take().map_or(usize::MAX, |region| since(&region)));
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..coroutines).map(work).collect();
+    executor.block_on(&endpoint, async {
+        for task in tasks {
+            task.await;
+        }
+    });
+    found.get()
+}
