@@ -27,7 +27,9 @@ const FILLING: usize = 256;
 
 /// The plan with which the raw reference shows what the fabric carries in full messages.
 pub fn in_full_messages(plan: &Plan) -> Plan {
-    Plan { clients: plan.clients.max(FILLING * plan.threads), ..plan.clone() }
+    // A client that asks for several keys at once has as many batches in flight.
+    let each = (FILLING / plan.many.max(1)).max(1);
+    Plan { clients: plan.clients.max(each * plan.threads), ..plan.clone() }
 }
 
 /// Throughput of an index as a share of the raw reference's on the same operations: the time that the bare verbs take,

@@ -51,11 +51,13 @@ struct FaultyIndex {
     map: LocalSkipList,
     fault: Fault,
     calls: Arc<AtomicU64>,
+    /// Keys that were asked for by `get_many`.
+    together: Arc<AtomicU64>,
 }
 
 impl FaultyIndex {
     fn new(fault: Fault) -> Self {
-        FaultyIndex { map: LocalSkipList::new(), fault, calls: Arc::default() }
+        FaultyIndex { map: LocalSkipList::new(), fault, calls: Arc::default(), together: Arc::default() }
     }
     /// Does this call have the fault? Counted over the calls that could have it.
     fn is_due(&self, fault: Fault) -> bool {
@@ -98,6 +100,7 @@ impl PointIndex for FaultyIndex {
         })
     }
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
+        self.together.fetch_add(keys.len() as u64, Ordering::Relaxed);
         try_join_all(keys.iter().map(|key| self.get(key))).await
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
@@ -183,6 +186,25 @@ fn planted_faults_are_detected() {
             assert!(outcome.wrong.total() < 100, "{workload}: a few lies, not {}", outcome.wrong.total());
         }
     }
+}
+
+#[test]
+fn keys_of_one_call_are_counted_and_judged_one_by_one() {
+    for (fault, kind) in [(Fault::No, None), (Fault::Miss, Some("missing")), (Fault::Foreign, Some("foreign value"))] {
+        for (threads, clients, many) in [(1, 1, 64), (2, 6, 7)] {
+            let plan = Plan { ops: Some(100_001), warmup: 13, threads, clients, many, ..plan("get") };
+            let index = FaultyIndex::new(fault);
+            let outcome = go(&index, &plan);
+            assert_eq!((outcome.measured.ops(), outcome.errors.total()), (100_001, 0));
+            assert_eq!(index.together.load(Ordering::Relaxed), 100_014, "all of warm-up and measurement");
+            assert_eq!(outcome.wrong.iter().map(|(kind, ..)| kind).next(), kind);
+            assert!(outcome.wrong.total() < 20, "a few lies, not {}", outcome.wrong.total());
+        }
+    }
+    // A call that fails has failed for each of its keys.
+    let plan = Plan { ops: Some(20_000), many: 8, ..plan("get") };
+    let outcome = go(&FaultyIndex::new(Fault::Fail), &plan);
+    assert!(outcome.errors.total() >= 8, "{}", outcome.errors);
 }
 
 #[test]
