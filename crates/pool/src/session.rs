@@ -6,6 +6,7 @@
 
 mod close;
 mod reclamation;
+mod turn;
 
 use crate::alloc::chunks::Chunks;
 use crate::alloc::search::{Counters, Hints};
@@ -44,6 +45,8 @@ pub struct Session {
     /// Free blocks and spans that this session keeps, for each node.
     free_lists: Vec<RefCell<FreeList>>,
     hints: Vec<Hints>,
+    /// Refills take turns.
+    refills: turn::Turn,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
@@ -65,6 +68,7 @@ impl Session {
             pins: Rc::new(Pins::new(oldest)),
             free_lists,
             hints,
+            refills: turn::Turn::default(),
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
@@ -235,8 +239,13 @@ impl Session {
         self.free_elapsed();
         let free_list = self.free_list(node)?;
         let ready = || free_list.borrow().has(class);
-        if ready() || self.refill_once(span, node, class, false).await? {
-            return Ok(());
+        {
+            // One coroutine after the other: together they would ask for the same blocks, and nearly all in vain. One that
+            // has waited often finds what another one has brought.
+            let _turn = self.refills.take(&self.endpoint, self.pool().lease() / 4).await;
+            if ready() || self.refill_once(span, node, class, false).await? {
+                return Ok(());
+            }
         }
         let refilled = self.alloc_under_pressure(span, node, when_full, Some(class), async |_| {
             Ok((ready() || self.refill_once(span, node, class, true).await?).then_some(()))
