@@ -130,13 +130,17 @@ impl Session {
         let corrupt = || PoolError::Corrupt { at: ptr, what: format!("no object of {bytes} bytes can lie here") };
         fits.then_some(class).ok_or_else(corrupt)
     }
+    /// Number of blocks of a class that this session keeps.
+    fn keep(&self, class: usize) -> usize {
+        alloc::keep(class, self.pins.in_progress())
+    }
     /// Adds a free block to the free list; returns how many blocks of its class the list has now.
     fn push_free(&self, ptr: RemotePtr, class: usize) -> usize {
         let Ok(free_list) = self.free_list(ptr.node()) else { return 0 };
         let mut free_list = free_list.borrow_mut();
         let free = &mut free_list.free[class];
         free.push(ptr);
-        if free.len() > 2 * alloc::keep(class) {
+        if free.len() > 2 * self.keep(class) {
             self.overfull.set(true);
         }
         free.len()
