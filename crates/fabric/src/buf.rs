@@ -32,12 +32,14 @@ enum Storage {
 }
 
 impl Storage {
+    #[inline]
     fn words(&self) -> &[u64] {
         match self {
             Storage::Heap(words) => words,
             Storage::Chunk(chunk) => chunk.words(),
         }
     }
+    #[inline]
     fn words_mut(&mut self) -> &mut [u64] {
         match self {
             Storage::Heap(words) => words,
@@ -52,6 +54,7 @@ impl BufPool {
         BufPool { registrar, ..BufPool::default() }
     }
 
+    #[inline]
     fn class(words: usize) -> usize {
         words.max(SMALLEST_WORDS).next_power_of_two().trailing_zeros() as usize
             - SMALLEST_WORDS.trailing_zeros() as usize
@@ -86,6 +89,7 @@ impl BufPool {
     }
 
     /// Takes a buffer of `len` bytes, rounded up to whole words. Its content is undefined.
+    #[inline]
     pub fn take(self: &Rc<Self>, len: usize) -> Buf {
         let words = len.div_ceil(8);
         let class = Self::class(words);
@@ -109,6 +113,7 @@ pub struct Buf {
 
 impl Buf {
     /// Length in bytes: a multiple of 8.
+    #[inline]
     pub fn len(&self) -> usize {
         self.words * 8
     }
@@ -117,14 +122,17 @@ impl Buf {
         self.words == 0
     }
     /// The words.
+    #[inline]
     pub fn words(&self) -> &[u64] {
         &self.storage.words()[..self.words]
     }
     /// The words, to be written.
+    #[inline]
     pub fn words_mut(&mut self) -> &mut [u64] {
         &mut self.storage.words_mut()[..self.words]
     }
     /// The bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.words().as_bytes()
     }
@@ -155,6 +163,7 @@ impl Buf {
 }
 
 impl Drop for Buf {
+    #[inline]
     fn drop(&mut self) {
         let words = self.storage.words().len();
         let class = BufPool::class(words);

@@ -3,7 +3,8 @@
 //! Invariants: a verb is posted when it is called, not when its future is first polled; every posted batch is completed
 //! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers
 //! stay with the fabric until then; a batch that a fabric collects is sent at the latest when the endpoint is next asked
-//! for progress, and at once if no executor runs on this thread; not waiting for a batch is a choice
+//! for progress, and at once if no executor runs on this thread; a batch on mapped memory is carried out in place when it
+//! is posted, and its chain and results never move; not waiting for a batch is a choice
 //! ([`Batch::post_detached`]), and a future that is dropped early is counted as `abandoned`, which tests hold at zero.
 //!
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
@@ -14,7 +15,7 @@ pub use batch::{Batch, Completion, Done, Ticket};
 
 use crate::buf::BufPool;
 use crate::call::{CallRefused, check_request};
-use crate::inflight::{Ending, Inflight};
+use crate::inflight::Inflight;
 use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
 use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
@@ -65,6 +66,7 @@ const CHAINS: usize = 1024;
 
 impl Inner {
     /// Counts a batch that completed at once; should its coroutine yield now?
+    #[inline]
     fn should_yield(&self) -> bool {
         let streak = self.streak.get() + 1;
         let limit = if self.timers.borrow().is_empty() { STREAK } else { STREAK_WHILE_SLEEPING };
@@ -99,10 +101,12 @@ impl Endpoint {
         }
     }
     /// Begins an operation: its verbs are posted and counted through the span.
+    #[inline]
     pub fn span(&self, kind: OpKind) -> Span {
         Span { endpoint: self.clone(), kind, cost: RefCell::default(), waits: Cell::new(0) }
     }
     /// A buffer of `len` bytes with undefined content.
+    #[inline]
     pub fn buf(&self, len: usize) -> Buf {
         self.inner.buffers.take(len)
     }
@@ -179,9 +183,11 @@ impl Endpoint {
         self.inner.transport.borrow().name()
     }
 
+    #[inline]
     fn chain(&self) -> Chain {
         self.inner.chains.borrow_mut().pop().unwrap_or_default()
     }
+    #[inline]
     fn recycle(&self, mut chain: Chain) {
         chain.clear();
         let mut free = self.inner.chains.borrow_mut();
@@ -190,15 +196,29 @@ impl Endpoint {
         }
     }
 
-    /// Posts a chain to the transport. `Err` is the number under which it will complete.
-    fn launch(&self, chain: Chain) -> Result<Ending, u64> {
+    /// Posts a chain to the transport.
+    #[inline]
+    fn launch(&self, chain: &mut Chain) -> Launched {
+        // Not in the head of the `match`: the transport would stay borrowed within it.
+        let now = self.inner.transport.borrow_mut().run_now(chain);
+        match now {
+            Some(Ok(())) => Launched::Done(None),
+            Some(Err(error)) => Launched::Done(Some(Box::new(error))),
+            None => self.launch_far(chain),
+        }
+    }
+
+    /// Posts a chain that takes time, and is given away meanwhile.
+    #[inline(never)]
+    fn launch_far(&self, chain: &mut Chain) -> Launched {
         let node = chain.first().map_or(NodeId::new(0), Verb::node);
         let id = self.inner.flights.borrow_mut().open();
         let mut transport = self.inner.transport.borrow_mut();
-        match transport.post(id, chain) {
-            Post::Done(chain, result) => {
+        match transport.post(id, std::mem::take(chain)) {
+            Post::Done(ended, result) => {
                 self.inner.flights.borrow_mut().close(id);
-                Ok((chain, result))
+                *chain = ended;
+                Launched::Done(result.err().map(Box::new))
             }
             Post::Pending => {
                 let now = transport.posted_at();
@@ -216,10 +236,18 @@ impl Endpoint {
                 }
                 drop((transport, flights));
                 self.inner.wake_watcher();
-                Err(id)
+                Launched::Flying(id)
             }
         }
     }
+}
+
+/// What became of a chain that was posted.
+enum Launched {
+    /// It has ended. The error is behind a pointer so that success moves no room for it about.
+    Done(Option<Box<FabricError>>),
+    /// It will complete under this number.
+    Flying(u64),
 }
 
 struct Arrivals<'a> {
@@ -322,6 +350,7 @@ impl Span {
     pub fn block_batch(&self) -> Batch<'_> {
         self.batch_of(Class::Block)
     }
+    #[inline]
     fn batch_of(&self, class: Class) -> Batch<'_> {
         Batch::new(self, class)
     }

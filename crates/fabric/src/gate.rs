@@ -25,6 +25,7 @@ pub(crate) struct Gate {
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {
+    #[inline]
     pub(crate) fn enter(&self) -> Result<Pass<'_>, FabricError> {
         self.busy.store(true, Ordering::SeqCst);
         let pass = Pass(self);
@@ -36,6 +37,7 @@ impl Gate {
 }
 
 impl Drop for Pass<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }

@@ -7,7 +7,7 @@
 
 use crate::call::{self, CallHandler, RegionView};
 use crate::gate::{Gate, Gates};
-use crate::region::Region;
+use crate::region::{self, Region};
 use crate::transport::{Capabilities, Completions, Identity, NodeInfo, Post, Transport};
 use crate::words::Words;
 use crate::{Chain, Endpoint, FabricError, NodeId, RemotePtr, VerbKind};
@@ -71,9 +71,12 @@ impl Mapped {
         Endpoint::new(Box::new(Connection { mapped: Arc::clone(self), gate, manner, queue: VecDeque::new() }))
     }
 
+    #[inline]
     fn region(&self, ptr: RemotePtr) -> Result<Words<'_>, FabricError> {
-        let region = self.nodes.get(ptr.node().index()).ok_or(FabricError::NoSuchNode(ptr.node()))?;
-        Ok(Words(region.words()))
+        match self.nodes.get(ptr.node().index()) {
+            Some(region) => Ok(Words(region.words())),
+            None => Err(FabricError::NoSuchNode(ptr.node())),
+        }
     }
 
     /// Checks rights and capabilities; returns whether the chain revokes a client.
@@ -96,7 +99,18 @@ impl Mapped {
     /// Carries a chain out. If a region's file was cut, verbs on it have touched zeros in its place, and the chain
     /// fails.
     fn run(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
-        self.carry_out(gate, chain, manner)?;
+        if self.read_only || chain.iter().any(|verb| matches!(verb.kind, VerbKind::Call { .. } | VerbKind::Revoke(_))) {
+            self.carry_out(gate, chain, manner)?;
+        } else {
+            // Nothing but one-sided verbs, all of which are allowed.
+            let _pass = gate.enter()?;
+            Words::run_plain(chain, |ptr| self.region(ptr))?;
+        }
+        if region::any_lost() { self.check_lost(chain) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_lost(&self, chain: &Chain) -> Result<(), FabricError> {
         let lost = |node: NodeId| self.nodes.get(node.index()).is_some_and(Region::is_lost);
         match chain.iter().map(|verb| verb.node()).find(|node| lost(*node)) {
             Some(node) => Err(FabricError::Unreachable { node, reason: LOST.to_owned() }),
@@ -104,6 +118,8 @@ impl Mapped {
         }
     }
 
+    /// Carries out a chain with control verbs, or on memory that may only be read.
+    #[inline(never)]
     fn carry_out(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
         if self.check_rights(chain, manner)? {
             Words::check_all(chain, |ptr| self.region(ptr))?;
@@ -151,12 +167,19 @@ struct Connection {
 
 impl Transport for Connection {
     fn post(&mut self, id: u64, mut chain: Chain) -> Post {
-        if self.manner.delivery == Delivery::Deferred {
-            self.queue.push_back((id, chain));
-            return Post::Pending;
+        match self.run_now(&mut chain) {
+            Some(result) => Post::Done(chain, result),
+            None => {
+                self.queue.push_back((id, chain));
+                Post::Pending
+            }
         }
-        let result = self.mapped.run(&self.gate, &mut chain, &self.manner);
-        Post::Done(chain, result)
+    }
+    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), FabricError>> {
+        match self.manner.delivery {
+            Delivery::Immediate => Some(self.mapped.run(&self.gate, chain, &self.manner)),
+            Delivery::Deferred => None,
+        }
     }
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         let Some((id, mut chain)) = self.queue.pop_front() else {

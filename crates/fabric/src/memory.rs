@@ -8,6 +8,8 @@ pub use crate::mapped::Delivery;
 
 use crate::call::CallHandler;
 use crate::mapped::{Manner, Mapped};
+#[cfg(all(target_os = "linux", not(miri)))]
+use crate::region::Mapping;
 use crate::region::Region;
 use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
 use crate::{Endpoint, FabricError};
@@ -68,10 +70,21 @@ impl MemoryFabric {
     }
 }
 
+/// Bytes of a region from which on huge pages are asked for. With small ones, nearly every READ of a large region misses
+/// the processor's table of translations as well. A smaller region is often used in a few places only.
+#[cfg(all(target_os = "linux", not(miri)))]
+const HUGE_FROM: usize = 32 << 20;
+
 fn zeroed(words: u64) -> Result<Region, FabricError> {
     let too_large =
         || FabricError::Settings(format!("cannot allocate {} bytes for a memory node", words.saturating_mul(8)));
     let len = usize::try_from(words).map_err(|_| too_large())?;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    if let Some(bytes) = len.checked_mul(8)
+        && bytes >= HUGE_FROM
+    {
+        return Mapping::anonymous(bytes).map(Region::Mapped).map_err(|_| too_large());
+    }
     crate::region::zeroed_words(len).map(Region::Heap).ok_or_else(too_large)
 }
 

@@ -172,6 +172,7 @@ impl Meter {
         self.traffic = traffic;
     }
     /// Adds an operation of this kind and its cost.
+    #[inline]
     pub(crate) fn record(&mut self, kind: OpKind, cost: &Counters) {
         let stats = &mut self.kinds[kind as usize];
         stats.ops += 1;

@@ -1,4 +1,5 @@
-//! The two places where plain memory becomes words of `AtomicU64`: from the allocator, and from a mapping.
+//! The two places where plain memory becomes words of `AtomicU64`, from the allocator and from a mapping; and the request
+//! that the processor fetch a word.
 //!
 //! Invariants: a region's words stay where they are for as long as it lives; nothing in this process touches its memory
 //! except as `AtomicU64`.
@@ -19,6 +20,7 @@ pub(crate) enum Region {
 
 impl Region {
     /// Its words.
+    #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         match self {
             Region::Heap(words) => words,
@@ -41,9 +43,7 @@ impl Region {
         match self {
             Region::Heap(_) => false,
             #[cfg(target_os = "linux")]
-            Region::Mapped(mapping) => {
-                crate::shm::fault::any_lost() && mapping.guard.as_ref().is_some_and(Guard::is_lost)
-            }
+            Region::Mapped(mapping) => any_lost() && mapping.guard.as_ref().is_some_and(Guard::is_lost),
         }
     }
 }
@@ -71,6 +71,8 @@ impl Mapping {
         let mut options = memmap2::MmapOptions::new();
         options.len(len);
         let map = if read_only { options.map_raw_read_only(file)? } else { options.map_raw(file)? };
+        // Advice, as above. Most file systems have no huge pages.
+        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Mapping { guard: None, map })
     }
 
@@ -90,6 +92,29 @@ impl Mapping {
         //   is guarded, zeros take the file's place; it is not undefined behaviour.
         unsafe { std::slice::from_raw_parts(start, self.map.len() / size_of::<AtomicU64>()) }
     }
+}
+
+/// Has the processor fetch the cache line of a word, without waiting for it.
+#[inline]
+pub(crate) fn prefetch(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has the instruction. It is a hint: it reads nothing into the program, writes
+    // nothing, and faults at no address, whatever the page is; and the address is that of a live word.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = word;
+}
+
+/// Was the content of any region of this process lost? Then ask each one.
+#[inline]
+pub(crate) fn any_lost() -> bool {
+    #[cfg(target_os = "linux")]
+    return crate::shm::fault::any_lost();
+    #[cfg(not(target_os = "linux"))]
+    false
 }
 
 /// Zeroed words from the allocator, which leaves large ones to the system: pages that are never touched cost nothing.

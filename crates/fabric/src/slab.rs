@@ -116,6 +116,7 @@ impl Chunk {
     pub(crate) fn key(&self) -> u32 {
         self.slab.registration.key
     }
+    #[inline]
     pub(crate) fn words(&self) -> &[u64] {
         // SAFETY: the words lie within the slab's block, which this chunk keeps alive; they are aligned and
         // initialised; no other chunk has them (`used` only grows), so only `words_mut` hands out more references, and
@@ -123,6 +124,7 @@ impl Chunk {
         // exists: code that gives a chunk to hardware owns it until the verb has completed or the connection is gone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
+    #[inline]
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
         // SAFETY: as in `words`, and the chunk is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }

@@ -98,6 +98,12 @@ pub trait Transport {
     /// Takes a chain. Never blocks, and never fails for lack of room: the transport handles a full send queue. It may
     /// collect chains, to send several together, until it is asked to [`flush`](Self::flush) or to make progress.
     fn post(&mut self, id: u64, chain: Chain) -> Post;
+    /// Carries a chain out at once and in place, where verbs take no time: mapped memory does. `None` where a chain is
+    /// to be [posted](Self::post); then it is as it was. Unlike a posted chain, this one never moves.
+    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), FabricError>> {
+        let _ = chain;
+        None
+    }
     /// Delivers what has completed; returns whether anything did. What was collected is sent first.
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;
     /// Sends what was collected.

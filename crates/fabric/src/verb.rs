@@ -64,6 +64,7 @@ pub struct Verb {
 
 impl Verb {
     /// Bytes it touches in far memory.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.kind {
             VerbKind::Read(buf) | VerbKind::Write(buf) => buf.len(),
@@ -76,6 +77,7 @@ impl Verb {
         self.len() == 0
     }
     /// Checks alignment, and that the verb lies within a region of that many bytes.
+    #[inline]
     pub fn check(&self, region: u64) -> Result<(), FabricError> {
         let (ptr, len) = (self.ptr, self.len());
         if !ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {

@@ -53,6 +53,7 @@ pub struct Header {
 
 impl Header {
     /// Decodes the first two words of a block; `None` if no block begins like this.
+    #[inline]
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[word0, word1, ..] = words else { return None };
         let key_len = (word0 & ((1 << KEY_BITS) - 1)) as usize;
@@ -71,6 +72,7 @@ impl Header {
     pub fn block_len(&self) -> usize {
         block_len(self.key_len, self.value_len)
     }
+    #[inline]
     fn expected_checksum(&self, data: &[u8]) -> u32 {
         let word0 = self.word0();
         if data.len() <= 128 {
@@ -114,11 +116,13 @@ pub(crate) enum Decoded {
 }
 
 /// Decodes a buffer that was read from a block's address.
+#[inline]
 pub(crate) fn decode(buf: &Buf) -> Decoded {
     decode_words(buf.words())
 }
 
 /// Decodes words that were read from a block's address.
+#[inline]
 pub(crate) fn decode_words(words: &[u64]) -> Decoded {
     let Some(header) = Header::decode(words) else { return Decoded::Unsound };
     let key = HEADER_LEN..HEADER_LEN + header.key_len;
@@ -146,28 +150,48 @@ pub(crate) async fn read_tail(span: &Span, ptr: RemotePtr, head: &Buf, len: usiz
 pub(crate) struct Block {
     pub(crate) header: Header,
     buf: Buf,
-    key: Range<usize>,
-    value: Range<usize>,
 }
 
 impl Block {
     /// Decodes a whole block; `None` if it is longer than the buffer, or not sound.
     pub(crate) fn decode(buf: Buf) -> Option<Self> {
         match decode(&buf) {
-            Decoded::Sound(header, key, value) => Some(Block { header, buf, key, value }),
+            Decoded::Sound(header, ..) => Some(Block { header, buf }),
             _ => None,
         }
     }
+    #[inline]
     pub(crate) fn key(&self) -> &[u8] {
-        self.buf.bytes().get(self.key.clone()).unwrap_or_default()
+        self.buf.bytes().get(HEADER_LEN..HEADER_LEN + self.header.key_len).unwrap_or_default()
     }
     /// Returns the bytes of the whole block, with its padding.
     pub(crate) fn len(&self) -> u64 {
         self.header.block_len() as u64
     }
+    #[inline]
     pub(crate) fn into_value(self) -> Value {
-        Value::fetched(self.buf, self.value)
+        let start = HEADER_LEN + self.header.key_len;
+        Value::fetched(self.buf, start..start + self.header.value_len)
     }
+}
+
+/// Result of comparing what was READ of a block with a key.
+pub(crate) enum Compared {
+    /// The block is the key's.
+    Own(Block),
+    /// The block is another key's.
+    Other,
+    /// It takes another verb to tell: the block is longer than what was READ, or not sound.
+    Open(Buf),
+}
+
+/// Verifies what was READ of a block, and compares its key.
+#[inline]
+pub(crate) fn compare(buf: Buf, hash: KeyHash, key: &[u8]) -> Compared {
+    let Decoded::Sound(header, ..) = decode(&buf) else { return Compared::Open(buf) };
+    let block = Block { header, buf };
+    // The hash first: most often it tells keys apart without a look at their bytes.
+    if header.hash == hash && block.key() == key { Compared::Own(block) } else { Compared::Other }
 }
 
 /// Result of comparing a block with the key that a lookup wants.
@@ -185,22 +209,26 @@ pub(crate) enum KeyMatch {
 pub(crate) async fn match_key(
     span: &Span,
     ptr: RemotePtr,
-    mut buf: Buf,
+    buf: Buf,
     hash: KeyHash,
     key: &[u8],
 ) -> Result<KeyMatch, FabricError> {
-    let mut decoded = decode(&buf);
-    if let Decoded::Longer(len) = decoded {
-        if Header::decode(buf.words()).is_none_or(|header| header.hash != hash) {
-            return Ok(KeyMatch::Other);
-        }
-        // Rare, and its future is large.
-        buf = cold(read_tail(span, ptr, &buf, len)).await?;
-        decoded = decode(&buf);
+    let head = match compare(buf, hash, key) {
+        Compared::Own(block) => return Ok(KeyMatch::Own(block)),
+        Compared::Other => return Ok(KeyMatch::Other),
+        Compared::Open(head) => head,
+    };
+    let Decoded::Longer(len) = decode(&head) else { return Ok(KeyMatch::Unsound) };
+    if Header::decode(head.words()).is_none_or(|header| header.hash != hash) {
+        return Ok(KeyMatch::Other);
     }
-    let Decoded::Sound(header, at, value) = decoded else { return Ok(KeyMatch::Unsound) };
-    let own = buf.bytes().get(at.clone()) == Some(key);
-    Ok(if own { KeyMatch::Own(Block { header, buf, key: at, value }) } else { KeyMatch::Other })
+    // Rare, and its future is large.
+    let whole = cold(read_tail(span, ptr, &head, len)).await?;
+    Ok(match compare(whole, hash, key) {
+        Compared::Own(block) => KeyMatch::Own(block),
+        Compared::Other => KeyMatch::Other,
+        Compared::Open(_) => KeyMatch::Unsound,
+    })
 }
 
 /// The blocks of slots that may be a key's: one batch READs them, and they are compared one by one.

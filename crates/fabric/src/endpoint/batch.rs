@@ -5,8 +5,7 @@
 //! with one that the operation has already waited for; its chain and its buffers go back to the endpoint however it
 //! ends.
 
-use super::{Endpoint, MAX_READ_LEN, Span};
-use crate::inflight::Ending;
+use super::{Endpoint, Launched, MAX_READ_LEN, Span};
 use crate::meter::Class;
 use crate::{Buf, CallRefused, Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::any::Any;
@@ -25,17 +24,21 @@ pub struct Batch<'s> {
     chain: Chain,
     class: Class,
     fence: bool,
-    failure: Option<FabricError>,
+    /// Why it is refused. Behind a pointer, because a batch moves.
+    failure: Option<Box<FabricError>>,
 }
 
 impl<'s> Batch<'s> {
+    #[inline]
     pub(super) fn new(span: &'s Span, class: Class) -> Self {
         Batch { span, chain: span.endpoint.chain(), class, fence: false, failure: None }
     }
     /// Lets the batch fail with this error, unless it fails already. Nothing is posted.
+    #[cold]
     pub(super) fn refuse(&mut self, error: FabricError) {
-        self.failure.get_or_insert(error);
+        self.failure.get_or_insert_with(|| Box::new(error));
     }
+    #[inline]
     pub(super) fn push(&mut self, ptr: RemotePtr, kind: VerbKind) -> Ticket {
         let verb = Verb { ptr, fence: std::mem::take(&mut self.fence), kind };
         if !ptr.offset().is_multiple_of(8) && !verb.is_empty() {
@@ -45,6 +48,7 @@ impl<'s> Batch<'s> {
         Ticket(self.chain.len() - 1)
     }
     /// READ of `len` bytes, a multiple of 8, at most [`MAX_READ_LEN`].
+    #[inline]
     pub fn read(&mut self, ptr: RemotePtr, len: usize) -> Ticket {
         if !len.is_multiple_of(8) {
             self.refuse(FabricError::Misaligned { ptr, len });
@@ -65,6 +69,7 @@ impl<'s> Batch<'s> {
         self.write(ptr, buf)
     }
     /// Compare-and-swap.
+    #[inline]
     pub fn cas(&mut self, ptr: RemotePtr, expect: u64, new: u64) -> Ticket {
         self.push(ptr, VerbKind::Cas { expect, new, old: 0 })
     }
@@ -99,11 +104,11 @@ impl<'s> Batch<'s> {
         self.chain.is_empty()
     }
 
-    /// Counts what is about to be posted; returns whether there is anything. A batch that is refused beforehand, or has
-    /// no verbs, costs nothing.
-    fn count(&self) -> bool {
+    /// Counts what is about to be posted. A batch that is refused beforehand, or has no verbs, costs nothing.
+    #[inline]
+    fn count(&self) {
         if self.failure.is_some() || self.chain.is_empty() {
-            return false;
+            return;
         }
         let mut cost = self.span.cost.borrow_mut();
         cost.batches += 1;
@@ -123,32 +128,31 @@ impl<'s> Batch<'s> {
                 VerbKind::Call { .. } | VerbKind::Revoke(_) => cost.calls += 1,
             }
         }
-        true
     }
 
-    fn launch(self) -> (State, &'s Span, Class) {
-        let Batch { span, chain, class, failure, .. } = self;
-        let state = match failure {
-            Some(error) => {
-                // Nothing was posted, so waiting for it is no round trip.
-                span.endpoint.recycle(chain);
-                State::Ready(Some((Chain::new(), Err(error))))
+    /// Posts what is there. A batch that is refused has nothing posted, so waiting for it is no round trip.
+    #[inline]
+    fn launch(self) -> Completion<'s> {
+        self.count();
+        let Batch { span, mut chain, class, failure, .. } = self;
+        let (state, failure) = match failure {
+            Some(_) => {
+                chain.clear();
+                (State::Ready, failure)
             }
-            None if chain.is_empty() => State::Ready(Some((chain, Ok(())))),
-            None => match span.endpoint.launch(chain) {
-                Ok(done) => State::Fresh(Some(done)),
-                Err(id) => State::Flying(id),
+            None if chain.is_empty() => (State::Ready, None),
+            None => match span.endpoint.launch(&mut chain) {
+                Launched::Done(failure) => (State::Fresh, failure),
+                Launched::Flying(id) => (State::Flying(id), None),
             },
         };
-        (state, span, class)
+        Completion { span, chain, failure, state, class, posted_after: span.waits.get() }
     }
 
     /// Posts the batch now. Await the completion, or the results are lost (the verbs still run).
+    #[inline]
     pub fn post(self) -> Completion<'s> {
-        self.count();
-        let posted_after = self.span.waits.get();
-        let (state, span, class) = self.launch();
-        Completion { state, span, class, posted_after }
+        self.launch()
     }
 
     /// Posts the batch now, and waits for nothing. `held` is dropped when the batch has ended; it is never dropped if
@@ -173,88 +177,121 @@ impl<'s> Batch<'s> {
 
     /// Posts the batch without a future. Returns the endpoint and the batch's number, unless it has ended already.
     fn leave(self) -> Option<(&'s Endpoint, u64)> {
-        if self.count() {
-            self.span.cost.borrow_mut().detached += 1;
+        let posts = self.failure.is_none() && !self.chain.is_empty();
+        let span = self.span;
+        if posts {
+            span.cost.borrow_mut().detached += 1;
         }
-        let (state, span, _) = self.launch();
-        match state {
-            State::Flying(id) => return Some((&span.endpoint, id)),
-            State::Fresh(Some((chain, _))) | State::Ready(Some((chain, _))) => span.endpoint.recycle(chain),
-            State::Fresh(None) | State::Ready(None) => {}
+        let mut left = self.launch();
+        match std::mem::replace(&mut left.state, State::Taken) {
+            State::Flying(id) => Some((&span.endpoint, id)),
+            State::Fresh | State::Ready | State::Taken => {
+                span.endpoint.recycle(std::mem::take(&mut left.chain));
+                None
+            }
         }
-        None
     }
 }
 
 enum State {
     /// It completed when it was posted, and was not polled yet.
-    Fresh(Option<Ending>),
-    Ready(Option<Ending>),
+    Fresh,
+    /// It has ended.
+    Ready,
     Flying(u64),
+    /// Its results were taken.
+    Taken,
 }
 
 /// A batch that has been posted. Awaiting it is a round trip.
 #[must_use = "a batch without a waiter is posted with `post_detached`"]
 pub struct Completion<'s> {
-    state: State,
     span: &'s Span,
+    /// Empty while the batch flies.
+    chain: Chain,
+    failure: Option<Box<FabricError>>,
+    state: State,
     class: Class,
     posted_after: u32,
+}
+
+impl<'s> Completion<'s> {
+    /// Asks for a batch that flies; `None` while it does.
+    #[inline(never)]
+    fn land(&mut self, id: u64, cx: &mut Context<'_>) -> Option<()> {
+        let (polled, unused) = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
+        drop(unused);
+        let Poll::Ready(ending) = polled else { return None };
+        let Some((chain, result)) = ending else {
+            self.state = State::Taken;
+            debug_assert!(false, "a completion was taken by another");
+            return None;
+        };
+        (self.chain, self.failure) = (chain, result.err().map(Box::new));
+        self.state = State::Ready;
+        Some(())
+    }
 }
 
 impl<'s> Future for Completion<'s> {
     type Output = Result<Done, FabricError>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Flying(id) = self.state {
-            let (polled, unused) = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
-            drop(unused);
-            let Poll::Ready(ending) = polled else {
-                return Poll::Pending;
-            };
-            self.state = State::Ready(ending);
-        }
-        if let State::Fresh(ending) = &mut self.state {
-            let ending = ending.take();
-            self.state = State::Ready(ending);
-            if self.span.endpoint.inner.should_yield() {
-                cx.waker().wake_by_ref();
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        match this.state {
+            State::Ready => {}
+            State::Fresh => {
+                if this.span.endpoint.inner.should_yield() {
+                    this.state = State::Ready;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+            State::Flying(id) => {
+                if this.land(id, cx).is_none() {
+                    return Poll::Pending;
+                }
+            }
+            State::Taken => {
+                debug_assert!(false, "a completion was polled after it was done");
                 return Poll::Pending;
             }
         }
-        let State::Ready(done) = &mut self.state else {
-            return Poll::Pending;
-        };
-        let Some((chain, result)) = done.take() else {
-            debug_assert!(false, "a completion was polled after it was done");
-            return Poll::Pending;
-        };
-        if self.posted_after == self.span.waits.get() && !chain.is_empty() {
-            self.span.waits.set(self.posted_after + 1);
-            let mut cost = self.span.cost.borrow_mut();
+        this.state = State::Taken;
+        if this.posted_after == this.span.waits.get() && !this.chain.is_empty() {
+            this.span.waits.set(this.posted_after + 1);
+            let mut cost = this.span.cost.borrow_mut();
             cost.round_trips += 1;
-            cost.block_round_trips += u64::from(self.class == Class::Block);
+            cost.block_round_trips += u64::from(this.class == Class::Block);
         }
-        match result {
-            Ok(()) => Poll::Ready(Ok(Done { chain, endpoint: self.span.endpoint.clone() })),
-            Err(error) => {
-                self.span.endpoint.recycle(chain);
-                Poll::Ready(Err(error))
+        let chain = std::mem::take(&mut this.chain);
+        match this.failure.take() {
+            None => Poll::Ready(Ok(Done { chain, endpoint: this.span.endpoint.clone() })),
+            Some(error) => {
+                this.span.endpoint.recycle(chain);
+                Poll::Ready(Err(*error))
             }
         }
     }
 }
 
 impl Drop for Completion<'_> {
+    #[inline]
     fn drop(&mut self) {
-        match &self.state {
-            State::Fresh(None) | State::Ready(None) => {}
-            State::Fresh(Some(_)) | State::Ready(Some(_)) => self.span.cost.borrow_mut().abandoned += 1,
-            State::Flying(id) => {
-                self.span.cost.borrow_mut().abandoned += 1;
-                let unused = self.span.endpoint.inner.flights.borrow_mut().forget(*id);
-                drop(unused);
-            }
+        if !matches!(self.state, State::Taken) {
+            self.abandon();
+        }
+    }
+}
+
+impl Completion<'_> {
+    #[cold]
+    fn abandon(&mut self) {
+        self.span.cost.borrow_mut().abandoned += 1;
+        if let State::Flying(id) = self.state {
+            let unused = self.span.endpoint.inner.flights.borrow_mut().forget(id);
+            drop(unused);
         }
     }
 }
@@ -266,21 +303,29 @@ pub struct Done {
 }
 
 impl Done {
+    #[inline]
     fn kind(&mut self, ticket: Ticket) -> Option<&mut VerbKind> {
         self.chain.get_mut(ticket.0).map(|verb| &mut verb.kind)
     }
     /// Takes the buffer of a READ. A second time, or for another verb, it is an empty buffer.
+    #[inline]
     pub fn buf(&mut self, ticket: Ticket) -> Buf {
-        let empty = self.endpoint.inner.buffers.hollow();
         match self.kind(ticket) {
-            Some(VerbKind::Read(buf)) => std::mem::replace(buf, empty),
+            Some(kind @ VerbKind::Read(_)) => {
+                // An atomic that nobody asks for takes the place of the READ: it costs less than an empty buffer.
+                match std::mem::replace(kind, VerbKind::Faa { add: 0, old: 0 }) {
+                    VerbKind::Read(buf) => buf,
+                    _ => self.endpoint.inner.buffers.hollow(),
+                }
+            }
             other => {
-                debug_assert!(other.is_none(), "not the ticket of a READ");
-                empty
+                debug_assert!(matches!(other, None | Some(VerbKind::Faa { .. })), "not the ticket of a READ");
+                self.endpoint.inner.buffers.hollow()
             }
         }
     }
     /// The word before a CAS or FAA.
+    #[inline]
     pub fn old(&mut self, ticket: Ticket) -> u64 {
         match self.kind(ticket) {
             Some(VerbKind::Cas { old, .. } | VerbKind::Faa { old, .. } | VerbKind::MaskedCas { old, .. }) => *old,
@@ -302,6 +347,7 @@ impl Done {
 }
 
 impl Drop for Done {
+    #[inline]
     fn drop(&mut self) {
         self.endpoint.recycle(std::mem::take(&mut self.chain));
     }

@@ -84,6 +84,7 @@ impl Drop for Guard {
 }
 
 /// Is any region of this process lost? Then ask its guard.
+#[inline]
 pub(crate) fn any_lost() -> bool {
     ANY_LOST.load(Ordering::SeqCst)
 }

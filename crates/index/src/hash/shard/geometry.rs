@@ -254,14 +254,16 @@ pub fn moves(sid: u64, version: u64) -> bool {
 pub struct Places {
     /// Its hash.
     pub hash: KeyHash,
-    /// Hashes of its two choices in level 2.
-    pub choices: [u64; 2],
 }
 
 impl Places {
     /// Of a key.
     pub fn of(hash: KeyHash) -> Self {
-        Places { hash, choices: [hash.rehash(0x243F_6A88_85A3_08D3), hash.rehash(0x1319_8A2E_0370_7344)] }
+        Places { hash }
+    }
+    /// Hashes of its two choices in level 2. Few lookups get there.
+    pub fn choices(&self) -> [u64; 2] {
+        [self.hash.rehash(0x243F_6A88_85A3_08D3), self.hash.rehash(0x1319_8A2E_0370_7344)]
     }
     /// Its class in the overflow bits.
     pub fn overflow_class(&self) -> u64 {

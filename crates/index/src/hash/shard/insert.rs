@@ -224,9 +224,9 @@ impl Op<'_> {
             if second.health(version, fp, side) != Health::Good {
                 return Ok(Step::Second(choice));
             }
-            let pattern = Pattern::new(fp, geometry.sid(self.places.choices[choice], version));
+            let pattern = Pattern::new(fp, geometry.sid(self.places.choices()[choice], version));
             unknown.extend(self.candidates(second, pattern));
-            unknown.extend(self.torn_candidates(second, geometry, self.places.choices[choice]));
+            unknown.extend(self.torn_candidates(second, geometry, self.places.choices()[choice]));
         }
         unknown.extend(self.third_candidates(chain));
         if chain.is_moving(fp, version) {
@@ -312,7 +312,7 @@ impl Op<'_> {
             let snapshot = &seconds[choice];
             // Where both choices are one bucket, the first one counts (see `Op::placing_hash`).
             let choice = if seconds[0].at == seconds[1].at { 0 } else { choice };
-            let sid = geometry.sid(self.places.choices[choice], geometry.version);
+            let sid = geometry.sid(self.places.choices()[choice], geometry.version);
             let word = snapshot.word(slot);
             let put = batch.cas(snapshot.slot(slot), word, Slot::Live(Entry { sid, ..entry }).over(word));
             held.release(&mut batch);

@@ -15,10 +15,11 @@ use super::stall::{Stall, led_from};
 use super::table::Table;
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::block::{Block, CandidateBlocks, KeyMatch, UNIT, check_slot_changed};
+use crate::block::{self, Block, CandidateBlocks, Compared, KeyMatch, UNIT, check_slot_changed};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use farindex_fabric::{Buf, RemotePtr, Span, cold};
+use crate::root_sync::Synchronization;
+use farindex_fabric::{Buf, Completion, Done, RemotePtr, Span, Ticket, cold};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -121,39 +122,90 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Looks up the key. `along` is a block that the lookup's first batch writes as well.
+    /// Looks up the key. `along` is a block that the lookup's first batch writes as well. The rare paths are boxed,
+    /// because their futures are large. What is usual is done here, and not by futures of its own, since the results of
+    /// a future are moved.
     pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<LookupResult, IndexError> {
         loop {
-            if let Some(looked) = self.look_once(along).await? {
+            let geometry = self.table.geometry();
+            let bucket = geometry.home(self.places.hash.bits(), geometry.version);
+            let ready = self.ready.take().filter(|(version, of, _)| (*version, *of) == (geometry.version, bucket));
+            let (first, parent) = match ready {
+                Some((.., snapshot)) => (snapshot, None),
+                None => {
+                    let (asked, completion) = self.ask_first(&geometry, bucket, along);
+                    let mut done = completion.await?;
+                    asked.take(self.table, &mut done)?
+                }
+            };
+            let slots = self.unknown(&first, self.places.first_pattern(&geometry));
+            if slots != 0 && slots & (slots - 1) == 0 {
+                // One candidate, as usual.
+                let slot = slots.trailing_zeros() as usize;
+                let word = first.word(slot);
+                if let Slot::Live(entry) = Slot::decode(word) {
+                    let at = first.slot(slot);
+                    let mut batch = self.pin.span().block_batch();
+                    let ticket = batch.read(entry.ptr, entry.len as usize * UNIT);
+                    let mut done = batch.post().await.map_err(|error| led_from(at, error))?;
+                    match block::compare(done.buf(ticket), self.places.hash, self.key) {
+                        Compared::Own(block) => {
+                            let first = Some(first);
+                            return Ok(LookupResult::Hit(Hit { slot: at, word, ptr: entry.ptr, block, first }));
+                        }
+                        Compared::Other => self.rejected.push(word & !META),
+                        Compared::Open(buf) => {
+                            drop(done);
+                            match cold(self.verify_open(Candidate { slot: at, word }, entry.ptr, buf)).await? {
+                                Verified::Hit(hit) => return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit })),
+                                Verified::None => {}
+                                Verified::Again => continue,
+                            }
+                        }
+                    }
+                }
+            } else if slots != 0 {
+                match cold(self.verify(Self::candidates_of(&first, slots))).await? {
+                    Verified::Hit(hit) => return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit })),
+                    Verified::None => {}
+                    Verified::Again => continue,
+                }
+            }
+            if self.table.geometry().version > geometry.version {
+                // The root came with this batch, and has a newer version: nothing is concluded from the older one.
+                continue;
+            }
+            if self.is_absent(&geometry, bucket, &first) {
+                return Ok(LookupResult::Absent(Absence { geometry, bucket, first }));
+            }
+            if let Some(looked) = cold(self.conclude(geometry, bucket, first, parent)).await? {
                 return Ok(looked);
             }
         }
     }
 
-    /// Looks up the key once; returns `None` if the lookup has to begin again. The rare paths are boxed, because their
-    /// futures are large and would be moved with each lookup.
-    async fn look_once(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<Option<LookupResult>, IndexError> {
-        let geometry = self.table.geometry();
-        let bucket = geometry.home(self.places.hash.bits(), geometry.version);
-        let ready = self.ready.take().filter(|(version, of, _)| (*version, *of) == (geometry.version, bucket));
-        let (first, parent) = match ready {
-            Some((.., snapshot)) => (snapshot, None),
-            None => self.read_first(&geometry, bucket, along).await?,
-        };
-        let pattern = self.places.first_pattern(&geometry);
-        let found = self.candidates(&first, pattern);
-        if !found.is_empty() {
-            match self.verify(found).await? {
-                Verified::Hit(hit) => return Ok(Some(LookupResult::Hit(Hit { first: Some(first), ..hit }))),
-                Verified::None => {}
-                Verified::Again => return Ok(None),
-            }
-        }
+    /// Does it follow from the level-1 bucket alone, without another verb, that a key is absent which it does not show?
+    fn is_absent(&self, geometry: &Geometry, bucket: u64, first: &Snapshot) -> bool {
         let fp = self.places.hash.fingerprint();
-        if self.table.geometry().version > geometry.version {
-            // The root came with this batch, and has a newer version: nothing is concluded from the older one.
-            return Ok(None);
+        let absent = !first.overflowed(self.places.overflow_class())
+            && first.health(geometry.version, fp, geometry.side(bucket, geometry.version)) == Health::Good
+            && self.torn_candidates(first, geometry, self.places.hash.bits()).is_empty();
+        if absent && geometry.parent(bucket).is_some() && self.table.speculates() {
+            self.table.saw_young(true);
         }
+        absent
+    }
+
+    /// Goes on where the level-1 bucket does not show the key, and more has to be done to know whether it is present.
+    /// Returns `None` if the lookup has to begin again.
+    async fn conclude(
+        &mut self,
+        geometry: Rc<Geometry>,
+        bucket: u64,
+        first: Snapshot,
+        parent: Option<(u64, Snapshot)>,
+    ) -> Result<Option<LookupResult>, IndexError> {
+        let fp = self.places.hash.fingerprint();
         match first.health(geometry.version, fp, geometry.side(bucket, geometry.version)) {
             Health::Good => {}
             Health::Unwritten | Health::Older(_) => {
@@ -162,7 +214,7 @@ impl<'a> Op<'a> {
                 cold(self.split_towards(&geometry, Level::One, bucket, first, parent)).await?;
                 return Ok(None);
             }
-            health => return cold(self.recover(&geometry, Level::One, &first, health)).await.map(|()| None),
+            health => return self.recover(&geometry, Level::One, &first, health).await.map(|()| None),
         }
         let torn = self.torn_candidates(&first, &geometry, self.places.hash.bits());
         if !torn.is_empty() {
@@ -185,14 +237,15 @@ impl<'a> Op<'a> {
         cold(self.look_further(geometry, bucket, first)).await
     }
 
-    async fn read_first(
+    /// Posts the READ of the level-1 bucket, and of its parent if this worker speculates.
+    #[inline]
+    fn ask_first(
         &mut self,
         geometry: &Geometry,
         bucket: u64,
         along: &mut Option<(RemotePtr, Buf)>,
-    ) -> Result<(Snapshot, Option<(u64, Snapshot)>), IndexError> {
-        let span = self.pin.span();
-        let mut batch = span.batch();
+    ) -> (FirstRead, Completion<'_>) {
+        let mut batch = self.pin.span().batch();
         let sync = match std::mem::replace(&mut self.counted, true) {
             false => self.table.count_operation(&mut batch, self.pin.epoch()),
             true => None,
@@ -207,13 +260,7 @@ impl<'a> Op<'a> {
             let at = geometry.bucket(Level::One, parent);
             (parent, at, batch.read(at, Level::One.bytes()))
         });
-        let mut done = batch.post().await?;
-        if let Some(sync) = sync {
-            self.table.finish_sync(&sync, &mut done)?;
-        }
-        let first = Snapshot::new(at, done.buf(own));
-        let parent = parent.map(|(parent, at, ticket)| (parent, Snapshot::new(at, done.buf(ticket))));
-        Ok((first, parent))
+        (FirstRead { sync, at, own, parent }, batch.post())
     }
 
     /// Looks up the key in the overflow levels.
@@ -239,7 +286,7 @@ impl<'a> Op<'a> {
         let third = done.buf(third).words().first().copied().unwrap_or(0);
         let chain = Chain3::read(span, third_at, third).await?;
         let mut found = Candidates::new();
-        for (snapshot, hash) in seconds.iter().zip(self.places.choices) {
+        for (snapshot, hash) in seconds.iter().zip(self.places.choices()) {
             found.extend(self.candidates(snapshot, Pattern::new(fp, geometry.sid(hash, version))));
             found.extend(self.torn_candidates(snapshot, &geometry, hash));
         }
@@ -270,7 +317,7 @@ impl<'a> Op<'a> {
 
     /// The key's two level-2 buckets.
     pub(super) fn second_homes(&self, geometry: &Geometry) -> [u64; 2] {
-        self.places.choices.map(|hash| geometry.home(hash, geometry.version))
+        self.places.choices().map(|hash| geometry.home(hash, geometry.version))
     }
 
     /// Recovers, or waits for, a bucket that is not in good health for another reason than that it has to be split.
@@ -348,17 +395,57 @@ impl<'a> Op<'a> {
     }
 
     pub(super) fn candidates(&self, snapshot: &Snapshot, pattern: Pattern) -> Candidates {
-        let mut found = Candidates::new();
+        Self::candidates_of(snapshot, self.unknown(snapshot, pattern))
+    }
+
+    /// Returns the slots of this pattern whose blocks are not known to be other keys': slot i at bit i.
+    #[inline]
+    fn unknown(&self, snapshot: &Snapshot, pattern: Pattern) -> u64 {
         let mut slots = snapshot.matches(pattern);
-        while slots != 0 {
-            let slot = slots.trailing_zeros() as usize;
-            slots &= slots - 1;
-            let word = snapshot.word(slot);
-            if !self.rejected.contains(&(word & !META)) {
-                found.push(Candidate { slot: snapshot.slot(slot), word });
+        if !self.rejected.is_empty() {
+            let known = |slot: &usize| self.rejected.contains(&(snapshot.word(*slot) & !META));
+            slots = (0..64).filter(|slot| slots >> slot & 1 == 1 && !known(slot)).fold(0, |all, slot| all | 1 << slot);
+        }
+        slots
+    }
+
+    /// These slots as candidates.
+    fn candidates_of(snapshot: &Snapshot, slots: u64) -> Candidates {
+        let slots = (0..64).filter(|slot| slots >> slot & 1 == 1);
+        slots.map(|slot| Candidate { slot: snapshot.slot(slot), word: snapshot.word(slot) }).collect()
+    }
+
+    /// Decides about a candidate by another verb: `buf` is what was READ of its block, and does not say whose it is.
+    async fn verify_open(
+        &mut self,
+        Candidate { slot, word }: Candidate,
+        ptr: RemotePtr,
+        buf: Buf,
+    ) -> Result<Verified, IndexError> {
+        let found = block::match_key(self.span(), ptr, buf, self.places.hash, self.key).await?;
+        self.judge_match(Candidate { slot, word }, ptr, found).await
+    }
+
+    /// Takes note of the result of a comparison.
+    async fn judge_match(
+        &mut self,
+        Candidate { slot, word }: Candidate,
+        ptr: RemotePtr,
+        found: KeyMatch,
+    ) -> Result<Verified, IndexError> {
+        match found {
+            KeyMatch::Other => {
+                self.rejected.push(word & !META);
+                Ok(Verified::None)
+            }
+            KeyMatch::Own(block) => Ok(Verified::Hit(Hit { slot, word, ptr, block, first: None })),
+            KeyMatch::Unsound => {
+                let still = |now: u64| (now ^ word) & !META == 0;
+                cold(check_slot_changed(self.span(), slot, ptr, still)).await?;
+                cold(self.wait_for(slot)).await?;
+                Ok(Verified::Again)
             }
         }
-        found
     }
 
     /// READs the candidates' blocks in one batch, and compares the keys.
@@ -373,17 +460,13 @@ impl<'a> Op<'a> {
         let first = asked.first().map_or(RemotePtr::NULL, |(candidate, ..)| candidate.slot);
         let blocks = CandidateBlocks::read(self.pin.span(), asked).await;
         let mut blocks = blocks.map_err(|error| led_from(first, error))?;
-        while let Some((Candidate { slot, word }, ptr, found)) = blocks.next(self.places.hash, self.key).await? {
-            match found {
-                KeyMatch::Other => self.rejected.push(word & !META),
-                KeyMatch::Own(block) => return Ok(Verified::Hit(Hit { slot, word, ptr, block, first: None })),
-                KeyMatch::Unsound => {
-                    let still = |now: u64| (now ^ word) & !META == 0;
-                    cold(check_slot_changed(self.span(), slot, ptr, still)).await?;
-                    cold(self.wait_for(slot)).await?;
-                    return Ok(Verified::Again);
-                }
+        while let Some((candidate, ptr, found)) = blocks.next(self.places.hash, self.key).await? {
+            if let KeyMatch::Other = found {
+                self.rejected.push(candidate.word & !META);
+                continue;
             }
+            drop(blocks);
+            return self.judge_match(candidate, ptr, found).await;
         }
         Ok(Verified::None)
     }
@@ -412,6 +495,27 @@ impl<'a> Op<'a> {
     ) -> Result<(), IndexError> {
         self.unresolved(seen.at, seen.trace(version), what)?;
         self.wait_for(seen.at).await
+    }
+}
+
+/// What a lookup's first batch asks for.
+struct FirstRead {
+    sync: Option<Synchronization>,
+    at: RemotePtr,
+    own: Ticket,
+    parent: Option<(u64, RemotePtr, Ticket)>,
+}
+
+impl FirstRead {
+    /// Takes what the batch has brought: the bucket, and its parent if that was asked for.
+    #[inline]
+    fn take(self, table: &Table, done: &mut Done) -> Result<(Snapshot, Option<(u64, Snapshot)>), IndexError> {
+        if let Some(sync) = self.sync {
+            table.finish_sync(&sync, done)?;
+        }
+        let first = Snapshot::new(self.at, done.buf(self.own));
+        let parent = self.parent.map(|(parent, at, ticket)| (parent, Snapshot::new(at, done.buf(ticket))));
+        Ok((first, parent))
     }
 }
 

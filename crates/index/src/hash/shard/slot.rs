@@ -113,7 +113,7 @@ const BARRIER: u64 = 3;
 const LINK: u64 = 1;
 
 fn marker(kind: u64, version: u64, stamp: Stamp) -> u64 {
-    (version & 0x3F) << FP_SHIFT | kind << SID_SHIFT | MARKER | stamp.0
+    marker_of(kind, version) | stamp.0
 }
 
 impl Slot {
@@ -167,6 +167,30 @@ impl Slot {
     }
 }
 
+/// Is this what most slots hold in a settled bucket of this version: an entry on the right `side`, or a fresh slot? Then
+/// [`Slot::decode`] says so as well; `false` says nothing. Without a branch, so that several words are judged at once.
+#[inline]
+pub fn is_usual(word: u64, version: u64, side: Option<(u64, u64)>) -> bool {
+    let (high, low) = (upper(word & !META), word as u32);
+    let (of_side, side) = side.map_or((0, 0), |(bit, value)| {
+        (upper(1 << (SID_SHIFT as u64 + bit)), upper(value << (SID_SHIFT as u64 + bit)))
+    });
+    let marker = high & upper(MARKER) == upper(MARKER);
+    let points = (low | high & upper(PTR_MASK)) != 0;
+    let live = !marker & points & (high & upper(LEN_MASK) != 0) & (high & of_side == side);
+    live | (high & !upper(STAMP_MASK) == upper(marker_of(FRESH, version)))
+}
+
+/// Is this word a fresh slot?
+#[inline]
+pub fn is_fresh(word: u64) -> bool {
+    upper(word) & upper(0xF << SID_SHIFT | LEN_MASK | MARKER) == upper(FRESH << SID_SHIFT | MARKER)
+}
+
+const fn marker_of(kind: u64, version: u64) -> u64 {
+    (version & 0x3F) << FP_SHIFT | kind << SID_SHIFT | MARKER
+}
+
 /// Returns the frozen form of a live word.
 pub fn freeze(live: u64) -> u64 {
     live & !(0xF << SID_SHIFT) & !LEN_MASK
@@ -194,7 +218,13 @@ impl Pattern {
     pub fn any_sid(fp: u64) -> Self {
         Pattern { bits: upper(fp << FP_SHIFT), mask: upper(0x7F << FP_SHIFT) }
     }
+    /// May this word match? If not, it does not. A frozen word may, or a link.
+    #[inline]
+    pub fn resembles(self, word: u64) -> bool {
+        upper(word) & self.mask == self.bits
+    }
     /// Does this word match?
+    #[inline]
     pub fn matches(self, word: u64) -> bool {
         ((upper(word) ^ self.bits) & self.mask == 0) & (upper(word) & upper(LEN_MASK) != 0)
     }
@@ -228,6 +258,47 @@ mod tests {
         assert!(Pattern::new(0x7F, 0xF).matches(Slot::Live(entry).over(META)));
         assert!(!Pattern::new(0x7F, 0).matches(Slot::Live(entry).encode()));
         assert!(!Pattern::any_sid(0x7F).matches(Slot::Frozen(0x7F, ptr).encode()));
+    }
+
+    /// What is judged at a glance is what decoding says.
+    #[test]
+    fn usual_and_fresh_words_decode_as_such() {
+        let at = |ptr| Entry { fp: 5, sid: 0b0110, len: 3, ptr };
+        let ptr = RemotePtr::new(NodeId::new(0), 1 << 20);
+        let high = RemotePtr::new(NodeId::new(512), 0);
+        let mut words =
+            vec![0, META, 1, u64::MAX, !META, Slot::Link(ptr).encode(), freeze(Slot::Live(at(ptr)).encode())];
+        for entry in [at(ptr), at(high), at(RemotePtr::NULL), Entry { len: 0, ..at(ptr) }, Entry { len: 15, ..at(ptr) }]
+        {
+            words.push(Slot::Live(entry).encode());
+        }
+        for version in [0, 1, 7, 63] {
+            for stamp in [Stamp::NEVER, Stamp::of_pin(77), Stamp(STAMP_MASK)] {
+                words.extend([Slot::Fresh(version, stamp), Slot::Dead(version, stamp)].map(Slot::encode));
+                words.push(Slot::Barrier(version, stamp).encode());
+                words.push(Slot::Fresh(version, stamp).encode() | 1 << (FP_SHIFT + 6));
+            }
+        }
+        let mut bits = 0x9E37_79B9_7F4A_7C15_u64;
+        for _ in 0..20_000 {
+            bits = bits.wrapping_mul(0xD129_0A9B_5C9F_7A35).rotate_left(29) ^ 0x51;
+            words.extend([bits, bits | MARKER, bits & !LEN_MASK | MARKER]);
+        }
+        let mut seen = [0; 2];
+        for word in words.into_iter().flat_map(|word| [word, word ^ META]) {
+            let slot = Slot::decode(word);
+            assert_eq!(is_fresh(word), matches!(slot, Slot::Fresh(..)), "{word:#x}");
+            for (version, side) in [(7, None), (0, Some((1, 1))), (7, Some((1, 0))), (63, Some((3, 1)))] {
+                let usual = match slot {
+                    Slot::Live(entry) => side.is_none_or(|(bit, value)| entry.sid >> bit & 1 == value),
+                    Slot::Fresh(of, _) => of == version,
+                    _ => false,
+                };
+                assert_eq!(is_usual(word, version, side), usual, "{word:#x} {version} {side:?}");
+                seen[usize::from(usual)] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 1000), "{seen:?}");
     }
 
     #[test]

@@ -245,7 +245,7 @@ impl Op<'_> {
         match level {
             Level::One => header.hash.bits(),
             Level::Two => {
-                let [first, second] = places.choices;
+                let [first, second] = places.choices();
                 if geometry.home(first, version) == bucket { first } else { second }
             }
         }

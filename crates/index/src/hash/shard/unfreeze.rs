@@ -99,7 +99,7 @@ impl Op<'_> {
         let places = Places::of(header.hash);
         let hashes = match level {
             Level::One => [header.hash.bits(); 2],
-            Level::Two => places.choices,
+            Level::Two => places.choices(),
         };
         let homes = hashes.into_iter().flat_map(|hash| (0..=geometry.version).map(move |v| geometry.home(hash, v)));
         homes.into_iter().find(|home| geometry.bucket(level, *home) == at)

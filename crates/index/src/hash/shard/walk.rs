@@ -340,7 +340,7 @@ fn is_misplaced(geometry: &Geometry, visited: &VisitedEntry, sid: Option<u64>, h
     };
     let found = match visited.level {
         1 => fits(hash.bits()),
-        2 => Places::of(hash).choices.into_iter().any(fits),
+        2 => Places::of(hash).choices().into_iter().any(fits),
         // Level 3 belongs to the level-1 bucket, whose version this step does not know: any version that fits will do.
         _ => (0..=geometry.version).any(|version| geometry.home(hash.bits(), version) == visited.bucket),
     };

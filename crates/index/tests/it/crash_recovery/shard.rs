@@ -47,7 +47,7 @@ use Place::{
 
 /// Do both its choices in level 2 end in these bits?
 fn chooses(name: &str, bits: u64, mask: u64) -> bool {
-    Places::of(KeyHash::unseeded(name.as_bytes())).choices.iter().all(|choice| choice & mask == bits)
+    Places::of(KeyHash::unseeded(name.as_bytes())).choices().iter().all(|choice| choice & mask == bits)
 }
 
 /// Are they the first of four buckets?
@@ -78,7 +78,8 @@ fn is_present(kind: Kind<Place>) -> bool {
 /// Further keys that belong to all the places of the first one.
 fn neighbours(stage: &Stage) -> impl Iterator<Item = String> {
     let mask = (1 << (stage.initial_bits + 1)) - 1;
-    let choices = move |name: &str| Places::of(KeyHash::unseeded(name.as_bytes())).choices.map(|choice| choice & mask);
+    let choices =
+        move |name: &str| Places::of(KeyHash::unseeded(name.as_bytes())).choices().map(|choice| choice & mask);
     let of_key = choices(&stage.key);
     keys_at(0xF, 0xF)
         .filter(move |name| choices(name) == of_key)
