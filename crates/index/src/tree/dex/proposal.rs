@@ -74,6 +74,7 @@ impl Ownership {
         let mut done = batch.post().await?;
         let first = |buf: farindex_fabric::Buf| buf.words().first().copied().unwrap_or_default();
         let (proposal, word) = (first(done.buf(proposal)), first(done.buf(word)));
+        self.notice(word, endpoint.now());
         if proposal <= REFUSED {
             self.open();
             let since = Duration::from_nanos(self.answered_at.load(Ordering::Relaxed));
@@ -98,6 +99,14 @@ impl Ownership {
             let tried = self.in_answer.swap(NONE, Ordering::SeqCst) == proposal;
             self.open();
             return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
+        }
+        if !done_before
+            && self.in_answer.load(Ordering::SeqCst) == NONE
+            && self.keeps_for_command(endpoint, &next, record)
+        {
+            mark!("dex: a command keeps what it has got");
+            self.open();
+            return Ok(());
         }
         let mut drained = self.close();
         for _ in 0..LOOKS {
