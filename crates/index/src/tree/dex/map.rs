@@ -281,7 +281,8 @@ mod tests {
     #[test]
     fn whatever_is_decoded_can_be_used() {
         let map = Map::default().give(7, (b"", None), record(1)).give(8, (b"f", Some(b"k")), record(2));
-        let bytes = map.take_over(9, record(1), record(3)).give_up(10, (b"g", None), record(2)).encode().expect("bytes");
+        let bytes =
+            map.take_over(9, record(1), record(3)).give_up(10, (b"g", None), record(2)).encode().expect("bytes");
         assert!(Map::decode(&bytes).is_some());
         let (mut refused, mut used) = (0, 0);
         let flipped = (0..bytes.len()).flat_map(|i| (0..=u8::MAX).map(move |byte| (i, byte)));
