@@ -153,7 +153,8 @@ fn close_waits_for_an_intent_that_is_being_cleared() {
     for lands in [true, false] {
         let rig = Rig::new(8);
         let member = rig.join();
-        let deferred = rig.fabric.with_delivery(Delivery::Deferred).connect(member.client.identity()).expect("connects");
+        let deferred =
+            rig.fabric.with_delivery(Delivery::Deferred).connect(member.client.identity()).expect("connects");
         let session = member.client.session(deferred.clone());
         let (at, span) = (rig.pool.geometry(NODE).chunk(NODE, 0), session.span(OpKind::Other));
         let intent = Intent { index: 5, lock: Lock { at, mask: 1 }, what: [1, 0, 0, 0] };

@@ -62,36 +62,30 @@ fn survives_crashes() {
     marks::assert_passed(&totals, &marks::of(&["src/tree/dex"]), COMMON_WITH_CRASHES);
 }
 
-/// These seeds of the program, `farindex check --index dex`, which draws gets of many keys as well.
-fn survives_seeds_of_the_program(seeds: &[u64], crashes: bool) {
+/// These seeds of the program, `farindex check --index dex --crashes`, which draws gets of many keys as well.
+fn survives_seeds_of_the_program(seeds: &[u64]) {
     let run = test_run("dex", "repaired", false).expect("a test run");
-    let setup = if crashes { run.setup.clone().with_crashes() } else { run.setup.clone() };
+    let setup = run.setup.clone().with_crashes();
     let cases: Vec<_> = seeds.iter().map(|seed| (*seed, setup.clone())).collect();
     run_cases(&cases, &*run.index).assert_sound();
-}
-
-/// The last handle of an index is dropped while its client closes (bug 141).
-#[test]
-fn an_owner_record_is_given_up_before_its_client_has_left() {
-    survives_seeds_of_the_program(&[8271], false);
 }
 
 /// Several compute nodes want to write to one partition (bug 142).
 #[test]
 fn a_partition_is_kept_until_its_operation_knows() {
-    survives_seeds_of_the_program(&[11319, 12473], true);
+    survives_seeds_of_the_program(&[11319, 12473]);
 }
 
 /// The owner crashes a moment before it would have removed an answer that nobody has taken (bug 143).
 #[test]
 fn waits_for_an_owner_that_crashes_after_a_proposer() {
-    survives_seeds_of_the_program(&[12684], true);
+    survives_seeds_of_the_program(&[12684]);
 }
 
 /// An owner crashes in the middle of a change of a leaf, which the next one merges (bug 140).
 #[test]
 fn a_leaf_in_the_middle_of_a_change_is_restored_before_it_is_merged() {
-    survives_seeds_of_the_program(&[5580], true);
+    survives_seeds_of_the_program(&[5580]);
 }
 
 /// Clients freeze for longer than a lease, are evicted, and go on with what they did.

@@ -1,14 +1,13 @@
 //! Commands: a compute node takes a range of keys, or gives it back; a list says who owns what.
 
 use farindex_fabric::memory::Delivery;
-use farindex_index::dex::{Config, Foreign, Moves};
+use farindex_index::dex::{Config, Foreign};
 use farindex_index::{AnyIndex, IndexError, PointIndex, Upsert};
 use farindex_pool::PoolOptions;
-use farindex_testkit::world::{Member, World, join_all};
-use std::cell::Cell;
+use farindex_testkit::world::{Member, World};
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 
 /// Owners of the partitions of an index: the low key, and whether the compute node that asks owns it; `None` for nobody.
@@ -84,42 +83,4 @@ fn a_compute_node_that_joins_takes_a_range_and_one_that_leaves_gives_it_back() {
         assert_eq!(hash.own(ALL).await, Err(IndexError::NotPartitioned { kind: "shard" }));
         assert!(matches!(hash.partitions().await, Err(IndexError::NotPartitioned { .. })));
     });
-}
-
-/// Two compute nodes write to keys of the range all the time, each to a leaf of its own. What the command has got of one of them, it
-/// keeps until it has the rest (D6).
-#[test]
-fn a_command_ends_while_others_write() {
-    World::memory(1, 8 << 20, Delivery::Immediate).run(async |ctx| {
-        let pool = ctx.pool(&PoolOptions::default()).await;
-        let (first, second, third) = (ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await);
-        let config = Config { moves: Moves::Leaf, leaf_span: 4, ..Config::default() };
-        let a = AnyIndex::create(&first.session, "dex", &config.into()).await.expect("an index");
-        let b = AnyIndex::open(&second.session, "dex").await.expect("the index");
-        let c = AnyIndex::open(&third.session, "dex").await.expect("the index");
-        let key = |i: u64| i.to_be_bytes();
-        for i in 0..100 {
-            assert_eq!(a.upsert(&key(i), b"1").await, Ok(Upsert::Inserted));
-        }
-        let ended = Cell::new(false);
-        let writes = async |index: &AnyIndex, i: u64| {
-            while !ended.get() {
-                index.upsert(&key(i), b"2").await.expect("a write");
-                yield_now().await;
-            }
-        };
-        let command = async {
-            a.own(ALL).await.expect("all keys");
-            ended.set(true);
-        };
-        type Work<'w> = Pin<Box<dyn Future<Output = ()> + 'w>>;
-        let all: [Work<'_>; 3] = [Box::pin(writes(&b, 20)), Box::pin(writes(&c, 70)), Box::pin(command)];
-        with_heartbeats(&[&first, &second, &third], join_all(all)).await;
-    });
-}
-
-/// Lets others go on.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
