@@ -8,7 +8,6 @@ use super::command_turn::Command;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
 use super::proposal::{Proposal, lock_words};
-use crate::marks::mark;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
 use crate::tree::path_cache::PathCache;
@@ -47,9 +46,8 @@ pub(super) struct Ownership {
     /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
     /// nanoseconds of the fabric's clock.
     keeps_until: AtomicU64,
-    /// The proposal that an operation waits for, or 0; and the last one that was found to be answered before the operation knew.
+    /// The proposal that an operation waits for, or 0.
     awaited: AtomicU64,
-    noticed: AtomicU64,
     /// Counts commands that have had the turn.
     commands: AtomicU64,
 }
@@ -151,7 +149,6 @@ impl Ownership {
             lease,
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
-            noticed: AtomicU64::new(0),
             commands: AtomicU64::new(0),
         }
     }
@@ -221,16 +218,6 @@ impl Ownership {
     /// Notes the proposal of this compute node that an operation waits for; 0 if none does.
     pub(super) fn set_awaited(&self, word: u64) {
         self.awaited.store(word, Ordering::SeqCst);
-    }
-    /// Notes the word of the map that counts. If it is the one that an operation waits for, or follows it, this compute node may
-    /// have become the owner of something, and the operation does not know yet: it looks once in a millisecond.
-    pub(super) fn notice(&self, word: u64, now: Duration) {
-        let awaited = self.awaited.load(Ordering::SeqCst);
-        let is_decided = awaited != 0 && (word == awaited || is_later(word, awaited));
-        if is_decided && self.noticed.swap(awaited, Ordering::SeqCst) != awaited {
-            mark!("dex: the heartbeat knew of a new partition before the operation that waits for it");
-            self.keep_until(now + self.keeping_time() * 4);
-        }
     }
     /// Notes that an operation has used what this compute node owns, unless one has yet to learn of what it has got.
     pub(super) fn used(&self) {

@@ -74,7 +74,6 @@ impl Ownership {
         let mut done = batch.post().await?;
         let first = |buf: farindex_fabric::Buf| buf.words().first().copied().unwrap_or_default();
         let (proposal, word) = (first(done.buf(proposal)), first(done.buf(word)));
-        self.notice(word, endpoint.now());
         if proposal <= REFUSED {
             self.open();
             let since = Duration::from_nanos(self.answered_at.load(Ordering::Relaxed));

@@ -70,12 +70,6 @@ fn survives_seeds_of_the_program(seeds: &[u64]) {
     run_cases(&cases, &*run.index).assert_sound();
 }
 
-/// Several compute nodes want to write to one partition (bug 142).
-#[test]
-fn a_partition_is_kept_until_its_operation_knows() {
-    survives_seeds_of_the_program(&[11319, 12473]);
-}
-
 /// The owner crashes a moment before it would have removed an answer that nobody has taken (bug 143).
 #[test]
 fn waits_for_an_owner_that_crashes_after_a_proposer() {
