@@ -5,8 +5,9 @@ use crate::index::Index;
 use crate::inspect::{NodeUsage, usage};
 use crate::pool::Pool;
 use crate::{Error, check, salvage};
-use farindex_fabric::{Endpoint, Executor, Meter, OpKind, Task};
+use farindex_fabric::{Driver, Endpoint, Executor, Meter, OpKind, Task};
 use farindex_index::{AnyIndex, IndexConfig};
+use farindex_pool::client::CLOSE_TIMEOUT;
 use farindex_pool::{ClientInfo, IndexInfo, catalog, clients};
 use std::future::Future;
 use std::rc::Rc;
@@ -29,6 +30,20 @@ pub(crate) struct SessionInner {
     pub(crate) executor: Executor,
     pub(crate) endpoint: Endpoint,
     pool: Pool,
+}
+
+impl Drop for SessionInner {
+    /// Waits, for a second at most, until the verbs have completed that no operation waits for, and that protect something until
+    /// then: nobody drives this connection afterwards. An index posts such verbs with its last handle.
+    fn drop(&mut self) {
+        let until = self.endpoint.now() + CLOSE_TIMEOUT;
+        while self.endpoint.trailing() > 0 && self.endpoint.now() < until {
+            self.endpoint.flush();
+            if !self.endpoint.progress() {
+                std::thread::yield_now();
+            }
+        }
+    }
 }
 
 impl Session {

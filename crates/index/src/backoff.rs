@@ -1,7 +1,7 @@
 //! Waiting for another client, with growing pauses and a limit.
 
 use crate::IndexError;
-use crate::recovery::{HeldLock, check_timeout};
+use crate::recovery::{HeldLock, check_timeout, check_timeout_of};
 use farindex_pool::{LockTimeout, Pin, Session};
 use std::time::Duration;
 
@@ -49,5 +49,16 @@ impl Backoff {
             Some(held) => check_timeout(pin.session(), pin.span(), &mut self.timeout, held).await,
             None => Ok(()),
         }
+    }
+    /// Evaluates an attempt to recover a lock whose holder answers others. Fails if the lock has had the same live holders for
+    /// so many leases, while `state`, what they have answered last, was the same.
+    pub(crate) async fn check_answerer(
+        &mut self,
+        pin: &Pin<'_>,
+        held: HeldLock,
+        (state, leases): (u64, u32),
+    ) -> Result<(), IndexError> {
+        let held = HeldLock { holders: held.holders ^ state.rotate_left(13), ..held };
+        check_timeout_of(pin.session(), pin.span(), &mut self.timeout, held, leases).await
     }
 }

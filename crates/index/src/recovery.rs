@@ -153,9 +153,20 @@ pub(crate) async fn check_timeout(
     timeout: &mut LockTimeout,
     held: HeldLock,
 ) -> Result<(), IndexError> {
+    check_timeout_of(session, span, timeout, held, 2).await
+}
+
+/// Fails if the lock has had the same holders for so many leases.
+pub(crate) async fn check_timeout_of(
+    session: &Session,
+    span: &Span,
+    timeout: &mut LockTimeout,
+    held: HeldLock,
+    leases: u32,
+) -> Result<(), IndexError> {
     let same = held.holders ^ held.at.to_bits().rotate_left(32);
     let waited = timeout.held_for(same, session.endpoint().now());
-    if waited <= session.pool().lease() * 2 {
+    if waited <= session.pool().lease() * leases {
         return Ok(());
     }
     let holder = intent::holders(session, span, held.at).await?;

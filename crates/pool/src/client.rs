@@ -192,9 +192,9 @@ impl Client {
     pub(crate) fn sessions_opened(&self) -> u64 {
         self.opened.load(Ordering::SeqCst)
     }
-    /// Returns whether detached verbs of closed sessions may still land.
+    /// Returns whether detached verbs of closed sessions may still land. For a client whose sessions are all closed.
     pub(crate) fn has_detached_verbs(&self) -> bool {
-        lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
+        self.has_cells_in_use() || lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
     }
 }
 

@@ -395,8 +395,11 @@ fn drive(
                             index_under_test.perturb(index, rng);
                         }
                     };
-                    worker.work(operations, pause, perturb, Rc::clone(&index_under_test)).await;
+                    let (index, endpoint) = worker.work(operations, pause, perturb, Rc::clone(&index_under_test)).await;
                     working.set(working.get() - 1);
+                    // The client may close meanwhile: with its last handle, an index can post verbs that nobody waits for.
+                    drop(index);
+                    endpoint.settle().await;
                 });
             }),
         );

@@ -210,17 +210,18 @@ impl Worker {
         }
     }
 
+    /// Carries out operations. Returns what is to be dropped, the index first.
     pub(crate) async fn work(
         mut self,
         operations: u64,
         pause: u32,
         perturb: impl Fn(&AnyIndex, &mut SimRng),
         under_test: Rc<dyn IndexUnderTest>,
-    ) {
+    ) -> (Rc<AnyIndex>, Endpoint) {
         for _ in 0..operations {
             perturb(&self.index, &mut self.rng);
             if !self.command(&*under_test).await {
-                return;
+                return (self.index, self.endpoint);
             }
             if self.rng.chance(ODDS / 3) {
                 let pause = Duration::from_nanos(self.rng.tail(pause));
@@ -235,11 +236,12 @@ impl Worker {
                 self.run(op, &key).await
             };
             if !goes_on {
-                return;
+                return (self.index, self.endpoint);
             }
         }
         // What it has posted without waiting for it.
         self.endpoint.settle().await;
+        (self.index, self.endpoint)
     }
 }
 

@@ -92,6 +92,13 @@ impl Client {
         Ok(usable != 0)
     }
 
+    /// Returns whether the verbs that clear an intent of an ended operation may still be in flight: no operation waits for
+    /// them ([`IntentTransfer::clear_detached`](crate::intent::IntentTransfer::clear_detached)). For a client without
+    /// operations: one in progress has a cell as well.
+    pub(super) fn has_cells_in_use(&self) -> bool {
+        self.intents.iter().any(|cells| cells.taken.load(Ordering::Acquire) != 0)
+    }
+
     /// Returns whether an ended operation of this client left an intent that was neither cleared nor abandoned.
     pub(crate) fn has_uncleared_intents(&self) -> bool {
         self.intents.iter().any(|cells| cells.own_uncleared.load(Ordering::Acquire) != 0)

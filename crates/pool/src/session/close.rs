@@ -25,7 +25,8 @@ impl Client {
         }
         let lease = self.pool().lease();
         let short = lease.min(CLOSE_TIMEOUT);
-        let mut advanced = (self.epoch(), endpoint.now());
+        let begun = endpoint.now();
+        let mut advanced = (self.epoch(), begun);
         let mut pause = Duration::from_micros(50);
         loop {
             self.tick(endpoint).await?;
@@ -40,7 +41,9 @@ impl Client {
             // Detached verbs wait for a memory node, not for another client.
             let silent = self.has_detached_verbs() || self.has_silent_laggard(short);
             let limit = if silent { short } else { lease };
-            if self.orphans().is_empty() && !self.has_detached_verbs() || now.saturating_sub(advanced.1) >= limit {
+            // Nothing holds the epoch up where a verb that clears an intent does not complete.
+            let since = if self.orphans().is_empty() { begun } else { advanced.1 };
+            if self.orphans().is_empty() && !self.has_detached_verbs() || now.saturating_sub(since) >= limit {
                 break;
             }
             endpoint.sleep(pause).await;

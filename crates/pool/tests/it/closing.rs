@@ -1,14 +1,15 @@
 //! Closing a client: for how long it waits for other clients, and what it leaks.
 
-use crate::common::{NODE, Rig, region, small};
-use farindex_fabric::OpKind;
+use crate::common::{NODE, Rig, Rng, Shuffle, block_on, region, small};
+use farindex_fabric::memory::Delivery;
+use farindex_fabric::{Executor, Fabric, OpKind};
 use farindex_pool::audit::Audit;
 use farindex_pool::client::CLOSE_TIMEOUT;
 use farindex_pool::layout::HOME;
 use farindex_pool::leaks::Leaks;
-use farindex_pool::{Client, Pool, PoolError, PoolOptions};
+use farindex_pool::{Client, Intent, Lock, Pool, PoolError, PoolOptions};
 use farindex_sim::{Config, Preset, Sim};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -143,4 +144,37 @@ fn close_has_a_time_limit_and_leaks_free_memory_only() {
     let begun = next.run(Audit::begin(&session, &span)).expect("an audit");
     next.run(begun.reclaim(&session, &span)).expect("reclaimed");
     assert_eq!(audit().lost, 0);
+}
+
+/// A lock is released, and its intent cleared, by verbs that nobody waits for, on a connection that may not be served. As long as
+/// they can land, the slot belongs to the client: others would take the intent for one of a crashed client.
+#[test]
+fn close_waits_for_an_intent_that_is_being_cleared() {
+    for lands in [true, false] {
+        let rig = Rig::new(8);
+        let member = rig.join();
+        let deferred =
+            rig.fabric.with_delivery(Delivery::Deferred).connect(member.client.identity()).expect("connects");
+        let session = member.client.session(deferred.clone());
+        let (at, span) = (rig.pool.geometry(NODE).chunk(NODE, 0), session.span(OpKind::Other));
+        let intent = Intent { index: 5, lock: Lock { at, mask: 1 }, what: [1, 0, 0, 0] };
+        let cell = block_on(&deferred, session.intent_cell(NODE)).expect("a cell");
+        let mut batch = span.batch();
+        cell.declare(&mut batch, &intent);
+        batch.cas(at, 0, 1);
+        block_on(&deferred, batch.post()).expect("locked");
+        let mut batch = span.batch();
+        batch.cas(at, 1, 0);
+        cell.into_transfer().clear_detached(batch);
+        drop((span, session));
+        let (slot, client) = (rig.pool.geometry(HOME).client(member.client.slot()), member.client);
+        if lands {
+            let both = Shuffle { endpoints: vec![member.endpoint.clone(), deferred], rng: RefCell::new(Rng::new(1)) };
+            Executor::new().block_on(&both, client.close(&member.endpoint)).expect("closes");
+        } else {
+            block_on(&member.endpoint, client.close(&member.endpoint)).expect("closes");
+        }
+        let (is_held, is_taken) = (rig.peek(at, 1)[0] == 1, rig.peek(slot, 1)[0] & 0xFF != 0);
+        assert_eq!((is_held, is_taken), (!lands, !lands));
+    }
 }

@@ -112,10 +112,13 @@ impl Dex {
         let wanted = self.wanted(&pin, key, whole).await?;
         let range = wanted.as_ref().map_or(whole, |(low, high)| (&**low, high.as_deref()));
         let next = map.give(word, range, me);
-        let Some(proposal) = self.propose(&pin, owner, (word, &map), next).await? else {
-            mark!("dex: another client's proposal is ahead");
-            backoff.check_holder(&pin, Some(alive)).await?;
-            return Ok(false);
+        let proposal = match self.propose(&pin, owner, (word, &map), next).await? {
+            Ok(proposal) => proposal,
+            Err(ahead) => {
+                mark!("dex: another client's proposal is ahead");
+                check_owner(&pin, backoff, alive, ahead).await?;
+                return Ok(false);
+            }
         };
         self.await_answer(&pin, proposal, backoff).await?;
         Ok(matches!(self.enter(key), Gate::Inside(_)))
@@ -292,14 +295,15 @@ impl Dex {
         .await
     }
 
-    /// Proposes a map to the owner of a partition; `None` if another proposal is there.
+    /// Proposes a map to the owner of a partition. If another proposal is there, or the answer to one, returns that word as
+    /// `Err`.
     pub(super) async fn propose(
         &self,
         pin: &Pin<'_>,
         to: RemotePtr,
         base: (u64, &Map),
         next: Map,
-    ) -> Result<Option<Proposal>, IndexError> {
+    ) -> Result<Result<Proposal, u64>, IndexError> {
         let (span, (word, map)) = (pin.span(), base);
         let encoded = next.encode()?;
         let len = Map::block_len(&encoded);
@@ -309,13 +313,13 @@ impl Dex {
         let mut batch = span.batch();
         batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
         let proposed = batch.cas(to.add(PROPOSAL), NONE, new);
-        let proposed = batch.post().await?.old(proposed) == NONE;
+        let ahead = batch.post().await?.old(proposed);
         self.own.publishing(false);
-        if !proposed {
+        if ahead != NONE {
             self.session.discard(at, len);
-            return Ok(None);
+            return Ok(Err(ahead));
         }
-        Ok(Some(Proposal { to, word: new, len, base: base_of(word, map)? }))
+        Ok(Ok(Proposal { to, word: new, len, base: base_of(word, map)? }))
     }
 
     /// Waits until the owner has answered, has left, or has crashed. Its record was in use under this pin.
@@ -325,6 +329,7 @@ impl Dex {
         proposal: Proposal,
         backoff: &mut Backoff,
     ) -> Result<(), IndexError> {
+        self.own.set_awaited(proposal.word);
         let mut pending = Pending { dex: self, proposal: Some(proposal) };
         loop {
             let due = backoff.wait(&self.session).await;
@@ -370,7 +375,7 @@ impl Dex {
             if due {
                 // Otherwise it was taken over, also what was proposed; or the owner has just left.
                 if let Some(alive) = self.take_over(pin, to).await? {
-                    backoff.check_holder(pin, Some(alive)).await?;
+                    check_owner(pin, backoff, alive, word).await?;
                 }
             }
         }
@@ -417,6 +422,19 @@ impl Dex {
     }
 }
 
+/// Fails if an owner that is alive has not answered for so long that it cannot: two leases with the same proposal at its record,
+/// three with the same answer. An answer that its proposer has not taken, because it has crashed, is removed by the owner after
+/// a lease; if the owner crashes just before that, another lease passes until it is known to have crashed.
+pub(super) async fn check_owner(
+    pin: &Pin<'_>,
+    backoff: &mut Backoff,
+    alive: HeldLock,
+    at_record: u64,
+) -> Result<(), IndexError> {
+    let leases = if at_record > REFUSED { 2 } else { 3 };
+    backoff.check_answerer(pin, alive, (at_record, leases)).await
+}
+
 /// The block of the map of this word, and its bytes.
 fn base_of(word: u64, map: &Map) -> Result<(RemotePtr, u64), IndexError> {
     Ok((place_of(word), Map::block_len(&map.encode()?)))
@@ -430,6 +448,7 @@ struct Pending<'d> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
+        self.dex.own.set_awaited(NONE);
         if let Some(proposal) = self.proposal.take() {
             self.dex.own.set_pending(proposal);
         }

@@ -93,8 +93,11 @@ impl Map {
             Some(Ok(block)) if block.key() == block_key(tag, word) => block,
             _ => return Ok(None),
         };
-        let value = block.into_value();
-        Ok(postcard::from_bytes::<Map>(&value).ok().filter(Map::is_sound))
+        Ok(Map::decode(&block.into_value()))
+    }
+    /// Decodes a map; `None` if it makes no sense.
+    fn decode(bytes: &[u8]) -> Option<Map> {
+        postcard::from_bytes::<Map>(bytes).ok().filter(Map::is_sound)
     }
 
     /// The bytes of a map, without those that name it.
@@ -271,6 +274,39 @@ mod tests {
         assert!(!is_later(last, word_after(last, at)));
         assert!(!is_later(last, last));
         assert_eq!(place_of(word_after(last, at)), at);
+    }
+
+    /// A checksum can be right by chance, or by intent. Whatever is decoded then can be used: no key is without a partition, and
+    /// the maps that follow are sound.
+    #[test]
+    fn whatever_is_decoded_can_be_used() {
+        let map = Map::default().give(7, (b"", None), record(1)).give(8, (b"f", Some(b"k")), record(2));
+        let bytes =
+            map.take_over(9, record(1), record(3)).give_up(10, (b"g", None), record(2)).encode().expect("bytes");
+        assert!(Map::decode(&bytes).is_some());
+        let (mut refused, mut used) = (0, 0);
+        let flipped = (0..bytes.len()).flat_map(|i| (0..=u8::MAX).map(move |byte| (i, byte)));
+        let flipped = flipped.map(|(i, byte)| [&bytes[..i], &[byte], &bytes[i + 1..]].concat());
+        for bytes in flipped.chain((0..bytes.len()).map(|len| bytes[..len].to_vec())) {
+            let Some(map) = Map::decode(&bytes) else {
+                refused += 1;
+                continue;
+            };
+            used += 1;
+            let owners: Vec<_> = map.partitions().map(|(partition, _)| partition.owner()).collect();
+            for key in [&b""[..], b"a", b"f", b"g", b"zz"] {
+                let (partition, high) = map.find(key);
+                assert!(*partition.low <= *key && high.is_none_or(|high| *key < *high), "{key:?} in {map:?}");
+                for owner in owners.iter().copied().chain([record(9)]) {
+                    let range = (key, Some(&b"zzz"[..]));
+                    let next = [map.give(1, range, record(9)), map.give_up(1, range, owner), map.clean(1, owner)];
+                    assert!(next.iter().all(Map::is_sound), "{next:?} after {map:?}");
+                    assert!(map.take_over(1, owner, record(9)).is_sound() || owner.is_null());
+                    assert!(map.pieces(range).next().is_some());
+                }
+            }
+        }
+        assert!(refused > 0 && used > 0, "{refused} refused, {used} used");
     }
 
     #[test]

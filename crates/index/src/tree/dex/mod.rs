@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `map` | the partition map |
 //! | `ownership` | what the threads of a compute node share |
-//! | `partitions` | moving partitions by command |
+//! | `partitions`, `command_turn` | moving partitions by command; which command goes first |
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
 //! | `read`, `write` | lookups; writes in place |
@@ -18,6 +18,7 @@
 //! those who own nothing.
 
 mod acquire;
+mod command_turn;
 mod map;
 mod offload;
 mod ownership;

@@ -4,6 +4,7 @@
 //! Invariants (`docs/protocols/dex.md`): an operation uses ownership between [`Ownership::enter`] and the end of its
 //! [`Inside`], and D2 lets the compute node give a partition away only while no operation is inside.
 
+use super::command_turn::Command;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
 use super::proposal::{Proposal, lock_words};
@@ -45,6 +46,10 @@ pub(super) struct Ownership {
     /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
     /// nanoseconds of the fabric's clock.
     keeps_until: AtomicU64,
+    /// The proposal that an operation waits for, or 0.
+    awaited: AtomicU64,
+    /// Counts commands that have had the turn.
+    commands: AtomicU64,
 }
 
 /// The latest map that this compute node has seen.
@@ -60,6 +65,8 @@ struct Known {
 struct State {
     record: Option<Record>,
     pending: Option<Proposal>,
+    /// The command that has the turn.
+    command: Option<Command>,
     /// Nobody knows whether other clients have learned of the record.
     publishing: bool,
     /// Open handles.
@@ -124,7 +131,7 @@ impl Inside<'_> {
 
 impl Ownership {
     pub(super) fn new(tag: u64, anchor: RemotePtr, cache: PathCache, lease: Duration) -> Self {
-        let state = State { record: None, pending: None, publishing: false, handles: 0 };
+        let state = State { record: None, pending: None, command: None, publishing: false, handles: 0 };
         Ownership {
             tag,
             anchor,
@@ -141,6 +148,8 @@ impl Ownership {
             answered_at: AtomicU64::new(0),
             lease,
             keeps_until: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
         }
     }
 
@@ -198,12 +207,23 @@ impl Ownership {
     /// Notes that this compute node has become the owner of something. It keeps that until an operation has used it, so that
     /// compute nodes which want the same keys do not only pass them on; but not for long, because the operation may be gone.
     pub(super) fn acquired(&self, now: Duration) {
-        let until = now + (self.lease / 256).max(Duration::from_millis(1));
+        self.keep_until(now + self.keeping_time());
+    }
+    fn keeping_time(&self) -> Duration {
+        (self.lease / 256).max(Duration::from_millis(1))
+    }
+    fn keep_until(&self, until: Duration) {
         self.keeps_until.store(until.as_nanos() as u64, Ordering::Relaxed);
     }
-    /// Notes that an operation has used what this compute node owns.
+    /// Notes the proposal of this compute node that an operation waits for; 0 if none does.
+    pub(super) fn set_awaited(&self, word: u64) {
+        self.awaited.store(word, Ordering::SeqCst);
+    }
+    /// Notes that an operation has used what this compute node owns, unless one has yet to learn of what it has got.
     pub(super) fn used(&self) {
-        self.keeps_until.store(0, Ordering::Relaxed);
+        if self.awaited.load(Ordering::SeqCst) == 0 {
+            self.keeps_until.store(0, Ordering::Relaxed);
+        }
     }
     /// Has nobody used yet what this compute node has become the owner of?
     pub(super) fn is_fresh(&self, now: Duration) -> bool {
@@ -234,6 +254,19 @@ impl Ownership {
     }
     pub(super) fn set_pending(&self, proposal: Proposal) {
         self.state().pending = Some(proposal);
+    }
+
+    /// Sets the command that has the turn.
+    pub(super) fn set_command(&self, command: Option<Command>) {
+        self.state().command = command;
+    }
+    /// Asks the command that has the turn; false if there is none.
+    pub(super) fn command(&self, ask: impl FnOnce(&Command) -> bool) -> bool {
+        self.state().command.as_ref().is_some_and(ask)
+    }
+    /// A word whose upper bits no recent command of this compute node has had.
+    pub(super) fn next_command(&self) -> u64 {
+        self.commands.fetch_add(1, Ordering::Relaxed) << 48
     }
 
     /// Counts a handle that was opened, and lets heartbeats answer proposals.

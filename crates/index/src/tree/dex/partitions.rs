@@ -4,6 +4,8 @@
 //! Invariants: D1 and D2 in `docs/protocols/dex.md`. A range is given back by a proposal of the owner to itself, so that one
 //! piece of code alone, the answer to a proposal, waits for the operations in progress and forgets the copies of leaves.
 
+use super::acquire::check_owner;
+use super::command_turn::{CommandTurn, TurnWait};
 use super::map::{MOST, Map};
 use super::proposal::{PROPOSAL, lock_words};
 use super::{Config, Dex, Offload};
@@ -40,8 +42,23 @@ pub struct PartitionInfo {
     pub is_own: bool,
 }
 
+/// How a round of a command has ended.
+enum Round {
+    Done,
+    Again,
+    /// Another command has the turn.
+    Queued,
+}
+
+impl Round {
+    fn done_if(done: bool) -> Round {
+        if done { Round::Done } else { Round::Again }
+    }
+}
+
 /// From a low key up to a high key, or to the end.
-struct Keys {
+#[derive(Clone)]
+pub(super) struct Keys {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
 }
@@ -62,14 +79,20 @@ impl Keys {
         };
         high.as_ref().is_none_or(|high| low < *high).then_some(Keys { low, high })
     }
+    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.low, self.high.as_deref())
+    }
 }
 
 impl Map {
-    /// The partitions that these keys lie in: the range that they share with each, and its owner.
-    fn pieces<'m>(&'m self, keys: &'m Keys) -> impl Iterator<Item = ((&'m [u8], Option<&'m [u8]>), RemotePtr)> {
-        self.partitions().filter_map(|(partition, high)| {
-            let from = (&*partition.low).max(&*keys.low);
-            let to = match (high, keys.high.as_deref()) {
+    /// The partitions that a range lies in: the range that it shares with each, and its owner.
+    pub(super) fn pieces<'m>(
+        &'m self,
+        (low, end): (&'m [u8], Option<&'m [u8]>),
+    ) -> impl Iterator<Item = ((&'m [u8], Option<&'m [u8]>), RemotePtr)> {
+        self.partitions().filter_map(move |(partition, high)| {
+            let from = (&*partition.low).max(low);
+            let to = match (high, end) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
@@ -86,7 +109,7 @@ impl Dex {
     /// An owner that is alive answers with its heartbeat. The setting `foreign` says what becomes of writes, not of commands.
     pub async fn own(&self, bounds: KeyBounds<'_>) -> Result<(), IndexError> {
         let Some(keys) = Keys::within(bounds) else { return Ok(()) };
-        cold(self.repeat(async |pin, backoff| self.own_once(pin, &keys, backoff).await)).await
+        cold(self.own_all(&keys)).await
     }
 
     /// Gives the keys within these bounds back, as far as this compute node owns them: nobody owns them afterwards, until
@@ -116,13 +139,26 @@ impl Dex {
         Ok(list)
     }
 
+    /// Takes what nobody owns, or crashed compute nodes; then, with the turn of commands, what others own that are alive.
+    async fn own_all(&self, keys: &Keys) -> Result<(), IndexError> {
+        let (mut turn, mut wait) = (None, TurnWait::default());
+        let owned =
+            self.repeat(async |pin, backoff| self.own_once(pin, keys, backoff, (&mut turn, &mut wait)).await).await;
+        let Some(turn) = turn else { return owned };
+        match self.end_turn(turn).await {
+            // The range was owned: what else fails is no failure of the command, but for a failed verb.
+            Err(error @ IndexError::Fabric(_)) => owned.and(Err(error)),
+            _ => owned,
+        }
+    }
+
     /// Tries something, with the turn to acquire, until it says that it is done.
     async fn repeat(
         &self,
-        once: impl AsyncFn(&Pin<'_>, &mut Backoff) -> Result<bool, IndexError>,
+        mut once: impl AsyncFnMut(&Pin<'_>, &mut Backoff) -> Result<Round, IndexError>,
     ) -> Result<(), IndexError> {
-        let (mut backoff, mut full) = (Backoff::default(), 0);
-        for _ in 0..ROUNDS {
+        let (mut backoff, mut full, mut rounds) = (Backoff::default(), 0, 0);
+        while rounds < ROUNDS {
             let turn = self.turn_to_acquire().await;
             let pin = self.session.pin(self.tree().maintenance())?;
             let round = match self.settle_pending(&pin, &mut backoff).await {
@@ -130,9 +166,10 @@ impl Dex {
                 Err(error) => Err(error),
             };
             drop((pin, turn));
+            rounds += u32::from(!matches!(round, Ok(Round::Queued)));
             match round {
-                Ok(true) => return Ok(()),
-                Ok(false) => drop(backoff.wait(&self.session).await),
+                Ok(Round::Done) => return Ok(()),
+                Ok(Round::Again | Round::Queued) => drop(backoff.wait(&self.session).await),
                 Err(error) => self.tree().wait_for_room(&mut full, error).await?,
             }
         }
@@ -162,12 +199,18 @@ impl Dex {
         Ok(states.collect())
     }
 
-    /// Makes one attempt; returns whether this compute node owns all of the keys.
-    async fn own_once(&self, pin: &Pin<'_>, keys: &Keys, backoff: &mut Backoff) -> Result<bool, IndexError> {
+    /// Makes one attempt to own all of the keys.
+    async fn own_once<'d>(
+        &'d self,
+        pin: &Pin<'_>,
+        keys: &Keys,
+        backoff: &mut Backoff,
+        (turn, wait): (&mut Option<CommandTurn<'d>>, &mut TurnWait),
+    ) -> Result<Round, IndexError> {
         let (word, map) = self.latest_map(pin.span()).await?;
         let me = self.own_record(pin).await?;
-        let foreign: Vec<_> = map.pieces(keys).filter(|(_, owner)| *owner != me).collect();
-        let Some((_, first)) = foreign.first() else { return Ok(true) };
+        let foreign: Vec<_> = map.pieces(keys.range()).filter(|(_, owner)| *owner != me).collect();
+        let Some((_, first)) = foreign.first() else { return Ok(Round::Done) };
         let mut owners: Vec<_> = foreign.iter().map(|(_, owner)| *owner).collect();
         owners.dedup();
         let held = self.held(pin.span(), &owners).await?;
@@ -175,7 +218,7 @@ impl Dex {
             |owner: RemotePtr| owners.iter().zip(&held).find(|(of, _)| **of == owner).and_then(|(_, held)| *held);
         // The word of a record is written anew only after the map has changed.
         if held.contains(&None) {
-            return Ok(false);
+            return Ok(Round::Again);
         }
         let give = |wanted: &dyn Fn(RemotePtr) -> bool| {
             let wanted = foreign.iter().filter(|(_, owner)| wanted(*owner));
@@ -186,19 +229,28 @@ impl Dex {
             mark!("dex: range without an owner was taken by command");
             self.check_size(&next)?;
             self.install(pin, (word, &map), next).await?;
-            return Ok(self.owns(keys));
+            return Ok(Round::done_if(self.owns(keys)));
         }
         let owner = *first;
-        let Some(alive) = self.take_over(pin, owner).await? else { return Ok(false) };
-        let Some(next) = give(&|of| of == owner) else { return Ok(false) };
+        let Some(alive) = self.take_over(pin, owner).await? else { return Ok(Round::Again) };
+        if turn.is_none() {
+            *turn = self.try_command_turn(pin, &map, (me, keys), wait).await?;
+            if turn.is_none() {
+                return Ok(Round::Queued);
+            }
+        }
+        let Some(next) = give(&|of| of == owner) else { return Ok(Round::Again) };
         self.check_size(&next)?;
-        let Some(proposal) = self.propose(pin, owner, (word, &map), next).await? else {
-            backoff.check_holder(pin, Some(alive)).await?;
-            return Ok(false);
+        let proposal = match self.propose(pin, owner, (word, &map), next).await? {
+            Ok(proposal) => proposal,
+            Err(ahead) => {
+                check_owner(pin, backoff, alive, ahead).await?;
+                return Ok(Round::Again);
+            }
         };
         mark!("dex: range was asked for by command");
         self.await_answer(pin, proposal, backoff).await?;
-        Ok(self.owns(keys))
+        Ok(Round::done_if(self.owns(keys)))
     }
 
     /// Does this compute node own all of these keys, by the latest map that it has seen? A map that has just changed is looked
@@ -207,29 +259,29 @@ impl Dex {
         // No operation waits for what a command has got, so it is kept for none.
         self.own.used();
         let me = self.own.record();
-        self.own.map().1.pieces(keys).all(|(_, owner)| Some(owner) == me)
+        self.own.map().1.pieces(keys.range()).all(|(_, owner)| Some(owner) == me)
     }
 
-    /// Makes one attempt; returns whether this compute node owns none of the keys.
-    async fn give_up_once(&self, pin: &Pin<'_>, keys: &Keys, backoff: &mut Backoff) -> Result<bool, IndexError> {
+    /// Makes one attempt to own none of the keys.
+    async fn give_up_once(&self, pin: &Pin<'_>, keys: &Keys, backoff: &mut Backoff) -> Result<Round, IndexError> {
         let (word, map) = self.latest_map(pin.span()).await?;
-        let Some(me) = self.own.record() else { return Ok(true) };
-        let range = (&*keys.low, keys.high.as_deref());
-        if map.pieces(keys).all(|(_, owner)| owner != me) {
-            return Ok(true);
+        let Some(me) = self.own.record() else { return Ok(Round::Done) };
+        let range = keys.range();
+        if map.pieces(range).all(|(_, owner)| owner != me) {
+            return Ok(Round::Done);
         }
         let next = map.give_up(word, range, me);
         self.check_size(&next)?;
-        let Some(proposal) = self.propose(pin, me, (word, &map), next).await? else {
+        let Ok(proposal) = self.propose(pin, me, (word, &map), next).await? else {
             mark!("dex: what another client asks for goes before what is given back");
-            return Ok(false);
+            return Ok(Round::Again);
         };
         mark!("dex: range was given back by command");
         // Not even what no operation has used yet is kept.
         self.own.used();
         self.await_answer(pin, proposal, backoff).await?;
         self.own.used();
-        Ok(self.own.map().1.pieces(keys).all(|(_, owner)| owner != me))
+        Ok(Round::done_if(self.own.map().1.pieces(range).all(|(_, owner)| owner != me)))
     }
 
     /// A command moves exactly the range that it names, so it fails where a write takes the whole partition.

@@ -99,6 +99,14 @@ impl Ownership {
             self.open();
             return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
         }
+        if !done_before
+            && self.in_answer.load(Ordering::SeqCst) == NONE
+            && self.keeps_for_command(endpoint, &next, record)
+        {
+            mark!("dex: a command keeps what it has got");
+            self.open();
+            return Ok(());
+        }
         let mut drained = self.close();
         for _ in 0..LOOKS {
             if drained {

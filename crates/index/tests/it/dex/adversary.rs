@@ -3,8 +3,8 @@
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it dex::adversary` runs more of them.
 
 use crate::{adversary, marks};
-use farindex_testkit::Setup;
 use farindex_testkit::dex::DexUnderTest;
+use farindex_testkit::{Setup, run_cases, test_run};
 
 /// Paths that some of 300 seeds pass.
 const COMMON: &[&str] = &[
@@ -60,6 +60,26 @@ fn survives_the_adversary_with_a_tiny_cache() {
 fn survives_crashes() {
     let totals = adversary::survives(300, &Setup::crashing(), &DexUnderTest::default());
     marks::assert_passed(&totals, &marks::of(&["src/tree/dex"]), COMMON_WITH_CRASHES);
+}
+
+/// These seeds of the program, `farindex check --index dex --crashes`, which draws gets of many keys as well.
+fn survives_seeds_of_the_program(seeds: &[u64]) {
+    let run = test_run("dex", "repaired", false).expect("a test run");
+    let setup = run.setup.clone().with_crashes();
+    let cases: Vec<_> = seeds.iter().map(|seed| (*seed, setup.clone())).collect();
+    run_cases(&cases, &*run.index).assert_sound();
+}
+
+/// The owner crashes a moment before it would have removed an answer that nobody has taken (bug 143).
+#[test]
+fn waits_for_an_owner_that_crashes_after_a_proposer() {
+    survives_seeds_of_the_program(&[12684]);
+}
+
+/// An owner crashes in the middle of a change of a leaf, which the next one merges (bug 140).
+#[test]
+fn a_leaf_in_the_middle_of_a_change_is_restored_before_it_is_merged() {
+    survives_seeds_of_the_program(&[5580]);
 }
 
 /// Clients freeze for longer than a lease, are evicted, and go on with what they did.
