@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Word of the anchor that says whose turn it is.
 const TURN: u64 = 24;
+/// For how long a command keeps what it has got: some heartbeats, since every owner answers with one.
+const KEEPS: Duration = Duration::from_millis(100);
 /// Nobody's.
 const NOBODY: u64 = 0;
 
@@ -39,8 +41,8 @@ impl Drop for CommandTurn<'_> {
 /// The range of a command that has the turn, as the heartbeat sees it.
 pub(super) struct Command {
     keys: Keys,
-    /// Until when the compute node keeps what it has of the range: a lease from when the command got the turn, so that those who
-    /// wait for a proposal meanwhile do not give up.
+    /// Until when the compute node keeps what it has of the range. Operations that wait for it are pinned: while they wait, no
+    /// memory is freed, and in a full pool the command itself may need some.
     until: Duration,
 }
 
@@ -81,7 +83,7 @@ impl Dex {
         if span.cas(at, word, mine).await? != word {
             return Ok(None);
         }
-        let until = self.session.endpoint().now() + self.session.pool().lease();
+        let until = self.session.endpoint().now() + self.session.pool().lease().min(KEEPS);
         self.own.set_command(Some(Command { keys: keys.clone(), until }));
         Ok(Some(CommandTurn { own: &self.own, word: mine }))
     }

@@ -18,6 +18,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+/// For how long a compute node keeps what it has become the owner of, if no operation uses it: some round trips, so that the
+/// operation that waits for it learns of it; and not many, because others wait.
+const KEEPS_LEAST: Duration = Duration::from_millis(1);
+const KEEPS_MOST: Duration = Duration::from_millis(4);
+
 /// What the threads of a compute node share of an index.
 pub(super) struct Ownership {
     pub(super) tag: u64,
@@ -207,12 +212,7 @@ impl Ownership {
     /// Notes that this compute node has become the owner of something. It keeps that until an operation has used it, so that
     /// compute nodes which want the same keys do not only pass them on; but not for long, because the operation may be gone.
     pub(super) fn acquired(&self, now: Duration) {
-        self.keep_until(now + self.keeping_time());
-    }
-    fn keeping_time(&self) -> Duration {
-        (self.lease / 256).max(Duration::from_millis(1))
-    }
-    fn keep_until(&self, until: Duration) {
+        let until = now + (self.lease / 256).clamp(KEEPS_LEAST, KEEPS_MOST);
         self.keeps_until.store(until.as_nanos() as u64, Ordering::Relaxed);
     }
     /// Notes the proposal of this compute node that an operation waits for; 0 if none does.
