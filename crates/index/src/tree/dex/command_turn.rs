@@ -1,7 +1,7 @@
 //! The turn of commands: of several compute nodes that take ranges from owners by command, one does so at a time, and keeps what
 //! it has got until it has all of its range.
 //!
-//! Invariants: D6 in `docs/protocols/dex.md`. The turn is about progress alone. Whoever changes the map keeps D1 and D2 with the
+//! Invariants: D6 in `docs/protocols/dex.md`. The turn is about progress alone. A change of the map keeps D1 and D2 with the
 //! turn and without it, so a turn that was taken away, or that two believe to have, does no harm.
 
 use super::Dex;
