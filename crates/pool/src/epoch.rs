@@ -98,11 +98,6 @@ impl Pins {
         epoch
     }
 
-    /// Number of operations that are pinned.
-    pub(crate) fn in_progress(&self) -> usize {
-        self.counts.borrow().iter().map(|(_, count)| *count as usize).sum()
-    }
-
     /// Marks the session as closed.
     pub(crate) fn close(&self) {
         self.oldest.close();

@@ -6,7 +6,6 @@
 
 mod close;
 mod reclamation;
-mod turn;
 
 use crate::alloc::chunks::Chunks;
 use crate::alloc::search::{Counters, Hints};
@@ -45,8 +44,6 @@ pub struct Session {
     /// Free blocks and spans that this session keeps, for each node.
     free_lists: Vec<RefCell<FreeList>>,
     hints: Vec<Hints>,
-    /// Refills take turns.
-    refills: turn::Turn,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
@@ -68,7 +65,6 @@ impl Session {
             pins: Rc::new(Pins::new(oldest)),
             free_lists,
             hints,
-            refills: turn::Turn::default(),
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
@@ -130,17 +126,13 @@ impl Session {
         let corrupt = || PoolError::Corrupt { at: ptr, what: format!("no object of {bytes} bytes can lie here") };
         fits.then_some(class).ok_or_else(corrupt)
     }
-    /// Number of blocks of a class that this session keeps.
-    fn keep(&self, class: usize) -> usize {
-        alloc::keep(class, self.pins.in_progress())
-    }
     /// Adds a free block to the free list; returns how many blocks of its class the list has now.
     fn push_free(&self, ptr: RemotePtr, class: usize) -> usize {
         let Ok(free_list) = self.free_list(ptr.node()) else { return 0 };
         let mut free_list = free_list.borrow_mut();
         let free = &mut free_list.free[class];
         free.push(ptr);
-        if free.len() > 2 * self.keep(class) {
+        if free.len() > 2 * alloc::keep(class) {
             self.overfull.set(true);
         }
         free.len()
@@ -243,13 +235,8 @@ impl Session {
         self.free_elapsed();
         let free_list = self.free_list(node)?;
         let ready = || free_list.borrow().has(class);
-        {
-            // One coroutine after the other: together they would ask for the same blocks, and nearly all in vain. One that
-            // has waited often finds what another one has brought.
-            let _turn = self.refills.take(&self.endpoint, self.pool().lease() / 4).await;
-            if ready() || self.refill_once(span, node, class, false).await? {
-                return Ok(());
-            }
+        if ready() || self.refill_once(span, node, class, false).await? {
+            return Ok(());
         }
         let refilled = self.alloc_under_pressure(span, node, when_full, Some(class), async |_| {
             Ok((ready() || self.refill_once(span, node, class, true).await?).then_some(()))

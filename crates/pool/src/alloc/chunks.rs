@@ -97,7 +97,7 @@ impl Chunks<'_> {
     ) -> Result<bool, PoolError> {
         let cursor = counters.cursor;
         let size = self.geometry().chunk_size;
-        let enough = super::keep(class, 0) as u64 / 2;
+        let enough = super::keep(class) as u64 / 2;
         let mut examined = 0;
         while examined < cursor {
             let first = hints.blocks.get() % cursor;

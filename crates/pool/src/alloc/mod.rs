@@ -22,8 +22,6 @@ use farindex_fabric::RemotePtr;
 const KEEP_BYTES: u64 = 32 << 10;
 /// Blocks of one class that a free list keeps even if they are more bytes.
 const KEEP_BLOCKS: usize = 16;
-/// Most bytes of one class that a free list keeps in addition, for the operations in progress.
-const BUSY_BYTES: u64 = 256 << 10;
 
 /// Most bytes of spans that a free list keeps. An index whose segments are spans retires one span for each that it
 /// allocates; taking a span from the pool costs a search through the descriptors.
@@ -31,12 +29,9 @@ const KEEP_SPAN_BYTES: u64 = 512 << 10;
 /// A free list keeps at most this fraction of a node in spans, because other sessions cannot use them.
 const KEEP_SPAN_SHARE: u64 = 256;
 
-/// Number of blocks of a class that a free list keeps, in a session with so many operations in progress. Their blocks are
-/// retired together and their grace periods end together: a list that keeps fewer gives back what they need next.
-pub(crate) fn keep(class: usize, in_progress: usize) -> usize {
-    let bytes = classes::bytes(class).max(1);
-    let busy = (4 * in_progress).min((BUSY_BYTES / bytes) as usize);
-    ((KEEP_BYTES / bytes) as usize).max(KEEP_BLOCKS) + busy
+/// Number of blocks of a class that a free list keeps.
+pub(crate) fn keep(class: usize) -> usize {
+    ((KEEP_BYTES / classes::bytes(class).max(1)) as usize).max(KEEP_BLOCKS)
 }
 
 /// A run of contiguous blocks at the end of a chunk that were never used.
