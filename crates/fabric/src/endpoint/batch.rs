@@ -319,7 +319,8 @@ impl Done {
                 }
             }
             other => {
-                debug_assert!(matches!(other, None | Some(VerbKind::Faa { .. })), "not the ticket of a READ");
+                let taken = matches!(other, None | Some(VerbKind::Faa { add: 0, old: 0 }));
+                debug_assert!(taken, "not the ticket of a READ");
                 self.endpoint.inner.buffers.hollow()
             }
         }
