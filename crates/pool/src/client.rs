@@ -6,6 +6,7 @@
 //! one for each worker thread.
 
 mod cells;
+pub(crate) use cells::CellWait;
 mod heartbeat;
 mod registration;
 

@@ -98,6 +98,11 @@ impl Pins {
         epoch
     }
 
+    /// Number of operations that are pinned.
+    pub(crate) fn in_progress(&self) -> usize {
+        self.counts.borrow().iter().map(|(_, count)| *count as usize).sum()
+    }
+
     /// Marks the session as closed.
     pub(crate) fn close(&self) {
         self.oldest.close();

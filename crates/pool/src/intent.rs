@@ -29,16 +29,19 @@
 pub use crate::intent_record::{DeclaredIntent, Intent, Lock};
 
 use crate::PoolError;
-use crate::client::Client;
+use crate::client::{CellWait, Client};
 use crate::faults::{Fault, planted};
 use crate::intent_record::{
     abandoned, cell_words, cleared, declared, encode, is_abandoned, is_declared, next_word, read_cells,
 };
 use crate::lease::{clients, describe};
 use crate::session::Session;
-use farindex_fabric::{Batch, FabricError, NodeId, OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, FabricError, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// An intent cell of this client, which belongs to one operation until it is dropped.
@@ -53,25 +56,42 @@ pub struct IntentCell<'s> {
 
 impl Session {
     /// Takes an intent cell on a node. While other operations of this client have all of them, it waits, for up to a
-    /// lease.
+    /// lease; those that wait get cells in the order in which they came.
     pub async fn intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
         if node.index() >= self.pool().nodes().len() {
             return Err(PoolError::Fabric(FabricError::NoSuchNode(node)));
         }
+        match self.client().take_intent_cell(node) {
+            Some(cell) => Ok(self.taken_cell(node, cell)),
+            None => cold(self.wait_for_intent_cell(node)).await,
+        }
+    }
+
+    fn taken_cell(&self, node: NodeId, cell: u64) -> IntentCell<'_> {
+        let at = self.pool().geometry(node).intent(node, self.client().slot(), cell);
+        IntentCell { session: self, node, cell, at, word: Cell::new(0) }
+    }
+
+    async fn wait_for_intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
         let until = self.endpoint().now() + self.pool().lease();
+        let mut wait = CellWait::new(self.client(), node);
+        let mut pause = Duration::from_micros(5);
         loop {
-            if let Some(cell) = self.client().take_intent_cell(node.index()) {
-                let at = self.pool().geometry(node).intent(node, self.client().slot(), cell);
-                return Ok(IntentCell { session: self, node, cell, at, word: Cell::new(0) });
-            }
-            if self.client().reclaim_intent_cells(self.endpoint(), node).await? {
-                continue;
+            // What another client clears, it tells nobody.
+            self.client().reclaim_intent_cells(self.endpoint(), node).await?;
+            let mut sleep = pin!(self.endpoint().sleep(pause));
+            let cell = poll_fn(|cx| match wait.poll(cx) {
+                Poll::Ready(cell) => Poll::Ready(Some(cell)),
+                Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+            });
+            if let Some(cell) = cell.await {
+                return Ok(self.taken_cell(node, cell));
             }
             if self.endpoint().now() >= until {
                 let what = format!("every intent cell of this client on memory node {node}");
                 return Err(PoolError::Held { what, holder: "its own operations".to_owned() });
             }
-            self.endpoint().sleep(Duration::from_micros(5)).await;
+            pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
 }
@@ -148,7 +168,7 @@ impl IntentTransfer {
 impl Drop for IntentTransfer {
     fn drop(&mut self) {
         if let Some(client) = &self.client {
-            client.return_intent_cell(self.node.index(), self.cell, self.word != 0, is_abandoned(self.word));
+            client.return_intent_cell(self.node, self.cell, self.word != 0, is_abandoned(self.word));
         }
     }
 }
@@ -156,7 +176,7 @@ impl Drop for IntentTransfer {
 impl Drop for IntentCell<'_> {
     fn drop(&mut self) {
         let word = self.word.get();
-        self.session.client().return_intent_cell(self.node.index(), self.cell, word != 0, is_abandoned(word));
+        self.session.client().return_intent_cell(self.node, self.cell, word != 0, is_abandoned(word));
     }
 }
 

@@ -10,7 +10,7 @@
 //! [`intent`](crate::intent) has the protocol, with the invariants I1 to I4.
 
 use crate::Pool;
-use crate::layout::{INTENT_LEN, INTENTS};
+use crate::layout::INTENT_LEN;
 use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Ticket};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,16 +96,16 @@ pub(crate) fn encode(word: u64, intent: &Intent) -> [u64; 8] {
     [word, intent.index, at.to_bits(), mask, a, b, c, d]
 }
 
-/// Client slots whose cells one READ returns.
-const SLOTS_PER_READ: u64 = 64;
+/// Most cells that one READ returns: 64 KiB.
+const CELLS_PER_READ: u64 = 1024;
 
 /// Adds READs of all cells of a node to a batch.
 pub(crate) fn read_cells(batch: &mut Batch<'_>, pool: &Pool, node: NodeId) -> Vec<Ticket> {
     let geometry = pool.geometry(node);
-    let firsts = (0..geometry.client_slots).step_by(SLOTS_PER_READ as usize);
-    let reads = firsts.map(|first| {
-        let slots = SLOTS_PER_READ.min(geometry.client_slots - first);
-        batch.read(geometry.intent(node, first, 0), (slots * INTENTS * INTENT_LEN) as usize)
+    let cells = geometry.client_slots * geometry.intent_cells;
+    let reads = (0..cells).step_by(CELLS_PER_READ as usize).map(|first| {
+        let count = CELLS_PER_READ.min(cells - first);
+        batch.read(geometry.intent(node, 0, first), (count * INTENT_LEN) as usize)
     });
     reads.collect()
 }
@@ -126,8 +126,9 @@ pub(crate) fn declared<'a>(
         [word, index, lock, mask, a, b, c, d] if is_declared(word) => {
             let lock = Lock { at: RemotePtr::from_bits(lock), mask };
             let intent = Intent { index, lock, what: [a, b, c, d] };
-            let at = geometry.intent(node, i / INTENTS, i % INTENTS);
-            Some(DeclaredIntent { slot: i / INTENTS, generation: generation_of(word), intent, at, word })
+            let slot = i / geometry.intent_cells.max(1);
+            let at = geometry.intent(node, 0, i);
+            Some(DeclaredIntent { slot, generation: generation_of(word), intent, at, word })
         }
         _ => None,
     })

@@ -1,16 +1,16 @@
 //! The layout of a memory node: structures, constants and addresses. docs/layouts/pool.md has the byte diagram.
 //!
 //! Invariants: every structure consists of whole, little-endian 8-byte words. The target of a CAS or FAA is always one
-//! aligned word. Four numbers of the superblock (region length, chunk size, client slots, chunks) determine the layout
-//! of a node, so a client computes every address itself.
+//! aligned word. Five numbers of the superblock (region length, chunk size, client slots, intent cells, chunks) determine
+//! the layout of a node, so a client computes every address itself.
 
 use farindex_fabric::{Buf, NodeId, RemotePtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "FARINDEX" in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
-/// Version of everything in this module. Version 3 gave catalog entries room for larger, versioned settings.
-pub const FORMAT_VERSION: u64 = 3;
+/// Version of everything in this module. Version 4 gave each client a number of intent cells that the superblock says.
+pub const FORMAT_VERSION: u64 = 4;
 
 /// The constant part of a node's first bytes. Pool creation writes it once; every client checks it when it opens the
 /// pool.
@@ -41,8 +41,10 @@ pub struct Superblock {
     pub zeroed: u64,
     /// The key from which [`seed_of`](Self::seed_of) derives the seeds of the indexes. Random, or chosen at creation.
     pub hash_key: u64,
+    /// Intent cells of each client slot on this node.
+    pub intent_cells: u64,
     /// Zero.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
     /// xxh3-64 of all bytes before it.
     pub checksum: u64,
 }
@@ -116,8 +118,12 @@ impl ClientSlot {
     }
 }
 
-/// Intents that one client can declare at a time on one node.
-pub const INTENTS: u64 = 16;
+/// Fewest and most intents that a new pool lets one client declare at a time on one node, unless its creator chooses.
+pub const INTENT_CELLS: [u64; 2] = [16, MAX_INTENT_CELLS];
+/// Most intents that one client can declare at a time on one node: it has a bit for each in a word.
+pub const MAX_INTENT_CELLS: u64 = 64;
+/// A new pool uses about this fraction of a node for the intents of all clients, within [`INTENT_CELLS`].
+const INTENT_SHARE: u64 = 256;
 /// Bytes of an intent.
 pub const INTENT_LEN: u64 = 64;
 
@@ -349,12 +355,19 @@ pub struct Geometry {
     pub chunks: u64,
     /// Client slots.
     pub client_slots: u64,
+    /// Intent cells of each client slot.
+    pub intent_cells: u64,
 }
 
 impl Geometry {
+    /// The number of intent cells of each client slot in a new pool on a region of this length.
+    pub fn intent_cells_for(region_len: u64, client_slots: u64) -> u64 {
+        let [least, most] = INTENT_CELLS;
+        (region_len / INTENT_SHARE / (client_slots.max(1) * INTENT_LEN)).clamp(least, most)
+    }
     /// Fits as many chunks as possible into a region; `None` if not even one fits.
-    pub fn fit(region_len: u64, chunk_size: u64, client_slots: u64) -> Option<Self> {
-        let empty = Geometry { chunk_size, chunks: 0, client_slots };
+    pub fn fit(region_len: u64, chunk_size: u64, client_slots: u64, intent_cells: u64) -> Option<Self> {
+        let empty = Geometry { chunk_size, chunks: 0, client_slots, intent_cells };
         let room = region_len.checked_sub(empty.descriptors())?;
         let most = room / (chunk_size + DESCRIPTOR_LEN);
         // Rounding the data area up to whole pages may cost one of them.
@@ -368,7 +381,7 @@ impl Geometry {
         self.clients() + self.client_slots * CLIENT_SLOT_LEN
     }
     const fn catalog(&self) -> u64 {
-        self.intents() + self.client_slots * INTENTS * INTENT_LEN
+        self.intents() + self.client_slots * self.intent_cells * INTENT_LEN
     }
     const fn descriptors(&self) -> u64 {
         self.catalog() + CATALOG_ENTRIES * CATALOG_ENTRY_LEN
@@ -387,7 +400,7 @@ impl Geometry {
     }
     /// Address of one of a client's intent cells on a node.
     pub const fn intent(&self, node: NodeId, slot: u64, cell: u64) -> RemotePtr {
-        RemotePtr::new(node, self.intents() + (slot * INTENTS + cell) * INTENT_LEN)
+        RemotePtr::new(node, self.intents() + (slot * self.intent_cells + cell) * INTENT_LEN)
     }
     /// Address of a catalog entry (node 0).
     pub const fn entry(&self, index: u64) -> RemotePtr {
@@ -439,7 +452,7 @@ mod tests {
     #[test]
     fn geometry_keeps_the_parts_of_a_node_apart() {
         for (len, chunk) in [(1 << 20, MIN_CHUNK), (1 << 30, MAX_CHUNK), (3 << 20, MIN_CHUNK)] {
-            let g = Geometry::fit(len, chunk, 64).expect("fits");
+            let g = Geometry::fit(len, chunk, 64, Geometry::intent_cells_for(len, 64)).expect("fits");
             const { assert!(header::RETURNED + 64 * 8 <= header::END) };
             assert!(g.clients() < g.intents() && g.intents() < g.catalog() && g.catalog() < g.descriptors());
             assert!(g.descriptor(HOME, g.chunks).offset() <= g.data());
@@ -447,7 +460,7 @@ mod tests {
             assert_eq!(g.chunk_of(g.chunk(HOME, 3).add(5)), Some(3));
             assert_eq!(g.chunk_of(RemotePtr::new(HOME, g.end())), None);
         }
-        assert_eq!(Geometry::fit(64 << 10, MIN_CHUNK, 64), None);
+        assert_eq!(Geometry::fit(64 << 10, MIN_CHUNK, 64, 16), None);
     }
 
     #[test]

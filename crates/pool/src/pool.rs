@@ -5,7 +5,8 @@
 
 use crate::PoolError;
 use crate::layout::{
-    FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MIN_CHUNK, Superblock, UNSEEDED, header, header_word,
+    FORMAT_VERSION, Geometry, HOME, MAGIC, MAX_CHUNK, MAX_INTENT_CELLS, MIN_CHUNK, Superblock, UNSEEDED, header,
+    header_word,
 };
 use farindex_fabric::{Endpoint, Fabric, NodeId, OpKind, RemotePtr, Span, cold};
 use std::hash::{BuildHasher, RandomState};
@@ -22,6 +23,9 @@ pub struct PoolOptions {
     pub lease: Duration,
     /// Bytes of one chunk; `None` chooses them by the size of the region.
     pub chunk_size: Option<u64>,
+    /// Most locks that one client can hold at a time on one node, 1 to 64; `None` chooses the number by the size of the
+    /// region. Each takes 64 bytes of every node for each client slot.
+    pub intent_cells: Option<u64>,
     /// The key from which the seeds of the indexes are derived. `None` chooses it at random, so that no one can choose
     /// keys that collide. Tests, simulations and benchmarks fix it, so that each run is the same.
     pub hash_key: Option<u64>,
@@ -43,6 +47,7 @@ impl Default for PoolOptions {
             client_slots: 64,
             lease: Duration::from_secs(10),
             chunk_size: None,
+            intent_cells: None,
             hash_key: None,
             identity: None,
         }
@@ -80,6 +85,9 @@ impl Pool {
         if lease_ms == 0 {
             return Err(PoolError::TooSmall("a lease of 0 ms: it takes at least 1 ms".to_owned()));
         }
+        if let Some(cells) = options.intent_cells.filter(|cells| !(1..=MAX_INTENT_CELLS).contains(cells)) {
+            return Err(PoolError::TooSmall(format!("{cells} intent cells: a client has 1 to {MAX_INTENT_CELLS}")));
+        }
         let span = endpoint.span(OpKind::Other);
         for info in &infos {
             let first = span.read(RemotePtr::new(info.node, 0), 128).await?;
@@ -101,8 +109,9 @@ impl Pool {
                 }
                 None => (info.len / 1024).next_power_of_two().clamp(MIN_CHUNK, MAX_CHUNK),
             };
-            let least = Geometry { chunk_size, chunks: 8, client_slots: slots }.end();
-            let geometry = Geometry::fit(info.len, chunk_size, slots)
+            let intent_cells = options.intent_cells.unwrap_or(Geometry::intent_cells_for(info.len, slots));
+            let least = Geometry { chunk_size, chunks: 8, client_slots: slots, intent_cells }.end();
+            let geometry = Geometry::fit(info.len, chunk_size, slots, intent_cells)
                 .filter(|geometry| geometry.chunks >= 8)
                 .ok_or_else(|| {
                     PoolError::TooSmall(format!(
@@ -123,7 +132,8 @@ impl Pool {
                 lease_ms,
                 zeroed: 0,
                 hash_key,
-                reserved: [0; 2],
+                intent_cells,
+                reserved: 0,
                 checksum: 0,
             };
             superblocks.push(superblock);
@@ -210,9 +220,12 @@ impl Pool {
         if block.version != FORMAT_VERSION {
             return Err(PoolError::Version { found: block.version, expected: FORMAT_VERSION });
         }
-        match block.checksum == block.expected_checksum() {
+        if block.checksum != block.expected_checksum() {
+            return Err(damaged("its checksum is wrong"));
+        }
+        match (1..=MAX_INTENT_CELLS).contains(&block.intent_cells) {
             true => Ok(block),
-            false => Err(damaged("its checksum is wrong")),
+            false => Err(damaged("its number of intent cells is impossible")),
         }
     }
 
@@ -243,7 +256,8 @@ impl Pool {
 }
 
 fn geometry_of(block: &Superblock) -> Geometry {
-    Geometry { chunk_size: block.chunk_size, chunks: block.chunks, client_slots: block.client_slots }
+    let Superblock { chunk_size, chunks, client_slots, intent_cells, .. } = *block;
+    Geometry { chunk_size, chunks, client_slots, intent_cells }
 }
 
 /// Returns random words that no other pool has; none is zero. The standard library seeds its hasher with random bits of

@@ -6,6 +6,7 @@
 
 mod close;
 mod reclamation;
+mod turn;
 
 use crate::alloc::chunks::Chunks;
 use crate::alloc::search::{Counters, Hints};
@@ -44,6 +45,10 @@ pub struct Session {
     /// Free blocks and spans that this session keeps, for each node.
     free_lists: Vec<RefCell<FreeList>>,
     hints: Vec<Hints>,
+    /// Refills take turns.
+    refills: turn::Turn,
+    /// The pool had nothing for the last refill before a list was empty. The next one waits until a list is empty.
+    ahead_in_vain: Cell<bool>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
@@ -65,6 +70,8 @@ impl Session {
             pins: Rc::new(Pins::new(oldest)),
             free_lists,
             hints,
+            refills: turn::Turn::default(),
+            ahead_in_vain: Cell::new(false),
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
@@ -126,13 +133,17 @@ impl Session {
         let corrupt = || PoolError::Corrupt { at: ptr, what: format!("no object of {bytes} bytes can lie here") };
         fits.then_some(class).ok_or_else(corrupt)
     }
+    /// Number of blocks of a class that this session keeps.
+    fn keep(&self, class: usize) -> usize {
+        alloc::keep(class, self.pins.in_progress())
+    }
     /// Adds a free block to the free list; returns how many blocks of its class the list has now.
     fn push_free(&self, ptr: RemotePtr, class: usize) -> usize {
         let Ok(free_list) = self.free_list(ptr.node()) else { return 0 };
         let mut free_list = free_list.borrow_mut();
         let free = &mut free_list.free[class];
         free.push(ptr);
-        if free.len() > 2 * alloc::keep(class) {
+        if free.len() > 2 * self.keep(class) {
             self.overfull.set(true);
         }
         free.len()
@@ -161,6 +172,10 @@ impl Session {
             return self.alloc_span(span, node, bytes, when_full, false).await.map(|(ptr, _)| ptr);
         };
         let free_list = self.free_list(node)?;
+        // An operation that holds a lock takes what is left.
+        if when_full == WhenFull::Wait && self.runs_low(free_list, class) {
+            self.refill_ahead(span, node, class).await?;
+        }
         loop {
             if let Some(ptr) = free_list.borrow_mut().take(class) {
                 return Ok(ptr);
@@ -220,6 +235,32 @@ impl Session {
         .ok_or_else(|| chunks.full(bytes))
     }
 
+    /// Returns whether the free list should be refilled before it is empty. Coroutines that find it empty wait, and then
+    /// go on together: a table gets as many inserts at once, more than its splits keep up with.
+    fn runs_low(&self, free_list: &RefCell<FreeList>, class: usize) -> bool {
+        let low = alloc::low(class, self.pins.in_progress()) as u64;
+        low > 0
+            && (1..=low).contains(&free_list.borrow().count(class))
+            && !self.ahead_in_vain.get()
+            && !self.refills.is_taken()
+    }
+
+    /// Refills the free list while others of this session's operations take what is left of it.
+    async fn refill_ahead(&self, span: &Span, node: NodeId, class: usize) -> Result<(), PoolError> {
+        cold(self.refill_ahead_inner(span, node, class)).await
+    }
+
+    async fn refill_ahead_inner(&self, span: &Span, node: NodeId, class: usize) -> Result<(), PoolError> {
+        self.free_elapsed();
+        if !self.runs_low(self.free_list(node)?, class) {
+            return Ok(());
+        }
+        let Some(_turn) = self.refills.try_take() else { return Ok(()) };
+        let refilled = self.refill_once(span, node, class, false).await?;
+        self.ahead_in_vain.set(!refilled);
+        Ok(())
+    }
+
     /// Refills the free list with blocks of a class, from the cheapest source to the most expensive.
     async fn refill(&self, span: &Span, node: NodeId, class: usize, when_full: WhenFull) -> Result<(), PoolError> {
         cold(self.refill_inner(span, node, class, when_full)).await
@@ -235,8 +276,14 @@ impl Session {
         self.free_elapsed();
         let free_list = self.free_list(node)?;
         let ready = || free_list.borrow().has(class);
-        if ready() || self.refill_once(span, node, class, false).await? {
-            return Ok(());
+        {
+            // One coroutine after the other: together they would ask for the same blocks, and nearly all in vain. One that
+            // has waited often finds what another one has brought.
+            let _turn = self.refills.take(&self.endpoint, self.pool().lease() / 4).await;
+            if ready() || self.refill_once(span, node, class, false).await? {
+                self.ahead_in_vain.set(false);
+                return Ok(());
+            }
         }
         let refilled = self.alloc_under_pressure(span, node, when_full, Some(class), async |_| {
             Ok((ready() || self.refill_once(span, node, class, true).await?).then_some(()))
@@ -273,7 +320,8 @@ impl Session {
         counters: &Counters,
     ) -> Result<bool, PoolError> {
         let mut found = FreeList::default();
-        let any = chunks.claim_returned(span, class, counters, self.hints(chunks.node)?, &mut found).await;
+        let (enough, hints) = (self.keep(class) as u64 / 2, self.hints(chunks.node)?);
+        let any = chunks.claim_returned(span, class, enough, counters, hints, &mut found).await;
         // Some blocks may be of another class: see `Chunks::claim`.
         for (free, found) in self.free_list(chunks.node)?.borrow_mut().free.iter_mut().zip(&mut found.free) {
             free.append(found);

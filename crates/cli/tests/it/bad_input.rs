@@ -199,7 +199,7 @@ fn files_that_are_no_pool() {
             on(text(&empty), 3, "it is empty"),
             on(text(&truncated), 3, "truncated?"),
             on(text(&damaged), 3, "its checksum is wrong"),
-            on(text(&version), 3, "has format version 7, this program reads version 3"),
+            on(text(&version), 3, "has format version 7, this program reads version 4"),
         ]);
     }
     judge(&[
@@ -283,8 +283,8 @@ fn indexes() {
         let mut block = [0; 128];
         file.read_exact_at(&mut block, 0).unwrap();
         let block = Superblock::read_from_bytes(&block).unwrap();
-        let Superblock { chunk_size, chunks, client_slots, .. } = block;
-        let at = Geometry { chunk_size, chunks, client_slots }.entry(0).offset();
+        let Superblock { chunk_size, chunks, client_slots, intent_cells, .. } = block;
+        let at = Geometry { chunk_size, chunks, client_slots, intent_cells }.entry(0).offset();
         let mut before = [0; CATALOG_ENTRY_LEN as usize];
         file.read_exact_at(&mut before, at).unwrap();
         let mut entry = CatalogEntry::read_from_bytes(&before).unwrap();

@@ -85,19 +85,19 @@ impl Chunks<'_> {
         PoolError::Corrupt { at, what: format!("the descriptor of chunk {chunk} is damaged, or the cursor is") }
     }
 
-    /// Takes freed blocks of a class into `free_list`. Searches the whole node at most once, and stops at the first
-    /// descriptors that have some.
+    /// Takes about so many freed blocks of a class into `free_list`. Searches the whole node at most once, and stops at the
+    /// first descriptors that have some.
     pub(crate) async fn claim_returned(
         &self,
         span: &Span,
         class: usize,
+        enough: u64,
         counters: &Counters,
         hints: &Hints,
         free_list: &mut FreeList,
     ) -> Result<bool, PoolError> {
         let cursor = counters.cursor;
         let size = self.geometry().chunk_size;
-        let enough = super::keep(class) as u64 / 2;
         let mut examined = 0;
         while examined < cursor {
             let first = hints.blocks.get() % cursor;

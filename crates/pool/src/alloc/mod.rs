@@ -22,6 +22,8 @@ use farindex_fabric::RemotePtr;
 const KEEP_BYTES: u64 = 32 << 10;
 /// Blocks of one class that a free list keeps even if they are more bytes.
 const KEEP_BLOCKS: usize = 16;
+/// Most bytes of one class that a free list keeps in addition, for the operations in progress.
+const BUSY_BYTES: u64 = 256 << 10;
 
 /// Most bytes of spans that a free list keeps. An index whose segments are spans retires one span for each that it
 /// allocates; taking a span from the pool costs a search through the descriptors.
@@ -29,9 +31,16 @@ const KEEP_SPAN_BYTES: u64 = 512 << 10;
 /// A free list keeps at most this fraction of a node in spans, because other sessions cannot use them.
 const KEEP_SPAN_SHARE: u64 = 256;
 
-/// Number of blocks of a class that a free list keeps.
-pub(crate) fn keep(class: usize) -> usize {
-    ((KEEP_BYTES / classes::bytes(class).max(1)) as usize).max(KEEP_BLOCKS)
+/// Number of blocks of a class that a free list keeps, in a session with so many operations in progress. Their blocks are
+/// retired together and their grace periods end together: a list that keeps fewer gives back what they need next.
+pub(crate) fn keep(class: usize, in_progress: usize) -> usize {
+    ((KEEP_BYTES / classes::bytes(class).max(1)) as usize).max(KEEP_BLOCKS) + 2 * low(class, in_progress)
+}
+
+/// Number of blocks of a class at which a session refills its free list although it is not empty: as many as its other
+/// operations may take meanwhile. Zero if there are no others.
+pub(crate) fn low(class: usize, in_progress: usize) -> usize {
+    (2 * in_progress.saturating_sub(1)).min((BUSY_BYTES / 2 / classes::bytes(class).max(1)) as usize)
 }
 
 /// A run of contiguous blocks at the end of a chunk that were never used.
@@ -89,9 +98,15 @@ impl FreeList {
         self.spans.iter().any(|(have, _)| *have == ptr)
     }
 
+    /// Number of blocks of this class.
+    pub(crate) fn count(&self, class: usize) -> u64 {
+        let free = self.free.get(class).map_or(0, Vec::len) as u64;
+        free + self.runs.get(class).copied().flatten().map_or(0, |run| run.left)
+    }
+
     /// Returns whether there is a block of this class.
     pub(crate) fn has(&self, class: usize) -> bool {
-        self.free.get(class).is_some_and(|free| !free.is_empty()) || self.runs.get(class).is_some_and(Option::is_some)
+        self.count(class) > 0
     }
 
     /// Returns whether there are neither blocks nor spans.

@@ -6,7 +6,6 @@
 
 use super::{Session, TICK_BYTES, TICK_EVERY};
 use crate::PoolError;
-use crate::alloc;
 use crate::epoch::grace_period_elapsed;
 use crate::retire_list::Retired;
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, cold};
@@ -19,7 +18,7 @@ impl Session {
             return self.free_span(span, ptr, bytes).await;
         };
         // A session that only frees must not keep everything, even if it never calls `maintain`.
-        if self.push_free(ptr, class) > 4 * alloc::keep(class) {
+        if self.push_free(ptr, class) > 4 * self.keep(class) {
             self.give_back_surplus().await?;
         }
         Ok(())
@@ -114,7 +113,7 @@ impl Session {
         for node in self.pool().nodes() {
             let mut surplus = Vec::new();
             for (class, free) in self.free_list(node)?.borrow_mut().free.iter_mut().enumerate() {
-                let keep = alloc::keep(class);
+                let keep = self.keep(class);
                 if free.len() > keep {
                     surplus.extend(free.drain(keep / 2..).map(|ptr| (ptr, class)));
                 }

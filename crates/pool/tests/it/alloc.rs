@@ -6,7 +6,10 @@ use farindex_fabric::{Counters, Driver, Executor, OpKind, RemotePtr};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolError, Session};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Audits a pool without indexes, by a new client.
 fn audit(rig: &Rig) -> AuditReport {
@@ -335,6 +338,125 @@ fn chunks_change_their_class_when_sizes_change() {
     drop(session);
     member.close();
     assert_empty(&rig);
+}
+
+/// Coroutines that find the free list empty at the same time ask the pool one after the other. Together they would each
+/// READ and claim the same blocks: with 256 updates in flight that was most of what they did.
+#[test]
+fn coroutines_that_need_memory_at_once_ask_for_it_once() {
+    const COROUTINES: u64 = 100;
+    let rig = Rig::new(60);
+    let member = rig.join_with(Delivery::Deferred);
+    let session = member.session();
+    let bytes = 128;
+    // Blocks that were freed and given back are claimed by CASes of their chunks' bitmaps.
+    for ptr in (0..4 * COROUTINES).map(|_| member.alloc(&session, bytes).expect("there is room")).collect::<Vec<_>>() {
+        member.free(&session, ptr, bytes);
+    }
+    member.run(session.flush()).expect("given back");
+    let (session, executor) = (Rc::new(session), Executor::new());
+    let tasks: Vec<_> = (0..COROUTINES)
+        .map(|_| {
+            let session = Rc::clone(&session);
+            executor.spawn(async move {
+                let span = session.span(OpKind::Other);
+                let ptr = session.alloc(&span, NODE, bytes).await.expect("there is room");
+                (ptr.offset(), span.cost())
+            })
+        })
+        .collect();
+    let (mut places, mut batches, mut atomics) = (BTreeSet::new(), 0, 0);
+    executor.block_on(&member.endpoint, async {
+        for task in tasks {
+            let (place, cost) = task.await;
+            places.insert(place);
+            batches += cost.batches;
+            atomics += cost.cas + cost.faa;
+        }
+    });
+    assert_eq!(places.len() as u64, COROUTINES);
+    println!("{batches} batches, {atomics} atomics");
+    assert!(batches <= 6 && atomics <= 12, "{batches} batches, {atomics} atomics");
+    drop((session, executor));
+    member.close();
+}
+
+/// One coroutine refills the free list before it is empty, and the others take what is left: they do not wait.
+#[test]
+fn free_list_is_refilled_before_it_is_empty() {
+    const COROUTINES: usize = 32;
+    const TIMES: usize = 200;
+    let rig = Rig::new(120);
+    let member = rig.join_with(Delivery::Deferred);
+    let (session, executor) = (Rc::new(member.session()), Executor::new());
+    let tasks: Vec<_> = (0..COROUTINES)
+        .map(|_| {
+            let session = Rc::clone(&session);
+            executor.spawn(async move {
+                let (mut waited, mut asked) = (0, 0);
+                for _ in 0..TIMES {
+                    let span = session.span(OpKind::Other);
+                    let mut alloc = Box::pin(session.alloc(&span, NODE, 128));
+                    let mut polls = 0;
+                    let ptr = poll_fn(|cx| {
+                        polls += 1;
+                        alloc.as_mut().poll(cx)
+                    })
+                    .await
+                    .expect("there is room");
+                    drop(alloc);
+                    waited += usize::from(polls > 1 && span.cost().batches == 0);
+                    asked += usize::from(span.cost().batches > 0);
+                    // An operation that uses the block takes some round trips.
+                    let pin = session.pin(span).expect("the lease holds");
+                    for _ in 0..3 {
+                        pin.span().read(ptr, 8).await.expect("in bounds");
+                    }
+                }
+                (waited, asked)
+            })
+        })
+        .collect();
+    let (mut waited, mut asked) = (0, 0);
+    executor.block_on(&member.endpoint, async {
+        for task in tasks {
+            let (one, other) = task.await;
+            waited += one;
+            asked += other;
+        }
+    });
+    // At the beginning all of them wait for the first block.
+    assert!(waited < COROUTINES, "{waited} of {} allocations waited", COROUTINES * TIMES);
+    assert!((50..100).contains(&asked), "{asked} asked the pool, which has 128 blocks in a chunk");
+    drop((session, executor));
+    member.close();
+}
+
+/// One that has the turn to ask the pool, and is not polled any more, or is cancelled, does not keep the others from it.
+#[test]
+fn coroutine_that_stops_in_a_refill_stops_no_other() {
+    let rig = Rig::new(60);
+    let member = rig.join_with(Delivery::Deferred);
+    let session = member.session();
+    let spans = [session.span(OpKind::Other), session.span(OpKind::Other)];
+    for cancelled in [true, false] {
+        member.run(async {
+            let mut stopped = Box::pin(session.alloc(&spans[0], NODE, 64 << u32::from(cancelled)));
+            poll_fn(|cx| {
+                assert!(stopped.as_mut().poll(cx).is_pending(), "its first READ is on its way");
+                Poll::Ready(())
+            })
+            .await;
+            let mut stopped = Some(stopped);
+            if cancelled {
+                stopped = None;
+            }
+            session.alloc(&spans[1], NODE, 64 << u32::from(cancelled)).await.expect("there is room");
+            drop(stopped);
+        });
+    }
+    drop((spans, session));
+    member.close();
 }
 
 #[test]

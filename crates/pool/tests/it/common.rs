@@ -17,7 +17,7 @@ pub(crate) const CHUNK: u64 = 16 << 10;
 
 /// Bytes of a node with exactly so many chunks of 16 KiB.
 pub(crate) fn region(chunks: u64, client_slots: u64) -> u64 {
-    farindex_pool::layout::Geometry { chunk_size: CHUNK, chunks, client_slots }.end()
+    farindex_pool::layout::Geometry { chunk_size: CHUNK, chunks, client_slots, intent_cells: 16 }.end()
 }
 
 pub(crate) fn small() -> PoolOptions {
@@ -25,6 +25,7 @@ pub(crate) fn small() -> PoolOptions {
         client_slots: 8,
         lease: Duration::from_millis(200),
         chunk_size: Some(CHUNK),
+        intent_cells: Some(16),
         ..PoolOptions::default()
     }
 }

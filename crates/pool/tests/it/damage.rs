@@ -13,7 +13,8 @@ const CHUNK: u64 = 64 << 10;
 /// A pool in use: chunks full of live blocks, chunks with live and free blocks, free chunks, spans, unused chunks.
 fn pool_in_use() -> (Rig, Member, Live) {
     let options = PoolOptions { chunk_size: Some(CHUNK), ..small() };
-    let rig = Rig::with(1, Geometry { chunk_size: CHUNK, chunks: CHUNKS, client_slots: 8 }.end(), &options);
+    let rig =
+        Rig::with(1, Geometry { chunk_size: CHUNK, chunks: CHUNKS, client_slots: 8, intent_cells: 16 }.end(), &options);
     let (owner, taker) = (rig.join(), rig.join());
     let session = owner.session();
     let mut live = Live::default();

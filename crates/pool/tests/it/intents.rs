@@ -1,10 +1,15 @@
 //! Intents: when they are declared, and which cells an operation may take.
 
-use crate::common::{NODE, Rig};
+use crate::common::{NODE, Rig, small};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Executor, OpKind, RemotePtr};
-use farindex_pool::{Intent, Lock, intent};
+use farindex_fabric::{Executor, Fabric, OpKind, RemotePtr};
+use farindex_pool::{Intent, Lock, PoolOptions, intent};
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
 
 fn intent(lock: u64) -> Intent {
     Intent { index: 5, lock: Lock { at: RemotePtr::new(NODE, lock), mask: 1 }, what: [1, 2, 3, 4] }
@@ -96,4 +101,77 @@ fn intent_cells_run_out_and_become_free_again() {
     rig.poke(at, &[word & !1]);
     member.run(session.intent_cell(NODE)).expect("the one that was left");
     assert!(member.run(session.intent_cell(farindex_fabric::NodeId::new(9))).is_err());
+}
+
+#[test]
+fn operations_get_intent_cells_in_the_order_of_asking() {
+    let options = PoolOptions { intent_cells: Some(2), ..small() };
+    let rig = Rig::with(1, 1 << 20, &options);
+    assert_eq!(rig.pool.geometry(NODE).intent_cells, 2);
+    let member = rig.join();
+    let session = Rc::new(member.session());
+    let mut cells: Vec<_> = (0..2).map(|_| member.run(session.intent_cell(NODE)).expect("free")).collect();
+    let executor = Executor::new();
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let mut waiting: Vec<_> = (0..4)
+        .map(|i| {
+            let (session, order) = (Rc::clone(&session), Rc::clone(&order));
+            executor.spawn(async move {
+                let cell = session.intent_cell(NODE).await.expect("in its turn");
+                order.borrow_mut().push(i);
+                drop(cell);
+            })
+        })
+        .collect();
+    executor.run_ready();
+    // One is cancelled while it waits, one after it was given the cell and before it has fetched it.
+    drop(waiting.remove(1));
+    cells.pop();
+    drop(waiting.remove(0));
+    // A newcomer does not overtake those that wait.
+    let newcomer = executor.spawn({
+        let (session, order) = (Rc::clone(&session), Rc::clone(&order));
+        async move {
+            session.intent_cell(NODE).await.expect("in its turn");
+            order.borrow_mut().push(9);
+        }
+    });
+    executor.block_on(&member.endpoint, async {
+        for task in waiting {
+            task.await;
+        }
+        newcomer.await;
+    });
+    assert_eq!(*order.borrow(), [2, 3, 9]);
+    drop(cells);
+    for _ in 0..2 {
+        std::mem::forget(member.run(session.intent_cell(NODE)).expect("both are free again"));
+    }
+}
+
+/// Threads of a client share its cells. One that waits hears of a cell that another thread returns.
+#[test]
+fn threads_wait_for_the_cells_of_their_client() {
+    const THREADS: u64 = 3;
+    const TIMES: u64 = 300;
+    let rig = Rig::with(1, 1 << 20, &PoolOptions { intent_cells: Some(1), lease: LONG, ..small() });
+    let member = rig.join();
+    let held = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let endpoint = rig.fabric.connect(member.client.identity()).expect("connects");
+                let session = member.client.session(endpoint.clone());
+                let executor = Executor::new();
+                executor.block_on(&endpoint, async {
+                    for _ in 0..TIMES {
+                        let cell = session.intent_cell(NODE).await.expect("within a lease");
+                        assert_eq!(held.fetch_add(1, Ordering::SeqCst), 0, "one operation has the cell");
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        drop(cell);
+                    }
+                });
+            });
+        }
+    });
 }

@@ -80,13 +80,13 @@ fn open_refuses_every_bad_pool_with_its_reason() {
         "the superblock of memory node 1 is damaged: its checksum is wrong; restore the pool from a copy or create it anew"
     );
 
-    for version in [2, 7] {
+    for version in [3, 7] {
         let other = copy(&good, &[0, 1], LEN);
         poke(&other, at(0).add(8), &[version]);
         assert_eq!(
             refusal(&other),
             format!(
-                "the pool has format version {version}, this program reads version 3; use the farindex release that \
+                "the pool has format version {version}, this program reads version 4; use the farindex release that \
                  wrote it, or dump and reload"
             )
         );
@@ -173,6 +173,10 @@ fn create_refuses_every_bad_option_with_its_reason() {
     for size in [0, 8 << 10, 128 << 10, 20_000] {
         let wanted = format!("chunks of {size} bytes: a chunk is a power of two from 16384 to 65536");
         assert_eq!(refused(LEN, chunk(size)), wanted);
+    }
+    for cells in [0, 65] {
+        let refused = refused(LEN, PoolOptions { intent_cells: Some(cells), ..small() });
+        assert_eq!(refused, format!("{cells} intent cells: a client has 1 to 64"));
     }
     // The size that the message names is enough.
     let least = region(8, 8);
