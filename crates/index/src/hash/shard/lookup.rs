@@ -404,15 +404,14 @@ impl<'a> Op<'a> {
         let mut slots = snapshot.matches(pattern);
         if !self.rejected.is_empty() {
             let known = |slot: &usize| self.rejected.contains(&(snapshot.word(*slot) & !META));
-            slots = (0..64).filter(|slot| slots >> slot & 1 == 1 && !known(slot)).fold(0, |all, slot| all | 1 << slot);
+            slots = ones(slots).filter(|slot| !known(slot)).fold(0, |all, slot| all | 1 << slot);
         }
         slots
     }
 
     /// These slots as candidates.
     fn candidates_of(snapshot: &Snapshot, slots: u64) -> Candidates {
-        let slots = (0..64).filter(|slot| slots >> slot & 1 == 1);
-        slots.map(|slot| Candidate { slot: snapshot.slot(slot), word: snapshot.word(slot) }).collect()
+        ones(slots).map(|slot| Candidate { slot: snapshot.slot(slot), word: snapshot.word(slot) }).collect()
     }
 
     /// Decides about a candidate by another verb: `buf` is what was READ of its block, and does not say whose it is.
@@ -496,6 +495,15 @@ impl<'a> Op<'a> {
         self.unresolved(seen.at, seen.trace(version), what)?;
         self.wait_for(seen.at).await
     }
+}
+
+/// The numbers of the bits that are set, in ascending order.
+fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let next = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        next
+    })
 }
 
 /// What a lookup's first batch asks for.
