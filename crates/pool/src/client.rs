@@ -6,16 +6,16 @@
 //! one for each worker thread.
 
 mod cells;
-pub(crate) use cells::CellWait;
 mod heartbeat;
+pub(crate) mod node_cells;
 mod registration;
 
 use crate::Pool;
 use crate::epoch::OldestPin;
 use crate::lease::LeaseWatch;
 use crate::retire_list::RetireList;
-use cells::IntentCells;
 use farindex_fabric::{Endpoint, FabricError, Identity};
+use node_cells::NodeCells;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::future::Future;
@@ -62,7 +62,7 @@ pub struct Client {
     /// Raised while an operation of this client works in the catalog.
     cataloguing: AtomicBool,
     /// This client's intent cells, for each node.
-    intents: Vec<IntentCells>,
+    intents: Vec<NodeCells>,
     /// Heartbeats of the other clients.
     watch: Mutex<LeaseWatch>,
     /// Values that the threads share: see [`share`](Client::share).

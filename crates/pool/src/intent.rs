@@ -29,14 +29,15 @@
 pub use crate::intent_record::{DeclaredIntent, Intent, Lock};
 
 use crate::PoolError;
-use crate::client::{CellWait, Client};
+use crate::client::Client;
+use crate::client::node_cells::CellWait;
 use crate::faults::{Fault, planted};
 use crate::intent_record::{
     abandoned, cell_words, cleared, declared, encode, is_abandoned, is_declared, next_word, read_cells,
 };
 use crate::lease::{clients, describe};
 use crate::session::Session;
-use farindex_fabric::{Batch, FabricError, NodeId, OpKind, RemotePtr, Span, cold};
+use farindex_fabric::{Batch, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -58,10 +59,7 @@ impl Session {
     /// Takes an intent cell on a node. While other operations of this client have all of them, it waits, for up to a
     /// lease; those that wait get cells in the order in which they came.
     pub async fn intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
-        if node.index() >= self.pool().nodes().len() {
-            return Err(PoolError::Fabric(FabricError::NoSuchNode(node)));
-        }
-        match self.client().take_intent_cell(node) {
+        match self.client().cells(node)?.take() {
             Some(cell) => Ok(self.taken_cell(node, cell)),
             None => cold(self.wait_for_intent_cell(node)).await,
         }
@@ -74,7 +72,7 @@ impl Session {
 
     async fn wait_for_intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
         let until = self.endpoint().now() + self.pool().lease();
-        let mut wait = CellWait::new(self.client(), node);
+        let mut wait = CellWait::new(self.client().cells(node)?);
         let mut pause = Duration::from_micros(5);
         loop {
             // What another client clears, it tells nobody.
@@ -167,8 +165,8 @@ impl IntentTransfer {
 
 impl Drop for IntentTransfer {
     fn drop(&mut self) {
-        if let Some(client) = &self.client {
-            client.return_intent_cell(self.node, self.cell, self.word != 0, is_abandoned(self.word));
+        if let Some(Ok(cells)) = self.client.as_ref().map(|client| client.cells(self.node)) {
+            cells.give_back(self.cell, self.word != 0, is_abandoned(self.word));
         }
     }
 }
@@ -176,7 +174,9 @@ impl Drop for IntentTransfer {
 impl Drop for IntentCell<'_> {
     fn drop(&mut self) {
         let word = self.word.get();
-        self.session.client().return_intent_cell(self.node, self.cell, word != 0, is_abandoned(word));
+        if let Ok(cells) = self.session.client().cells(self.node) {
+            cells.give_back(self.cell, word != 0, is_abandoned(word));
+        }
     }
 }
 

@@ -49,6 +49,7 @@ pub mod pool;
 pub mod reclaim;
 mod retire_list;
 pub mod session;
+mod sync;
 pub mod takeover;
 
 pub use calibration::Calibration;

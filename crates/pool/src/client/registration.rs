@@ -3,8 +3,8 @@
 //! Invariants: a slot contains its owner's identity before it counts as active. A registering client changes the slot
 //! only by CASes, so they have no effect if the slot was freed and taken by another client meanwhile.
 
-use super::cells::IntentCells;
 use super::heartbeat::checked_epoch;
+use super::node_cells::NodeCells;
 use super::{Client, nanos};
 use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, REGISTERING, first_word, header, header_word};
 use crate::lease::{LeaseWatch, evict, identity_of, parse_slots, read_slots};
@@ -58,7 +58,7 @@ impl Client {
                         pins: Mutex::default(),
                         opened: AtomicU64::new(0),
                         orphans: Mutex::default(),
-                        intents: pool.nodes().map(|_| IntentCells::default()).collect(),
+                        intents: pool.nodes().map(|node| NodeCells::new(pool.geometry(node).intent_cells)).collect(),
                         watch: Mutex::default(),
                         shares: Mutex::default(),
                         on_tick: Mutex::default(),

@@ -1,0 +1,99 @@
+//! The intent cells of a client under loom: every interleaving of two threads that take, return and wait for cells. The
+//! source is the same as in the library; `sync` gives it loom's types.
+
+#[allow(dead_code, reason = "the library uses more of it")]
+#[path = "../src/client/node_cells.rs"]
+mod node_cells;
+
+/// Loom's types under the names of the library's.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().expect("no panic under it")
+        }
+    }
+}
+
+use node_cells::{CellWait, NodeCells};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(4));
+    builder.check(body);
+}
+
+/// So many cells, the first of which is taken, and another thread.
+fn with_a_taken_cell(
+    number: u64,
+    other: impl FnOnce(&NodeCells) + 'static,
+    own: impl FnOnce(&NodeCells),
+) -> Arc<NodeCells> {
+    let cells = Arc::new(NodeCells::new(number));
+    assert_eq!(cells.take(), Some(0));
+    let shared = Arc::clone(&cells);
+    let thread = loom::thread::spawn(move || other(&shared));
+    own(&cells);
+    thread.join().expect("the other thread");
+    cells
+}
+
+#[test]
+fn a_cell_with_an_uncleared_intent_is_not_taken() {
+    model(|| {
+        let returns = |cells: &NodeCells| cells.give_back(0, true, false);
+        let cells = with_a_taken_cell(1, returns, |cells| assert_eq!(cells.take(), None));
+        assert_eq!((cells.left_uncleared(), cells.any_own_uncleared()), (1, true));
+        cells.clear(1);
+        assert_eq!(cells.take(), Some(0));
+    });
+}
+
+#[test]
+fn one_that_waits_gets_the_cell_that_is_returned() {
+    model(|| {
+        let returns = |cells: &NodeCells| cells.give_back(0, false, false);
+        let cells = with_a_taken_cell(1, returns, |cells| {
+            let mut wait = CellWait::new(cells);
+            assert_eq!(loom::future::block_on(poll_fn(|cx| wait.poll(cx))), 0);
+            assert_eq!(cells.take(), None);
+        });
+        cells.give_back(0, false, false);
+        assert_eq!(cells.take(), Some(0), "nobody waits any more");
+    });
+}
+
+#[test]
+fn a_cell_is_not_lost_with_one_that_waits_no_longer() {
+    model(|| {
+        let returns = |cells: &NodeCells| cells.give_back(0, false, false);
+        let cells = with_a_taken_cell(1, returns, |cells| {
+            let mut wait = CellWait::new(cells);
+            if let Poll::Ready(cell) = wait.poll(&mut Context::from_waker(Waker::noop())) {
+                cells.give_back(cell, false, false);
+            }
+        });
+        assert_eq!(cells.take(), Some(0));
+    });
+}
+
+#[test]
+fn two_operations_never_have_one_cell() {
+    model(|| {
+        let take = |cells: &NodeCells| {
+            if let Some(cell) = cells.take() {
+                assert_eq!(cell, 1);
+                cells.give_back(cell, false, false);
+            }
+        };
+        let cells = with_a_taken_cell(2, take, take);
+        assert_eq!((cells.take(), cells.take()), (Some(1), None));
+    });
+}
