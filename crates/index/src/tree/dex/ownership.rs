@@ -18,10 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// For how long a compute node keeps what it has become the owner of, if no operation uses it: some round trips, so that the
-/// operation that waits for it learns of it; and not many, because others wait.
+/// For how long a compute node keeps what it has become the owner of, if no operation uses it, from when the operation that has
+/// asked for it has learned of it (D7): some round trips, so that the operation can begin; and not many, because others wait.
 const KEEPS_LEAST: Duration = Duration::from_millis(1);
 const KEEPS_MOST: Duration = Duration::from_millis(4);
+/// For how long it keeps that until the operation learns of it: more than the longest pause between two looks of an operation.
+const UNREAD_MOST: Duration = Duration::from_millis(4);
 
 /// What the threads of a compute node share of an index.
 pub(super) struct Ownership {
@@ -51,8 +53,10 @@ pub(super) struct Ownership {
     /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
     /// nanoseconds of the fabric's clock.
     keeps_until: AtomicU64,
-    /// The proposal that an operation waits for, or 0.
+    /// The proposal to another compute node that an operation waits for, or 0.
     awaited: AtomicU64,
+    /// When a heartbeat has seen first that this proposal may have been accepted, in nanoseconds of the fabric's clock; or 0.
+    got_at: AtomicU64,
     /// Counts commands that have had the turn.
     commands: AtomicU64,
 }
@@ -154,6 +158,7 @@ impl Ownership {
             lease,
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
+            got_at: AtomicU64::new(0),
             commands: AtomicU64::new(0),
         }
     }
@@ -209,15 +214,30 @@ impl Ownership {
         }
     }
 
-    /// Notes that this compute node has become the owner of something. It keeps that until an operation has used it, so that
-    /// compute nodes which want the same keys do not only pass them on; but not for long, because the operation may be gone.
+    /// Notes that this compute node has become the owner of something, and that the operation which has asked for it knows. It is
+    /// kept until an operation has used it, so that compute nodes which want the same keys do not only pass them on; but not
+    /// for long, because the operation may be gone (D7).
     pub(super) fn acquired(&self, now: Duration) {
         let until = now + (self.lease / 256).clamp(KEEPS_LEAST, KEEPS_MOST);
         self.keeps_until.store(until.as_nanos() as u64, Ordering::Relaxed);
     }
-    /// Notes the proposal of this compute node that an operation waits for; 0 if none does.
+    /// Notes the proposal to another compute node that an operation waits for; 0 if none does.
     pub(super) fn set_awaited(&self, word: u64) {
+        self.got_at.store(0, Ordering::SeqCst);
         self.awaited.store(word, Ordering::SeqCst);
+    }
+    /// Does an operation wait for a proposal that may have been accepted, by the map that counts? Then it is about to learn of
+    /// what it has got, and this compute node keeps that, but not for ever, because the operation may be gone.
+    pub(super) fn is_unread(&self, now: Duration, counts: u64) -> bool {
+        let awaited = self.awaited.load(Ordering::SeqCst);
+        if awaited == 0 || counts != awaited && !is_later(counts, awaited) {
+            return false;
+        }
+        // Another operation may begin to wait here: then it has less time.
+        let now = now.as_nanos() as u64;
+        let got_at = self.got_at.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|at| at);
+        let got_at = if got_at == 0 { now } else { got_at };
+        now.saturating_sub(got_at) < (self.lease / 2).min(UNREAD_MOST).as_nanos() as u64
     }
     /// Notes that an operation has used what this compute node owns, unless one has yet to learn of what it has got.
     pub(super) fn used(&self) {

@@ -83,12 +83,6 @@ impl Ownership {
             }
             return Ok(());
         }
-        // What it has just got it keeps for a moment, unless it is giving something away already. Then operations must be able to
-        // begin, to use what it has got: an earlier heartbeat may have stopped them.
-        if self.is_fresh(endpoint.now()) && self.in_answer.load(Ordering::SeqCst) == NONE {
-            self.open();
-            return Ok(());
-        }
         let Some(next) = Map::read(&span, self.tag, proposal).await? else { return Ok(()) };
         let next = Arc::new(next);
         // An earlier heartbeat may have carried it out without learning of it.
@@ -99,11 +93,9 @@ impl Ownership {
             self.open();
             return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
         }
-        if !done_before
-            && self.in_answer.load(Ordering::SeqCst) == NONE
-            && self.keeps_for_command(endpoint, &next, record)
-        {
-            mark!("dex: a command keeps what it has got");
+        // It may keep what it has, unless it is giving something away already. Then operations must be able to begin, to use what
+        // it has got: an earlier heartbeat may have stopped them.
+        if !done_before && self.in_answer.load(Ordering::SeqCst) == NONE && self.keeps(endpoint, word, &next, record) {
             self.open();
             return Ok(());
         }
@@ -132,6 +124,25 @@ impl Ownership {
         self.in_answer.store(NONE, Ordering::SeqCst);
         self.open();
         self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await
+    }
+
+    /// Does the owner keep for a while what it has got, although a proposal takes something away (D6, D7)? `counts` is the word of
+    /// the map that the proposal follows.
+    fn keeps(&self, endpoint: &Endpoint, counts: u64, next: &Map, record: RemotePtr) -> bool {
+        let now = endpoint.now();
+        if self.is_unread(now, counts) {
+            mark!("dex: an operation has yet to learn of what it has got");
+            return true;
+        }
+        if self.is_fresh(now) {
+            mark!("dex: an operation has yet to use what it has got");
+            return true;
+        }
+        let for_command = self.keeps_for_command(endpoint, next, record);
+        if for_command {
+            mark!("dex: a command keeps what it has got");
+        }
+        for_command
     }
 
     async fn reply(&self, span: &Span, record: RemotePtr, proposal: u64, answer: u64) -> Result<(), IndexError> {

@@ -88,6 +88,8 @@ impl Puts for Dex {
                 Gate::Foreign => {
                     turn = None;
                     cold(self.acquire(key)).await?;
+                    // What it has got is kept for it for a moment only.
+                    backoff = Backoff::default();
                     continue;
                 }
                 gate => {

@@ -82,6 +82,12 @@ fn a_leaf_in_the_middle_of_a_change_is_restored_before_it_is_merged() {
     survives_seeds_of_the_program(&[5580]);
 }
 
+/// Several compute nodes want to write to one partition, and passed it on before one of them wrote (bug 146).
+#[test]
+fn a_partition_that_several_want_is_used_before_it_is_passed_on() {
+    survives_seeds_of_the_program(&[11319, 12473]);
+}
+
 /// Clients freeze for longer than a lease, are evicted, and go on with what they did.
 #[test]
 fn survives_evictions() {
