@@ -13,7 +13,8 @@ impl Client {
     /// their pins would no longer count. Waits until other clients have quiesced, as long as the epoch advances. If it
     /// does not, the wait ends after [`CLOSE_TIMEOUT`] if a client that has not quiesced has sent no heartbeat for that
     /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that
-    /// reclaims.
+    /// reclaims. What an index has changed in its cache alone is written to far memory before; if that does not succeed within
+    /// two leases, it fails, and the client's slot stays taken.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         cold(self.close_inner(endpoint)).await
     }
@@ -27,8 +28,17 @@ impl Client {
         let short = lease.min(CLOSE_TIMEOUT);
         let mut advanced = (self.epoch(), endpoint.now());
         let mut pause = Duration::from_micros(50);
+        let began = endpoint.now();
         loop {
             self.tick(endpoint).await?;
+            if self.drop_done() {
+                if endpoint.now().saturating_sub(began) > lease * 2 {
+                    return Err(PoolError::NotWrittenBack);
+                }
+                advanced.1 = endpoint.now();
+                endpoint.sleep(pause).await;
+                continue;
+            }
             let session = self.session(endpoint.clone());
             session.adopt_orphans();
             session.flush().await?;
