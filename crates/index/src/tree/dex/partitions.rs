@@ -64,6 +64,11 @@ impl Keys {
     }
 }
 
+/// Can there be no key within these bounds?
+pub(super) fn is_empty(bounds: KeyBounds<'_>) -> bool {
+    Keys::within(bounds).is_none()
+}
+
 impl Map {
     /// The partitions that these keys lie in: the range that they share with each, and its owner.
     fn pieces<'m>(&'m self, keys: &'m Keys) -> impl Iterator<Item = ((&'m [u8], Option<&'m [u8]>), RemotePtr)> {
