@@ -8,6 +8,7 @@ use super::command_turn::Command;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
 use super::proposal::{Proposal, lock_words};
+use super::write_back::{DirtyLeaves, WriteBack};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
 use crate::tree::path_cache::PathCache;
@@ -59,6 +60,11 @@ pub(super) struct Ownership {
     got_at: AtomicU64,
     /// Counts commands that have had the turn.
     commands: AtomicU64,
+    /// Leaves of which far memory does not have all.
+    pub(super) dirty: DirtyLeaves,
+    /// How they are written back.
+    pub(super) write_back: WriteBack,
+    client: Weak<Client>,
 }
 
 /// The latest map that this compute node has seen.
@@ -110,7 +116,7 @@ pub(super) enum Gate<'o> {
 }
 
 /// Counts an operation as long as it exists.
-struct Active<'o>(&'o Ownership);
+pub(super) struct Active<'o>(&'o Ownership);
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
@@ -139,7 +145,12 @@ impl Inside<'_> {
 }
 
 impl Ownership {
-    pub(super) fn new(tag: u64, anchor: RemotePtr, cache: PathCache, lease: Duration) -> Self {
+    pub(super) fn new(
+        (tag, anchor): (u64, RemotePtr),
+        cache: PathCache,
+        client: &Arc<Client>,
+        write_back: WriteBack,
+    ) -> Self {
         let state = State { record: None, pending: None, command: None, publishing: false, handles: 0 };
         Ownership {
             tag,
@@ -155,11 +166,14 @@ impl Ownership {
             answers: AtomicBool::new(false),
             in_answer: AtomicU64::new(0),
             answered_at: AtomicU64::new(0),
-            lease,
+            lease: client.pool().lease(),
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             got_at: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            dirty: DirtyLeaves::default(),
+            write_back,
+            client: Arc::downgrade(client),
         }
     }
 
@@ -186,6 +200,24 @@ impl Ownership {
             return Gate::Expired;
         }
         Gate::Inside(Inside { _active: active, known, partition })
+    }
+
+    /// Counts an operation that uses ownership of no key in particular; `None` while something is being given away.
+    pub(super) fn begin(&self) -> Option<Active<'_>> {
+        let active = self.begin_closed();
+        (!self.closed.load(Ordering::SeqCst)).then_some(active)
+    }
+    /// Counts an operation that has closed the gate itself.
+    pub(super) fn begin_closed(&self) -> Active<'_> {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        Active(self)
+    }
+    pub(super) fn client(&self) -> Option<Arc<Client>> {
+        self.client.upgrade()
+    }
+    /// Is no handle open?
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().handles == 0
     }
 
     /// Closes the gate; returns whether no operation is inside.
@@ -313,10 +345,13 @@ impl Ownership {
         self.note_record(None);
         state.record.take()
     }
-    /// Takes the owner record if no handle is open and nothing is in progress.
-    fn take_unused(&self) -> Option<(Record, bool)> {
+    /// Takes the owner record if no handle is open, nothing is in progress, and far memory has all of every leaf.
+    pub(super) fn take_unused(&self) -> Option<(Record, bool)> {
         let mut state = self.state();
-        if state.handles > 0 || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0 {
+        if state.handles > 0
+            || !self.dirty.is_empty()
+            || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0
+        {
             return None;
         }
         self.cache.retain_leaves(|_, _| false);

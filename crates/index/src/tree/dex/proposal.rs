@@ -111,15 +111,20 @@ impl Ownership {
             mark!("dex: operations are in progress on what is to be given away");
             return Ok(());
         }
-        if !planted(Fault::CopiesKept) {
-            // What stays its own it may keep.
-            self.cache.retain_leaves(|low, high| next.has_whole(record, (low, high)));
+        let gone = self.dirty.list(|low, leaf| !next.has_whole(record, (low, leaf.high.as_deref())));
+        if !planted(Fault::BoundBeforeFlush) {
+            self.flush_closed(endpoint, &gone).await?;
+            self.forget_foreign(&next, record);
         }
         self.in_answer.store(proposal, Ordering::SeqCst);
         let given = done_before || span.cas(self.anchor.add(MAP), word, proposal).await? == word;
         if given {
             mark!("dex: partition was given away");
             self.learn(proposal, &next);
+        }
+        if planted(Fault::BoundBeforeFlush) {
+            self.flush_closed(endpoint, &gone).await?;
+            self.forget_foreign(&next, record);
         }
         self.in_answer.store(NONE, Ordering::SeqCst);
         self.open();
@@ -145,6 +150,14 @@ impl Ownership {
         for_command
     }
 
+    /// Forgets the copies of leaves that are not its own any more by this map.
+    fn forget_foreign(&self, next: &Map, record: RemotePtr) {
+        if !planted(Fault::CopiesKept) {
+            // What stays its own it may keep.
+            self.cache.retain_leaves(|low, high| next.has_whole(record, (low, high)));
+        }
+    }
+
     async fn reply(&self, span: &Span, record: RemotePtr, proposal: u64, answer: u64) -> Result<(), IndexError> {
         self.answered_at.store(span.endpoint().now().as_nanos() as u64, Ordering::Relaxed);
         span.cas(record.add(PROPOSAL), proposal, answer).await?;
@@ -155,10 +168,16 @@ impl Ownership {
 impl OnTick for Ownership {
     fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pin<Box<dyn Future<Output = Result<(), FabricError>> + 'a>> {
         Box::pin(async {
-            match self.answer(endpoint).await {
-                Err(IndexError::Fabric(error)) => Err(error),
-                _ => Ok(()),
+            let answered = self.answer(endpoint).await;
+            for done in [answered, self.write_back_due(endpoint).await] {
+                if let Err(IndexError::Fabric(error)) = done {
+                    return Err(error);
+                }
             }
+            Ok(())
         })
+    }
+    fn is_done(&self) -> bool {
+        self.dirty.is_empty() || !self.is_closed()
     }
 }
