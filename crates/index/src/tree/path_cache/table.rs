@@ -260,9 +260,13 @@ impl<N: Content> Table<N> {
 
     /// Takes a copy out. Nobody who begins to look afterwards finds it. Returns whether there was one.
     pub(super) fn remove(&self, at: u64) -> bool {
+        self.remove_if(at, |_| true)
+    }
+    /// Takes a copy out that is still wanted to be gone: a newer one, which may be dirty, may have taken its place.
+    fn remove_if(&self, at: u64, unwanted: impl FnOnce(&Frame<N>) -> bool) -> bool {
         let mut bucket = self.bucket(at).lock();
         let Some(entry) = of(&mut bucket, at) else { return false };
-        let Some(frame) = entry.frame.take() else { return false };
+        let Some(frame) = entry.frame.take_if(|frame| unwanted(frame)) else { return false };
         if planted(Fault::LeftSwizzled) {
             entry.link = Link::None;
         } else {
@@ -292,7 +296,7 @@ impl<N: Content> Table<N> {
                 return;
             }
         }
-        self.remove(at);
+        self.remove_if(at, Frame::is_stale);
     }
     /// Takes out all copies that are not to be kept.
     pub(super) fn retain(&self, keep: impl Fn(&N) -> bool) {
@@ -301,7 +305,7 @@ impl<N: Content> Table<N> {
                 |entry: &Entry<N>| entry.frame.as_ref().filter(|frame| !keep(&frame.node)).map(|_| entry.at);
             let gone: Vec<_> = bucket.lock().iter().filter_map(drop_frame).collect();
             for at in gone {
-                self.remove(at);
+                self.remove_if(at, |frame| !keep(&frame.node));
             }
         }
     }
