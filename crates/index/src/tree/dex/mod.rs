@@ -58,7 +58,7 @@ use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Claim, Intent, OnTick, Pin, PoolError};
 use map::{Map, place_of};
-use ownership::{Gate, Ownership, Record};
+use ownership::{Gate, Ownership};
 pub use partitions::PartitionInfo;
 use proposal::{RECORD_LEN, lock_of};
 use serde::{Deserialize, Serialize};
@@ -195,29 +195,20 @@ has_handle!(Dex, Handle<Config, Anchor>);
 impl Drop for Dex {
     /// With its last handle, a compute node gives up what it owns. Nobody waits for that.
     fn drop(&mut self) {
-        let Some((record, known)) = self.own.close_handle() else {
+        let Some(unused) = self.own.close_handle() else {
             if !self.own.is_done() {
                 // The heartbeats write the rest back, and then give up the record; closing the client waits for that.
                 self.session.client().linger(Arc::clone(&self.own) as Arc<dyn OnTick>);
             }
             return;
         };
-        if known {
-            self.own.vacate(&self.tree().maintenance(), record);
-        } else {
-            self.forget_record(record);
-        }
+        self.own.give_up_record(&self.session, &self.tree().maintenance(), unused);
     }
 }
 
 impl Dex {
     fn enter(&self, key: &[u8]) -> Gate<'_> {
         self.own.enter(self.session.client(), self.session.endpoint().now(), key)
-    }
-    /// Gives up an owner record that nobody else knows of.
-    fn forget_record(&self, record: Record) {
-        self.session.discard(record.at, RECORD_LEN);
-        record.intent.clear_detached(self.tree().maintenance().batch());
     }
     fn draw(&self) -> u64 {
         let draw = self.draws.get();
@@ -510,7 +501,7 @@ impl TablePerNode for Dex {
         // One that no map has come to name, for want of memory.
         let turn = self.turn_to_acquire().await;
         if let Some(record) = self.own.take_unknown() {
-            self.forget_record(record);
+            self.own.give_up_record(&self.session, &self.tree().maintenance(), (record, false));
         }
         drop(turn);
         let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;

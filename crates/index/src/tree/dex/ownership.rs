@@ -7,14 +7,14 @@
 use super::command_turn::Command;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
-use super::proposal::{Proposal, lock_words};
+use super::proposal::{Proposal, RECORD_LEN, lock_words};
 use super::write_back::{DirtyLeaves, WriteBack};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
 use crate::tree::path_cache::PathCache;
 use arc_swap::{ArcSwap, Guard};
 use farindex_fabric::{Endpoint, OpKind, RemotePtr, Span};
-use farindex_pool::{Client, IntentTransfer};
+use farindex_pool::{Client, IntentTransfer, Session};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -346,7 +346,7 @@ impl Ownership {
         state.record.take()
     }
     /// Takes the owner record if no handle is open, nothing is in progress, and far memory has all of every leaf.
-    pub(super) fn take_unused(&self) -> Option<(Record, bool)> {
+    fn take_unused(&self) -> Option<(Record, bool)> {
         let mut state = self.state();
         if state.handles > 0
             || !self.dirty.is_empty()
@@ -359,12 +359,24 @@ impl Ownership {
         self.note_record(None);
         state.record.take().map(|record| (record, known))
     }
-    /// Gives up an owner record; waits for nothing.
-    pub(super) fn vacate(&self, span: &Span, record: Record) {
+    /// Gives up an owner record; waits for nothing. One that no other client knows of is freed.
+    pub(super) fn give_up_record(&self, session: &Session, span: &Span, (record, known): (Record, bool)) {
         let (free, held) = lock_words(self.tag, record.at);
         let mut batch = span.batch();
-        batch.cas(record.at, held, free);
+        if known {
+            batch.cas(record.at, held, free);
+        } else {
+            session.discard(record.at, RECORD_LEN);
+        }
         record.intent.clear_detached(batch);
+    }
+    /// Gives up the owner record, if the last handle was closed and far memory has all of every leaf. For heartbeats.
+    pub(super) fn give_up_unused(&self, endpoint: &Endpoint) {
+        let Some(client) = self.client() else { return };
+        if let Some(unused) = self.take_unused() {
+            let span = endpoint.span(OpKind::Maintenance);
+            self.give_up_record(&client.session(endpoint.clone()), &span, unused);
+        }
     }
     /// Keeps the owner record as long as a proposal is answered; `None` if there is no record that others may know of.
     pub(super) fn answering(&self, endpoint: &Endpoint) -> Option<Answering<'_>> {
@@ -385,8 +397,6 @@ pub(super) struct Answering<'o> {
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
         self.own.answering.fetch_sub(1, Ordering::SeqCst);
-        if let Some((record, _)) = self.own.take_unused() {
-            self.own.vacate(&self.endpoint.span(OpKind::Maintenance), record);
-        }
+        self.own.give_up_unused(&self.endpoint);
     }
 }

@@ -122,13 +122,21 @@ impl Ownership {
             mark!("dex: partition was given away");
             self.learn(proposal, &next);
         }
-        if planted(Fault::BoundBeforeFlush) {
+        let replied = if planted(Fault::BoundBeforeFlush) {
+            // The next owner begins meanwhile.
+            let replied = self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await;
             self.flush_closed(endpoint, &gone).await?;
             self.forget_foreign(&next, record);
-        }
+            Some(replied)
+        } else {
+            None
+        };
         self.in_answer.store(NONE, Ordering::SeqCst);
         self.open();
-        self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await
+        match replied {
+            Some(replied) => replied,
+            None => self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await,
+        }
     }
 
     /// Does the owner keep for a while what it has got, although a proposal takes something away (D6, D7)? `counts` is the word of

@@ -168,7 +168,7 @@ fn dirty_copy(own: &Ownership, at: RemotePtr) -> Option<LeafCopy> {
 impl Ownership {
     /// Writes these leaves back, as far as they are dirty. The caller keeps others from changing them (W6), and its pin keeps
     /// their memory from other uses if the index is dropped meanwhile.
-    pub(super) async fn write_leaves(&self, span: &Span, leaves: &[RemotePtr]) -> Result<(), IndexError> {
+    async fn write_leaves(&self, span: &Span, leaves: &[RemotePtr]) -> Result<(), IndexError> {
         let mut copies = Vec::with_capacity(leaves.len());
         for at in leaves {
             match dirty_copy(self, *at) {
@@ -206,6 +206,21 @@ impl Ownership {
         Ok(())
     }
 
+    /// Writes these leaves back, as far as they are dirty, and returns what excludes others from them. It is kept for ever if a
+    /// verb fails.
+    async fn write_holding<T>(&self, span: &Span, leaves: &[RemotePtr], held: T) -> Result<T, IndexError> {
+        let in_flight = InFlight::new(held);
+        match self.write_leaves(span, leaves).await {
+            Ok(()) => in_flight.landed().ok_or(IndexError::Dropped),
+            Err(IndexError::Dropped) => {
+                // Nothing was posted.
+                drop(in_flight.landed());
+                Err(IndexError::Dropped)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes these leaves back while the gate is closed, and no operation is in progress.
     pub(super) async fn flush_closed(&self, endpoint: &Endpoint, leaves: &[RemotePtr]) -> Result<(), IndexError> {
         if leaves.is_empty() {
@@ -216,9 +231,7 @@ impl Ownership {
         mark!("write-back: dirty leaves were written back before their range was given away");
         for leaves in leaves.chunks(LEAVES) {
             let pin = session.pin(endpoint.span(OpKind::Maintenance))?;
-            let in_flight = InFlight::new(self.begin_closed());
-            self.write_leaves(pin.span(), leaves).await?;
-            drop(in_flight.landed());
+            drop(self.write_holding(pin.span(), leaves, self.begin_closed()).await?);
         }
         Ok(())
     }
@@ -242,9 +255,7 @@ impl Ownership {
             let Some(active) = self.begin() else { return Ok(()) };
             let (turns, leaves) = self.free_turns(leaves);
             let span = span()?;
-            let in_flight = InFlight::new((turns, active));
-            self.write_leaves(&span, &leaves).await?;
-            drop(in_flight.landed());
+            drop(self.write_holding(&span, &leaves, (turns, active)).await?);
         }
         Ok(())
     }
@@ -262,10 +273,7 @@ impl Ownership {
         let pin = session.pin(endpoint.span(OpKind::Maintenance))?;
         self.flush_free(|| Ok(endpoint.span(OpKind::Maintenance)), &due).await?;
         drop(pin);
-        if let Some((record, _)) = self.take_unused() {
-            mark!("write-back: owner record was given up after the last dirty leaf");
-            self.vacate(&endpoint.span(OpKind::Maintenance), record);
-        }
+        self.give_up_unused(endpoint);
         Ok(())
     }
 }
@@ -328,9 +336,7 @@ impl Dex {
         if self.own.dirty.is_empty() {
             return Ok(held);
         }
-        let in_flight = InFlight::new(held);
-        cold(self.own.write_leaves(span, leaves)).await?;
-        in_flight.landed().ok_or(IndexError::Dropped)
+        cold(self.own.write_holding(span, leaves, held)).await
     }
 
     /// Writes every leaf to far memory that this compute node has changed in its cache alone. What it has acknowledged before
