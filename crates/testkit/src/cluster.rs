@@ -56,6 +56,9 @@ async fn prepare(
             worker.run(Op::Upsert, &key).await;
         }
     }
+    // Otherwise the heartbeats of the client that closes would write back what only a cache has, and then post verbs that nobody
+    // waits for.
+    worker.index.flush().await?;
     drop(worker);
     // The same identity audits everything in the end, so nothing of it may be in flight.
     endpoint.settle().await;

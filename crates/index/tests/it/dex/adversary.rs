@@ -130,3 +130,13 @@ fn write_back_survives_crashes_and_evictions() {
     adversary::survives(200, &Setup::crashing(), &DexUnderTest::write_back());
     adversary::survives(100, &Setup::default().with_evictions(), &DexUnderTest::write_back());
 }
+
+/// Seeds that have failed: scans that moved right past a copy, lookups that were dropped in the middle of an allocation, owner records
+/// that a heartbeat gave up (bug 147), losses of crashes.
+#[test]
+fn write_back_survives_seeds_that_have_failed() {
+    let run = test_run("dex", "write-back", false).expect("a test run");
+    let calm = [898, 954, 2661, 2878].map(|seed| (seed, run.setup.clone()));
+    let crashing = [430, 1247, 1276, 1473, 2637].map(|seed| (seed, Setup::crashing()));
+    run_cases(&[&calm[..], &crashing[..]].concat(), &*run.index).assert_sound();
+}
