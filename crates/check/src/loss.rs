@@ -10,7 +10,8 @@
 //!
 //! A key that is not linearizable is tried again with a *fallback* for each client that has crashed and written it: an operation
 //! that gives the key a state, without a condition, between the last invocation of an operation of the client that has completed
-//! and the end of the history. The states are those that the key may have had within the window.
+//! and the end of the history. The states are those that the key may have had within the window, by its operations or because
+//! another client had crashed before.
 //!
 //! Invariants:
 //!
@@ -73,7 +74,16 @@ struct Fallbacks {
 
 /// Do losses explain these operations on a key? `None`: not decided.
 fn explain(history: &History, entries: &[Entry<KeyOp>], limits: &Limits, losses: &[Loss]) -> Option<bool> {
-    let all: Vec<_> = losses.iter().filter_map(|loss| fallbacks(history, entries, loss)).collect();
+    let mut all: Vec<_> = losses.iter().filter_map(|loss| fallbacks(history, entries, loss)).collect();
+    // What one crash has brought back is a state that the next one may make the key fall back to, however old it was before.
+    let brought_back: Vec<_> = all.iter().flat_map(|fallbacks| fallbacks.to.clone()).collect();
+    for fallbacks in &mut all {
+        for effect in &brought_back {
+            if !fallbacks.to.contains(effect) {
+                fallbacks.to.push(*effect);
+            }
+        }
+    }
     let budget = Budget { steps: limits.steps_per_key, deadline: None };
     let end = entries.iter().flat_map(|entry| [Some(entry.invoked), entry.responded]).flatten().max().unwrap_or(0) + 1;
     // Which fallback of each client is tried; 0: none.
@@ -173,6 +183,19 @@ mod tests {
         }
         assert_eq!(verdict(&then(Some(2)), &[]), Verdict::Violation);
         assert_eq!(verdict(&then(Some(2)), &[Loss { client: 2, window: 40 }]), Verdict::Violation);
+    }
+
+    #[test]
+    fn what_one_crash_has_brought_back_may_come_back_once_more() {
+        let (first, second) = (Loss { client: 1, window: 20 }, Loss { client: 2, window: 20 });
+        let operations =
+            |last| [put(1, 1, (10, 11)), get(3, None, (50, 51)), put(2, 2, (100, 101)), get(3, last, (150, 151))];
+        assert_eq!(verdict(&operations(None), &[first, second]), Verdict::Ok);
+        assert_eq!(verdict(&operations(Some(2)), &[first, second]), Verdict::Ok);
+        assert_eq!(verdict(&operations(Some(3)), &[first, second]), Verdict::Violation);
+        for one in [first, second] {
+            assert_eq!(verdict(&operations(None), &[one]), Verdict::Violation);
+        }
     }
 
     #[test]
