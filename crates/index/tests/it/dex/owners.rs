@@ -68,33 +68,3 @@ fn an_owner_that_gives_a_range_away_keeps_its_other_copies() {
         }
     });
 }
-
-/// The new owner's heartbeat comes before its operation has read the answer, and finds that a third compute node wants the key.
-#[test]
-fn an_owner_gives_nothing_away_before_the_operation_that_asked_for_it_has_used_it() {
-    World::memory(1, 4 << 20, Delivery::Immediate).run(async |ctx| {
-        let pool = ctx.pool(&PoolOptions::default()).await;
-        let members = [ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await];
-        let [first, second, third] = &members;
-        let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
-        assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
-        let (other, last) = (Dex::open(&second.session, "dex").await, Dex::open(&third.session, "dex").await);
-        let (other, last) = (other.expect("the index"), last.expect("the index"));
-        let (mut write, mut next) = (pin!(other.upsert(b"key", b"2")), pin!(last.upsert(b"key", b"3")));
-        while index.partitions() > 0 {
-            assert!(poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await.is_pending());
-            first.client.tick(&first.endpoint).await.expect("a heartbeat");
-        }
-        // The second compute node owns the key now, and its operation does not know. The third one asks it for the key.
-        for _ in 0..100 {
-            assert!(poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await.is_pending());
-        }
-        second.client.tick(&second.endpoint).await.expect("a heartbeat");
-        assert!(last.partition_list().await.expect("a list").iter().all(|partition| !partition.is_own));
-        assert_eq!(write.await, Ok(Upsert::Updated));
-        while poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await.is_pending() {
-            second.client.tick(&second.endpoint).await.expect("a heartbeat");
-        }
-        assert_eq!(last.get(b"key").await.expect("a lookup").as_deref(), Some(&b"3"[..]));
-    });
-}
