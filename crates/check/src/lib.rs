@@ -36,13 +36,14 @@
 //! | model | `model` (the trait), `key_op` (operations on one key), `order` (of events), `zones`, `tighten` |
 //! | map | `partition` (a part for each key), `map` (the model of a key-value map) |
 //! | search | `plan` (its tables), `search` |
-//! | results | `promise`, `text`, `explain`, `check`, `timeline` |
+//! | results | `promise`, `text`, `explain`, `check`, `loss`, `timeline` |
 
 mod check;
 mod explain;
 pub mod format;
 pub mod history;
 mod key_op;
+mod loss;
 pub mod map;
 pub mod model;
 mod order;
@@ -60,5 +61,6 @@ mod zones;
 pub use check::{KeyViolation, Limits, Report, Stats, Verdict, check};
 pub use explain::Explanation;
 pub use history::{Call, History, HistoryError, Operation, Outcome, Response, Stamps};
+pub use loss::{Loss, check_with_losses};
 pub use promise::Promise;
 pub use recorder::{ClientLog, Recorder, Ticket};

@@ -90,7 +90,11 @@ impl Failure {
 fn of_pool(error: &PoolError) -> u8 {
     match error {
         PoolError::Full { .. } | PoolError::NoClientSlot(_) | PoolError::CatalogFull(_) => FULL,
-        PoolError::LeaseLost | PoolError::SessionsOpen(_) | PoolError::Held { .. } | PoolError::NotAlone(_) => BUSY,
+        PoolError::LeaseLost
+        | PoolError::NotWrittenBack
+        | PoolError::SessionsOpen(_)
+        | PoolError::Held { .. }
+        | PoolError::NotAlone(_) => BUSY,
         PoolError::NoSuchIndex(_)
         | PoolError::IndexExists(_)
         | PoolError::WrongKind { .. }

@@ -85,6 +85,12 @@ impl Index {
         let bounds = (slice(bounds.start_bound()), slice(bounds.end_bound()));
         Ok(self.session.block_on(self.index.give_up(bounds))?)
     }
+    /// Writes to far memory what this process has acknowledged and has in its cache alone, as kind `dex` does with the setting
+    /// `durability=write_back`. Every other index acknowledges what is in far memory: there this does nothing. Closing the pool
+    /// does the same.
+    pub fn flush(&self) -> Result<(), Error> {
+        Ok(self.session.block_on(self.index.flush())?)
+    }
     /// Lists the ranges of keys and who owns them, of an index that is divided among compute nodes.
     pub fn partitions(&self) -> Result<Vec<PartitionInfo>, Error> {
         Ok(self.session.block_on(self.index.partitions())?)

@@ -260,6 +260,14 @@ impl AnyIndex {
     pub async fn partitions(&self) -> Result<Vec<PartitionInfo>, IndexError> {
         apart(self.divided()?.partition_list()).await
     }
+    /// Writes to far memory what this compute node has acknowledged and has in its cache alone: see
+    /// [`Dex::flush`](crate::Dex::flush). Every other kind acknowledges what is in far memory.
+    pub async fn flush(&self) -> Result<(), IndexError> {
+        match self {
+            AnyIndex::Dex(index) => cold(index.inner().flush()).await,
+            _ => Ok(()),
+        }
+    }
     fn divided(&self) -> Result<&crate::Dex, IndexError> {
         match self {
             AnyIndex::Dex(index) => Ok(index.inner()),
@@ -413,6 +421,7 @@ pub fn every_operation<'a>(session: &'a Rc<Session>, key: &'a [u8]) -> Cold<'a, 
         index.own((Bound::Unbounded, Bound::Unbounded)).await?;
         index.give_up((Bound::Unbounded, Bound::Unbounded)).await?;
         index.partitions().await?;
+        index.flush().await?;
         index.visit(async |_, _| Ok(()), &mut Damage::fail).await?;
         index.recover().await?;
         index.audit(&mut Audit::begin(session, &session.span(OpKind::Other)).await?, true).await?;

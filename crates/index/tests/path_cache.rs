@@ -76,6 +76,7 @@ mod hooks {
         ParentEvictedFirst,
         NoIoFlag,
         LeftSwizzled,
+        DirtyEvicted,
     }
     pub(super) fn planted(_: Fault) -> bool {
         false

@@ -32,6 +32,10 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub trait OnTick: Send + Sync {
     /// Runs behind the heartbeat, on the endpoint that has sent it. An error is dropped: the next heartbeat tries again.
     fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pin<Box<dyn Future<Output = Result<(), FabricError>> + 'a>>;
+    /// Is there nothing left that a client which closes has to wait for?
+    fn is_done(&self) -> bool {
+        true
+    }
 }
 
 /// The membership of a process in a pool. All threads of the process share it.
@@ -69,6 +73,8 @@ pub struct Client {
     shares: Mutex<HashMap<(TypeId, u64), Weak<dyn Any + Send + Sync>>>,
     /// What else is to be done with each heartbeat.
     on_tick: Mutex<Vec<Weak<dyn OnTick>>>,
+    /// Those of them that nobody else holds any more, and that are not done.
+    lingering: Mutex<Vec<Arc<dyn OnTick>>>,
 }
 
 /// Lowers a flag when it is dropped, which also happens when a future is cancelled.
@@ -161,6 +167,20 @@ impl Client {
         let mut tasks = lock(&self.on_tick);
         tasks.retain(|task| task.strong_count() > 0);
         tasks.push(task);
+    }
+
+    /// Keeps a task that was [added](Self::on_tick) until it is done. [`close`](Self::close) waits for it.
+    pub fn linger(&self, task: Arc<dyn OnTick>) {
+        lock(&self.lingering).push(task);
+    }
+    /// Drops the tasks that are done; returns whether others are left.
+    pub(crate) fn drop_done(&self) -> bool {
+        let (left, done): (Vec<_>, Vec<_>) = lock(&self.lingering).drain(..).partition(|task| !task.is_done());
+        // What is dropped may use this client.
+        drop(done);
+        let lingers = !left.is_empty();
+        lock(&self.lingering).extend(left);
+        lingers
     }
 
     /// Enters the catalog; `None` while another operation of this client is in it.

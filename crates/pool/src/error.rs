@@ -64,6 +64,9 @@ pub enum PoolError {
          expired"
     )]
     NoClientSlot(usize),
+    /// What an index of this client has changed in its cache alone could not be written to far memory.
+    #[error("what this client has changed in its cache alone could not be written to far memory")]
+    NotWrittenBack,
     /// This client's lease has expired, and another client has evicted it.
     #[error("this client's lease expired and another client evicted it; open the pool again to go on")]
     LeaseLost,

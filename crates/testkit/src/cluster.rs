@@ -4,7 +4,7 @@ use crate::index_under_test::{IndexUnderTest, NAME};
 use crate::worker::{LAST, Shared, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck};
-use farindex_check::{Limits, Recorder, Stamps, Verdict, check};
+use farindex_check::{History, Limits, Loss, Recorder, Stamps, Verdict, check_with_losses};
 use farindex_fabric::{Endpoint, Fabric, OpKind};
 use farindex_index::{AnyIndex, IndexAudit, IndexConfig, IndexError, KINDS};
 use farindex_pool::audit::{Audit, AuditReport};
@@ -56,6 +56,9 @@ async fn prepare(
             worker.run(Op::Upsert, &key).await;
         }
     }
+    // Otherwise the heartbeats of the client that closes would write back what only a cache has, and then post verbs that nobody
+    // waits for.
+    worker.index.flush().await?;
     drop(worker);
     // The same identity audits everything in the end, so nothing of it may be in flight.
     endpoint.settle().await;
@@ -127,6 +130,7 @@ impl Node {
             endpoint.sleep(pause.max(least)).await;
         }
         client.close(&endpoint).await?;
+        self.shared.closed.borrow_mut().insert(self.number);
         Ok(())
     }
 }
@@ -269,6 +273,8 @@ fn try_seed(
         stamps: Stamps::new(),
         failures: RefCell::default(),
         removes_by_writing: index_under_test.removes_by_writing(),
+        lookups_own: index_under_test.may_lose().is_some(),
+        closed: RefCell::default(),
         refused: Cell::new(0),
         crashes: setup.has_crashes(),
         short_lease: lease < SHORT_LEASE,
@@ -299,7 +305,7 @@ fn try_seed(
     report.marks.retain(|_, count| *count > 0);
     // Coroutines that still wait hold their logs.
     drop(sim);
-    judge(&shared, report);
+    judge(&shared, index_under_test.may_lose(), report);
     outcome
 }
 
@@ -426,14 +432,25 @@ fn drive(
     Ok(())
 }
 
+/// What each client that has not closed may have lost: what it has acknowledged within the loss window. A client that misses
+/// heartbeats acknowledges nothing after a lease.
+fn losses(shared: &Shared, history: &History, window: Duration) -> Vec<Loss> {
+    let window = (window + shared.lease * 2).as_nanos() as u64;
+    let closed = shared.closed.borrow();
+    let clients = history.clients().into_keys().filter(|client| (1..LAST).contains(client) && !closed.contains(client));
+    clients.map(|client| Loss { client, window }).collect()
+}
+
 /// The history's verdict.
-fn judge(shared: &Shared, report: &mut SeedReport) {
+fn judge(shared: &Shared, may_lose: Option<Duration>, report: &mut SeedReport) {
     let history = match shared.recorder.finish() {
         Ok(history) => history,
         Err(error) => return report.failures.push(format!("no history: {error}")),
     };
     report.operations = history.operations().len() as u64;
-    let verdict = check(&history, &Limits { steps_per_key: 200_000, ..Limits::default() });
+    let limits = Limits { steps_per_key: 200_000, ..Limits::default() };
+    let losses = may_lose.map_or_else(Vec::new, |window| losses(shared, &history, window));
+    let verdict = check_with_losses(&history, &limits, &losses);
     match verdict.verdict {
         Verdict::Ok => {}
         Verdict::Unknown => report.unknown += 1,

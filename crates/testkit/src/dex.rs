@@ -4,10 +4,11 @@
 use crate::IndexUnderTest;
 use crate::index_under_test::Command;
 use crate::workload::Shape;
-use farindex_index::dex::{Config, Foreign, Moves, Offload};
+use farindex_index::dex::{Config, Durability, Foreign, Moves, Offload};
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_sim::{ODDS, SimRng};
 use std::ops::Bound;
+use std::time::Duration;
 
 /// A DEX tree with settings of the seed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,6 +19,8 @@ pub struct DexUnderTest {
     tiny_cache: bool,
     /// Do partitions change their owners by command alone?
     only_by_command: bool,
+    /// Are changes acknowledged that only the cache has?
+    write_back: bool,
     /// Odds of a command before an operation.
     commands: u32,
 }
@@ -31,6 +34,10 @@ impl DexUnderTest {
     pub fn only_by_command() -> Self {
         DexUnderTest { only_by_command: true, ..DexUnderTest::default() }
     }
+    /// Changes are acknowledged that only the cache has.
+    pub fn write_back() -> Self {
+        DexUnderTest { write_back: true, ..DexUnderTest::default() }
+    }
 }
 
 /// Nodes that split soonest, and leaves that are always cached.
@@ -43,6 +50,8 @@ const SMALLEST: Config = Config {
     foreign: Foreign::Acquire,
     offload: Offload::Always,
     subtree_levels: 0,
+    durability: Durability::WriteThrough,
+    dirty_ms: 100,
 };
 
 impl IndexUnderTest for DexUnderTest {
@@ -60,6 +69,20 @@ impl IndexUnderTest for DexUnderTest {
             cache_bytes: tiny.unwrap_or(SMALLEST.cache_bytes),
             offload: rng.pick(&[Offload::Never, Offload::Auto, Offload::Always]).unwrap_or_default(),
             subtree_levels: rng.pick(&[0, 1, 4]).unwrap_or_default(),
+            ..SMALLEST
+        };
+        let config = if self.write_back {
+            let dirty_ms = rng.pick(&[1, 1, 5, 100]).unwrap_or(1);
+            let shape = (rng.pick(&[4, 5, 8, 16]).unwrap_or(4), rng.pick(&[50, 100]).unwrap_or(100));
+            Config {
+                durability: Durability::WriteBack,
+                dirty_ms,
+                leaf_span: shape.0,
+                leaf_admission: shape.1,
+                ..config
+            }
+        } else {
+            config
         };
         let config = if self.offloads { Config { offload: Offload::Always, ..config } } else { config };
         let often = if config.foreign == Foreign::Refuse { ODDS / 6 } else { ODDS / 32 };
@@ -87,6 +110,7 @@ impl IndexUnderTest for DexUnderTest {
             return None;
         }
         let (what, bounds) = (dice.below(8), dice.below(4));
+        let flushes = self.write_back && dice.chance(ODDS / 3);
         Some(Box::pin(async move {
             let bounds = match bounds {
                 0 => (Bound::Unbounded, Bound::Unbounded),
@@ -95,6 +119,7 @@ impl IndexUnderTest for DexUnderTest {
                 _ => (Bound::Excluded(&*key), Bound::Unbounded),
             };
             match what {
+                _ if flushes => index.flush().await,
                 0 => index.partitions().await.map(drop),
                 1 | 2 => index.give_up(bounds).await,
                 _ => index.own(bounds).await,
@@ -105,8 +130,14 @@ impl IndexUnderTest for DexUnderTest {
         if self.offloads {
             return Shape::Eight;
         }
+        if self.write_back && rng.chance(ODDS / 2) {
+            return Shape::Eight;
+        }
         rng.pick(&[Shape::Plain, Shape::Eight, Shape::Eight, Shape::LongPrefix(7), Shape::LongPrefix(300)])
             .unwrap_or_default()
+    }
+    fn may_lose(&self) -> Option<Duration> {
+        self.write_back.then(|| Duration::from_millis(self.config.dirty_ms.into()))
     }
     /// Becoming the owner of a key takes a new map of partitions.
     fn removes_by_writing(&self) -> bool {
@@ -218,6 +249,20 @@ mod faults {
                 Fault::AdmittedWithoutTurn,
             )
             .seen_at(122),
+            case_of(
+                "DEX: a bound moves before dirty leaves are written back",
+                "Fault::BoundBeforeFlush",
+                contended(),
+                Fault::BoundBeforeFlush,
+                DexUnderTest::write_back(),
+            ),
+            case_of(
+                "DEX: a dirty leaf is evicted without being written back",
+                "Fault::DirtyEvicted",
+                Setup { hot_keys: (8, 30), overflowing: 0, ..Setup::default() },
+                Fault::DirtyEvicted,
+                DexUnderTest { tiny_cache: true, ..DexUnderTest::write_back() },
+            ),
             case(
                 "DEX: a write is acknowledged that only the cache has",
                 "Fault::CacheOnly",

@@ -5,6 +5,7 @@ use farindex_index::{AnyIndex, IndexConfig, IndexError};
 use farindex_sim::SimRng;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 /// A command under way.
 pub type Command<'a> = Pin<Box<dyn Future<Output = Result<(), IndexError>> + 'a>>;
@@ -36,6 +37,11 @@ pub trait IndexUnderTest: Send + Sync {
     /// Do memory nodes answer calls?
     fn has_calls(&self) -> bool {
         false
+    }
+    /// With settings by which a compute node that crashes may lose what it has acknowledged: for how long that may be. Then
+    /// lookups need ownership, and fail where writes do.
+    fn may_lose(&self) -> Option<Duration> {
+        None
     }
     /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
     /// first `bits` doublings.

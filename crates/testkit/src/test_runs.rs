@@ -69,6 +69,9 @@ pub fn test_runs() -> Vec<TestRun> {
             test_runs.push(TestRun::new(SHIPPED, setup, Arc::clone(&index)));
         }
     }
+    // DEX with acknowledged changes that only a cache has.
+    let setup = Setup { many: ODDS / 8, ..Setup::default() };
+    test_runs.push(TestRun::new("write-back", setup, Arc::new(DexUnderTest::write_back())));
     // The published removal of SHARD takes keys that are inserted and removed all the time in a table that does not
     // grow.
     let shard = Arc::new(ShardUnderTest::still(Variant::Published));

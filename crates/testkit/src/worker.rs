@@ -9,7 +9,7 @@ use farindex_index::{AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Rem
 use farindex_pool::{PoolError, Session};
 use farindex_sim::{ODDS, SimRng};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ pub(crate) struct Shared {
     pub(crate) failures: RefCell<Vec<String>>,
     /// Do removals need memory?
     pub(crate) removes_by_writing: bool,
+    /// Do lookups fail where writes do?
+    pub(crate) lookups_own: bool,
+    /// Clients that have written everything back.
+    pub(crate) closed: RefCell<BTreeSet<u64>>,
     /// Operations that the pool had no room for.
     pub(crate) refused: Cell<u64>,
     /// May clients lose their leases?
@@ -97,14 +101,14 @@ impl Worker {
             }
             // Only what needs memory may fail because there is none.
             Err(IndexError::Pool(PoolError::Full { .. }))
-                if op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
+                if self.shared.lookups_own || op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
             {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
                 true
             }
             // Where writes do not ask for what others own; it has had no effect.
-            Err(IndexError::NotOwner { .. }) if op != Op::Get => {
+            Err(IndexError::NotOwner { .. }) if op != Op::Get || self.shared.lookups_own => {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
                 true
@@ -120,6 +124,10 @@ impl Worker {
             error if self.shared.crashes && is_eviction(&error) => {
                 self.shared.evicted.set(self.shared.evicted.get() + 1);
                 return false;
+            }
+            // The lookups of a scan, or of many keys.
+            IndexError::Pool(PoolError::Full { .. }) | IndexError::NotOwner { .. } if self.shared.lookups_own => {
+                self.shared.refused.set(self.shared.refused.get() + 1);
             }
             IndexError::Locked { .. } if self.shared.short_lease && self.name != LAST => {}
             error => self.shared.fail(format!("{}: {error}", doing())),

@@ -55,6 +55,10 @@ pub enum Fault {
     ParentEvictedFirst,
     /// A node is READ although another operation READs it (DEX, C4).
     NoIoFlag,
+    /// A dirty leaf is evicted without being written back (DEX, C3).
+    DirtyEvicted,
+    /// An owner gives a partition away before it has written its dirty leaves back (DEX, W7).
+    BoundBeforeFlush,
     /// A copy that is taken out of the mapping table stays swizzled in its parent (DEX, C2).
     LeftSwizzled,
 }

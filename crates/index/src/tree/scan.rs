@@ -140,7 +140,11 @@ impl Tree {
             (Ahead::Read(_), None) => None,
         };
         let first = sound(found.at, first);
-        let read = async |at| self.read_leaf(leaves, span, at).await;
+        // A copy may be newer than what far memory has.
+        let read = async |at| match leaves.copy(at) {
+            Some(copy) => Ok(Ok(copy)),
+            None => self.read_leaf(leaves, span, at).await,
+        };
         let first = match self.node_of(span, &found, from, first, &mut missing, read).await? {
             Ok(first) => first,
             Err(trouble) => return Ok(Err(trouble)),

@@ -93,6 +93,7 @@ impl Client {
                 return Err(PoolError::Fabric(FabricError::Revoked));
             }
         }
+        self.drop_done();
         Ok(())
     }
 

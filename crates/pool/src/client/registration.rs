@@ -62,6 +62,7 @@ impl Client {
                         watch: Mutex::default(),
                         shares: Mutex::default(),
                         on_tick: Mutex::default(),
+                        lingering: Mutex::default(),
                     };
                     client.adopt_intent_cells(&span).await?;
                     return Ok(Arc::new(client));

@@ -13,7 +13,8 @@ impl Client {
     /// their pins would no longer count. Waits until other clients have quiesced, as long as the epoch advances. If it
     /// does not, the wait ends after [`CLOSE_TIMEOUT`] if a client that has not quiesced has sent no heartbeat for that
     /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that
-    /// reclaims.
+    /// reclaims. What an index has changed in its cache alone is written to far memory before; if that does not succeed within
+    /// two leases, it fails, and the client's slot stays taken.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         cold(self.close_inner(endpoint)).await
     }
@@ -27,9 +28,19 @@ impl Client {
         let short = lease.min(CLOSE_TIMEOUT);
         let begun = endpoint.now();
         let mut advanced = (self.epoch(), begun);
+        let mut written_back = begun;
         let mut pause = Duration::from_micros(50);
         loop {
             self.tick(endpoint).await?;
+            if self.drop_done() {
+                let now = endpoint.now();
+                if now.saturating_sub(begun) > lease * 2 {
+                    return Err(PoolError::NotWrittenBack);
+                }
+                (advanced.1, written_back) = (now, now);
+                endpoint.sleep(pause).await;
+                continue;
+            }
             let session = self.session(endpoint.clone());
             session.adopt_orphans();
             session.flush().await?;
@@ -42,7 +53,7 @@ impl Client {
             let silent = self.has_detached_verbs() || self.has_silent_laggard(short);
             let limit = if silent { short } else { lease };
             // Nothing holds the epoch up where a verb that clears an intent does not complete.
-            let since = if self.orphans().is_empty() { begun } else { advanced.1 };
+            let since = if self.orphans().is_empty() { written_back } else { advanced.1 };
             if self.orphans().is_empty() && !self.has_detached_verbs() || now.saturating_sub(since) >= limit {
                 break;
             }

@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::paper::{CACHED, FIGURE_6, OFFLOADED, PARTITIONED, SOURCE, WORKLOADS};
-use super::variants::{Point, Variant, measure, wanted};
+use super::variants::{LEAST_CACHE, Point, Variant, measure, wanted};
 use crate::lab::{Measured, table};
 use crate::report::{Error, Report, Watch};
 use crate::sephash::paper::Comparison;
@@ -146,7 +146,7 @@ pub(super) fn caches(args: &Args, watch: Watch<'_>) -> Result<Report, Error> {
     let sizes = if args.cache.is_empty() { vec![2.0, 4.0, 8.0, 16.0, 32.0, 64.0] } else { args.cache.clone() };
     let points = sizes.into_iter().map(|cache| {
         let point = |mix| Point { cache, ..Point::usual(mix, clients, keys) };
-        let least = if point("").cache_bytes() < 256 << 10 { ", DEX 256 KiB" } else { "" };
+        let least = if point("").cache_bytes() < LEAST_CACHE { ", DEX 4 KiB" } else { "" };
         (
             format!("cache {cache} %{least}"),
             [("read-intensive", point("get=95,update=5")), ("write-intensive", point("get=50,update=50"))],

@@ -26,9 +26,11 @@ pub(super) struct Variant {
     forgets: bool,
 }
 
+/// The least cache that DEX takes.
+pub(super) const LEAST_CACHE: u64 = 4 << 10;
 /// The least cache that a kind takes.
 fn least_cache(kind: &str) -> u64 {
-    if kind == "dex" { 4 << 10 } else { 64 << 10 }
+    if kind == "dex" { LEAST_CACHE } else { 64 << 10 }
 }
 
 impl Variant {

@@ -4,7 +4,7 @@
 //! Invariant: D2 in `docs/protocols/dex.md`. One operation of a compute node at a time does this.
 
 use super::map::{MOST, Map, place_of, word_after};
-use super::ownership::{Gate, Record};
+use super::ownership::Record;
 use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, UNKNOWN, lock_of, lock_words};
 use super::{Dex, Foreign, Moves};
 use crate::IndexError;
@@ -121,7 +121,8 @@ impl Dex {
             }
         };
         self.await_answer(&pin, proposal, backoff).await?;
-        Ok(matches!(self.enter(key), Gate::Inside(_)))
+        // Also where the gate is closed: the operation that waits at the gate begins sooner than one that asks again.
+        Ok(self.own.map().1.find(key).0.owner() == me)
     }
 
     /// Waits for the answer to a proposal whose operation has not waited for it.
@@ -329,7 +330,9 @@ impl Dex {
         proposal: Proposal,
         backoff: &mut Backoff,
     ) -> Result<(), IndexError> {
-        self.own.set_awaited(proposal.word);
+        if Some(proposal.to) != self.own.record() {
+            self.own.set_awaited(proposal.word);
+        }
         let mut pending = Pending { dex: self, proposal: Some(proposal) };
         loop {
             let due = backoff.wait(&self.session).await;

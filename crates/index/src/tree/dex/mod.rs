@@ -11,6 +11,7 @@
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
 //! | `read`, `write` | lookups; writes in place |
+//! | `write_back` | changes that stay in the cache for a while |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
 //! | `wire`, `remote` | requests and replies; what a memory node does |
 //!
@@ -28,6 +29,7 @@ mod read;
 pub(crate) mod remote;
 mod wire;
 mod write;
+mod write_back;
 
 pub use offload::{Offload, OffloadCounts};
 
@@ -54,15 +56,19 @@ use crate::write::{Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Claim, Intent, Pin, PoolError};
+use farindex_pool::{Claim, Intent, OnTick, Pin, PoolError};
 use map::{Map, place_of};
-use ownership::{Gate, Ownership, Record};
+use ownership::{Gate, Ownership};
 pub use partitions::PartitionInfo;
 use proposal::{RECORD_LEN, lock_of};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+pub use write_back::Durability;
+use write_back::WriteBack;
 
 /// Settings of a DEX tree.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -87,6 +93,10 @@ pub struct Config {
     /// (section 3 of the paper): 0 to 15. Then a tree of no more levels lies on memory node 0. With one memory node, every
     /// subtree may be offloaded anyway; with several and 0, leaves alone.
     pub subtree_levels: u8,
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// With `write_back`: for how many milliseconds a change may be in the cache alone, 1 to 60,000.
+    pub dirty_ms: u32,
 }
 
 /// What a compute node asks the owner of a key for.
@@ -124,12 +134,14 @@ impl Default for Config {
             foreign: Foreign::Acquire,
             offload: Offload::Auto,
             subtree_levels: 0,
+            durability: Durability::WriteThrough,
+            dirty_ms: 100,
         }
     }
 }
 
 impl Settings for Config {
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
 
     fn check(&self) -> Result<(), IndexError> {
         let bad = |what: String| Err(IndexError::BadConfig(what));
@@ -147,6 +159,9 @@ impl Settings for Config {
         }
         if self.subtree_levels > MAX_LEVEL {
             return bad(format!("subtree_levels of {}: it takes 0 to {MAX_LEVEL}", self.subtree_levels));
+        }
+        if !(1..=60_000).contains(&self.dirty_ms) {
+            return bad(format!("dirty_ms of {}: it takes 1 to 60000", self.dirty_ms));
         }
         Ok(())
     }
@@ -180,23 +195,20 @@ has_handle!(Dex, Handle<Config, Anchor>);
 impl Drop for Dex {
     /// With its last handle, a compute node gives up what it owns. Nobody waits for that.
     fn drop(&mut self) {
-        let Some((record, known)) = self.own.close_handle() else { return };
-        if known {
-            self.own.vacate(&self.tree().maintenance(), record);
-        } else {
-            self.forget_record(record);
-        }
+        let Some(unused) = self.own.close_handle() else {
+            if !self.own.is_done() {
+                // The heartbeats write the rest back, and then give up the record; closing the client waits for that.
+                self.session.client().linger(Arc::clone(&self.own) as Arc<dyn OnTick>);
+            }
+            return;
+        };
+        self.own.give_up_record(&self.session, &self.tree().maintenance(), unused);
     }
 }
 
 impl Dex {
     fn enter(&self, key: &[u8]) -> Gate<'_> {
         self.own.enter(self.session.client(), self.session.endpoint().now(), key)
-    }
-    /// Gives up an owner record that nobody else knows of.
-    fn forget_record(&self, record: Record) {
-        self.session.discard(record.at, RECORD_LEN);
-        record.intent.clear_detached(self.tree().maintenance().batch());
     }
     fn draw(&self) -> u64 {
         let draw = self.draws.get();
@@ -281,6 +293,10 @@ impl Leaves for Dex {
     /// D4 says that the copy equals the leaf in far memory while this client keeps its lease (D5).
     fn copy(&self, at: RemotePtr) -> Option<Node> {
         let (leaf, _) = self.copy_of(at)?;
+        if self.writes_back() {
+            // Far memory may have less. The scan waits until it is certain that the lease was kept.
+            return Some(leaf);
+        }
         let keeps = self.session.client().keeps_lease(self.session.endpoint().now());
         keeps.then_some(leaf)
     }
@@ -293,7 +309,7 @@ impl Leaves for Dex {
     /// Merges two leaves of one owner (D3).
     async fn merge_leaves(&self, pin: &Pin<'_>, left: RemotePtr, right: RemotePtr) -> Result<Merged, IndexError> {
         let (tree, span) = (self.tree(), pin.span());
-        let (Some(_left_turn), Some(_right_turn)) = (self.try_turn(left), self.try_turn(right)) else {
+        let (Some(left_turn), Some(right_turn)) = (self.try_turn(left), self.try_turn(right)) else {
             return Ok(Merged::No);
         };
         let (low, high) = (tree.low_of(span, left).await?, tree.read_head(span, right).await?.high());
@@ -308,6 +324,7 @@ impl Leaves for Dex {
             mark!("dex: leaves of two owners are not merged");
             return Ok(Merged::No);
         }
+        let (inside, _turns) = self.clean(span, &[left, right], (inside, (left_turn, right_turn))).await?;
         self.own.cache.remove(left);
         self.own.cache.remove(right);
         if inside.is_unclean() {
@@ -418,7 +435,15 @@ impl TablePerNode for Dex {
             let (inner, leaf) = tree.layouts();
             let cache = PathCache::new(root, config.cache_bytes, inner.len().min(leaf.len()));
             let at = anchor.map_or(RemotePtr::NULL, |anchor| anchor.at);
-            Ownership::new(tag, at, cache, handle.session.pool().lease())
+            // Dirty leaves have half of the cache at most.
+            let most = config.cache_bytes / 2 / (leaf.len() as u64 + 512);
+            let write_back = WriteBack {
+                leaf,
+                calls: config.offload != Offload::Never,
+                age: Duration::from_millis(config.dirty_ms.into()),
+                most: usize::try_from(most).unwrap_or(usize::MAX),
+            };
+            Ownership::new((tag, at), cache, &client, write_back)
         };
         let own: Arc<Ownership> = client.share(handle.uid, make);
         let far = Handle { session, uid: handle.uid, seed: handle.seed, config: tree, tables };
@@ -472,10 +497,11 @@ impl TablePerNode for Dex {
     }
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
+        self.flush().await?;
         // One that no map has come to name, for want of memory.
         let turn = self.turn_to_acquire().await;
         if let Some(record) = self.own.take_unknown() {
-            self.forget_record(record);
+            self.own.give_up_record(&self.session, &self.tree().maintenance(), (record, false));
         }
         drop(turn);
         let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;
@@ -489,6 +515,11 @@ impl TablePerNode for Dex {
     }
 
     async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
+        if self.writes_back() {
+            // Then far memory has everything that was acknowledged before.
+            self.own((Bound::Unbounded, Bound::Unbounded)).await?;
+            self.flush().await?;
+        }
         self.tree().visit_entries(self, entries, damaged).await
     }
 }
@@ -526,6 +557,9 @@ impl PointIndex for Dex {
 
 impl OrderedIndex for Dex {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        if self.writes_back() {
+            return apart(self.scan_owned(bounds, limit)).await;
+        }
         // Leaves are half full at least, as a rule.
         apart(self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2)).await
     }
@@ -543,6 +577,7 @@ mod tests {
             Config { inner_span: 257, ..Config::default() },
             Config { cache_bytes: 1000, ..Config::default() },
             Config { leaf_admission: 101, ..Config::default() },
+            Config { dirty_ms: 0, ..Config::default() },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

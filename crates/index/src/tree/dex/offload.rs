@@ -386,6 +386,11 @@ impl Dex {
         retry: &Retry,
     ) -> Result<Option<Vec<Node>>, IndexError> {
         let super::Gate::Inside(inside) = self.enter(from) else { return Ok(None) };
+        // What the memory node sends from this key on may be older than the copies.
+        let dirty = self.first_dirty(from);
+        if dirty.as_ref().is_some_and(|low| **low <= *from) {
+            return Ok(None);
+        }
         // What is missing is found again by the READs.
         let found = self.descend_or_call(span, from, (retry, Some(&inside)), LOOKUP, &mut Vec::new()).await?;
         let Ok(found) = found else { return Ok(None) };
@@ -415,8 +420,17 @@ impl Dex {
             }
             leaves.push(leaf);
         }
-        let Some(first) = leaves.first() else { return Ok(None) };
         let tree = self.tree();
+        if let Some(dirty) = &dirty {
+            for (number, leaf) in leaves.iter().enumerate() {
+                if !tree.compare(span, leaf.low(), dirty, None).await?.is_lt() {
+                    mark!("write-back: leaves that a memory node has sent were dirty");
+                    leaves.truncate(number);
+                    break;
+                }
+            }
+        }
+        let Some(first) = leaves.first() else { return Ok(None) };
         let holds = tree.compare(span, first.low(), from, None).await?.is_le()
             && tree.compare(span, first.high(), from, None).await?.is_gt();
         mark!("dex: memory node sent leaves");

@@ -7,21 +7,24 @@
 use super::command_turn::Command;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
-use super::proposal::{Proposal, lock_words};
+use super::proposal::{Proposal, RECORD_LEN, lock_words};
+use super::write_back::{DirtyLeaves, WriteBack};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
 use crate::tree::path_cache::PathCache;
 use arc_swap::{ArcSwap, Guard};
 use farindex_fabric::{Endpoint, OpKind, RemotePtr, Span};
-use farindex_pool::{Client, IntentTransfer};
+use farindex_pool::{Client, IntentTransfer, Session};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// For how long a compute node keeps what it has become the owner of, if no operation uses it: some round trips, so that the
-/// operation that waits for it learns of it; and not many, because others wait.
+/// For how long a compute node keeps what it has become the owner of, if no operation uses it, from when the operation that has
+/// asked for it has learned of it (D7): some round trips, so that the operation can begin; and not many, because others wait.
 const KEEPS_LEAST: Duration = Duration::from_millis(1);
 const KEEPS_MOST: Duration = Duration::from_millis(4);
+/// For how long it keeps that until the operation learns of it: more than the longest pause between two looks of an operation.
+const UNREAD_MOST: Duration = Duration::from_millis(4);
 
 /// What the threads of a compute node share of an index.
 pub(super) struct Ownership {
@@ -51,10 +54,17 @@ pub(super) struct Ownership {
     /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
     /// nanoseconds of the fabric's clock.
     keeps_until: AtomicU64,
-    /// The proposal that an operation waits for, or 0.
+    /// The proposal to another compute node that an operation waits for, or 0.
     awaited: AtomicU64,
+    /// When a heartbeat has seen first that this proposal may have been accepted, in nanoseconds of the fabric's clock; or 0.
+    got_at: AtomicU64,
     /// Counts commands that have had the turn.
     commands: AtomicU64,
+    /// Leaves of which far memory does not have all.
+    pub(super) dirty: DirtyLeaves,
+    /// How they are written back.
+    pub(super) write_back: WriteBack,
+    client: Weak<Client>,
 }
 
 /// The latest map that this compute node has seen.
@@ -106,7 +116,7 @@ pub(super) enum Gate<'o> {
 }
 
 /// Counts an operation as long as it exists.
-struct Active<'o>(&'o Ownership);
+pub(super) struct Active<'o>(&'o Ownership);
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
@@ -135,7 +145,12 @@ impl Inside<'_> {
 }
 
 impl Ownership {
-    pub(super) fn new(tag: u64, anchor: RemotePtr, cache: PathCache, lease: Duration) -> Self {
+    pub(super) fn new(
+        (tag, anchor): (u64, RemotePtr),
+        cache: PathCache,
+        client: &Arc<Client>,
+        write_back: WriteBack,
+    ) -> Self {
         let state = State { record: None, pending: None, command: None, publishing: false, handles: 0 };
         Ownership {
             tag,
@@ -151,10 +166,14 @@ impl Ownership {
             answers: AtomicBool::new(false),
             in_answer: AtomicU64::new(0),
             answered_at: AtomicU64::new(0),
-            lease,
+            lease: client.pool().lease(),
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
+            got_at: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            dirty: DirtyLeaves::default(),
+            write_back,
+            client: Arc::downgrade(client),
         }
     }
 
@@ -183,6 +202,24 @@ impl Ownership {
         Gate::Inside(Inside { _active: active, known, partition })
     }
 
+    /// Counts an operation that uses ownership of no key in particular; `None` while something is being given away.
+    pub(super) fn begin(&self) -> Option<Active<'_>> {
+        let active = self.begin_closed();
+        (!self.closed.load(Ordering::SeqCst)).then_some(active)
+    }
+    /// Counts an operation that has closed the gate itself.
+    pub(super) fn begin_closed(&self) -> Active<'_> {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        Active(self)
+    }
+    pub(super) fn client(&self) -> Option<Arc<Client>> {
+        self.client.upgrade()
+    }
+    /// Is no handle open?
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().handles == 0
+    }
+
     /// Closes the gate; returns whether no operation is inside.
     pub(super) fn close(&self) -> bool {
         self.closed.store(true, Ordering::SeqCst);
@@ -209,15 +246,30 @@ impl Ownership {
         }
     }
 
-    /// Notes that this compute node has become the owner of something. It keeps that until an operation has used it, so that
-    /// compute nodes which want the same keys do not only pass them on; but not for long, because the operation may be gone.
+    /// Notes that this compute node has become the owner of something, and that the operation which has asked for it knows. It is
+    /// kept until an operation has used it, so that compute nodes which want the same keys do not only pass them on; but not
+    /// for long, because the operation may be gone (D7).
     pub(super) fn acquired(&self, now: Duration) {
         let until = now + (self.lease / 256).clamp(KEEPS_LEAST, KEEPS_MOST);
         self.keeps_until.store(until.as_nanos() as u64, Ordering::Relaxed);
     }
-    /// Notes the proposal of this compute node that an operation waits for; 0 if none does.
+    /// Notes the proposal to another compute node that an operation waits for; 0 if none does.
     pub(super) fn set_awaited(&self, word: u64) {
+        self.got_at.store(0, Ordering::SeqCst);
         self.awaited.store(word, Ordering::SeqCst);
+    }
+    /// Does an operation wait for a proposal that may have been accepted, by the map that counts? Then it is about to learn of
+    /// what it has got, and this compute node keeps that, but not for ever, because the operation may be gone.
+    pub(super) fn is_unread(&self, now: Duration, counts: u64) -> bool {
+        let awaited = self.awaited.load(Ordering::SeqCst);
+        if awaited == 0 || counts != awaited && !is_later(counts, awaited) {
+            return false;
+        }
+        // Another operation may begin to wait here: then it has less time.
+        let now = now.as_nanos() as u64;
+        let got_at = self.got_at.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|at| at);
+        let got_at = if got_at == 0 { now } else { got_at };
+        now.saturating_sub(got_at) < (self.lease / 2).min(UNREAD_MOST).as_nanos() as u64
     }
     /// Notes that an operation has used what this compute node owns, unless one has yet to learn of what it has got.
     pub(super) fn used(&self) {
@@ -293,10 +345,13 @@ impl Ownership {
         self.note_record(None);
         state.record.take()
     }
-    /// Takes the owner record if no handle is open and nothing is in progress.
+    /// Takes the owner record if no handle is open, nothing is in progress, and far memory has all of every leaf.
     fn take_unused(&self) -> Option<(Record, bool)> {
         let mut state = self.state();
-        if state.handles > 0 || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0 {
+        if state.handles > 0
+            || !self.dirty.is_empty()
+            || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0
+        {
             return None;
         }
         self.cache.retain_leaves(|_, _| false);
@@ -304,12 +359,24 @@ impl Ownership {
         self.note_record(None);
         state.record.take().map(|record| (record, known))
     }
-    /// Gives up an owner record; waits for nothing.
-    pub(super) fn vacate(&self, span: &Span, record: Record) {
+    /// Gives up an owner record; waits for nothing. One that no other client knows of is freed.
+    pub(super) fn give_up_record(&self, session: &Session, span: &Span, (record, known): (Record, bool)) {
         let (free, held) = lock_words(self.tag, record.at);
         let mut batch = span.batch();
-        batch.cas(record.at, held, free);
+        if known {
+            batch.cas(record.at, held, free);
+        } else {
+            session.discard(record.at, RECORD_LEN);
+        }
         record.intent.clear_detached(batch);
+    }
+    /// Gives up the owner record, if the last handle was closed and far memory has all of every leaf. For heartbeats.
+    pub(super) fn give_up_unused(&self, endpoint: &Endpoint) {
+        let Some(client) = self.client() else { return };
+        if let Some(unused) = self.take_unused() {
+            let span = endpoint.span(OpKind::Maintenance);
+            self.give_up_record(&client.session(endpoint.clone()), &span, unused);
+        }
     }
     /// Keeps the owner record as long as a proposal is answered; `None` if there is no record that others may know of.
     pub(super) fn answering(&self, endpoint: &Endpoint) -> Option<Answering<'_>> {
@@ -330,8 +397,6 @@ pub(super) struct Answering<'o> {
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
         self.own.answering.fetch_sub(1, Ordering::SeqCst);
-        if let Some((record, _)) = self.own.take_unused() {
-            self.own.vacate(&self.endpoint.span(OpKind::Maintenance), record);
-        }
+        self.own.give_up_unused(&self.endpoint);
     }
 }

@@ -84,6 +84,11 @@ impl Keys {
     }
 }
 
+/// Can there be no key within these bounds?
+pub(super) fn is_empty(bounds: KeyBounds<'_>) -> bool {
+    Keys::within(bounds).is_none()
+}
+
 impl Map {
     /// The partitions that a range lies in: the range that it shares with each, and its owner.
     pub(super) fn pieces<'m>(

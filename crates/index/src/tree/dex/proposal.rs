@@ -83,12 +83,6 @@ impl Ownership {
             }
             return Ok(());
         }
-        // What it has just got it keeps for a moment, unless it is giving something away already. Then operations must be able to
-        // begin, to use what it has got: an earlier heartbeat may have stopped them.
-        if self.is_fresh(endpoint.now()) && self.in_answer.load(Ordering::SeqCst) == NONE {
-            self.open();
-            return Ok(());
-        }
         let Some(next) = Map::read(&span, self.tag, proposal).await? else { return Ok(()) };
         let next = Arc::new(next);
         // An earlier heartbeat may have carried it out without learning of it.
@@ -99,11 +93,9 @@ impl Ownership {
             self.open();
             return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
         }
-        if !done_before
-            && self.in_answer.load(Ordering::SeqCst) == NONE
-            && self.keeps_for_command(endpoint, &next, record)
-        {
-            mark!("dex: a command keeps what it has got");
+        // It may keep what it has, unless it is giving something away already. Then operations must be able to begin, to use what
+        // it has got: an earlier heartbeat may have stopped them.
+        if !done_before && self.in_answer.load(Ordering::SeqCst) == NONE && self.keeps(endpoint, word, &next, record) {
             self.open();
             return Ok(());
         }
@@ -119,9 +111,10 @@ impl Ownership {
             mark!("dex: operations are in progress on what is to be given away");
             return Ok(());
         }
-        if !planted(Fault::CopiesKept) {
-            // What stays its own it may keep.
-            self.cache.retain_leaves(|low, high| next.has_whole(record, (low, high)));
+        let gone = self.dirty.list(|low, leaf| !next.has_whole(record, (low, leaf.high.as_deref())));
+        if !planted(Fault::BoundBeforeFlush) {
+            self.flush_closed(endpoint, &gone).await?;
+            self.forget_foreign(&next, record);
         }
         self.in_answer.store(proposal, Ordering::SeqCst);
         let given = done_before || span.cas(self.anchor.add(MAP), word, proposal).await? == word;
@@ -129,9 +122,48 @@ impl Ownership {
             mark!("dex: partition was given away");
             self.learn(proposal, &next);
         }
+        let replied = if planted(Fault::BoundBeforeFlush) {
+            // The next owner begins meanwhile.
+            let replied = self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await;
+            self.flush_closed(endpoint, &gone).await?;
+            self.forget_foreign(&next, record);
+            Some(replied)
+        } else {
+            None
+        };
         self.in_answer.store(NONE, Ordering::SeqCst);
         self.open();
-        self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await
+        match replied {
+            Some(replied) => replied,
+            None => self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await,
+        }
+    }
+
+    /// Does the owner keep for a while what it has got, although a proposal takes something away (D6, D7)? `counts` is the word of
+    /// the map that the proposal follows.
+    fn keeps(&self, endpoint: &Endpoint, counts: u64, next: &Map, record: RemotePtr) -> bool {
+        let now = endpoint.now();
+        if self.is_unread(now, counts) {
+            mark!("dex: an operation has yet to learn of what it has got");
+            return true;
+        }
+        if self.is_fresh(now) {
+            mark!("dex: an operation has yet to use what it has got");
+            return true;
+        }
+        let for_command = self.keeps_for_command(endpoint, next, record);
+        if for_command {
+            mark!("dex: a command keeps what it has got");
+        }
+        for_command
+    }
+
+    /// Forgets the copies of leaves that are not its own any more by this map.
+    fn forget_foreign(&self, next: &Map, record: RemotePtr) {
+        if !planted(Fault::CopiesKept) {
+            // What stays its own it may keep.
+            self.cache.retain_leaves(|low, high| next.has_whole(record, (low, high)));
+        }
     }
 
     async fn reply(&self, span: &Span, record: RemotePtr, proposal: u64, answer: u64) -> Result<(), IndexError> {
@@ -144,10 +176,16 @@ impl Ownership {
 impl OnTick for Ownership {
     fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pin<Box<dyn Future<Output = Result<(), FabricError>> + 'a>> {
         Box::pin(async {
-            match self.answer(endpoint).await {
-                Err(IndexError::Fabric(error)) => Err(error),
-                _ => Ok(()),
+            let answered = self.answer(endpoint).await;
+            for done in [answered, self.write_back_due(endpoint).await] {
+                if let Err(IndexError::Fabric(error)) = done {
+                    return Err(error);
+                }
             }
+            Ok(())
         })
+    }
+    fn is_done(&self) -> bool {
+        self.dirty.is_empty() || !self.is_closed()
     }
 }

@@ -48,7 +48,7 @@ impl Dex {
         Some((Node { at, layout: self.far.leaf, buf }, leaf.long().cloned()))
     }
     /// What the copy of a key's leaf says about it, if copies of nodes lead there. The caller is inside.
-    fn answer_of_copy(&self, key: &[u8]) -> Option<Answer> {
+    pub(super) fn answer_of_copy(&self, key: &[u8]) -> Option<Answer> {
         self.own.cache.find(key, |at, leaf| self.far.answer_in(at, leaf.words(), key))
     }
 
@@ -223,6 +223,10 @@ impl LooksUp for Dex {
                 answer => self.value_of(pin.span(), answer, key).await,
             };
         }
+        if self.writes_back() {
+            drop(pin);
+            return cold(self.look_up_owned(key)).await;
+        }
         cold(self.look_up_in_far_memory(pin, key)).await
     }
 
@@ -232,6 +236,9 @@ impl LooksUp for Dex {
             Gate::Inside(_inside) => self.answer_of_copy(key),
             _ => None,
         };
+        if self.writes_back() {
+            return self.answers_owned(span, keys).await;
+        }
         let mut answers: Vec<_> = keys.iter().map(of_copy).collect();
         let far: Vec<_> =
             keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
@@ -247,7 +254,7 @@ impl LooksUp for Dex {
 
 impl Dex {
     /// Looks a key up whose leaf has no copy to which copies lead.
-    async fn look_up_in_far_memory(&self, pin: Pin<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
+    pub(super) async fn look_up_in_far_memory(&self, pin: Pin<'_>, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (mut retry, mut pin) = (Retry::default(), Some(pin));
         loop {
             let pin = match pin.take() {

@@ -14,6 +14,7 @@ use super::Dex;
 use super::offload::{CHANGE, WAY};
 use super::ownership::{Gate, Inside};
 use super::wire::{Ask, Outcome};
+use super::write_back::{InFlight, used_words};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::marks::mark;
@@ -23,7 +24,7 @@ use crate::tree::edit::Steps;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::Turn;
 use crate::tree::node::{Header, Node};
-use crate::tree::path_cache::Seen;
+use crate::tree::path_cache::{Dirty, Seen};
 use crate::tree::sherman::write::Planned;
 use crate::tree::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
 use crate::write::Wrote;
@@ -45,27 +46,8 @@ enum Round {
     Queued(RemotePtr),
 }
 
-/// What an operation must have as long as its WRITEs may land.
-struct InFlight<'o>(Option<(Option<Turn<'o, ()>>, Inside<'o>)>);
-
-impl<'o> InFlight<'o> {
-    /// Nothing is in flight any more.
-    fn landed(mut self) -> Option<(Option<Turn<'o, ()>>, Inside<'o>)> {
-        self.0.take()
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            mark!("dex: operation ended in the middle of a write");
-            std::mem::forget(held);
-        }
-    }
-}
-
 /// A write, which lets other compute nodes have what it became the owner of when it ends, however that is.
-struct Ended<'o>(&'o Dex);
+pub(super) struct Ended<'o>(pub(super) &'o Dex);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
@@ -88,6 +70,8 @@ impl Puts for Dex {
                 Gate::Foreign => {
                     turn = None;
                     cold(self.acquire(key)).await?;
+                    // What it has got is kept for it for a moment only.
+                    backoff = Backoff::default();
                     continue;
                 }
                 gate => {
@@ -128,6 +112,11 @@ impl Puts for Dex {
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
+        if self.writes_back()
+            && let Err(error @ IndexError::Fabric(_)) = cold(self.evict_due()).await
+        {
+            return Err(error);
+        }
         match cold(self.tidy(key, few, missing)).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
@@ -137,7 +126,7 @@ impl Puts for Dex {
 
 impl Dex {
     /// Fails if nothing could begin for two leases.
-    fn check_closed(&self, since: &mut Option<std::time::Duration>) -> Result<(), IndexError> {
+    pub(super) fn check_closed(&self, since: &mut Option<std::time::Duration>) -> Result<(), IndexError> {
         let now = self.session.endpoint().now();
         let waited = now.saturating_sub(*since.get_or_insert(now));
         if waited <= self.session.pool().lease() * 2 {
@@ -176,8 +165,8 @@ impl Dex {
                 && let Some(ask) = self.offloads_change(&inside, &found, (key, change), retry)
             {
                 let held = if planted(Fault::CallWithoutTurn) { turn.take().and(None) } else { turn.take() };
-                let in_flight = InFlight(Some((held, inside)));
-                let InFlight(Some((_, owner))) = &in_flight else { return Ok(Ok(Round::Split)) };
+                let in_flight = InFlight::new((held, inside));
+                let Some((_, owner)) = in_flight.held() else { return Ok(Ok(Round::Split)) };
                 let reply = cold(self.change_by_call(span, ask, at, (key, owner))).await?;
                 let Some((held, owner)) = in_flight.landed() else { return Ok(Ok(Round::Split)) };
                 (*turn, inside) = (held, owner);
@@ -241,11 +230,12 @@ impl Dex {
             }
             at = next;
         };
-        if let Some(bound) = self.bound_inside(span, &inside, &leaf, &found).await?
+        if let Some(bound) = self.bound_inside(span, &inside, &leaf, &found).await?.map(<[u8]>::to_vec)
             && !planted(Fault::AcrossBound)
         {
             mark!("dex: leaf of two owners was split");
-            return self.split_own(pin, at, Some(bound), missing).await;
+            let _held = self.clean(span, &[at], (turn.take(), inside)).await?;
+            return self.split_own(pin, at, Some(&bound), missing).await;
         }
         let present = self.far.find(span, &leaf, key).await?;
         let keeps = cached || self.admits();
@@ -254,16 +244,41 @@ impl Dex {
             if keeps && !cached {
                 self.keep(&leaf, long, &found);
             }
+            if self.writes_back() {
+                self.confirm().await?;
+            }
             return Ok(Ok(Round::Wrote { wrote, few: false }));
         }
+        let (before, dirty) = (used_words(&leaf), self.dirty_of(at));
         let mut leaf = leaf;
         let Some(Planned { edit, few }) = self.far.plan(&mut leaf, key, change, present.as_ref()) else {
+            let _held = self.clean(span, &[at], (turn.take(), inside)).await?;
             return self.split_own(pin, at, None, missing).await;
         };
+        let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
+        if keeps && self.may_stay(change, present.as_ref()) {
+            let now = self.session.endpoint().now();
+            let first = || Dirty::new(&before, now);
+            let mut dirty = dirty.clone().unwrap_or_else(first);
+            dirty.add(&before, &leaf, present.as_ref().map(|present| present.slot));
+            let since = dirty.since();
+            if self.keep_dirty(&leaf, long.clone(), &found, dirty) {
+                mark!("write-back: change stays in the cache");
+                if self.is_due(since) {
+                    drop(self.clean(span, &[at], (turn.take(), inside)).await?);
+                }
+                self.confirm().await?;
+                return Ok(Ok(Round::Wrote { wrote, few }));
+            }
+        }
+        if dirty.is_some() {
+            // Far memory gets what was acknowledged before, and then this change.
+            (*turn, inside) = self.clean(span, &[at], (turn.take(), inside)).await?;
+        }
         let mut steps = Steps::default();
         steps.write(self.far.unwritten(key, change));
         steps.edit(at, edit);
-        let in_flight = InFlight(Some((turn.take(), inside)));
+        let in_flight = InFlight::new((turn.take(), inside));
         if !planted(Fault::CopyDuringWrite) {
             self.own.cache.remove(at);
         }
@@ -286,7 +301,6 @@ impl Dex {
         drop(flag);
         drop(in_flight.landed());
         present.iter().for_each(|present| present.retire(pin));
-        let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
         Ok(Ok(Round::Wrote { wrote, few }))
     }
 

@@ -12,6 +12,10 @@ pub(super) trait Content {
     fn children(&self) -> usize;
     /// Address of a child.
     fn child(&self, i: usize) -> u64;
+    /// Must the node be written to far memory before it may leave the cache?
+    fn is_dirty(&self) -> bool {
+        false
+    }
 }
 
 /// Bytes in use, and how many there may be.

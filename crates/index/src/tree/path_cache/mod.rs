@@ -6,6 +6,7 @@
 //! | `frame` | a copy of a node, with swizzled pointers to its children; bytes |
 //! | `table` | the mapping table; I/O flags; swizzling |
 //! | `cooling` | the cooling map |
+//! | `dirty` | what of a leaf far memory does not have yet |
 //! | `evict` | sampling, delegation, room |
 //! | `sync` | what threads share memory by |
 //!
@@ -15,7 +16,8 @@
 //!   names no more never comes back.
 //! * **C2** At most one slot holds a frame, and the frame's entry says which one. So a frame that was taken out of the mapping
 //!   table is in no slot: nobody who begins to look afterwards finds it.
-//! * **C3** A frame is evicted from the cooling state, in which no slot holds it, and no child of it is swizzled.
+//! * **C3** A frame is evicted from the cooling state, in which no slot holds it, and no child of it is swizzled. A dirty frame is
+//!   evicted when it has been written to far memory.
 //! * **C4** At most one operation has raised the I/O flag of a node. The flag is lowered when that operation ends, however it
 //!   ends.
 //! * **C5** The bytes of all frames, with their slots and entries, also of those that readers still hold, and of the tables
@@ -24,6 +26,7 @@
 #[cfg(test)]
 mod check;
 mod cooling;
+mod dirty;
 mod evict;
 mod frame;
 mod hooks;
@@ -36,6 +39,7 @@ use super::cache::{Counts, Lookups};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side};
 use super::node::{HIGH, LOW, MAX_LEVEL};
+pub(super) use dirty::Dirty;
 use farindex_fabric::RemotePtr;
 use frame::{Content, Frame};
 use std::future::Future;
@@ -61,6 +65,7 @@ pub(super) enum Cached {
 pub(super) struct Leaf {
     words: Box<[u64]>,
     long: Option<Arc<LongFences>>,
+    dirty: Option<Box<Dirty>>,
 }
 
 /// Fence keys of a leaf that lie in blocks, because they are long.
@@ -72,7 +77,15 @@ pub(super) struct LongFences {
 
 impl Leaf {
     pub(super) fn new(words: &[u64], long: Option<Arc<LongFences>>) -> Self {
-        Leaf { words: words.into(), long }
+        Leaf { words: words.into(), long, dirty: None }
+    }
+    /// A leaf of which far memory does not have all.
+    pub(super) fn changed(words: &[u64], long: Option<Arc<LongFences>>, dirty: Dirty) -> Self {
+        Leaf { words: words.into(), long, dirty: Some(Box::new(dirty)) }
+    }
+    /// What far memory does not have of the leaf; `None` if it has all.
+    pub(super) fn dirty(&self) -> Option<&Dirty> {
+        self.dirty.as_deref().filter(|dirty| !dirty.is_written())
     }
     pub(super) fn words(&self) -> &[u64] {
         &self.words
@@ -93,7 +106,7 @@ impl Leaf {
         low.is_some_and(|low| low.is_le()) && high.is_some_and(|high| high.is_gt())
     }
     /// The leaf's range; `None` if it is not known. Without a high key it ends nowhere.
-    fn range(&self) -> Option<(Key, Option<Key>)> {
+    pub(super) fn range(&self) -> Option<(Key, Option<Key>)> {
         let (low, high, long) = (self.fence(LOW), self.fence(HIGH), self.long.as_deref());
         let key = |fence: Fence, long: Option<&Box<[u8]>>| fence.key().or_else(|| long.map(|key| Key::from_slice(key)));
         let low = key(low, long.and_then(|long| long.low.as_ref()))?;
@@ -115,7 +128,8 @@ impl Content for Cached {
                     let len = |key: &Option<Box<[u8]>>| key.as_ref().map_or(0, |key| key.len());
                     size_of::<LongFences>() + 16 + len(&long.low) + len(&long.high)
                 });
-                (size_of_val(&*leaf.words) + long) as u64
+                let dirty = if leaf.dirty.is_some() { size_of::<Dirty>() } else { 0 };
+                (size_of_val(&*leaf.words) + long + dirty) as u64
             }
         }
     }
@@ -136,6 +150,9 @@ impl Content for Cached {
             Cached::Inner(inner) => inner.child(i).to_bits(),
             Cached::Leaf(_) => RemotePtr::NULL.to_bits(),
         }
+    }
+    fn is_dirty(&self) -> bool {
+        matches!(self, Cached::Leaf(leaf) if leaf.dirty().is_some())
     }
 }
 
@@ -307,15 +324,21 @@ impl PathCache {
     pub(super) fn remove(&self, at: RemotePtr) -> bool {
         self.table.remove(at.to_bits())
     }
-    /// Takes out the copies of leaves whose ranges are not to be kept, or not known.
+    /// Takes out the copies of leaves whose ranges are not to be kept, or not known. Dirty ones stay.
     pub(super) fn retain_leaves(&self, keep: impl Fn(&[u8], Option<&[u8]>) -> bool) {
         self.table.retain(|copy| match copy {
             Cached::Inner(_) => true,
+            Cached::Leaf(leaf) if leaf.dirty().is_some() => true,
             Cached::Leaf(leaf) => leaf.range().is_some_and(|(low, high)| keep(&low, high.as_deref())),
         });
     }
+    /// Takes a dirty leaf that was to be evicted, and is to be written back first.
+    pub(super) fn take_due(&self) -> Option<RemotePtr> {
+        self.table.take_due().map(RemotePtr::from_bits)
+    }
+    /// Takes all copies out but those of dirty leaves.
     pub(super) fn clear(&self) {
-        self.table.retain(|_| false);
+        self.table.retain(Content::is_dirty);
     }
     pub(super) fn bytes(&self) -> u64 {
         self.table.budget.used()

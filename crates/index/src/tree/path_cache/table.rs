@@ -74,7 +74,12 @@ pub(super) struct Table<N> {
     pub(super) budget: Arc<Budget>,
     draws: AtomicU64,
     flags: AtomicU64,
+    /// Dirty nodes that were to be evicted: they are to be written back first.
+    due: Mutex<Vec<u64>>,
 }
+
+/// Dirty nodes that are noted as due, at most.
+const DUE: usize = 64;
 
 /// What a look at a node has found.
 pub(super) enum Look<'t, N: Content> {
@@ -93,7 +98,8 @@ impl<N: Content> Table<N> {
         let own = size_of::<Self>() as u64 + size_of_val(&*buckets) as u64 + cooling.bytes();
         let budget = Budget::new(limit, own);
         let (draws, flags) = (AtomicU64::new(0), AtomicU64::new(0));
-        Table { buckets, root_at, root: Slot::empty(), cooling, budget, draws, flags }
+        let due = Mutex::new(Vec::new());
+        Table { buckets, root_at, root: Slot::empty(), cooling, budget, draws, flags, due }
     }
     /// Bytes of a bucket.
     pub(super) const fn bucket_bytes() -> usize {
@@ -189,9 +195,9 @@ impl<N: Content> Table<N> {
     }
 
     /// Puts a copy in, in place of the one that is there. The copy of `parent`, which led to the node, must be there, unless it
-    /// is the root; returns whether the node was admitted.
+    /// is the root, or a copy of the node itself is there; returns whether the node was admitted.
     pub(super) fn put(&self, at: u64, node: N, parent: Option<u64>) -> bool {
-        if at != self.root_at && !parent.is_some_and(|parent| self.has(parent)) {
+        if at != self.root_at && !self.has(at) && !parent.is_some_and(|parent| self.has(parent)) {
             mark!("path cache: a node whose parent is not there was not admitted");
             return false;
         }
@@ -254,9 +260,13 @@ impl<N: Content> Table<N> {
 
     /// Takes a copy out. Nobody who begins to look afterwards finds it. Returns whether there was one.
     pub(super) fn remove(&self, at: u64) -> bool {
+        self.remove_if(at, |_| true)
+    }
+    /// Takes a copy out that is still wanted to be gone: a newer one, which may be dirty, may have taken its place.
+    fn remove_if(&self, at: u64, unwanted: impl FnOnce(&Frame<N>) -> bool) -> bool {
         let mut bucket = self.bucket(at).lock();
         let Some(entry) = of(&mut bucket, at) else { return false };
-        let Some(frame) = entry.frame.take() else { return false };
+        let Some(frame) = entry.frame.take_if(|frame| unwanted(frame)) else { return false };
         if planted(Fault::LeftSwizzled) {
             entry.link = Link::None;
         } else {
@@ -276,13 +286,17 @@ impl<N: Content> Table<N> {
         {
             let mut bucket = self.bucket(at).lock();
             let Some(frame) = of(&mut bucket, at).and_then(|entry| entry.frame.as_ref()) else { return };
+            if frame.node.is_dirty() {
+                // It is newer than what far memory has.
+                return;
+            }
             frame.set_stale();
             if frame.linked() > 0 {
                 mark!("path cache: an old copy with children waits for a new one");
                 return;
             }
         }
-        self.remove(at);
+        self.remove_if(at, Frame::is_stale);
     }
     /// Takes out all copies that are not to be kept.
     pub(super) fn retain(&self, keep: impl Fn(&N) -> bool) {
@@ -291,7 +305,7 @@ impl<N: Content> Table<N> {
                 |entry: &Entry<N>| entry.frame.as_ref().filter(|frame| !keep(&frame.node)).map(|_| entry.at);
             let gone: Vec<_> = bucket.lock().iter().filter_map(drop_frame).collect();
             for at in gone {
-                self.remove(at);
+                self.remove_if(at, |frame| !keep(&frame.node));
             }
         }
     }
@@ -356,15 +370,36 @@ impl<N: Content> Table<N> {
             self.evict(oldest);
         }
     }
-    /// Takes out a node that the cooling map has given up, unless it has got its second chance meanwhile.
+    /// Takes out a node that the cooling map has given up, unless it has got its second chance meanwhile. A dirty one stays,
+    /// and is noted as due.
     pub(super) fn evict(&self, at: u64) {
         let mut bucket = self.bucket(at).lock();
         let Some(entry) = of(&mut bucket, at) else { return };
+        if let Some(frame) = entry.frame.as_ref().filter(|frame| frame.is_cooling() && frame.node.is_dirty())
+            && !planted(Fault::DirtyEvicted)
+        {
+            mark!("write-back: a dirty node was to be evicted");
+            frame.warm();
+            self.cooling.remove(at);
+            drop(bucket);
+            let mut due = self.due.lock();
+            if due.len() < DUE && !due.contains(&at) {
+                due.push(at);
+            }
+            return;
+        }
         let Some(frame) = entry.frame.take_if(|frame| frame.is_cooling()) else { return };
         frame.leave();
         // It may have been made cooling once more since.
         self.cooling.remove(at);
         tidy(&mut bucket, at);
+    }
+}
+
+impl<N: Content> Table<N> {
+    /// Takes a dirty node that was to be evicted.
+    pub(super) fn take_due(&self) -> Option<u64> {
+        self.due.lock().pop()
     }
 }
 

@@ -23,6 +23,8 @@ const DEFAULT: Config = Config {
     foreign: farindex_index::dex::Foreign::Acquire,
     offload: farindex_index::dex::Offload::Auto,
     subtree_levels: 0,
+    durability: farindex_index::dex::Durability::WriteThrough,
+    dirty_ms: 100,
 };
 const NOTHING: Budget = [0; 7];
 

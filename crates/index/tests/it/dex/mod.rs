@@ -5,3 +5,4 @@ mod budgets;
 mod commands;
 mod offload;
 mod owners;
+mod write_back;

@@ -2,7 +2,7 @@
 
 use crate::trees::costs::{BLOCK, Budget, INLINE, LEN, budget, fill, key};
 use farindex_fabric::{Fabric, MemoryFabric, OpKind, OpStats};
-use farindex_index::dex::{Config, Offload};
+use farindex_index::dex::{Config, Durability, Offload};
 use farindex_index::{Dex, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert, call_table};
 use farindex_testkit::alone::{cost_of, with_index, with_index_on};
 use std::ops::Bound;
@@ -17,6 +17,8 @@ const ALWAYS: Config = Config {
     foreign: farindex_index::dex::Foreign::Acquire,
     offload: Offload::Always,
     subtree_levels: 0,
+    durability: Durability::WriteThrough,
+    dirty_ms: 100,
 };
 const NOTHING: Budget = [0; 7];
 
