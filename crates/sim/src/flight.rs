@@ -79,7 +79,14 @@ impl Flight {
                 self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, delay: 0, loss: None });
                 self.lanes.len() - 1
             });
-            self.plans.push(Plan { lane: lane as u32, pieces: 1, salt: 0, races: false, never_stores: false, work: Work::default() });
+            self.plans.push(Plan {
+                lane: lane as u32,
+                pieces: 1,
+                salt: 0,
+                races: false,
+                never_stores: false,
+                work: Work::default(),
+            });
         }
     }
     pub(crate) fn lane_of(&self, verb: u32) -> u32 {
@@ -128,7 +135,14 @@ mod tests {
     fn plan_assigns_every_word_to_one_piece() {
         for salt in 0..200 {
             for words in 2..20usize {
-                let plan = Plan { lane: 0, pieces: 2 + (salt % 4) as u32, salt, races: false, never_stores: false, work: Work::default() };
+                let plan = Plan {
+                    lane: 0,
+                    pieces: 2 + (salt % 4) as u32,
+                    salt,
+                    races: false,
+                    never_stores: false,
+                    work: Work::default(),
+                };
                 let mut owners = vec![0; words];
                 (0..plan.pieces).for_each(|piece| plan.for_each_word(piece, words, |word| owners[word] += 1));
                 assert_eq!(owners, vec![1; words], "salt {salt}");

@@ -240,7 +240,8 @@ fn calls_queue_for_the_cores_of_the_memory_node() {
 #[test]
 fn a_call_costs_what_its_handler_does() {
     let took = |ranges: &[(u64, u64)]| {
-        let costs = Preset { call_ns: 10_000, call_access_ns: 1000, call_byte_ps: 1000, ..bare(Preset::linear_probing()) };
+        let costs =
+            Preset { call_ns: 10_000, call_access_ns: 1000, call_byte_ps: 1000, ..bare(Preset::linear_probing()) };
         let sim = cluster(costs, 1);
         sim.set_call_handler(CallTable::builtin().into_handler());
         let (client, request) = (sim.client(), gather_request(ranges));
