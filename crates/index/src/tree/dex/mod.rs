@@ -12,13 +12,18 @@
 //! | `acquire` | how a compute node becomes the owner of a partition |
 //! | `read`, `write` | lookups; writes in place |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
+//! | `many` | lookups of many keys |
 //! | `wire`, `remote` | requests and replies; what a memory node does |
+//! | `decoders` | all that decodes what others have written, for fuzzing |
 //!
 //! The tree itself, and the format of its leaves, are those of [`Sherman`], which this index contains: its lookups serve
 //! those who own nothing.
 
 mod acquire;
 mod command_turn;
+#[cfg(feature = "marks")]
+pub mod decoders;
+mod many;
 mod map;
 mod offload;
 mod ownership;
@@ -527,7 +532,11 @@ impl PointIndex for Dex {
 impl OrderedIndex for Dex {
     async fn scan(&self, bounds: KeyBounds<'_>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         // Leaves are half full at least, as a rule.
-        apart(self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2)).await
+        apart(async {
+            self.tree().check_open(&self.tree().maintenance(), self.session.client().epoch()).await?;
+            self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2).await
+        })
+        .await
     }
 }
 

@@ -3,5 +3,6 @@
 mod adversary;
 mod budgets;
 mod commands;
+mod dropped;
 mod offload;
 mod owners;
