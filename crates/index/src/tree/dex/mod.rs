@@ -1,7 +1,7 @@
 //! DEX: a B+ tree whose keys are divided among compute nodes, which cache the leaves that they own.
 //!
 //! B. Lu, K. Huang, C.-J. M. Liang, T. Wang, E. Lo: *DEX: Scalable Range Indexing on Disaggregated Memory*, VLDB 2024.
-//! Protocol, invariants D1 to D5, and deviations: `docs/protocols/dex.md`.
+//! Protocol, invariants D1 to D7, and deviations: `docs/protocols/dex.md`.
 //!
 //! | Module | What it holds |
 //! |---|---|
