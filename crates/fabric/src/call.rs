@@ -80,12 +80,22 @@ impl From<String> for CallRefused {
     }
 }
 
-/// A memory node's region, as its handler sees it.
-#[derive(Clone, Copy)]
+/// What handlers have read and stored in a region: what a call has cost the memory node's CPU, apart from its message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Ranges that were read or stored. As a rule one depends on what the one before has returned.
+    pub accesses: u64,
+    /// Bytes of all of these ranges.
+    pub bytes: u64,
+}
+
+/// A memory node's region, as its handler sees it. It counts what is read and stored through it.
+#[derive(Clone)]
 pub struct RegionView<'a> {
     node: NodeId,
     memory: Memory<'a>,
     read_only: bool,
+    work: Cell<Work>,
 }
 
 #[derive(Clone, Copy)]
@@ -97,17 +107,25 @@ enum Memory<'a> {
 impl<'a> RegionView<'a> {
     /// A region that verbs may change while the handler runs.
     pub fn shared(node: NodeId, words: &'a [AtomicU64]) -> Self {
-        RegionView { node, memory: Memory::Shared(Words(words)), read_only: false }
+        RegionView { node, memory: Memory::Shared(Words(words)), read_only: false, work: Cell::default() }
     }
     /// A region that nothing changes while the handler runs, as in a simulator.
     pub fn exclusive(node: NodeId, words: &'a mut [u64]) -> Self {
         let words = Cell::from_mut(words).as_slice_of_cells();
-        RegionView { node, memory: Memory::Exclusive(words), read_only: false }
+        RegionView { node, memory: Memory::Exclusive(words), read_only: false, work: Cell::default() }
     }
     /// The same region for a client that may not change it: nothing can be stored.
     #[must_use]
     pub fn read_only(self) -> Self {
         RegionView { read_only: true, ..self }
+    }
+    /// What was read and stored through this view so far.
+    pub fn work(&self) -> Work {
+        self.work.get()
+    }
+    fn count(&self, bytes: u64) {
+        let Work { accesses, bytes: before } = self.work.get();
+        self.work.set(Work { accesses: accesses + 1, bytes: before + bytes });
     }
     /// The memory node's number.
     pub fn node(&self) -> NodeId {
@@ -134,14 +152,16 @@ impl<'a> RegionView<'a> {
         if !offset.is_multiple_of(8) || !len.is_multiple_of(8) {
             return None;
         }
-        match self.memory {
-            Memory::Shared(words) => Some(load(words.range(offset, len)?).collect()),
+        let read = match self.memory {
+            Memory::Shared(words) => load(words.range(offset, len)?).collect(),
             Memory::Exclusive(words) => {
                 let first = usize::try_from(offset / 8).ok()?;
                 let count = usize::try_from(len / 8).ok()?;
-                Some(words.get(first..first.checked_add(count)?)?.iter().map(Cell::get).collect())
+                words.get(first..first.checked_add(count)?)?.iter().map(Cell::get).collect()
             }
-        }
+        };
+        self.count(len);
+        Some(read)
     }
     /// Stores words from a byte offset on, in their order; `None`, and nothing is stored, if the offset is misaligned, the
     /// words reach beyond the end, or the client may not change the region.
@@ -157,6 +177,7 @@ impl<'a> RegionView<'a> {
                 to.iter().zip(words).for_each(|(to, word)| to.set(*word));
             }
         }
+        self.count(words.len() as u64 * 8);
         Some(())
     }
 }
@@ -313,8 +334,12 @@ mod tests {
                 assert_eq!(view.store(offset, &[1, 1]), None, "two words at {offset}");
             }
             assert_eq!(view.read(0, 64), Some((0..8).collect()));
-            assert_eq!((view.read_only().store(48, &[60, 70]), view.read_only().word(48)), (None, Some(6)));
+            // What is refused is no work: three reads of 16 bytes, 0 bytes and a word, and the whole region.
+            assert_eq!(view.work(), Work { accesses: 4, bytes: 16 + 8 + 64 });
+            let read_only = view.clone().read_only();
+            assert_eq!((read_only.store(48, &[60, 70]), read_only.word(48)), (None, Some(6)));
             assert_eq!((view.store(48, &[60, 70]), view.read(40, 24)), (Some(()), Some(vec![5, 60, 70])));
+            assert_eq!(view.work(), Work { accesses: 6, bytes: 16 + 8 + 64 + 16 + 24 });
         }
     }
 

@@ -3,6 +3,7 @@
 //! Invariants: the world owns a flight's chain from posting to completion; a flight's place is reused only when no
 //! event names it any more; nothing orders the lanes of a flight (N1).
 
+use farindex_fabric::call::Work;
 use farindex_fabric::{Chain, Verb};
 
 /// The reason why the rest of a lane does not take effect.
@@ -43,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) races: bool,
     /// The verb races, and its store has been dropped.
     pub(crate) never_stores: bool,
+    /// What the memory node's CPU has done for a call.
+    pub(crate) work: Work,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +79,14 @@ impl Flight {
                 self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, delay: 0, loss: None });
                 self.lanes.len() - 1
             });
-            self.plans.push(Plan { lane: lane as u32, pieces: 1, salt: 0, races: false, never_stores: false });
+            self.plans.push(Plan {
+                lane: lane as u32,
+                pieces: 1,
+                salt: 0,
+                races: false,
+                never_stores: false,
+                work: Work::default(),
+            });
         }
     }
     pub(crate) fn lane_of(&self, verb: u32) -> u32 {
@@ -125,7 +135,14 @@ mod tests {
     fn plan_assigns_every_word_to_one_piece() {
         for salt in 0..200 {
             for words in 2..20usize {
-                let plan = Plan { lane: 0, pieces: 2 + (salt % 4) as u32, salt, races: false, never_stores: false };
+                let plan = Plan {
+                    lane: 0,
+                    pieces: 2 + (salt % 4) as u32,
+                    salt,
+                    races: false,
+                    never_stores: false,
+                    work: Work::default(),
+                };
                 let mut owners = vec![0; words];
                 (0..plan.pieces).for_each(|piece| plan.for_each_word(piece, words, |word| owners[word] += 1));
                 assert_eq!(owners, vec![1; words], "salt {salt}");
@@ -137,7 +154,7 @@ mod tests {
     #[test]
     fn pieces_of_a_salt_never_change() {
         let pieces_of = |salt| {
-            let plan = Plan { lane: 0, pieces: 3, salt, races: false, never_stores: false };
+            let plan = Plan { lane: 0, pieces: 3, salt, races: false, never_stores: false, work: Work::default() };
             let mut owners = vec![0; 8];
             (0..3).for_each(|piece| plan.for_each_word(piece, 8, |word| owners[word] = piece));
             owners

@@ -153,7 +153,8 @@ impl Sim {
     /// Lets memory nodes answer calls by a handler that every fabric takes.
     pub fn set_call_handler(&self, handler: Arc<CallHandler>) {
         self.set_handler(Box::new(move |node, words, request| {
-            call::answer(&*handler, &RegionView::exclusive(node, words), request)
+            let view = RegionView::exclusive(node, words);
+            (call::answer(&*handler, &view, request), view.work())
         }));
     }
 

@@ -147,7 +147,9 @@ impl World {
                     for (word, before) in unseen.iter().rev() {
                         landed.push((*word, std::mem::replace(&mut words[*word], *before)));
                     }
-                    *reply = Some(handler(number, words, request.bytes()));
+                    let (answer, work) = handler(number, words, request.bytes());
+                    *reply = Some(answer);
+                    state.plans[verb as usize].work = work;
                     landed.iter().rev().for_each(|(word, value)| words[*word] = *value);
                 }
                 LogEvent::Called(ptr)

@@ -13,14 +13,16 @@ use crate::queue::Queue;
 use crate::report::{ClientStatus, Log, Stats, Trace};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
+use farindex_fabric::call::Work;
 use farindex_fabric::{CallRefused, Capabilities, Chain, FabricError, NodeId};
 use std::collections::{BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 
 /// Answers calls in place of a memory node's CPU: which node, its memory, and the request. Unlike a
-/// [`CallHandler`](farindex_fabric::CallHandler) it may change the memory.
-pub type Handler = dyn FnMut(NodeId, &mut [u64], &[u8]) -> Result<Vec<u8>, CallRefused>;
+/// [`CallHandler`](farindex_fabric::CallHandler) it may change the memory as it likes. It returns the reply, and what it
+/// has read and stored, which costs time in model mode.
+pub type Handler = dyn FnMut(NodeId, &mut [u64], &[u8]) -> (Result<Vec<u8>, CallRefused>, Work);
 
 /// What decides when verbs take effect.
 pub(crate) enum Mode {

@@ -158,6 +158,7 @@ mod faults {
     use crate::Setup;
     use crate::fault_detection::{FaultCase, verdict};
     use farindex_index::tree::faults::{Fault, plant};
+    use farindex_sim::ODDS;
 
     fn case(name: &'static str, how: &'static str, setup: Setup, fault: Fault) -> FaultCase {
         case_of(name, how, setup, fault, DexUnderTest::default())
@@ -200,13 +201,30 @@ mod faults {
             tearing: 0,
             ..Setup::default()
         };
+        // Few keys, and owners that freeze for as long as others need to evict them, to become the owners, and to write: with few
+        // crashes, so that many are there to do so.
+        let frozen = || Setup {
+            clients: (2, 3),
+            coroutines: (2, 4),
+            operations: (40, 80),
+            hot_keys: (1, 2),
+            colliding_keys: (0, 0),
+            cold_keys: (0, 2),
+            overflowing: 0,
+            tearing: 0,
+            crashes: ODDS / 8,
+            crash_leases: &[5],
+            freezes: Some((ODDS / 64, 26)),
+            ..Setup::default()
+        };
         vec![
             case(
                 "DEX: an owner answers from its cache after its lease has expired",
                 "Fault::StaleLease",
-                Setup::default().with_evictions(),
+                frozen(),
                 Fault::StaleLease,
-            ),
+            )
+            .seen_at(22),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",

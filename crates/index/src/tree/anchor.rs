@@ -27,6 +27,8 @@ pub(super) const ANCHOR_LEN: u64 = 64;
 pub struct Anchor {
     pub(super) at: RemotePtr,
     pub(super) root: RemotePtr,
+    /// An epoch that the client knew when it READ the anchor.
+    pub(super) seen: u64,
 }
 
 impl Anchor {
@@ -93,11 +95,13 @@ impl Anchor {
     /// Opens the tree at this anchor.
     pub(super) async fn open<C, S>(of: &Opening<'_, C, S>, at: RemotePtr) -> Result<Anchor, IndexError> {
         if at.is_null() {
-            return Ok(Anchor { at, root: RemotePtr::NULL });
+            return Ok(Anchor { at, root: RemotePtr::NULL, seen: 0 });
         }
         let anchor = of.pin.span().read(at, 16).await?;
         match anchor.words() {
-            &[tag, root] if tag == of.index_tag => Ok(Anchor { at, root: RemotePtr::from_bits(root) }),
+            &[tag, root] if tag == of.index_tag => {
+                Ok(Anchor { at, root: RemotePtr::from_bits(root), seen: of.pin.epoch() })
+            }
             _ => Err(IndexError::Dropped),
         }
     }
@@ -120,7 +124,8 @@ impl Tree {
     }
     /// Opens the tree of a handle.
     pub(super) fn with_copies<C>(handle: &Handle<C, Anchor>, inner: Layout, cache: Copies) -> Tree {
-        let anchor = handle.tables.first().copied().unwrap_or(Anchor { at: RemotePtr::NULL, root: RemotePtr::NULL });
+        let anchor =
+            handle.tables.first().copied().unwrap_or(Anchor { at: RemotePtr::NULL, root: RemotePtr::NULL, seen: 0 });
         let client = handle.session.client();
         Tree {
             session: Rc::clone(&handle.session),
@@ -131,6 +136,7 @@ impl Tree {
             inner,
             cache,
             height: Cell::new(0),
+            open_at: Cell::new(anchor.seen),
             dropping: Cell::new(false),
             turn: Cell::new(client.slot()),
             subtree_levels: 0,

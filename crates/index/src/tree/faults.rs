@@ -25,6 +25,8 @@ pub enum Fault {
     CommitFirst,
     /// A lock is handed over with the leaf as its holder has found it, not as the holder has left it (H4).
     HandOverOld,
+    /// An operation that began after an index was dropped does not look for that (DEX, D8).
+    DropUnseen,
     /// An owner uses what it owns although its lease may have expired (DEX, D5).
     StaleLease,
     /// An owner gives a partition away while operations are in progress (DEX, D2).

@@ -130,6 +130,8 @@ pub(super) struct Tree {
     pub(super) cache: Copies,
     /// Level of the root as last seen.
     pub(super) height: Cell<u8>,
+    /// The latest epoch of which this worker knows that the index was there: see [`check_open`](Tree::check_open).
+    pub(super) open_at: Cell<u64>,
     pub(super) dropping: Cell<bool>,
     /// Counts new nodes, for their memory nodes.
     pub(super) turn: Cell<u64>,
@@ -195,6 +197,23 @@ impl Tree {
     }
     pub(super) fn maintenance(&self) -> Span {
         self.session.span(OpKind::Maintenance)
+    }
+
+    /// Pins an operation. [`IndexError::Dropped`] if the index was dropped before it began.
+    pub(super) async fn pin(&self, span: Span) -> Result<Pin<'_>, IndexError> {
+        let pin = self.session.pin(span)?;
+        self.check_open(pin.span(), pin.epoch()).await?;
+        Ok(pin)
+    }
+    /// [`IndexError::Dropped`] if the index was dropped before this client knew this epoch; it knows it by now. One READ for
+    /// each epoch.
+    pub(super) async fn check_open(&self, span: &Span, epoch: u64) -> Result<(), IndexError> {
+        if self.open_at.get() >= epoch || planted(Fault::DropUnseen) {
+            return Ok(());
+        }
+        self.check_anchor(read_word(span, self.anchor).await?)?;
+        self.open_at.set(self.open_at.get().max(epoch));
+        Ok(())
     }
 
     /// READs a node once. The caller asks whether it is sound.
@@ -595,7 +614,9 @@ impl Tree {
 
     /// [`IndexError::Dropped`] if the index is no longer there.
     pub(super) async fn check_dropped(&self) -> Result<(), IndexError> {
-        let tag = read_word(&self.maintenance(), self.anchor).await?;
+        self.check_anchor(read_word(&self.maintenance(), self.anchor).await?)
+    }
+    fn check_anchor(&self, tag: u64) -> Result<(), IndexError> {
         match tag == self.tag || self.dropping.get() && tag == !self.tag {
             true => Ok(()),
             false => Err(IndexError::Dropped),

@@ -3,7 +3,7 @@
 //! Every NIC is a few servers, and each server has the moment until which it is busy: a message engine (messages a
 //! second, both directions), two directions of the wire (bits a second), and a unit for atomics (atomics a second, far
 //! fewer on one address). A link has a latency. A client's CPU has a cost for each doorbell, verb and completion; a
-//! memory node's core has a cost for each call. The figures are a [`Preset`].
+//! memory node's core has a cost for each call, and for what its handler reads and stores. The figures are a [`Preset`].
 //!
 //! ```text
 //! client CPU       client's NIC       link      memory node's NIC          link       client's NIC   client CPU
@@ -155,7 +155,7 @@ impl Cluster {
                 VerbKind::Call { .. } => {
                     let core = self.cores[node].iter_mut().min_by_key(|core| core.free_at());
                     if let Some(core) = core {
-                        done = done.max(core.reserve(now_ps, preset.call_ns * 1000));
+                        done = done.max(core.reserve(now_ps, preset.call_ps(plan.work)));
                     }
                 }
                 _ => {}

@@ -3,6 +3,8 @@
 //! Invariants: every figure names where it comes from; what no paper gives is listed as an assumption, so that the
 //! reader of a prediction sees what it depends on.
 
+use farindex_fabric::call::Work;
+
 /// The figures of one cluster. Service times are in picoseconds, so that rates are exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preset {
@@ -26,8 +28,12 @@ pub struct Preset {
     pub wqe_ns: u64,
     /// Client CPU for a completion.
     pub poll_ns: u64,
-    /// Memory-node CPU for a call.
+    /// Memory-node CPU for a call, without what its handler does.
     pub call_ns: u64,
+    /// Memory-node CPU for each range that a handler reads or stores.
+    pub call_access_ns: u64,
+    /// Memory-node CPU for each byte of these ranges.
+    pub call_byte_ps: u64,
     /// Cores of a memory node that answer calls.
     pub call_cores: usize,
     /// Each machine is a compute node and a memory node, with one NIC for both.
@@ -56,11 +62,13 @@ const ATOMICS: [(&str, &str); 2] = [
     ),
     ("atomic_same_ps", "2.5 M/s on one address: the NIC reads and writes host memory over PCIe, some 400 ns, for each"),
 ];
-const CPU: [(&str, &str); 4] = [
+const CPU: [(&str, &str); 6] = [
     ("doorbell_ns", "60 ns: one uncached store to the NIC behind a fence"),
     ("wqe_ns", "20 ns for building a work request"),
     ("poll_ns", "30 ns for taking a completion"),
-    ("call_ns", "2 us of a memory-node core for receiving, handling and answering a message"),
+    ("call_ns", "2 us of a memory-node core for receiving and answering a message"),
+    ("call_access_ns", "100 ns for each range that a handler reads or stores: its first line comes from DRAM"),
+    ("call_byte_ps", "0.25 ns for each of its bytes: 4 GB/s for loading, checksumming and searching"),
 ];
 const NIC: [(&str, &str); 2] = [
     ("message_ps", "87.17 M/s, as measured by the linear-probing paper (5.1) on a ConnectX-5"),
@@ -82,6 +90,8 @@ impl Preset {
             wqe_ns: 20,
             poll_ns: 30,
             call_ns: 2000,
+            call_access_ns: 100,
+            call_byte_ps: 250,
             call_cores: 28,
             colocated: false,
             compute_nodes: 1,
@@ -95,7 +105,7 @@ impl Preset {
                 ("compute_nodes", "two machines, one server and one client: section 5.1"),
                 ("clients_per_node", "28 threads, one queue pair each: section 5.1"),
             ],
-            assumptions: &[ATOMICS[0], ATOMICS[1], CPU[0], CPU[1], CPU[2], CPU[3]],
+            assumptions: &[ATOMICS[0], ATOMICS[1], CPU[0], CPU[1], CPU[2], CPU[3], CPU[4], CPU[5]],
         }
     }
 
@@ -117,7 +127,7 @@ impl Preset {
                 ("clients_per_node", "36 cores for the compute node: section 4.1"),
                 ("call_cores", "the remaining 4 cores for the memory node: section 4.1"),
             ],
-            assumptions: &[NIC[0], NIC[1], ATOMICS[0], ATOMICS[1], CPU[0], CPU[1], CPU[2], CPU[3]],
+            assumptions: &[NIC[0], NIC[1], ATOMICS[0], ATOMICS[1], CPU[0], CPU[1], CPU[2], CPU[3], CPU[4], CPU[5]],
             ..Preset::linear_probing()
         }
     }
@@ -147,6 +157,8 @@ impl Preset {
                 CPU[1],
                 CPU[2],
                 CPU[3],
+                CPU[4],
+                CPU[5],
             ],
             ..Preset::linear_probing()
         }
@@ -178,6 +190,8 @@ impl Preset {
                 CPU[1],
                 CPU[2],
                 CPU[3],
+                CPU[4],
+                CPU[5],
             ],
             ..Preset::linear_probing()
         }
@@ -210,6 +224,8 @@ impl Preset {
                 CPU[1],
                 CPU[2],
                 CPU[3],
+                CPU[4],
+                CPU[5],
             ],
             ..Preset::linear_probing()
         }
@@ -224,6 +240,10 @@ impl Preset {
         Self::all().into_iter().find(|preset| preset.name == name)
     }
 
+    /// Time that a memory node's core takes for a call whose handler has done this work.
+    pub(crate) fn call_ps(&self, work: Work) -> u64 {
+        (self.call_ns + self.call_access_ns * work.accesses) * 1000 + self.call_byte_ps * work.bytes
+    }
     /// Latency of one direction over the network: half of what remains of `read_ns` after CPUs and NICs.
     pub(crate) fn link_ps(&self) -> u64 {
         let header = self.header_bytes * self.byte_ps;
@@ -241,6 +261,7 @@ mod tests {
     fn every_figure_has_a_source_or_is_an_assumption() {
         let figures = ["read_ns", "message_ps", "byte_ps", "header_bytes", "atomic_ps", "atomic_same_ps"];
         let figures = figures.iter().chain(&["doorbell_ns", "wqe_ns", "poll_ns", "call_ns", "compute_nodes"]);
+        let figures = figures.chain(&["call_access_ns", "call_byte_ps"]);
         for (preset, figure) in Preset::all().iter().flat_map(|preset| figures.clone().map(move |f| (preset, f))) {
             let named = preset.sources.iter().chain(preset.assumptions).filter(|(field, _)| field == figure);
             assert_eq!(named.count(), 1, "{} of {}", figure, preset.name);

@@ -1,6 +1,7 @@
 //! The model reproduces its own figures, and relations that the papers measured.
 
 use crate::common::{on, word};
+use farindex_fabric::call::{CallTable, Work, gather_request};
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_sim::{Config, Preset, Sim};
 use std::time::Duration;
@@ -218,7 +219,7 @@ fn calls_queue_for_the_cores_of_the_memory_node() {
     let sim = cluster(Preset { call_ns: 10_000, call_cores: 2, ..bare(Preset::linear_probing()) }, 1);
     sim.set_handler(Box::new(|_, memory, request| {
         memory[8] += 1;
-        Ok(request.to_vec())
+        (Ok(request.to_vec()), Work::default())
     }));
     for _ in 0..8 {
         let client = sim.client();
@@ -233,6 +234,31 @@ fn calls_queue_for_the_cores_of_the_memory_node() {
     assert_eq!(sim.peek(RemotePtr::new(NodeId::new(0), 64)), Some(8));
     // Eight calls of 10 us on two cores.
     assert!(sim.now().as_micros().abs_diff(41) <= 1, "{:?}", sim.now());
+}
+
+/// What a handler reads and stores takes time of its core: 10 us for the message, 1 us for each range, 1 ns for each byte.
+#[test]
+fn a_call_costs_what_its_handler_does() {
+    let took = |ranges: &[(u64, u64)]| {
+        let costs =
+            Preset { call_ns: 10_000, call_access_ns: 1000, call_byte_ps: 1000, ..bare(Preset::linear_probing()) };
+        let sim = cluster(costs, 1);
+        sim.set_call_handler(CallTable::builtin().into_handler());
+        let (client, request) = (sim.client(), gather_request(ranges));
+        let endpoint = client.connect();
+        sim.spawn(&client, async move {
+            let span = endpoint.span(OpKind::Other);
+            span.call(NodeId::new(0), endpoint.buf_from_words(&request)).await.unwrap();
+        });
+        sim.run().assert_done();
+        sim.now().as_micros()
+    };
+    let message = took(&[]);
+    assert!(message.abs_diff(11) <= 1, "{message}");
+    for (ranges, more) in [(&[(0, 8)][..], 1), (&[(0, 8); 10], 10), (&[(0, 2000)], 3), (&[(0, 2000), (64, 4000)], 8)] {
+        let expected = message + more;
+        assert!(took(ranges).abs_diff(expected) <= 1, "{ranges:?}: {} us, not {expected}", took(ranges));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::nodes;
 use farindex_fabric::Fabric;
-use farindex_index::IndexConfig;
+use farindex_index::{IndexConfig, dex};
 use farindex_testkit::suite::{Scale, suite};
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::World;
@@ -52,14 +52,37 @@ fn every_other_kind() {
     }
 }
 
+/// Trees; DEX with memory nodes that finish what may be offloaded, with copies of leaves and without.
+#[test]
+fn every_tree() {
+    if nodes::have_ucx() {
+        let (two, whole) = world(2, 64 << 20);
+        two.run(|ctx| suite(ctx, smallest("sherman"), Scale { seed: 28, ..SCALE }));
+        nodes::check_transports(&whole.0.fabric);
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite(ctx, smallest("chime"), Scale { seed: 29, ..SCALE }));
+        let (one, whole) = world(1, 64 << 20);
+        one.run(|ctx| suite(ctx, smallest("dex"), Scale { seed: 30, ..SCALE }));
+        assert!(nodes::count(&whole.0.metrics, "calls") > 0);
+        let IndexConfig::Dex(smallest) = smallest("dex") else { panic!("DEX") };
+        let uncached = dex::Config { leaf_admission: 0, subtree_levels: 1, offload: dex::Offload::Always, ..smallest };
+        let (two, whole) = world(2, 64 << 20);
+        two.run(|ctx| suite(ctx, uncached.into(), Scale { seed: 31, ..SCALE }));
+        // Every operation on a key, as a rule.
+        assert!(nodes::count(&whole.0.metrics, "calls") > SCALE.random);
+    }
+}
+
 #[test]
 fn over_tcp() {
     nodes::again_over("tcp", "model::as_ucx_picks");
     nodes::again_over("tcp", "model::every_other_kind");
+    nodes::again_over("tcp", "model::every_tree");
 }
 
 #[test]
 fn over_shared_memory() {
     nodes::again_over("shm", "model::as_ucx_picks");
     nodes::again_over("shm", "model::every_other_kind");
+    nodes::again_over("shm", "model::every_tree");
 }

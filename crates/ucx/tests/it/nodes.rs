@@ -1,7 +1,7 @@
 //! Memory nodes of this process, for tests.
 #![allow(unreachable_pub, missing_docs, dead_code)]
 
-use farindex_fabric::{CallTable, Capabilities, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo};
+use farindex_fabric::{Capabilities, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Peer, Plane, PlaneKind, Refusal, Tokens};
 use farindex_ucx::{Poll, UcxFabric, UcxPlane, UcxSettings};
@@ -94,7 +94,7 @@ pub fn serve_with_silent(nodes: usize, len: u64, poll: Poll, silent: Option<usiz
     let (mut metrics, mut addrs, mut running) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..nodes {
         let memory = NodeMemory::anonymous(NodeId::new(number as u16), len)?;
-        let memory = Arc::new(memory.with_call_handler(CallTable::builtin().into_handler()));
+        let memory = Arc::new(memory.with_call_handler(farindex_index::call_table().into_handler()));
         let counts = Metrics::new();
         let settings = UcxSettings { poll, loopback: true, report: None };
         let plane = UcxPlane::start(Arc::clone(&memory), settings, &counts)?;

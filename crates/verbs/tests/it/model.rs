@@ -3,7 +3,7 @@
 
 use crate::nodes::{Local, device_or_skip};
 use farindex_fabric::Fabric;
-use farindex_index::IndexConfig;
+use farindex_index::{IndexConfig, dex};
 use farindex_testkit::suite::{Scale, suite};
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::World;
@@ -63,5 +63,23 @@ fn every_other_kind_on_verbs() {
         one.run(|ctx| suite(ctx, smallest("linear"), Scale { seed: 16, ..SCALE }));
         let (one, _) = world(1, 64 << 20);
         one.run(|ctx| suite(ctx, smallest("cuckoo"), Scale { seed: 17, ..SCALE }));
+    }
+}
+
+/// Trees; DEX with memory nodes that finish what may be offloaded. Their CPUs see WRITEs later than READs do.
+#[test]
+fn every_tree_on_verbs() {
+    if device_or_skip() {
+        let (two, _) = world(2, 64 << 20);
+        two.run(|ctx| suite(ctx, smallest("sherman"), Scale { seed: 18, ..SCALE }));
+        let (one, _) = world(1, 64 << 20);
+        one.run(|ctx| suite(ctx, smallest("chime"), Scale { seed: 19, ..SCALE }));
+        let IndexConfig::Dex(smallest) = smallest("dex") else { panic!("DEX") };
+        for (seed, nodes, leaf_admission, subtree_levels) in [(20, 1, 100, 0), (21, 2, 0, 1)] {
+            let config = dex::Config { leaf_admission, subtree_levels, offload: dex::Offload::Always, ..smallest };
+            let (world, local) = world(nodes, 64 << 20);
+            assert!(local.fabric.capabilities().call && !local.fabric.capabilities().cpu_atomic);
+            world.run(|ctx| suite(ctx, config.into(), Scale { seed, ..SCALE }));
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! fails. `ROCE_CLIENT` and `ROCE_NODE` name the devices of either side; unset, the first one serves both.
 #![allow(dead_code)]
 
-use farindex_fabric::{CallTable, Fabric, FabricError, NodeId};
+use farindex_fabric::{Fabric, FabricError, NodeId};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::plane::{Peer, Refusal};
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Plane, PlaneKind, Tokens};
@@ -88,7 +88,7 @@ impl Served {
     }
     pub(crate) fn fresh(number: usize, len: u64) -> Result<Self, FabricError> {
         let memory = NodeMemory::anonymous(NodeId::new(number as u16), len)?;
-        let memory = memory.with_call_handler(CallTable::builtin().into_handler());
+        let memory = memory.with_call_handler(farindex_index::call_table().into_handler());
         Served::start(memory, SocketAddr::from(([127, 0, 0, 1], 0)))
     }
     pub(crate) fn addr(&self) -> String {

@@ -96,7 +96,7 @@ impl Map {
         Ok(Map::decode(&block.into_value()))
     }
     /// Decodes a map; `None` if it makes no sense.
-    fn decode(bytes: &[u8]) -> Option<Map> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Map> {
         postcard::from_bytes::<Map>(bytes).ok().filter(Map::is_sound)
     }
 

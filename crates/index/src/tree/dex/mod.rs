@@ -1,7 +1,7 @@
 //! DEX: a B+ tree whose keys are divided among compute nodes, which cache the leaves that they own.
 //!
 //! B. Lu, K. Huang, C.-J. M. Liang, T. Wang, E. Lo: *DEX: Scalable Range Indexing on Disaggregated Memory*, VLDB 2024.
-//! Protocol, invariants D1 to D5, and deviations: `docs/protocols/dex.md`.
+//! Protocol, invariants D1 to D8, and deviations: `docs/protocols/dex.md`.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -13,13 +13,18 @@
 //! | `read`, `write` | lookups; writes in place |
 //! | `write_back` | changes that stay in the cache for a while |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
+//! | `many` | lookups of many keys |
 //! | `wire`, `remote` | requests and replies; what a memory node does |
+//! | `decoders` | all that decodes what others have written, for fuzzing |
 //!
 //! The tree itself, and the format of its leaves, are those of [`Sherman`], which this index contains: its lookups serve
 //! those who own nothing.
 
 mod acquire;
 mod command_turn;
+#[cfg(feature = "marks")]
+pub mod decoders;
+mod many;
 mod map;
 mod offload;
 mod ownership;
@@ -561,7 +566,11 @@ impl OrderedIndex for Dex {
             return apart(self.scan_owned(bounds, limit)).await;
         }
         // Leaves are half full at least, as a rule.
-        apart(self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2)).await
+        apart(async {
+            self.tree().check_open(&self.tree().maintenance(), self.session.client().epoch()).await?;
+            self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2).await
+        })
+        .await
     }
 }
 

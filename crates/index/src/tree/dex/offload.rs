@@ -104,6 +104,9 @@ impl Average {
 struct Latencies {
     read: Average,
     call: Average,
+    /// A key's share of what a batch of READs, or a CALL for many keys, has taken.
+    read_share: Average,
+    call_share: Average,
 }
 
 impl Latencies {
@@ -113,6 +116,28 @@ impl Latencies {
             (_, None) => true,
             (None, _) => false,
             (Some(read), Some(call)) => calls * call < reads * (read + LOCAL_NS),
+        }
+    }
+    /// The same of a lookup among many, from a node of this level on: inner nodes are READ one after the other, leaves in one
+    /// batch.
+    fn prefer_shared_call(&self, level: u64) -> bool {
+        match (self.read_share.get(), self.call_share.get()) {
+            (_, None) => true,
+            (None, _) => false,
+            (Some(leaf), Some(call)) => {
+                let inner = self.read.get().unwrap_or(leaf);
+                call < leaf + LOCAL_NS + level * (inner + LOCAL_NS)
+            }
+        }
+    }
+    /// Are CALLs expected to take less time, from a node of this level on?
+    fn prefer(&self, costs: Costs, level: u64) -> bool {
+        match costs {
+            Costs::Alone(costs) => {
+                let (calls, reads) = costs(level);
+                self.prefer_calls(calls, reads)
+            }
+            Costs::Shared(_) => self.prefer_shared_call(level),
         }
     }
 }
@@ -155,8 +180,34 @@ impl Offloading {
             None => then(&mut Latencies::default()),
         }
     }
-    fn choose(&self, node: NodeId, (calls, reads): (u64, u64), draw: u64) -> bool {
-        let better = self.with(node, |latencies| latencies.prefer_calls(calls, reads));
+    /// Notes the time of a batch of READs of a memory node's leaves, or of a CALL, for so many keys.
+    pub(super) fn shared(&self, node: NodeId, by_call: bool, took: Duration, keys: usize) {
+        let share = took.as_nanos() as u64 / keys.max(1) as u64;
+        self.with(
+            node,
+            |Latencies { read_share, call_share, .. }| {
+                if by_call { call_share.add(share) } else { read_share.add(share) }
+            },
+        );
+    }
+    /// Notes that a memory node has refused a CALL for many keys.
+    pub(super) fn refused_shared(&self, node: NodeId) {
+        self.with(node, |latencies| latencies.call_share.add(REFUSED_NS));
+        count(&self.counts.refused);
+    }
+    /// Counts what came of a CALL, or of a key of one.
+    pub(super) fn came(&self, ask: Ask, outcome: Outcome) {
+        let counts = &self.counts;
+        count(match outcome {
+            Outcome::Moved | Outcome::Crosses | Outcome::Foreign => &counts.moved,
+            Outcome::Busy => &counts.busy,
+            Outcome::Full | Outcome::Beyond => &counts.full,
+            Outcome::Blocks if !matches!(ask, Ask::Get) => &counts.blocks,
+            _ => &counts.finished,
+        });
+    }
+    fn choose(&self, node: NodeId, (costs, level): (Costs, u64), draw: u64) -> bool {
+        let better = self.with(node, |latencies| latencies.prefer(costs, level));
         if draw.is_multiple_of(EXPLORES) {
             count(&self.counts.explored);
             return !better;
@@ -182,15 +233,22 @@ impl Offloading {
     }
 }
 
-/// What a way to a leaf costs by CALLs and by READs, given the level of the node at which it begins.
-pub(super) type Costs = fn(u64) -> (u64, u64);
+/// What a way to a leaf costs.
+#[derive(Clone, Copy)]
+pub(super) enum Costs {
+    /// CALLs and READs of an operation, given the level of the node at which its way begins.
+    Alone(fn(u64) -> (u64, u64)),
+    /// A share in a CALL, or in a batch of READs, for many keys. They have this draw together, so that all of them go the way
+    /// that is tried.
+    Shared(u64),
+}
 
 /// A lookup: one CALL, or a READ of each level.
-pub(super) const LOOKUP: Costs = |level| (1, level + 1);
+pub(super) const LOOKUP: Costs = Costs::Alone(|level| (1, level + 1));
 /// The way of a write to its leaf, if the memory node can change that: two CALLs, or READs and a WRITE.
-pub(super) const CHANGE: Costs = |level| if level == 0 { (1, 2) } else { (2, level + 2) };
+pub(super) const CHANGE: Costs = Costs::Alone(|level| if level == 0 { (1, 2) } else { (2, level + 2) });
 /// The way of a write to its leaf, if the compute node READs and WRITEs that: one CALL, or READs of the inner nodes.
-pub(super) const WAY: Costs = |level| (1, level);
+pub(super) const WAY: Costs = Costs::Alone(|level| (1, level));
 
 impl Dex {
     /// Returns how often operations were offloaded, and why.
@@ -242,8 +300,8 @@ impl Dex {
                 true
             }
             Offload::Auto => {
-                let draw = self.draw();
-                self.own.offloading.choose(parent.child(i).node(), costs(u64::from(level)), draw)
+                let draw = if let Costs::Shared(draw) = costs { draw } else { self.draw() };
+                self.own.offloading.choose(parent.child(i).node(), (costs, u64::from(level)), draw)
             }
         }
     }
@@ -299,13 +357,7 @@ impl Dex {
             count(&counts.refused);
             return Ok(None);
         };
-        count(match reply.outcome {
-            Outcome::Moved | Outcome::Crosses | Outcome::Foreign => &counts.moved,
-            Outcome::Busy => &counts.busy,
-            Outcome::Full | Outcome::Beyond => &counts.full,
-            Outcome::Blocks if !matches!(ask, Ask::Get) => &counts.blocks,
-            _ => &counts.finished,
-        });
+        self.own.offloading.came(ask, reply.outcome);
         Ok(Some(reply))
     }
 
@@ -459,14 +511,36 @@ mod tests {
     #[test]
     fn calls_are_chosen_where_they_save_time() {
         let read = || average([2000]);
-        let latencies = |call| Latencies { read: read(), call: average([call]) };
+        let latencies = |call| Latencies { read: read(), call: average([call]), ..Latencies::default() };
         // A READ and its share of local work take 2,100 ns.
         for (call, level, calls) in [(2099, 0, true), (2100, 0, false), (6299, 2, true), (6300, 2, false)] {
-            let (costs, reads) = LOOKUP(level);
-            assert_eq!(latencies(call).prefer_calls(costs, reads), calls, "{call} ns at level {level}");
+            assert_eq!(latencies(call).prefer(LOOKUP, level), calls, "{call} ns at level {level}");
         }
-        assert!(Latencies { read: read(), call: average([]) }.prefer_calls(1, 1));
-        assert!(!Latencies { read: average([]), call: average([1]) }.prefer_calls(1, 1));
+        assert!(Latencies { read: read(), ..Latencies::default() }.prefer(LOOKUP, 0));
+        assert!(!Latencies { call: average([1]), ..Latencies::default() }.prefer(LOOKUP, 0));
+    }
+
+    /// A share of 50 ns in a batch of READs, and 2,000 ns for each inner node; 100 ns of local work for each.
+    #[test]
+    fn a_call_for_many_keys_is_compared_with_a_batch_of_reads() {
+        let latencies = |call| Latencies {
+            read: average([2000]),
+            call: average([1]),
+            read_share: average([50]),
+            call_share: average([call]),
+        };
+        for (call, level, calls) in [(149, 0, true), (150, 0, false), (2249, 1, true), (2250, 1, false)] {
+            assert_eq!(latencies(call).prefer(Costs::Shared(7), level), calls, "{call} ns at level {level}");
+        }
+        let offloading = Offloading::default();
+        let (node, prefers) = (NodeId::new(1), || offloading.choose(NodeId::new(1), (Costs::Shared(7), 0), 7));
+        assert!(prefers());
+        offloading.shared(node, true, Duration::from_nanos(12_800), 128);
+        assert!(!prefers());
+        offloading.shared(node, false, Duration::from_nanos(12_800), 64);
+        assert!(prefers());
+        offloading.refused_shared(node);
+        assert!(!prefers());
     }
 
     #[test]
@@ -476,7 +550,7 @@ mod tests {
             latencies.read.add(1000);
             latencies.call.add(1_000_000);
         });
-        let calls = (0..300).filter(|draw| offloading.choose(node, LOOKUP(3), *draw)).count();
+        let calls = (0..300).filter(|draw| offloading.choose(node, (LOOKUP, 3), *draw)).count();
         let counts = offloading.counts();
         assert_eq!((calls, counts.explored, counts.reads, counts.calls), (3, 3, 297, 0));
     }

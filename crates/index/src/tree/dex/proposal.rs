@@ -11,6 +11,7 @@
 use super::map::Map;
 use super::ownership::Ownership;
 use crate::IndexError;
+use crate::maintenance::first_word;
 use crate::marks::mark;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::node::magic;
@@ -70,10 +71,15 @@ impl Ownership {
         let record = answering.record;
         let span = endpoint.span(OpKind::Maintenance);
         let mut batch = span.batch();
-        let (proposal, word) = (batch.read(record.add(PROPOSAL), 8), batch.read(self.anchor.add(MAP), 8));
+        let (proposal, anchor) = (batch.read(record.add(PROPOSAL), 8), batch.read(self.anchor, MAP as usize + 8));
         let mut done = batch.post().await?;
-        let first = |buf: farindex_fabric::Buf| buf.words().first().copied().unwrap_or_default();
-        let (proposal, word) = (first(done.buf(proposal)), first(done.buf(word)));
+        let (proposal, anchor) = (first_word(&done.buf(proposal)), done.buf(anchor));
+        let &[tag, _, word] = anchor.words() else { return Ok(()) };
+        if tag != self.tag && !planted(Fault::DropUnseen) {
+            // The index was dropped: the record has another use by now, or will have.
+            mark!("dex: heartbeat found the index dropped");
+            return Ok(());
+        }
         if proposal <= REFUSED {
             self.open();
             let since = Duration::from_nanos(self.answered_at.load(Ordering::Relaxed));

@@ -3,7 +3,7 @@
 //! Invariant: D4 in `docs/protocols/dex.md`.
 
 use super::Dex;
-use super::offload::LOOKUP;
+use super::offload::{Costs, LOOKUP};
 use super::ownership::{Gate, Inside};
 use crate::marks::mark;
 use crate::tree::change::Puts;
@@ -61,7 +61,8 @@ impl Dex {
                 Ok(found) => found,
                 Err(trouble) => return Ok(Err(trouble)),
             };
-            let offloaded = found.level > 0 || inside.is_some_and(|inside| self.offloads_leaf(inside, &found, retry));
+            let offloaded =
+                found.level > 0 || inside.is_some_and(|inside| self.offloads_leaf(inside, &found, retry, LOOKUP));
             if offloaded && let Some(value) = cold(self.look_up_by_call(span, &found, key)).await? {
                 return Ok(Ok(value));
             }
@@ -98,10 +99,10 @@ impl Dex {
     }
 
     /// Is the memory node to look a key up in the leaf where a descent has ended?
-    fn offloads_leaf(&self, inside: &Inside<'_>, found: &Found, retry: &Retry) -> bool {
+    pub(super) fn offloads_leaf(&self, inside: &Inside<'_>, found: &Found, retry: &Retry, costs: Costs) -> bool {
         let parent = found.parent.as_ref().filter(|_| self.calls && !retry.fresh);
         let Some((parent, i)) = parent.filter(|_| !self.own.cache.has(found.at)) else { return false };
-        self.chooses_call(inside, parent, *i, LOOKUP)
+        self.chooses_call(inside, parent, *i, costs)
     }
 
     /// Looks for a key in the leaf where a descent has ended: in its copy, or by a READ that puts one in.
@@ -214,7 +215,8 @@ impl LooksUp for Dex {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
         let pin = self.session.pin(self.session.span(OpKind::Get))?;
-        if let Gate::Inside(_inside) = self.enter(key)
+        if self.tree().open_at.get() >= pin.epoch()
+            && let Gate::Inside(_inside) = self.enter(key)
             && let Some(answer) = self.answer_of_copy(key)
         {
             return match answer {
@@ -230,8 +232,9 @@ impl LooksUp for Dex {
         cold(self.look_up_in_far_memory(pin, key)).await
     }
 
-    /// From copies of leaves, and all other leaves in one batch.
+    /// From copies of leaves; all other leaves are READ in one batch, or memory nodes look into them.
     async fn answers(&self, span: &Span, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>, IndexError> {
+        self.tree().check_open(span, self.session.client().epoch()).await?;
         let of_copy = |key: &&[u8]| match self.enter(key) {
             Gate::Inside(_inside) => self.answer_of_copy(key),
             _ => None,
@@ -243,7 +246,10 @@ impl LooksUp for Dex {
         let far: Vec<_> =
             keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
         if !far.is_empty() {
-            let found = self.far.answers(span, &far).await?;
+            let found = match self.calls {
+                true => cold(self.answers_by_calls(span, &far)).await?,
+                false => self.far.answers(span, &far).await?,
+            };
             for (answer, found) in answers.iter_mut().filter(|answer| answer.is_none()).zip(found) {
                 *answer = found;
             }
@@ -261,6 +267,7 @@ impl Dex {
                 Some(pin) => pin,
                 None => self.session.pin(self.tree().maintenance())?,
             };
+            self.tree().check_open(pin.span(), pin.epoch()).await?;
             let attempt = self.look_up_once(&pin, key, &retry).await?;
             drop(pin);
             match attempt {

@@ -7,7 +7,7 @@
 //! caller has the leaf's turn, so nobody else changes it meanwhile (D3). Whatever the region and the request hold, the
 //! handler replies or refuses; it refuses only what it has not begun to change.
 
-use super::wire::{Ask, HANDLER, MAX_CARRIED, Outcome, Reply, Request};
+use super::wire::{Ask, HANDLER, MAX_CARRIED, Outcome, Reply, Request, gets};
 use crate::block::{self, Decoded, UNIT};
 use crate::tree::entries::place;
 use crate::tree::faults::{Fault, planted};
@@ -25,15 +25,28 @@ const MAX_BLOCK: u64 = 16 << 10;
 
 /// Adds what memory nodes do for indexes to a table of handlers. Every memory node of a pool has it.
 pub(crate) fn add_handlers(table: CallTable) -> CallTable {
-    table.with(HANDLER, handle)
+    table.with(HANDLER, handle).with(gets::HANDLER, handle_gets)
 }
 
 fn handle(view: &RegionView<'_>, request: &[u8]) -> Result<Vec<u8>, CallRefused> {
     let request = Request::decode(request).ok_or("the request makes no sense")?;
-    let mut walk = Walk { view, request: &request, visited: 0 };
+    Ok(carry_out(view, &request).encode())
+}
+
+/// Looks many keys up, one after the other, as far as one reply has room for what they have.
+fn handle_gets(view: &RegionView<'_>, request: &[u8]) -> Result<Vec<u8>, CallRefused> {
+    let requests = gets::decode(request).ok_or("the request makes no sense")?;
+    let mut answers = gets::Answers::default();
+    // The caller READs what the others have.
+    let _ = requests.iter().take_while(|request| answers.add(&carry_out(view, request))).count();
+    Ok(answers.into_bytes())
+}
+
+fn carry_out(view: &RegionView<'_>, request: &Request<'_>) -> Reply {
+    let mut walk = Walk { view, request, visited: 0 };
     let mut reply = walk.run().unwrap_or_else(|stop| stop);
     reply.visited = walk.visited;
-    Ok(reply.encode())
+    reply
 }
 
 /// A node's words, loaded once.

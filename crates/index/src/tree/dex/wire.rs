@@ -2,6 +2,8 @@
 //!
 //! Invariants: whatever words come, decoding them gives a request or a reply within the limits of this module, or nothing.
 
+pub(super) mod gets;
+
 use crate::tree::node::{Layout, MAX_LEVEL, MAX_SPAN};
 use crate::write::Mode;
 use farindex_fabric::RemotePtr;

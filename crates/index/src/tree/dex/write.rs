@@ -86,7 +86,7 @@ impl Puts for Dex {
                 }
             };
             closed_since = None;
-            let pin = self.session.pin(span.take().unwrap_or_else(|| self.tree().maintenance()))?;
+            let pin = self.tree().pin(span.take().unwrap_or_else(|| self.tree().maintenance())).await?;
             let round = self.round(&pin, (inside, &mut turn), (key, change), &retry, &mut missing).await;
             // Nothing is pinned between rounds, so that memory comes back while this one waits.
             if let Ok(Ok(Round::Queued(_))) = &round {

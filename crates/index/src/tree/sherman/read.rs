@@ -77,6 +77,36 @@ impl Sherman {
     }
 }
 
+impl Sherman {
+    /// READs the leaves of these keys where their descents have ended, each leaf once and all in one batch. `None` for a key
+    /// that takes more.
+    pub(in crate::tree) async fn answers_of(
+        &self,
+        span: &Span,
+        keys: &[(&[u8], Option<&Found>)],
+        missing: &mut Vec<Separator>,
+    ) -> Result<Vec<Option<Answer>>, IndexError> {
+        let (mut places, mut batch) = (HashMap::new(), span.batch());
+        for at in keys.iter().filter_map(|(_, found)| found.map(|found| found.at)) {
+            places.entry(at).or_insert_with(|| batch.read(at, self.leaf.len()));
+        }
+        let mut done = batch.post().await?;
+        let leaves: HashMap<_, _> = places.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
+        let mut answers = Vec::with_capacity(keys.len());
+        for (key, found) in keys {
+            let node = match found {
+                Some(found) => {
+                    let buf = leaves.get(&found.at).map(|buf| self.session.endpoint().buf_from_words(buf.words()));
+                    self.leaf_of(span, found, key, buf, missing).await?.ok()
+                }
+                None => None,
+            };
+            answers.push(node.map(|node| self.answer(node, key)));
+        }
+        Ok(answers)
+    }
+}
+
 impl LooksUp for Sherman {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.check_lengths(key, &[])?;
@@ -92,31 +122,12 @@ impl LooksUp for Sherman {
         }
     }
 
-    /// Each leaf is READ once.
     async fn answers(&self, span: &Span, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>, IndexError> {
-        let mut missing = Vec::new();
-        let (mut found, mut places) = (Vec::with_capacity(keys.len()), HashMap::new());
-        let mut batch = span.batch();
+        let (mut missing, mut found) = (Vec::new(), Vec::with_capacity(keys.len()));
         for key in keys {
-            let at = self.tree.descend(span, Retry::default().goal(key), 0, false, &mut missing).await?.ok();
-            if let Some(at) = &at {
-                places.entry(at.at).or_insert_with(|| batch.read(at.at, self.leaf.len()));
-            }
-            found.push(at);
+            found.push(self.tree.descend(span, Retry::default().goal(key), 0, false, &mut missing).await?.ok());
         }
-        let mut done = batch.post().await?;
-        let leaves: HashMap<_, _> = places.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
-        let mut answers = Vec::with_capacity(keys.len());
-        for (key, found) in keys.iter().zip(&found) {
-            let node = match found {
-                Some(found) => {
-                    let buf = leaves.get(&found.at).map(|buf| self.session.endpoint().buf_from_words(buf.words()));
-                    self.leaf_of(span, found, key, buf, &mut missing).await?.ok()
-                }
-                None => None,
-            };
-            answers.push(node.map(|node| self.answer(node, key)));
-        }
-        Ok(answers)
+        let found: Vec<_> = keys.iter().zip(&found).map(|(key, found)| (*key, found.as_ref())).collect();
+        self.answers_of(span, &found, &mut missing).await
     }
 }

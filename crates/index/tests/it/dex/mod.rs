@@ -3,6 +3,7 @@
 mod adversary;
 mod budgets;
 mod commands;
+mod dropped;
 mod offload;
 mod owners;
 mod write_back;

@@ -27,6 +27,11 @@ fn fabric() -> Arc<dyn Fabric> {
     Arc::new(fabric.with_call_handler(call_table().into_handler()))
 }
 
+fn three_nodes() -> Arc<dyn Fabric> {
+    let fabric = MemoryFabric::new(3, LEN).expect("memory");
+    Arc::new(fabric.with_call_handler(call_table().into_handler()))
+}
+
 /// CALLs, and the rest of the verbs.
 fn calls(cost: &OpStats) -> (u64, Budget) {
     (cost.total.calls, budget(cost))
@@ -76,10 +81,12 @@ fn a_write_below_missing_inner_nodes_takes_two_calls_and_one_at_its_leaf() {
             assert_eq!(index.insert(&absent, INLINE).await, Ok(Insert::Exists));
         });
         assert_eq!(calls(&cost.await), alone(2));
-        // With copies of the inner nodes.
-        index.forget();
-        let values = index.get_many(&[&absent]).await.expect("lookups");
-        assert_eq!(values.first().and_then(|value| value.as_deref()), Some(INLINE));
+    });
+    // With copies of the inner nodes: those of several memory nodes are READ.
+    with_index_on(three_nodes(), ALWAYS, async |index: &Dex| {
+        fill(index, 5000).await;
+        let (endpoint, absent) = (index.session().endpoint(), key(501));
+        assert_eq!(index.insert(&absent, INLINE).await, Ok(Insert::Inserted));
         let cost = cost_of(endpoint, OpKind::Update, async || {
             assert_eq!(index.update(&absent, b"87654321").await, Ok(Update::Updated));
         });
@@ -138,6 +145,79 @@ fn many_leaves_of_a_scan_come_with_one_call() {
     });
 }
 
+/// Looks keys up in one operation, and returns what that has cost.
+async fn cost_of_many(index: &Dex, keys: impl Iterator<Item = (u64, Option<&[u8]>)>) -> (u64, Budget) {
+    let (names, values): (Vec<_>, Vec<_>) = keys.map(|(i, value)| (key(i), value)).unzip();
+    let names: Vec<_> = names.iter().map(|name| &name[..]).collect();
+    let cost = cost_of(index.session().endpoint(), OpKind::Get, async || {
+        let found = index.get_many(&names).await.expect("lookups");
+        assert!(found.iter().map(Option::as_deref).eq(values.iter().copied()));
+    });
+    calls(&cost.await)
+}
+
+/// However many keys there are, and however many nodes lead to them.
+#[test]
+fn lookups_of_many_keys_take_one_call_for_each_memory_node() {
+    with_index_on(fabric(), ALWAYS, async |index: &Dex| {
+        fill(index, 5000).await;
+        assert_eq!(index.insert(&key(4001), BLOCK).await, Ok(Insert::Inserted));
+        forget_all_but_root(index).await;
+        let keys = || (0..100).map(|i| (i * 97, (i % 2 == 0).then_some(INLINE)));
+        let long = || keys().chain([(4001, Some(BLOCK)), (4001, Some(BLOCK))]);
+        assert_eq!(cost_of_many(index, long()).await, alone(1));
+        let more = (0..128).map(|i| (i * 78, Some(INLINE)));
+        assert_eq!(cost_of_many(index, more).await, alone(1));
+        let counts = index.offload_counts();
+        assert_eq!((counts.refused, counts.moved, counts.busy, counts.spread), (0, 0, 0, 0));
+    });
+    with_index_on(three_nodes(), ALWAYS, async |index: &Dex| {
+        fill(index, 5000).await;
+        let keys = || (0..100).map(|i| (i * 100, Some(INLINE)));
+        // The inner nodes are READ: their subtrees lie on several memory nodes.
+        index.forget();
+        let misses = || index.lookups().iter().map(|level| level.misses).sum::<u64>();
+        let before = misses();
+        let (calls, [_, _, reads, ..]) = cost_of_many(index, keys()).await;
+        assert_eq!((calls, reads), (3, misses() - before));
+        // Then there are copies of them. A call is a batch of its own; the three are posted together.
+        assert_eq!(cost_of_many(index, keys()).await, alone(3));
+    });
+}
+
+/// A reply has 32 KiB: what has no room in it is READ in the same operation, as leaves and blocks.
+#[test]
+fn what_a_reply_has_no_room_for_is_read() {
+    let value = [7; 1000];
+    with_index_on(fabric(), ALWAYS, async |index: &Dex| {
+        for i in 0..100 {
+            assert_eq!(index.insert(&key(i), &value).await, Ok(Insert::Inserted));
+        }
+        let keys = || (0..100).map(|i| (i, Some(&value[..])));
+        // 32 words of a value, and one before it.
+        let (calls, [trips, _, reads, ..]) = cost_of_many(index, keys()).await;
+        assert_eq!((calls, trips), (1, 3));
+        // 32 values came with the reply.
+        let leaves = reads - (100 - 32);
+        assert!((1..=4).contains(&leaves), "{reads} READs");
+        assert_eq!(cost_of_many(index, keys().take(32)).await, alone(1));
+    });
+}
+
+/// What a memory node does not know is READ: one CALL for all keys is refused.
+#[test]
+fn lookups_of_many_keys_need_no_memory_node_that_knows_them() {
+    let fabric = MemoryFabric::new(1, LEN).expect("memory");
+    let fabric = fabric.with_call_handler(farindex_fabric::CallTable::builtin().into_handler());
+    with_index_on(Arc::new(fabric), ALWAYS, async |index: &Dex| {
+        fill(index, 1000).await;
+        let refused = index.offload_counts().refused;
+        let (calls, [.., atomics, _, _]) =
+            cost_of_many(index, (0..100).map(|i| (i, (i % 2 == 0).then_some(INLINE)))).await;
+        assert_eq!((calls, atomics, index.offload_counts().refused - refused), (1, 0, 1));
+    });
+}
+
 /// Every operation gives the same, whether memory nodes finish it or not.
 #[test]
 fn settings_change_no_result() {
@@ -188,10 +268,8 @@ fn settings_change_no_result() {
 #[test]
 fn subtrees_lie_on_one_memory_node() {
     for subtree_levels in [0, 1, 2, 4] {
-        let fabric = MemoryFabric::new(3, LEN).expect("memory");
-        let fabric = Arc::new(fabric.with_call_handler(call_table().into_handler()));
         let config = Config { subtree_levels, leaf_span: 4, inner_span: 5, ..ALWAYS };
-        with_index_on(fabric, config, async |index: &Dex| {
+        with_index_on(three_nodes(), config, async |index: &Dex| {
             let mut rng = farindex_testkit::world::Rng::new(u64::from(subtree_levels));
             for _ in 0..4000 {
                 let name = key(rng.below(1500));

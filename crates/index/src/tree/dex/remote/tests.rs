@@ -108,6 +108,35 @@ fn a_key_is_found_in_its_leaf() {
     }
 }
 
+/// Keys of three leaves from the root on, one from its leaf on, one that does not belong to the leaf where its walk begins, and
+/// one whose walk begins where no node is.
+#[test]
+fn many_keys_are_looked_up_by_one_request() {
+    let (mut region, mut gets) = (region(), gets::Gets::new(TAG, layout(), layout()));
+    region[3072 / 8] = 5;
+    let (root, leaf, nothing) = ((at(ROOT), 1), (at(LEAVES[1]), 0), (at(3072), 0));
+    let asked = [(1, root), (100, root), (202, root), (101, leaf), (201, leaf), (1, nothing)];
+    for (number, start) in asked {
+        assert!(gets.add(&key(number), hash(&key(number)), start));
+    }
+    let bytes: Vec<u8> = gets.words().iter().skip(1).flat_map(|word| word.to_le_bytes()).collect();
+    let view = RegionView::exclusive(HERE, &mut region);
+    let replies = gets::decode_answers(&handle_gets(&view, &bytes).expect("an answer")).expect("replies");
+    let found: Vec<_> =
+        replies.iter().map(|reply| (reply.outcome, reply.visited, reply.carried.first().copied())).collect();
+    let expected = [
+        (Outcome::Found, 2, Some(10)),
+        (Outcome::Found, 2, Some(1000)),
+        (Outcome::Absent, 2, None),
+        (Outcome::Found, 1, Some(1010)),
+        (Outcome::Moved, 1, None),
+        (Outcome::Foreign, 1, None),
+    ];
+    assert_eq!(found, expected);
+    let node = layout().len() as u64;
+    assert_eq!(view.work().bytes, node * (2 + 2 + 2 + 1 + 1 + 1) + 8);
+}
+
 #[test]
 fn a_value_is_found_in_its_block_and_a_block_elsewhere_is_named() {
     let (name, far) = (&b"a key of more than eight bytes"[..], RemotePtr::new(NodeId::new(0), 64));
