@@ -8,6 +8,7 @@
 use crate::worker::Worker;
 use farindex_check::{Call, Outcome};
 use farindex_fabric::OpKind;
+use farindex_index::IndexError;
 use farindex_index::audit::Damage;
 use farindex_pool::audit::Audit;
 use farindex_sim::ODDS;
@@ -30,7 +31,7 @@ impl Worker {
             Ok(())
         };
         if let Err(error) = self.index.visit(each, &mut Damage::fail).await {
-            return self.failed(error, || "a walk".to_owned());
+            return self.walk_failed(error, "a walk");
         }
         shared.walks.set(shared.walks.get() + 1);
         let now = shared.stamp(&self.endpoint);
@@ -60,12 +61,31 @@ impl Worker {
         };
         match audited.await {
             Ok(audit) => {
-                let problems = audit.problems.iter().map(|problem| format!("an audit among others: {problem}"));
-                problems.for_each(|problem| self.shared.fail(problem));
+                for problem in &audit.problems {
+                    if !self.is_blocked(problem) {
+                        self.shared.fail(format!("an audit among others: {problem}"));
+                    }
+                }
                 self.shared.walks.set(self.shared.walks.get() + 1);
                 true
             }
-            Err(error) => self.failed(error, || "an audit among others".to_owned()),
+            Err(error) => self.walk_failed(error, "an audit among others"),
         }
+    }
+
+    /// Handles a walk that failed; `false` if the client has lost its lease.
+    fn walk_failed(&self, error: IndexError, doing: &str) -> bool {
+        if self.is_blocked(&error.to_string()) {
+            return true;
+        }
+        self.failed(error, || doing.to_owned())
+    }
+    /// Does a walk say that a crashed client's lock is in its way? It recovers nothing, and waits for a while only.
+    fn is_blocked(&self, what: &str) -> bool {
+        let blocked = ["stays locked", "does not settle"].iter().any(|waited| what.contains(waited));
+        if self.shared.crashes && blocked {
+            self.shared.blocked.set(self.shared.blocked.get() + 1);
+        }
+        self.shared.crashes && blocked
     }
 }
