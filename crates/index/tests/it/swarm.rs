@@ -16,8 +16,8 @@ fn paths(kind: &str) -> BTreeSet<String> {
             &["src/hash/shard"],
             &["lookup: found by the sid of another round", "walk: an entry was moved under an audit"],
         ),
-        "race" => (&["src/hash/race", "src/extendible"], &[]),
-        "sephash" => (&["src/hash/sephash", "src/extendible"], &[]),
+        "race" => (&["src/hash/race"], &[]),
+        "sephash" => (&["src/hash/sephash"], &[]),
         // `linear::room` and `slotted` have scenarios for these.
         "linear" => (
             &["src/hash/linear", "src/slotted", "src/root_sync"],
