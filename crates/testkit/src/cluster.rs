@@ -418,7 +418,7 @@ fn drive(
     let preparing = SimRng::new(rng.word(), WORKERS);
     let perturbing = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let perturbing = setup.perturbing.unwrap_or(perturbing);
-    let prepare = prepare(index_config.clone(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
+    let prepare = prepare(*index_config, Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
     if setup.has_crashes() {
