@@ -20,8 +20,8 @@ use std::time::Instant;
 /// Look for bugs in an index: seeds of a simulated cluster under an adversary, every history checked
 ///
 /// The adversary delays, reorders and tears verbs wherever the fabric gives no guarantee (N1 to N7 of its contract).
-/// Each seed draws a cluster, a workload and the adversary's settings; clients work on a few hot keys while the table
-/// grows; the history is checked for linearizability, key by key; at the end the index and the pool's memory are
+/// Each seed draws a cluster, a workload, the adversary's settings and features (docs/adversary.md), such as stalls, keys
+/// that collide, full pools and walks; clients work on a few hot keys while the table grows; the history is checked for linearizability, key by key; at the end the index and the pool's memory are
 /// audited. A seed and its flags are a repeatable test case: --replay SEED shows one again, exactly. Exit code 0 only
 /// if nothing was found.
 #[derive(Debug, clap::Args)]
@@ -59,6 +59,12 @@ pub(crate) struct Args {
     /// Crash clients between two verbs, while they have verbs in flight
     #[arg(long)]
     crashes: bool,
+    /// Stop clients between two verbs of a batch, until others have completed some operations, in every seed
+    #[arg(long)]
+    stall: bool,
+    /// Draw no features: what a seed was before there were any
+    #[arg(long)]
+    plain: bool,
     /// Show a progress bar even if standard error is no terminal
     #[arg(long, overrides_with = "no_progress")]
     progress: bool,
@@ -75,6 +81,10 @@ impl Args {
         if self.crashes {
             setup = setup.with_crashes();
         }
+        // Features draw sizes of their own, and published variants are detected by setups of their own.
+        let sized = self.clients.or(self.ops).or(self.keys).is_some();
+        setup.swarm = !self.plain && !sized && self.variant == SHIPPED;
+        setup.stalling = self.stall;
         Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
         setup
     }
@@ -90,7 +100,12 @@ impl Args {
                 command += &format!(" {flag} {value}");
             }
         }
-        for (flag, given) in [("--coalesce", self.coalesce), ("--crashes", self.crashes)] {
+        for (flag, given) in [
+            ("--coalesce", self.coalesce),
+            ("--crashes", self.crashes),
+            ("--stall", self.stall),
+            ("--plain", self.plain),
+        ] {
             if given {
                 command += &format!(" {flag}");
             }

@@ -52,6 +52,10 @@ pub enum Fault {
     CuckooCopyChanged,
     /// Cuckoo: an insert takes no lock.
     CuckooUnlocked,
+    /// The block of another key with the same hash is taken for that of the key.
+    HashIsKey,
+    /// SepHash: a walk visits only segments that the directory named when the walk began.
+    WalkOnce,
 }
 
 farindex_pool::fault_switch!();

@@ -95,6 +95,8 @@ impl Pins {
             Some((newest, count)) if *newest == epoch => *count += 1,
             _ => counts.push_back((epoch, 1)),
         }
+        #[cfg(feature = "marks")]
+        crate::ledger::pinned(self.id(), epoch);
         epoch
     }
 
@@ -112,7 +114,15 @@ impl Pins {
     pub(crate) fn pin_again(&self, epoch: u64) {
         if let Some(entry) = self.counts.borrow_mut().iter_mut().find(|(pinned, _)| *pinned == epoch) {
             entry.1 += 1;
+            #[cfg(feature = "marks")]
+            crate::ledger::pinned(self.id(), epoch);
         }
+    }
+
+    /// Tells these pins from those of other sessions of this thread.
+    #[cfg(feature = "marks")]
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.oldest).addr()
     }
 
     /// Removes a pin at `epoch`.
@@ -120,6 +130,8 @@ impl Pins {
         let mut counts = self.counts.borrow_mut();
         if let Some(entry) = counts.iter_mut().find(|(pinned, _)| *pinned == epoch) {
             entry.1 -= 1;
+            #[cfg(feature = "marks")]
+            crate::ledger::unpinned(self.id(), epoch);
         }
         while counts.front().is_some_and(|(_, count)| *count == 0) {
             counts.pop_front();

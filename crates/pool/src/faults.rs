@@ -20,6 +20,10 @@ pub enum Fault {
     SingleRead,
     /// The epoch advances past an expired client that was not revoked.
     EpochSkipsRevocation,
+    /// A client is evicted after half a lease without a heartbeat.
+    EvictsEarly,
+    /// Retired memory is free for reuse one epoch too early (E3).
+    FreesEarly,
 }
 
 /// Defines the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks call. `plant`

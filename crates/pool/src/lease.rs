@@ -150,6 +150,8 @@ pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSl
     }
     if record.active() {
         mark!("takeover: client evicted");
+        #[cfg(feature = "marks")]
+        crate::ledger::evicted((slot, record.generation()));
     } else {
         mark!("takeover: slot of an unfinished registration freed");
     }

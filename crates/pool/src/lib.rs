@@ -43,6 +43,8 @@ mod intent_record;
 pub mod layout;
 pub mod leaks;
 pub mod lease;
+#[cfg(feature = "marks")]
+pub mod ledger;
 pub mod lock;
 pub mod marks;
 pub mod pool;

@@ -371,7 +371,10 @@ impl Session {
 impl Client {
     /// Opens a session on the calling thread.
     pub fn session(self: &Arc<Self>, endpoint: Endpoint) -> Session {
-        Session::new(Arc::clone(self), endpoint, self.add_session())
+        let session = Session::new(Arc::clone(self), endpoint, self.add_session());
+        #[cfg(feature = "marks")]
+        crate::ledger::session((self.slot(), self.generation()), session.pins.id());
+        session
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::client_state::{ClientState, Crash, CrashOutcome, RunState};
 use crate::fabric::{Shared, SimFabric};
+use crate::stall::Stall;
 use crate::world::World;
 use farindex_fabric::{Cold, Endpoint, Fabric, Identity};
 use std::cell::RefCell;
@@ -67,6 +68,27 @@ impl Client {
     pub fn freeze_odds(&self, odds: u32, exponent: u32) {
         self.set(|state| state.freeze_odds = (odds, exponent));
     }
+    /// Stalls the client once: it is stopped between two verbs of a batch until [`end_stall`](Self::end_stall), or as long as
+    /// the stall may last. Replaces a stall that has not begun.
+    pub fn stall(&self, stall: Stall) {
+        if self.id != 0 {
+            self.shared.world.borrow_mut().arm_stall(self.id, Some(stall));
+        }
+    }
+    /// Returns whether the client is stalled now.
+    pub fn is_stalled(&self) -> bool {
+        self.shared.world.borrow().is_stalled(self.id)
+    }
+    /// Number of stalls of the client that have begun.
+    pub fn stalls(&self) -> u32 {
+        self.shared.world.borrow().stalls(self.id)
+    }
+    /// Lets a stalled client go on, and drops a stall that has not begun.
+    pub fn end_stall(&self) {
+        let mut world = self.shared.world.borrow_mut();
+        world.arm_stall(self.id, None);
+        world.end_stall(self.id, None);
+    }
     /// Stops the client for a while: its coroutines are not polled, its verbs in flight proceed.
     pub fn freeze(&self, pause: Duration) {
         let mut world = self.shared.world.borrow_mut();
@@ -80,6 +102,10 @@ impl Client {
     /// Returns whether the client has crashed.
     pub fn has_crashed(&self) -> bool {
         self.shared.world.borrow().has_crashed(self.id)
+    }
+    /// Returns whether the client was revoked on any memory node.
+    pub fn is_revoked(&self) -> bool {
+        self.shared.world.borrow().nodes.iter().any(|node| node.revoked.contains(&self.identity.token))
     }
     /// Number of verbs that the client has posted.
     pub fn verbs(&self) -> u64 {

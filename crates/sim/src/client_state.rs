@@ -1,6 +1,7 @@
 //! The state of one simulated client: whether it runs, what it has posted, and the crash that is scheduled for it.
 
 use crate::model::ClientCpu;
+use crate::stall::StallState;
 use farindex_fabric::RemotePtr;
 use std::task::Waker;
 
@@ -56,6 +57,7 @@ pub(crate) struct ClientState {
     pub(crate) crash_in_batch: Option<(u64, CrashOutcome)>,
     /// Odds of freezing at each batch, for less than 2 to how many nanoseconds.
     pub(crate) freeze_odds: (u32, u32),
+    pub(crate) stall: StallState,
     pub(crate) cpu: ClientCpu,
 }
 
@@ -74,6 +76,7 @@ impl ClientState {
             crash_at: None,
             crash_in_batch: None,
             freeze_odds: (0, 0),
+            stall: StallState::default(),
             cpu: ClientCpu { host, busy_until: 0 },
         }
     }

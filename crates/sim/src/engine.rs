@@ -40,6 +40,7 @@ impl World {
         self.drop_if_revoked(flight);
         self.schedule(flight);
         self.draw_crash_or_freeze(client, flight, verbs);
+        self.stall_if_due(client, flight, verbs);
         Post::Pending
     }
 
@@ -122,6 +123,9 @@ impl World {
         };
         self.now = self.now.max(event.at);
         self.stats.events += 1;
+        if self.is_held(&event) {
+            return true;
+        }
         match event.kind {
             EventKind::Wake { conn } => {
                 if !self.has_crashed(self.client_of(conn)) {
@@ -131,6 +135,10 @@ impl World {
             EventKind::Resume { client } => {
                 self.pause = true;
                 self.resume_if_due(client);
+            }
+            EventKind::EndStall { client, stall } => {
+                self.pause = true;
+                self.end_stall(client, Some(stall));
             }
             EventKind::Complete { flight } => {
                 self.poll_completion(flight);
@@ -144,6 +152,9 @@ impl World {
         }
         if let Some(flight) = event.kind.flight() {
             self.close_event(flight);
+        }
+        if self.watching.is_some() {
+            self.watch_slots();
         }
         true
     }

@@ -173,6 +173,7 @@ impl World {
 
     /// Revokes a client on a node: verbs of it that have not taken effect there never will.
     pub(crate) fn revoke(&mut self, node: usize, token: u64) {
+        self.note_revocation(token);
         self.nodes[node].revoked.insert(token);
         let World { flights, conns, stats, pending, .. } = self;
         for state in flights.iter_mut() {

@@ -30,6 +30,8 @@ pub(crate) struct Lane {
     /// Delay of what has not taken effect yet: no coroutine awaits it, or its client crashed.
     pub(crate) delay: u64,
     pub(crate) loss: Option<Loss>,
+    /// The first verb of the flight that this lane has not carried out: not 0 after a stall in its midst.
+    pub(crate) from: u32,
 }
 
 /// The way in which one verb takes effect.
@@ -63,20 +65,22 @@ pub(crate) struct Flight {
     pub(crate) received: u64,
     /// The flight completes with an error, whatever takes effect.
     pub(crate) fails: bool,
+    /// Verbs from this number on wait until their client's stall ends, and so does the completion; `u32::MAX`: none.
+    pub(crate) hold: u32,
 }
 
 impl Flight {
     /// Takes a chain and sorts its verbs into lanes.
     pub(crate) fn open(&mut self, conn: u32, id: u64, chain: Chain) {
         (self.conn, self.id, self.chain) = (conn, id, chain);
-        (self.events, self.awaited, self.received, self.fails) = (0, 0, 0, false);
+        (self.events, self.awaited, self.received, self.fails, self.hold) = (0, 0, 0, false, u32::MAX);
         self.lanes.clear();
         self.plans.clear();
         for verb in &self.chain {
             let node = verb.node().index();
             let found = self.lanes.iter().position(|lane| lane.node == node);
             let lane = found.unwrap_or_else(|| {
-                self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, delay: 0, loss: None });
+                self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, delay: 0, loss: None, from: 0 });
                 self.lanes.len() - 1
             });
             self.plans.push(Plan {

@@ -24,10 +24,10 @@
 //!
 //! | Layer | Modules |
 //! |---|---|
-//! | values | `rng`, `order` (G4 and N3), `queue` (future events), `flight` (a posted batch), `report` |
+//! | values | `rng`, `order` (G4 and N3), `queue` (future events), `flight` (a posted batch), `stall` (what is to be stopped), `report` |
 //! | schedulers | `swarm`, `adversary` (draws when verbs take effect), `model` (computes when), `client_state` |
 //! | state | `world` (nodes, clients, connections, batches in flight) |
-//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), then `steps` (effects of verbs) |
+//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), `stall` (a client stopped in a batch), `watch` (who was silent), then `steps` (effects of verbs) |
 //! | engine | `engine` (posts batches, carries out events) |
 //! | interface | `fabric`, then `client`, then `sim` |
 //!
@@ -124,8 +124,10 @@ mod queue;
 pub mod report;
 pub mod rng;
 pub mod sim;
+mod stall;
 mod steps;
 pub mod swarm;
+mod watch;
 mod world;
 
 pub use client::Client;
@@ -135,5 +137,7 @@ pub use model::Preset;
 pub use report::{ClientStatus, Entry, LogEvent, Outcome, Report, Stats};
 pub use rng::{ODDS, SimRng, once_in};
 pub use sim::{Config, NodeControl, Sim, Spawned};
+pub use stall::{Stall, StallAt};
 pub use swarm::Swarm;
+pub use watch::{Revocation, Watch};
 pub use world::Handler;

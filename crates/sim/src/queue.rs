@@ -25,6 +25,8 @@ pub(crate) enum EventKind {
     Wake { conn: u32 },
     /// A frozen client runs again.
     Resume { client: u32 },
+    /// The stall of this number has lasted as long as it may.
+    EndStall { client: u32, stall: u32 },
 }
 
 impl EventKind {
@@ -37,7 +39,19 @@ impl EventKind {
             | EventKind::Store { flight, .. }
             | EventKind::Complete { flight }
             | EventKind::Arrive { flight, .. } => Some(flight),
-            EventKind::Wake { .. } | EventKind::Resume { .. } => None,
+            EventKind::Wake { .. } | EventKind::Resume { .. } | EventKind::EndStall { .. } => None,
+        }
+    }
+}
+
+impl EventKind {
+    /// Does this event of a stalled flight wait, if the verbs from `hold` on do?
+    pub(crate) fn waits_for(self, hold: u32) -> bool {
+        match self {
+            EventKind::Verb { verb, .. } | EventKind::Piece { verb, .. } | EventKind::Store { verb, .. } => {
+                verb >= hold
+            }
+            _ => true,
         }
     }
 }
@@ -94,6 +108,18 @@ impl Queue {
     fn insert(&mut self, at: u64, kind: EventKind, delayed: bool) {
         self.next += 1;
         self.heap.push(Reverse(Event { at, seq: self.next << 1 | u64::from(delayed), kind }));
+    }
+    /// Puts back an event that was taken out, at another moment.
+    pub(crate) fn push_again(&mut self, at: u64, event: Event) {
+        self.insert(at, event.kind, event.is_delayed());
+    }
+    /// Moves the events of which `which` is true by some time.
+    pub(crate) fn shift(&mut self, by: u64, which: impl Fn(EventKind) -> bool) {
+        let mut events = std::mem::take(&mut self.heap).into_vec();
+        for Reverse(event) in events.iter_mut().filter(|Reverse(event)| which(event.kind)) {
+            event.at = event.at.saturating_add(by);
+        }
+        self.heap = events.into();
     }
     pub(crate) fn pop(&mut self) -> Option<Event> {
         self.heap.pop().map(|Reverse(event)| event)

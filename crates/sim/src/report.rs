@@ -148,6 +148,8 @@ pub enum LogEvent {
     Frozen,
     /// The client runs again.
     Resumed,
+    /// The batch just posted waits ahead of its verb of this number, counted from 0.
+    Stalled(u32),
 }
 
 impl fmt::Display for Entry {
@@ -170,6 +172,7 @@ impl fmt::Display for Entry {
             LogEvent::Crashed => f.write_str("crashes"),
             LogEvent::Frozen => f.write_str("freezes"),
             LogEvent::Resumed => f.write_str("resumes"),
+            LogEvent::Stalled(verb) => write!(f, "is stalled ahead of verb {verb} of this batch"),
         }
     }
 }

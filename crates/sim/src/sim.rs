@@ -10,6 +10,7 @@ use crate::queue::EventKind;
 use crate::report::{ClientStatus, Outcome, Report, Stats};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
+use crate::watch::{Revocation, Watch};
 use crate::world::{Handler, Mode, World};
 use farindex_fabric::call::{self, CallHandler, RegionView};
 use farindex_fabric::{Cold, Driver, Executor, FabricError, NodeId, RemotePtr, Task, cold};
@@ -327,6 +328,14 @@ impl Sim {
         if let Some(word) = node.and_then(|node| node.words.get_mut((ptr.offset() / 8) as usize)) {
             *word = value;
         }
+    }
+    /// Watches slots in which clients show that they are alive.
+    pub fn watch(&self, watch: Watch) {
+        self.world().start_watch(watch);
+    }
+    /// The revocations of clients with a watched slot, so far.
+    pub fn revocations(&self) -> Vec<Revocation> {
+        self.world().watching.as_ref().map(|watching| watching.revocations.clone()).unwrap_or_default()
     }
     /// A handle that coroutines can hold to fail and restore memory nodes.
     pub fn node_control(&self) -> NodeControl {

@@ -6,7 +6,7 @@
 //! plain WRITE takes effect in between and is lost (N6).
 
 use crate::client_state::RunState;
-use crate::flight::{Loss, Plan, first_word};
+use crate::flight::{Lane, Loss, Plan, first_word};
 use crate::queue::{Event, EventKind};
 use crate::report::LogEvent;
 use crate::rng::ODDS;
@@ -28,7 +28,10 @@ impl World {
             EventKind::Verb { flight, verb }
             | EventKind::Piece { flight, verb, .. }
             | EventKind::Store { flight, verb } => (flight, self.flights[flight as usize].lane_of(verb), Some(verb)),
-            EventKind::Complete { .. } | EventKind::Wake { .. } | EventKind::Resume { .. } => return true,
+            EventKind::Complete { .. }
+            | EventKind::Wake { .. }
+            | EventKind::Resume { .. }
+            | EventKind::EndStall { .. } => return true,
         };
         match self.verdict(event, flight, lane, verb) {
             Verdict::Execute => {}
@@ -52,12 +55,19 @@ impl World {
         }
         self.trace.mix(self.now ^ u64::from(flight) << 40);
         match event.kind {
-            EventKind::Lane { flight, lane } => self.whole_lane(flight, lane),
+            EventKind::Lane { flight, lane } => {
+                self.whole_lane(flight, lane);
+                // What is left of it comes when the stall ends.
+                return !self.hold_rest(event, flight, lane);
+            }
             EventKind::Arrive { flight, lane } => self.arrive(flight, lane),
             EventKind::Verb { flight, verb } => self.verb(flight, verb),
             EventKind::Piece { flight, verb, piece } => self.piece(flight, verb, piece),
             EventKind::Store { flight, verb } => self.store(flight, verb),
-            EventKind::Complete { .. } | EventKind::Wake { .. } | EventKind::Resume { .. } => {}
+            EventKind::Complete { .. }
+            | EventKind::Wake { .. }
+            | EventKind::Resume { .. }
+            | EventKind::EndStall { .. } => {}
         }
         true
     }
@@ -93,8 +103,9 @@ impl World {
 
     /// Carries out all verbs of a lane at one moment, in posting order.
     fn whole_lane(&mut self, flight: u32, lane: u32) {
-        let keep = self.flights[flight as usize].lanes[lane as usize].keep;
-        for verb in 0..self.flights[flight as usize].chain.len() as u32 {
+        let Lane { keep, from, .. } = self.flights[flight as usize].lanes[lane as usize];
+        let end = self.flights[flight as usize].hold.min(self.flights[flight as usize].chain.len() as u32);
+        for verb in from..end {
             let state = &self.flights[flight as usize];
             // A client may revoke itself in the middle of a batch.
             if verb > keep || state.lanes[lane as usize].loss.is_some() {

@@ -9,10 +9,11 @@
 use crate::client_state::{ClientState, RunState};
 use crate::flight::Flight;
 use crate::model::Cluster;
-use crate::queue::Queue;
+use crate::queue::{Event, Queue};
 use crate::report::{ClientStatus, Log, Stats, Trace};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
+use crate::watch::Watching;
 use farindex_fabric::call::Work;
 use farindex_fabric::{CallRefused, Capabilities, Chain, FabricError, NodeId};
 use std::collections::{BTreeSet, VecDeque};
@@ -73,6 +74,8 @@ pub(crate) struct World {
     pub(crate) flights: Vec<Flight>,
     /// Places in `flights` that are free.
     pub(crate) free: Vec<u32>,
+    /// Events of stalled clients, each with its client.
+    pub(crate) held: Vec<(u32, Event)>,
     /// The flight that was posted last.
     pub(crate) latest: Option<u32>,
     /// Connections whose endpoints have to be polled.
@@ -92,6 +95,8 @@ pub(crate) struct World {
     pub(crate) handler: Option<Box<Handler>>,
     /// WRITEs may reach a node's CPU late: see [`Sim::set_late_calls`](crate::Sim::set_late_calls).
     pub(crate) late_calls: bool,
+    /// The slots of clients, if they are watched.
+    pub(crate) watching: Option<Watching>,
     /// The client whose coroutine is being polled.
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
@@ -119,6 +124,7 @@ impl World {
             conns: Vec::new(),
             flights: Vec::new(),
             free: Vec::new(),
+            held: Vec::new(),
             latest: None,
             ready: Vec::new(),
             wakes: Vec::new(),
@@ -132,6 +138,7 @@ impl World {
             capabilities,
             handler: None,
             late_calls: false,
+            watching: None,
             current: None,
             open_tasks: 0,
             reports_crashes: false,

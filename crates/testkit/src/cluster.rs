@@ -1,9 +1,11 @@
 //! One run: clients on a simulated cluster, and the report.
 
 use crate::index_under_test::{IndexUnderTest, NAME};
+use crate::stalling::Stalling;
+use crate::swarm::Features;
 use crate::worker::{LAST, Shared, Worker, is_eviction};
 use crate::workload::{Op, Workload};
-use crate::{SeedReport, Setup, Stuck};
+use crate::{SeedReport, Setup, Stuck, lease_oracle};
 use farindex_check::{History, Limits, Loss, Recorder, Stamps, Verdict, check_with_losses};
 use farindex_fabric::{Endpoint, Fabric, OpKind};
 use farindex_index::{AnyIndex, IndexAudit, IndexConfig, IndexError, KINDS};
@@ -18,6 +20,8 @@ use std::time::Duration;
 /// Streams of draws: the simulator takes the first ones.
 const SETTINGS: u64 = 1000;
 const WORKERS: u64 = 2000;
+const STALLS: u64 = 4000;
+const TWINS: u64 = 5000;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
 const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
@@ -41,7 +45,7 @@ async fn prepare(
     let index = Rc::new(AnyIndex::create(&session, NAME, &index_config).await?);
     let keys = shared.workload.preload(&mut rng);
     let log = shared.recorder.client(0);
-    let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, rng, name: 0, written: 0 };
+    let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, rng, name: 0, written: 0, session: None };
     let mut removed = Vec::new();
     for key in keys {
         worker.run(Op::Insert, &key).await;
@@ -92,20 +96,25 @@ impl Node {
             // Another client may have crashed by then.
             let pause = self.rng.tail(27);
             endpoint.sleep(Duration::from_nanos(pause)).await;
+        } else if self.setup.joining && self.number > 1 {
+            // In the midst of what the first client does.
+            let pause = self.rng.tail(20);
+            endpoint.sleep(Duration::from_nanos(pause)).await;
         }
         let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
         let working = Rc::new(Cell::new(0));
         let coroutines = self.rng.within(self.setup.coroutines.0, self.setup.coroutines.1);
         let one_session = self.rng.chance(ODDS * 2 / 3);
         let pause = self.rng.within(8, 20) as u32;
-        let mut handle: Option<(Rc<AnyIndex>, Endpoint)> = None;
+        let one_session = one_session || self.setup.one_session;
+        let mut handle: Option<(Rc<AnyIndex>, Endpoint, Rc<Session>)> = None;
         for coroutine in 0..coroutines {
             if handle.is_none() || !one_session {
                 let endpoint = self.me.connect();
                 let session = session_of(&client, &endpoint).await;
-                handle = Some((Rc::new(self.shared.open(&session).await?), endpoint));
+                handle = Some((Rc::new(self.shared.open(&session).await?), endpoint, session));
             }
-            let Some((index, endpoint)) = handle.clone() else { continue };
+            let Some((index, endpoint, session)) = handle.clone() else { continue };
             let name = self.number * 10 + coroutine;
             let worker = Worker {
                 shared: Rc::clone(&self.shared),
@@ -115,6 +124,7 @@ impl Node {
                 rng: SimRng::new(self.rng.word(), WORKERS + name),
                 name,
                 written: 0,
+                session: Some(session),
             };
             let operations = self.rng.within(self.setup.operations.0, self.setup.operations.1);
             working.set(working.get() + 1);
@@ -124,6 +134,10 @@ impl Node {
         let beat = self.rng.within(10, 19) as u32;
         while working.get() > 0 {
             client.tick(&endpoint).await?;
+            // See docs/bugs/152: counted, and no failure yet.
+            if client.keeps_lease(endpoint.now()) && self.me.is_revoked() {
+                self.shared.believers.set(self.shared.believers.get() + 1);
+            }
             let pause = Duration::from_nanos(1000 + self.rng.tail(beat));
             // In runs with crashes clients wait for whole leases: ticks that are much more frequent only cost time.
             let least = if self.shared.crashes { self.pool.lease() / 500 } else { Duration::ZERO };
@@ -188,6 +202,7 @@ fn last_worker(shared: &Rc<Shared>, index: &Rc<AnyIndex>, endpoint: &Endpoint) -
         rng: SimRng::new(0, WORKERS),
         name: LAST,
         written: 0,
+        session: None,
     }
 }
 
@@ -216,11 +231,25 @@ pub fn run_seed(seed: u64, setup: &Setup, index_under_test: &dyn IndexUnderTest)
     // What an earlier seed left uncounted is not this one's.
     count_marks(&mut SeedReport::default());
     let mut report = SeedReport { seed, ..SeedReport::default() };
+    #[cfg(feature = "marks")]
+    farindex_pool::ledger::open();
     if let Err(what) = try_seed(seed, setup, index_under_test, &mut report) {
         report.failures.push(what);
     }
     count_marks(&mut report);
+    #[cfg(feature = "marks")]
+    close_ledger(&mut report);
     report
+}
+
+/// What the ledger of pins has found: memory that was reused too early.
+#[cfg(feature = "marks")]
+fn close_ledger(report: &mut SeedReport) {
+    let (freed, problems) = farindex_pool::ledger::close();
+    report.failures.extend(problems.into_iter().map(|problem| format!("pool: {problem}")));
+    if freed > 0 {
+        report.marks.insert("pool: retired objects freed".to_owned(), freed);
+    }
 }
 
 fn try_seed(
@@ -229,12 +258,25 @@ fn try_seed(
     index_under_test: &dyn IndexUnderTest,
     report: &mut SeedReport,
 ) -> Result<(), String> {
+    let (features, setup) = match setup.swarm {
+        true => Features::draw(seed, setup),
+        false => (Features::default(), setup.clone()),
+    };
+    let setup = &setup;
     let mut rng = SimRng::new(seed, SETTINGS);
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
-    let index_config = index_under_test.config();
+    let index_config = if setup.smallest { index_under_test.smallest() } else { index_under_test.config() };
     let colliding_bits = index_under_test.colliding_bits(&mut rng);
-    let workload = Workload::draw(&mut rng, setup, colliding_bits).shaped(index_under_test.shape(&mut rng));
+    let mut workload = Workload::draw(&mut rng, setup, colliding_bits);
+    if setup.twins {
+        workload = workload.with_twins(&mut SimRng::new(seed, TWINS));
+    }
+    if setup.churn {
+        workload = workload.churning();
+    }
+    let workload = workload.shaped(index_under_test.shape(&mut rng));
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
+    let nodes = setup.nodes.map_or(nodes, |nodes| nodes as usize);
     let freezing = rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = rng.within(12, 24) as u32;
     let (freezing, freezing_for) = setup.freezes.unwrap_or((freezing, freezing_for));
@@ -259,8 +301,11 @@ fn try_seed(
         false => setup.lease,
     };
     report.settings += &format!(", lease {lease:?}");
+    if setup.swarm {
+        report.settings += &format!(", {features}");
+    }
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
-    if index_under_test.has_calls() {
+    if index_under_test.has_calls() || setup.smallest {
         sim.set_call_handler(farindex_index::call_table().into_handler());
         if rng.chance(ODDS / 2) {
             sim.set_late_calls();
@@ -281,13 +326,20 @@ fn try_seed(
         lease,
         many: setup.many,
         ordered: KINDS.iter().any(|kind| kind.name == index_config.kind() && kind.ordered),
+        walking: setup.walking,
+        walks: Cell::new(0),
+        blocked: Cell::new(0),
+        believers: Cell::new(0),
+        stalling: Stalling::new(setup.has_crashes().then_some(lease)),
+        reopening: if setup.joining { ODDS / 6 } else { 0 },
         batched: Cell::new(0),
         scans: Cell::new(0),
         evicted: Cell::new(0),
         coalescing: setup.coalescing,
         tables: RefCell::default(),
     });
-    let outcome = drive(&sim, setup, &index_under_test, &shared, rng, (freezing, freezing_for), report);
+    let outcome =
+        drive(&sim, setup, (&index_under_test, &index_config), &shared, rng, (freezing, freezing_for), report);
     let stats = sim.stats();
     report.verbs = stats.verbs;
     report.events = stats.events;
@@ -302,6 +354,11 @@ fn try_seed(
     report.marks.insert("operations: gets of many keys".to_owned(), shared.batched.get());
     report.marks.insert("operations: scans".to_owned(), shared.scans.get());
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
+    report.marks.insert("operations: walks".to_owned(), shared.walks.get());
+    report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
+    report.marks.insert("clients: evicted, and sure of their leases".to_owned(), shared.believers.get());
+    report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
+    report.marks.extend(features.names().map(|name| (name, 1)));
     report.marks.retain(|_, count| *count > 0);
     // Coroutines that still wait hold their logs.
     drop(sim);
@@ -351,7 +408,7 @@ const IDENTITY: u64 = u64::from_be_bytes(*b"farindex");
 fn drive(
     sim: &Rc<Sim>,
     setup: &Setup,
-    index_under_test: &Rc<dyn IndexUnderTest>,
+    (index_under_test, index_config): (&Rc<dyn IndexUnderTest>, &IndexConfig),
     shared: &Rc<Shared>,
     mut rng: SimRng,
     freezing: (u32, u32),
@@ -366,12 +423,21 @@ fn drive(
     };
     let preparing = SimRng::new(rng.word(), WORKERS);
     let perturbing = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
-    let prepare =
-        prepare(index_under_test.config(), Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
+    let perturbing = setup.perturbing.unwrap_or(perturbing);
+    let prepare = prepare(*index_config, Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
+    if setup.has_crashes() {
+        lease_oracle::watch(sim, &pool);
+    }
+    let mut stalls = SimRng::new(report.seed, STALLS);
     for number in 1..=rng.within(setup.clients.0, setup.clients.1) {
         let me = sim.client();
+        if let Some(stall) = setup.stall.filter(|_| number == 2) {
+            shared.stalling.once(number, &me, stall);
+        } else if setup.stalling && (number == 2 || stalls.chance(ODDS / 3)) {
+            shared.stalling.repeatedly(number, &me, SimRng::new(stalls.word(), STALLS));
+        }
         me.freeze_odds(freezing.0, freezing.1);
         if setup.crashes > 0 && number > 1 && rng.chance(setup.crashes) {
             schedule_crash(&me, &mut rng);
@@ -415,6 +481,7 @@ fn drive(
         return Err(stuck(report, &outcome, ""));
     }
     sim.settle();
+    shared.failures.borrow_mut().extend(lease_oracle::judge(sim, shared.lease));
     let audited = sim.block_on(recover_and_audit(Rc::clone(shared), sim.harness(), pool));
     let audited = audited.map_err(|ended| stuck(report, &ended, "while auditing: "))?;
     let (index, pool) = audited.map_err(|error| format!("while auditing: {error}"))?;

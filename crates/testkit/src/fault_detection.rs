@@ -10,6 +10,8 @@ use crate::damage::one_bit_flips;
 use crate::index_under_test::IndexUnderTest;
 use crate::seeds::threads;
 use crate::shard::{ShardUnderTest, insert_remove_churn};
+use crate::swarm::Feature;
+use crate::test_runs::shipped;
 use crate::{Setup, run_seed};
 use farindex_index::coalesce;
 use farindex_index::faults::{Fault, plant};
@@ -184,6 +186,61 @@ fn in_table(name: &'static str, planted: &'static str, fault: coalesce::Fault) -
         let setup = Setup { coroutines: (2, 4), hot_keys: (1, 2), coalescing: Some(fault), ..Setup::default() };
         verdict(seed, &setup, &ShardUnderTest::repaired())
     })
+}
+
+/// One kind as it is shipped, in a setup of its own, with a fault of an index or of the pool.
+fn in_kind(
+    name: &'static str,
+    planted: &'static str,
+    setup: Setup,
+    kind: &'static str,
+    plant_it: impl Fn(bool) + Sync + Send + 'static,
+) -> FaultCase {
+    FaultCase::new(name, planted, move |seed, detected_by| {
+        let index = shipped().into_iter().find(|index| index.config().kind() == kind)?;
+        plant_it(detected_by);
+        let found = verdict(seed, &setup, &*index);
+        plant_it(false);
+        found
+    })
+}
+
+/// Faults that take what the usual setup does not have: keys of one hash, walks among the operations, and judges of leases
+/// and pins. `docs/adversary.md` says how many seeds each takes, and that the usual setup misses them.
+pub fn aimed_cases() -> Vec<FaultCase> {
+    let plant_in_index = |fault: Fault| move |on: bool| plant(if on { std::slice::from_ref(&fault) } else { &[] });
+    let plant_in_pool = |fault: pool::Fault| move |on| pool::plant(if on { std::slice::from_ref(&fault) } else { &[] });
+    let twins = || Setup::default().with(Feature::Twins);
+    let hash_is_key = |kind| {
+        let name = "the block of another key with the same hash is taken for that of the key";
+        in_kind(name, "Fault::HashIsKey", twins(), kind, plant_in_index(Fault::HashIsKey))
+    };
+    vec![
+        hash_is_key("shard"),
+        hash_is_key("race"),
+        hash_is_key("sephash"),
+        in_kind(
+            "SepHash: a walk visits only the segments that the directory named when it began",
+            "Fault::WalkOnce",
+            Setup::default().with(Feature::Walking),
+            "sephash",
+            plant_in_index(Fault::WalkOnce),
+        ),
+        in_kind(
+            "a client is evicted after half a lease",
+            "pool::Fault::EvictsEarly",
+            Setup::crashing().with_swarm(),
+            "shard",
+            plant_in_pool(pool::Fault::EvictsEarly),
+        ),
+        in_kind(
+            "retired memory is free for reuse one epoch too early",
+            "pool::Fault::FreesEarly",
+            Setup::default(),
+            "shard",
+            plant_in_pool(pool::Fault::FreesEarly),
+        ),
+    ]
 }
 
 /// Faults of SHARD, the pool and the lock table.

@@ -9,7 +9,12 @@
 //! | [`index_under_test`] | what a kind brings along: [`IndexUnderTest`] |
 //! | [`setup`] | sizes of a run: [`Setup`] |
 //! | [`workload`] | keys and operations |
+//! | [`swarm`] | features that a seed switches on |
+//! | [`twins`] | keys that collide in all bits of their hashes |
+//! | [`stalling`] | clients that are stopped between two verbs of a batch |
 //! | `cluster`, `worker` | the run, and the operations of its coroutines |
+//! | `walker` | walks over the whole index among the operations |
+//! | `lease_oracle` | judges every eviction |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`shard`], [`race`], [`sephash`], [`linear`], [`cuckoo`] | the kinds under test, and their faults |
@@ -31,6 +36,7 @@ pub mod dex;
 #[cfg(feature = "marks")]
 pub mod fault_detection;
 pub mod index_under_test;
+mod lease_oracle;
 pub mod linear;
 pub mod race;
 pub mod report;
@@ -39,8 +45,12 @@ pub mod sephash;
 pub mod setup;
 pub mod shard;
 pub mod sherman;
+pub mod stalling;
 pub mod suite;
+pub mod swarm;
 pub mod test_runs;
+pub mod twins;
+mod walker;
 pub mod worker;
 pub mod workload;
 pub mod world;
@@ -50,4 +60,6 @@ pub use index_under_test::IndexUnderTest;
 pub use report::{SeedReport, Stuck, Totals};
 pub use seeds::{explore, parse_seeds, replay, run_cases, run_seeds, seeds_or};
 pub use setup::{Setup, Size};
+pub use stalling::TargetedStall;
+pub use swarm::Feature;
 pub use test_runs::{TestRun, test_run};

@@ -1,5 +1,6 @@
 //! Sizes of a run: clients, operations, keys, crashes.
 
+use crate::stalling::TargetedStall;
 use farindex_index::coalesce;
 use farindex_sim::{CrashOutcome, ODDS};
 use std::time::Duration;
@@ -42,6 +43,29 @@ pub struct Setup {
     pub coalescing: Option<coalesce::Fault>,
     /// The second client crashes at this verb, counted from its first; for tests that try each.
     pub crashes_at: Option<(u64, CrashOutcome)>,
+    /// The second client is stalled once at a chosen place; for tests that try each.
+    pub stall: Option<TargetedStall>,
+    /// Clients are stalled again and again, at places that the seed draws.
+    pub stalling: bool,
+    /// The hot keys share their hashes: see [`twins`](crate::twins).
+    pub twins: bool,
+    /// Memory nodes; `None`: the seed draws one or two.
+    pub nodes: Option<u64>,
+    /// Do all coroutines of a client share a session? Otherwise the seed draws that.
+    pub one_session: bool,
+    /// Odds that a client, before an operation, does what [`IndexUnderTest::perturb`](crate::IndexUnderTest::perturb) does;
+    /// `None`: the seed draws them.
+    pub perturbing: Option<u32>,
+    /// As many removals as inserts, and few gets.
+    pub churn: bool,
+    /// The index has its smallest settings.
+    pub smallest: bool,
+    /// Clients begin late, and open the index again now and then: they know nothing of it.
+    pub joining: bool,
+    /// Odds that a get is a walk over the whole index instead.
+    pub walking: u32,
+    /// Each seed draws [features](crate::swarm::Feature) in addition.
+    pub swarm: bool,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
@@ -91,6 +115,17 @@ impl Default for Setup {
             many: 0,
             coalescing: None,
             crashes_at: None,
+            stall: None,
+            stalling: false,
+            twins: false,
+            nodes: None,
+            one_session: false,
+            perturbing: None,
+            churn: false,
+            smallest: false,
+            joining: false,
+            walking: 0,
+            swarm: false,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,

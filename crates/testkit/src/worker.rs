@@ -1,6 +1,7 @@
 //! The operations of one coroutine: drawn, carried out, recorded.
 
 use crate::index_under_test::IndexUnderTest;
+use crate::stalling::Stalling;
 use crate::workload::{Op, Workload};
 use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps};
 use farindex_fabric::{Endpoint, FabricError};
@@ -46,6 +47,18 @@ pub(crate) struct Shared {
     pub(crate) scans: Cell<u64>,
     /// Operations that ended because their client had lost its lease.
     pub(crate) evicted: Cell<u64>,
+    /// Odds that a get is a walk instead.
+    pub(crate) walking: u32,
+    /// Walks that have ended.
+    pub(crate) walks: Cell<u64>,
+    /// Walks that found a crashed client's lock in their way.
+    pub(crate) blocked: Cell<u64>,
+    /// Heartbeats after which a client that had been evicted counted as one that keeps its lease.
+    pub(crate) believers: Cell<u64>,
+    /// Clients that are stalled.
+    pub(crate) stalling: Stalling,
+    /// Odds that a client opens the index again before an operation.
+    pub(crate) reopening: u32,
     /// With a lock table for each client: the fault that the tables have.
     pub(crate) coalescing: Option<Fault>,
     /// By client slot and generation: one table for all coroutines of a client. The next client in a slot needs a new
@@ -62,7 +75,7 @@ impl Shared {
     pub(crate) fn fail(&self, what: String) {
         self.failures.borrow_mut().push(what);
     }
-    fn stamp(&self, endpoint: &Endpoint) -> u64 {
+    pub(crate) fn stamp(&self, endpoint: &Endpoint) -> u64 {
         self.stamps.at(endpoint.now().as_nanos() as u64)
     }
 
@@ -86,6 +99,8 @@ pub(crate) struct Worker {
     pub(crate) rng: SimRng,
     pub(crate) name: u64,
     pub(crate) written: u64,
+    /// For workers that open the index again.
+    pub(crate) session: Option<Rc<Session>>,
 }
 
 impl Worker {
@@ -119,7 +134,7 @@ impl Worker {
 
     /// Handles an operation that failed; `false` if the client has lost its lease. Then the operation may have taken
     /// effect or not, for ever: it stays open in the history.
-    fn failed(&self, error: IndexError, doing: impl FnOnce() -> String) -> bool {
+    pub(crate) fn failed(&self, error: IndexError, doing: impl FnOnce() -> String) -> bool {
         match error {
             error if self.shared.crashes && is_eviction(&error) => {
                 self.shared.evicted.set(self.shared.evicted.get() + 1);
@@ -195,8 +210,7 @@ impl Worker {
     /// Reads every key of the workload, and for ordered kinds all at once in order.
     pub(crate) async fn read_all(&mut self) {
         let shared = Rc::clone(&self.shared);
-        let Workload { hot, colliding, cold, .. } = &shared.workload;
-        for key in hot.iter().chain(colliding).chain(cold) {
+        for key in shared.workload.keys() {
             self.run(Op::Get, key).await;
         }
         if shared.ordered {
@@ -218,6 +232,20 @@ impl Worker {
         }
     }
 
+    /// Opens the index again, if that is drawn: whatever its handle has cached is gone. `false` if the client has lost its
+    /// lease.
+    async fn reopen(&mut self) -> bool {
+        if self.shared.reopening == 0 || !self.rng.chance(self.shared.reopening) {
+            return true;
+        }
+        let Some(session) = &self.session else { return true };
+        match self.shared.open(session).await {
+            Ok(index) => self.index = Rc::new(index),
+            Err(error) => return self.failed(error, || "opening the index again".to_owned()),
+        }
+        true
+    }
+
     /// Carries out operations. Returns what is to be dropped, the index first.
     pub(crate) async fn work(
         mut self,
@@ -228,7 +256,7 @@ impl Worker {
     ) -> (Rc<AnyIndex>, Endpoint) {
         for _ in 0..operations {
             perturb(&self.index, &mut self.rng);
-            if !self.command(&*under_test).await {
+            if !self.command(&*under_test).await || !self.reopen().await {
                 return (self.index, self.endpoint);
             }
             if self.rng.chance(ODDS / 3) {
@@ -236,7 +264,9 @@ impl Worker {
                 self.endpoint.sleep(pause).await;
             }
             let (op, key) = self.shared.workload.next(&mut self.rng);
-            let goes_on = if op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many) {
+            let goes_on = if op == Op::Get && self.shared.walking > 0 && self.rng.chance(self.shared.walking) {
+                self.walk().await
+            } else if op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many) {
                 self.get_many(key).await
             } else if op == Op::Get && self.shared.ordered && self.rng.chance(ODDS / 3) {
                 self.scan_near(key).await
@@ -246,6 +276,7 @@ impl Worker {
             if !goes_on {
                 return (self.index, self.endpoint);
             }
+            self.shared.stalling.completed(self.name / 10);
         }
         // What it has posted without waiting for it.
         self.endpoint.settle().await;

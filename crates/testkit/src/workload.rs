@@ -4,6 +4,7 @@
 //! index grow. Values are unique, so that a read names the write that it returns.
 
 use crate::setup::Setup;
+use crate::twins;
 use farindex_index::keyhash::KeyHash;
 use farindex_sim::{ODDS, SimRng};
 
@@ -113,6 +114,24 @@ impl Workload {
             padding: rng.pick(&[0, 0, 100, 1500]).unwrap_or(0),
             shape: Shape::Plain,
         }
+    }
+
+    /// Hot keys that share their hashes. Only as many: what shares all bits cannot be told apart by any split.
+    #[must_use]
+    pub(crate) fn with_twins(mut self, rng: &mut SimRng) -> Self {
+        self.hot = twins::draw(rng, rng.clone().within(2, 4));
+        self
+    }
+
+    /// As many removals as inserts, and few gets.
+    #[must_use]
+    pub(crate) fn churning(self) -> Self {
+        Workload { weights: [3, 6, 1, 1, 7], ..self }
+    }
+
+    /// Every key.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.hot.iter().chain(&self.colliding).chain(&self.cold)
     }
 
     /// Gives the keys and values another shape.

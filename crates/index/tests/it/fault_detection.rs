@@ -5,7 +5,10 @@
 //! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that. Seeds that are known to detect a fault go first; with
 //! `FARINDEX_SEED_LIMIT=2000`, so many seeds are searched from 0 on.
 
+use farindex_index::faults::{Fault, plant};
 use farindex_testkit::fault_detection::FaultCase;
+use farindex_testkit::test_runs::shipped;
+use farindex_testkit::{Setup, run_seed};
 use farindex_testkit::{blink, chime, cuckoo, dex, fault_detection, linear, race, sephash, sherman};
 
 /// Each fault is given so many seeds at most.
@@ -27,6 +30,23 @@ fn all_are_detected(cases: Vec<FaultCase>, limit: u64) {
 #[test]
 fn faults_of_shard_the_pool_and_the_lock_table_are_detected() {
     all_are_detected(fault_detection::cases(), 2000);
+}
+
+#[test]
+fn faults_that_take_an_adversary_that_aims_are_detected() {
+    all_are_detected(fault_detection::aimed_cases(), 400);
+}
+
+/// The judges and features are needed: the usual setup misses these faults in as many seeds as find them with features.
+#[test]
+fn the_usual_setup_misses_what_takes_features() {
+    for (kind, fault) in [("shard", Fault::HashIsKey), ("race", Fault::HashIsKey), ("sephash", Fault::WalkOnce)] {
+        let index = shipped().into_iter().find(|index| index.config().kind() == kind).expect("a kind");
+        plant(&[fault]);
+        let found = (0..20).find(|seed| !run_seed(*seed, &Setup::default(), &*index).is_sound());
+        plant(&[]);
+        assert_eq!(found, None, "{kind}, {fault:?}");
+    }
 }
 
 #[test]

@@ -21,4 +21,5 @@ mod sephash;
 mod shard;
 mod sherman;
 mod slotted;
+mod swarm;
 mod trees;

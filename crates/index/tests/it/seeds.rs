@@ -16,6 +16,7 @@ use std::time::Duration;
 /// A pool whose indexes have seeds of their own, the same in every run.
 const SEEDED: PoolOptions = PoolOptions {
     client_slots: 8,
+    intent_cells: None,
     lease: Duration::from_secs(10),
     chunk_size: None,
     hash_key: Some(7),

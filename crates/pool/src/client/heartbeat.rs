@@ -110,7 +110,8 @@ impl Client {
     /// to be gone.
     pub(crate) fn has_expired(&self, slot: usize, record: &ClientSlot) -> bool {
         let gone = || record.active() && self.pool.fabric().is_gone(&identity_of(record)) == Some(true);
-        slot as u64 != self.slot && (self.watch().expired(slot, self.pool.lease()) || gone())
+        let lease = if planted(Fault::EvictsEarly) { self.pool.lease() / 2 } else { self.pool.lease() };
+        slot as u64 != self.slot && (self.watch().expired(slot, lease) || gone())
     }
 
     /// Returns whether another client that has not quiesced in the epoch that this client knows was seen without a

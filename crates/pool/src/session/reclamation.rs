@@ -7,6 +7,7 @@
 use super::{Session, TICK_BYTES, TICK_EVERY};
 use crate::PoolError;
 use crate::epoch::grace_period_elapsed;
+use crate::faults::{Fault, planted};
 use crate::retire_list::Retired;
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, cold};
 use std::time::Duration;
@@ -63,6 +64,8 @@ impl Session {
     pub(super) fn retire(&self, tag: u64, ptr: RemotePtr, bytes: u64) {
         if self.object(ptr, bytes).is_ok() {
             self.retired.borrow_mut().push_back(Retired { tag, ptr, bytes });
+            #[cfg(feature = "marks")]
+            crate::ledger::retired(ptr);
             self.retired_bytes.set(self.retired_bytes.get().saturating_add(bytes));
         }
     }
@@ -70,11 +73,13 @@ impl Session {
     /// Moves the blocks whose grace period has elapsed from the retire list to the free list, and the spans to the
     /// front of the retire list, for [`maintain`](Self::maintain).
     pub(super) fn free_elapsed(&self) {
-        let epoch = self.client.epoch();
+        let epoch = self.client.epoch() + u64::from(planted(Fault::FreesEarly));
         let mut retired = self.retired.borrow_mut();
         let mut spans = Vec::new();
         while let Some(front) = retired.front().copied().filter(|front| grace_period_elapsed(front.tag, epoch)) {
             retired.pop_front();
+            #[cfg(feature = "marks")]
+            crate::ledger::freed(front.ptr);
             match self.class(front.ptr.node(), front.bytes) {
                 Some(class) => drop(self.push_free(front.ptr, class)),
                 None => spans.push(front),

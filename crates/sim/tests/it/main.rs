@@ -7,3 +7,4 @@ mod model;
 mod not_promised;
 mod promised;
 mod replay;
+mod stall;

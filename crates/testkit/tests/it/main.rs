@@ -1,9 +1,8 @@
-//! What `farindex check` runs, for every kind: sound code passes, with and without the lock table, with and without
+//! What `farindex check --plain` runs, for every kind: sound code passes, with and without the lock table, with and without
 //! crashes.
 
-use farindex_testkit::seeds_or;
-use farindex_testkit::test_run;
 use farindex_testkit::test_runs::{SHIPPED, test_runs};
+use farindex_testkit::{Setup, TargetedStall, run_cases, seeds_or, test_run};
 use std::ops::ControlFlow;
 
 fn every_kind_survives(crashes: bool, coalesces: bool) {
@@ -40,6 +39,48 @@ fn every_kind_survives_behind_the_lock_table() {
 #[test]
 fn every_kind_survives_crashes_behind_the_lock_table() {
     every_kind_survives(true, true);
+}
+
+/// The second client is stalled ahead of each of its verbs, until others have completed a few operations. It sends
+/// heartbeats meanwhile, or not. `FARINDEX_EVERY=1` leaves no verb out.
+#[test]
+fn every_kind_survives_a_stall_at_every_verb() {
+    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(41);
+    let mut cases = Vec::new();
+    for seed in seeds_or(0..6) {
+        for verb in (1 + seed..=400).step_by(every) {
+            for (operations, whole) in [(2, false), (12, true)] {
+                let stall = Some(TargetedStall { verb, operations, whole });
+                cases.push((seed, Setup { stall, clients: (3, 4), coroutines: (1, 2), ..Setup::default() }));
+            }
+        }
+    }
+    for test_run in test_runs().iter().filter(|test_run| test_run.variant == SHIPPED && !test_run.coalesces()) {
+        let totals = run_cases(&cases, &*test_run.index);
+        println!("{}: {totals}", test_run.kind);
+        totals.assert_sound();
+        totals.assert_marks(["clients: stalled"]);
+    }
+}
+
+/// Seeds without the swarm draw what they drew before there was one.
+#[test]
+fn the_swarm_changes_no_other_seed() {
+    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(7, &test_run.setup);
+    let drawn = "3 hot, 100 colliding, 60 cold keys, odds (49152, 0), get/insert/update/upsert/remove [7, 5, 3, 0, 1], \
+                 overflowing true, padding 0, Plain; 2 nodes, freezes 0/14, lease 120s";
+    assert!(report.settings.ends_with(drawn), "{}", report.settings);
+}
+
+/// These seeds of the swarm went wrong (docs/bugs/150 and 151).
+#[test]
+fn seeds_of_the_swarm_that_once_failed() {
+    for (kind, seed) in [("sephash", 13), ("sephash", 22), ("sephash", 27), ("shard", 1057)] {
+        let test_run = test_run(kind, SHIPPED, false).expect("a test run");
+        let report = test_run.run_seed(seed, &test_run.setup.clone().with_swarm());
+        assert!(report.is_sound(), "{report}");
+    }
 }
 
 #[test]

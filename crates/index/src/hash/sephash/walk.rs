@@ -1,9 +1,10 @@
 //! Visits every segment and every entry of an index: for dumps, audits, recovery and drops.
 //!
-//! A walk goes through the directory in ascending order of suffixes. A key only ever moves to a segment with a longer
-//! suffix, so a walk visits every key that is present all the time, while other clients work. What is in a segment and
-//! in a child of it that the walk visits later, the walk returns in the child alone. Each segment has a pin of its own,
-//! so a long walk does not delay reclamation.
+//! A walk goes through the segments that the directory named when it began, and through each child that the depth of a
+//! visited segment shows to be newer. A key only ever moves to a segment with a longer suffix, so a walk visits every key
+//! that is present all the time, while other clients work. What is in a segment and in a child of it that the walk visits
+//! later, the walk returns in the child alone. Each segment has a pin of its own, so a long walk does not delay
+//! reclamation.
 
 use super::layout::{Control, META_LEN, Meta, State, dep_of, fp_of, fp2_of};
 use super::main_segment::{self, Item};
@@ -17,14 +18,16 @@ use crate::block::Block;
 use crate::extendible::Shape;
 use crate::extendible::directory::holds;
 use crate::extendible::layout::MAX_DEPTH;
+use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, first_word, free_blocks, hand_out};
+use crate::marks::mark;
 use crate::recovery::recover_lock;
 use crate::visit::Entries;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Pin, PoolError};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 /// Bytes of blocks at which a step of a walk ends.
@@ -70,6 +73,20 @@ impl Found {
     /// Its slot in the CurSegment; `None` if it is in the MainSegment.
     fn slot(&self) -> Option<usize> {
         self.in_cur.then_some(self.number)
+    }
+}
+
+/// The segments that a walk knows.
+struct Known {
+    suffixes: BTreeSet<u64>,
+    /// Those that it has not visited, and the fingerprint that each is to be visited from.
+    left: VecDeque<(Segment, u8)>,
+}
+
+impl Known {
+    fn new(segments: Vec<Segment>) -> Self {
+        let suffixes = segments.iter().map(|segment| segment.suffix).collect();
+        Known { suffixes, left: segments.into_iter().map(|segment| (segment, 0)).collect() }
     }
 }
 
@@ -133,14 +150,14 @@ impl SepHash {
         &self,
         pin: &Pin<'_>,
         (table, segment): (&Table, Segment),
-        known: &BTreeSet<u64>,
+        known: &mut Known,
         from: u8,
         damaged: OnDamage<'_>,
     ) -> Result<(Vec<Block>, Option<u8>), IndexError> {
         // The depth is raised behind the word of the child (X3), and the list of those is older.
         let deepest = (0..MAX_DEPTH).rev().find(|bit| {
             let child = segment.suffix | 1 << bit;
-            child != segment.suffix && *bit >= self.creation_depth(segment) && known.contains(&child)
+            child != segment.suffix && *bit >= self.creation_depth(segment) && known.suffixes.contains(&child)
         });
         let whole = match self.whole(pin, segment).await {
             Ok(whole) if deepest.is_none_or(|bit| whole.state.depth >= bit) => Ok(whole),
@@ -156,11 +173,12 @@ impl SepHash {
             }
         };
         if from == 0 {
-            self.report_losses(pin, (table, segment), &whole, damaged).await?;
+            self.report_losses(segment, &whole, damaged)?;
         }
+        self.add_children(pin, (table, segment), whole.state.depth, known, from, damaged).await?;
         // A split may be in its last step: the child is whole and still locked, and its entries are visited there.
         let child = segment.suffix | 1 << whole.state.depth;
-        let child = known.contains(&child).then_some(child);
+        let child = known.suffixes.contains(&child).then_some(child);
         let newest_lost = whole.lost().last().copied();
         let mut by_fp: BTreeMap<u8, Vec<Found>> = BTreeMap::new();
         for found in whole.newest_first() {
@@ -229,15 +247,41 @@ impl SepHash {
         (at, format!("{place} {number} of the {kind} of suffix {:#b}", segment.suffix))
     }
 
-    /// Reports what a segment shows to be lost: entries that have landed in it, and segments that were split off from
-    /// it.
-    async fn report_losses(
+    /// Adds the children that this depth of a segment says there are, and that the walk does not know: they were split off
+    /// after the walk had read the directory. What the walk has visited in the segment before, it does not visit in them:
+    /// the fingerprints below `from`.
+    async fn add_children(
         &self,
         pin: &Pin<'_>,
         (table, segment): (&Table, Segment),
-        whole: &Whole,
+        depth: u32,
+        known: &mut Known,
+        from: u8,
         damaged: OnDamage<'_>,
     ) -> Result<(), IndexError> {
+        for bit in self.creation_depth(segment)..depth {
+            let child = segment.suffix | 1 << bit;
+            if planted(Fault::WalkOnce) || !known.suffixes.insert(child) {
+                continue;
+            }
+            mark!("sephash walk: split meanwhile");
+            // X3: the words of all children up to a depth that was read can be read.
+            match table.directory.look_up(pin.span(), child, bit, bit + 1).await {
+                Ok(Some((suffix, entry))) if suffix == child => {
+                    known.left.push_front((Segment::new((suffix, entry)), from));
+                }
+                Ok(_) => damaged(table.directory.lost_segment(child))?,
+                Err(error) => {
+                    let lost = Damage::of(error, segment.at)?;
+                    damaged(lost.within(format_args!("the directory's word for suffix {child:#b}")))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports what a segment shows to be lost: entries that have landed in it.
+    fn report_losses(&self, segment: Segment, whole: &Whole, damaged: OnDamage<'_>) -> Result<(), IndexError> {
         if let Some(what) = &whole.main_lost {
             let what = format!("the segment of suffix {:#b} has its MainSegment at {what}", segment.suffix);
             damaged(Damage { at: segment.at, what })?;
@@ -256,21 +300,6 @@ impl SepHash {
             );
             damaged(Damage { at, what })?;
         }
-        for bit in self.creation_depth(segment)..whole.state.depth {
-            let child = segment.suffix | 1 << bit;
-            if table.directory.mirror().get(child).is_none() {
-                // The child may be newer than the walk's list. X3: the words of all children up to a depth that was
-                // read can be read.
-                match table.directory.look_up(pin.span(), child, bit, bit + 1).await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => damaged(table.directory.lost_segment(child))?,
-                    Err(error) => {
-                        let lost = Damage::of(error, segment.at)?;
-                        damaged(lost.within(format_args!("the directory's word for suffix {child:#b}")))?;
-                    }
-                }
-            }
-        }
         Ok(())
     }
 
@@ -284,19 +313,18 @@ impl SepHash {
             table.directory.check_open(&pin).await?;
             let segments = self.segments(table, pin.span(), damaged).await?;
             drop(pin);
-            let known = segments.iter().map(|segment| segment.suffix).collect();
-            for segment in segments {
-                let mut from = Some(0);
+            let mut known = Known::new(segments);
+            while let Some((segment, from)) = known.left.pop_front() {
+                let mut from = Some(from);
                 while let Some(fp) = from {
                     let pin = self.session.pin(self.session.span(OpKind::Scan))?;
                     table.directory.check_open(&pin).await?;
-                    let (blocks, next) = self.blocks_of(&pin, (table, segment), &known, fp, damaged).await?;
+                    let (blocks, next) = self.blocks_of(&pin, (table, segment), &mut known, fp, damaged).await?;
                     drop(pin);
                     count += hand_out(blocks, entries).await?;
                     from = next;
                 }
             }
-            // Segments that were split off later have only keys that the walk has visited.
         }
         Ok(count)
     }

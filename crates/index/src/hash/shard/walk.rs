@@ -17,6 +17,7 @@ use crate::audit::{Findings, IndexAudit, KeyId, key_id};
 use crate::block::UNIT;
 use crate::keyhash::KeyHash;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, free_blocks};
+use crate::marks::mark;
 use crate::recovery::recover_lock;
 use crate::root_sync::free_root;
 use farindex_fabric::{OpKind, RemotePtr, Span};
@@ -34,6 +35,7 @@ const FIGURES: [&str; 7] =
 const LEVELS: [&str; 3] = ["level1_entries", "level2_entries", "level3_entries"];
 
 /// A slot that a walk visits.
+#[derive(Clone, Copy)]
 struct VisitedEntry {
     /// 1, 2 or 3.
     level: usize,
@@ -305,7 +307,10 @@ async fn audit_entries(
         if entry.fp != hash.fingerprint() || entry.len != units && !frozen {
             findings.problem(format!("the slot at {at} does not fit the block at {} that it points to", entry.ptr));
         }
-        if is_misplaced(geometry, visited, (!frozen).then_some(entry.sid), hash) {
+        let sid = (!frozen).then_some(entry.sid);
+        if is_misplaced(geometry, visited, sid, hash)
+            && (alone || stays_misplaced(span, geometry, visited, sid, hash).await?)
+        {
             findings.problem(format!("the entry at {at} lies where no lookup finds it"));
         }
         findings.reach_block(span, format_args!("the slot at {at}"), entry.ptr, len as u64).await?;
@@ -329,6 +334,34 @@ fn count_once(mut counted: Vec<Counted>, report: &mut IndexAudit) {
             report.block_bytes -= entry.bytes;
         }
     }
+}
+
+/// Is an entry still where no lookup finds it? While other clients work, a READ may show a bucket in the midst of a split:
+/// only what two READs show that agree with each other is amiss.
+async fn stays_misplaced(
+    span: &Span,
+    geometry: &Geometry,
+    visited: &VisitedEntry,
+    sid: Option<u64>,
+    hash: KeyHash,
+) -> Result<bool, IndexError> {
+    let of = match visited.level {
+        1 => Level::One,
+        2 => Level::Two,
+        _ => return Ok(true),
+    };
+    let at = geometry.bucket(of, visited.bucket);
+    let mut batch = span.batch();
+    let reads = [batch.read(at, of.bytes()), batch.read(at, of.bytes())];
+    let mut done = batch.post().await?;
+    let [first, second] = reads.map(|read| Snapshot::new(at, done.buf(read)));
+    let slot = (visited.slot.offset().saturating_sub(at.offset()) / 8) as usize;
+    let settled = first.words() == second.words() && !second.locked();
+    if !settled || second.words().get(slot) != Some(&visited.word) {
+        mark!("walk: an entry was moved under an audit");
+        return Ok(false);
+    }
+    Ok(is_misplaced(geometry, &VisitedEntry { version: second.version(), ..*visited }, sid, hash))
 }
 
 /// Is an entry where no lookup finds it?

@@ -421,7 +421,7 @@ impl Dex {
         let _ended = super::write::Ended(self);
         loop {
             drop(self.inside(key).await?);
-            let pin = self.session.pin(self.session.span(OpKind::Get))?;
+            let pin = self.tree().pin(self.session.span(OpKind::Get)).await?;
             let Gate::Inside(inside) = self.enter(key) else { continue };
             let answer = self.answer_of_copy(key).or_else(|| self.answer_of_dirty(key));
             drop(inside);

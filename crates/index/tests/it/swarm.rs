@@ -1,0 +1,55 @@
+//! What `farindex check` runs: each seed draws features. Here the pins are judged as well, and the paths are counted.
+//!
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it swarm` fails if no seed passes some path.
+
+use crate::marks;
+use farindex_sim::ODDS;
+use farindex_testkit::test_runs::shipped;
+use farindex_testkit::{Feature, Setup, Totals, run_seeds, seeds_or};
+use std::collections::BTreeSet;
+
+/// Paths of a kind that a long run must pass.
+fn paths(kind: &str) -> BTreeSet<String> {
+    let (folders, apart): (&[&str], &[&str]) = match kind {
+        // See `shard::adversary`; an audit rarely reads a bucket in the midst of its split.
+        "shard" => (
+            &["src/hash/shard"],
+            &["lookup: found by the sid of another round", "walk: an entry was moved under an audit"],
+        ),
+        "race" => (&["src/hash/race"], &[]),
+        "sephash" => (&["src/hash/sephash"], &[]),
+        // `linear::room` and `slotted` have scenarios for these.
+        "linear" => (
+            &["src/hash/linear", "src/slotted", "src/root_sync"],
+            &["linear put: no room yet", "linear walk: range cut"],
+        ),
+        "cuckoo" => (&["src/hash/cuckoo", "src/slotted", "src/root_sync"], &["table recovery: region claimed"]),
+        "sherman" => (&["src/tree/sherman"], &[]),
+        "chime" => (&["src/tree/chime"], &[]),
+        // DEX has long runs of its own; the B-link tree is for tests.
+        _ => return BTreeSet::new(),
+    };
+    let mut all = marks::of(folders);
+    assert!(apart.iter().all(|mark| all.remove(*mark)), "{kind}");
+    all.retain(|mark| !mark.starts_with("race: published"));
+    all
+}
+
+#[test]
+fn every_kind_survives_the_swarm() {
+    let seeds = seeds_or(0..40);
+    for index in shipped() {
+        let kind = index.config().kind();
+        let plain = Setup { many: ODDS / 8, ..Setup::default() }.with_swarm();
+        let mut both = Totals::default();
+        for setup in [plain.clone(), plain.with_crashes()] {
+            let totals = run_seeds(seeds.clone(), &setup, &*index);
+            println!("{kind}: {totals}");
+            totals.assert_sound();
+            totals.assert_marks(Feature::ALL.map(|feature| format!("swarm: {feature:?}")));
+            totals.assert_marks(["clients: stalled", "operations: walks", "pool: retired objects freed"]);
+            both.merge(totals);
+        }
+        marks::assert_passed(&both, &paths(kind), &[]);
+    }
+}

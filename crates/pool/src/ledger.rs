@@ -1,0 +1,101 @@
+//! A judge of the epochs, for tests: no memory is freed for reuse while an operation runs that may still read it.
+//!
+//! Invariants: a ledger belongs to a thread, and counts what all clients of one pool do on that thread. An object that was
+//! retired is freed only when all pins that were there when it was retired have ended (E2, E3), except pins of clients that
+//! were evicted: their verbs take no effect any more. The ledger knows no epochs: it compares moments.
+
+use farindex_fabric::RemotePtr;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The pins of one session in one epoch: the moment at which the first of them began, and their number.
+#[derive(Debug)]
+struct Group {
+    began: u64,
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    now: u64,
+    /// By the session's pins (their address) and the epoch.
+    groups: BTreeMap<(usize, u64), Group>,
+    /// The sessions of each client: slot and generation.
+    sessions: BTreeMap<(u64, u64), Vec<usize>>,
+    retired: BTreeMap<u64, u64>,
+    problems: Vec<String>,
+    freed: u64,
+}
+
+thread_local!(static LEDGER: RefCell<Option<Ledger>> = const { RefCell::new(None) });
+
+/// Opens a ledger for the pool that this thread's clients use from now on.
+pub fn open() {
+    LEDGER.set(Some(Ledger::default()));
+}
+
+/// Closes the ledger; returns how many retired objects were freed, and what was wrong.
+pub fn close() -> (u64, Vec<String>) {
+    LEDGER.take().map(|ledger| (ledger.freed, ledger.problems)).unwrap_or_default()
+}
+
+fn with(change: impl FnOnce(&mut Ledger)) {
+    LEDGER.with_borrow_mut(|ledger| {
+        if let Some(ledger) = ledger {
+            ledger.now += 1;
+            change(ledger);
+        }
+    });
+}
+
+/// A client has a session with these pins.
+pub(crate) fn session(client: (u64, u64), pins: usize) {
+    with(|ledger| ledger.sessions.entry(client).or_default().push(pins));
+}
+
+/// An operation is pinned.
+pub(crate) fn pinned(pins: usize, epoch: u64) {
+    with(|ledger| {
+        let began = ledger.now;
+        ledger.groups.entry((pins, epoch)).or_insert(Group { began, count: 0 }).count += 1;
+    });
+}
+
+/// A pin has ended.
+pub(crate) fn unpinned(pins: usize, epoch: u64) {
+    with(|ledger| {
+        if let Some(group) = ledger.groups.get_mut(&(pins, epoch)) {
+            group.count -= 1;
+            if group.count == 0 {
+                ledger.groups.remove(&(pins, epoch));
+            }
+        }
+    });
+}
+
+/// No verb of this client takes effect any more.
+pub(crate) fn evicted(client: (u64, u64)) {
+    with(|ledger| {
+        let sessions = ledger.sessions.remove(&client).unwrap_or_default();
+        ledger.groups.retain(|(pins, _), _| !sessions.contains(pins));
+    });
+}
+
+/// An object was retired.
+pub(crate) fn retired(ptr: RemotePtr) {
+    with(|ledger| {
+        ledger.retired.insert(ptr.to_bits(), ledger.now);
+    });
+}
+
+/// An object that was retired is free for reuse.
+pub(crate) fn freed(ptr: RemotePtr) {
+    with(|ledger| {
+        ledger.freed += 1;
+        let Some(at) = ledger.retired.remove(&ptr.to_bits()) else { return };
+        if let Some(((_, epoch), _)) = ledger.groups.iter().find(|(_, group)| group.began < at) {
+            let what = format!("{ptr} is free for reuse while an operation pinned at {epoch} may still read it");
+            ledger.problems.push(what);
+        }
+    });
+}

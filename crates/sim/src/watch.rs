@@ -1,0 +1,93 @@
+//! Watches the slots in which clients show that they are alive, and notes for how long each was silent before its client was
+//! revoked.
+//!
+//! Invariant: watching changes nothing. It compares words after each event, so it is for tests with few slots.
+
+use crate::world::World;
+use farindex_fabric::RemotePtr;
+use std::time::Duration;
+
+/// Where the slots lie, and what is in them.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    /// The first slot.
+    pub at: RemotePtr,
+    /// Number of slots.
+    pub slots: usize,
+    /// Words of a slot.
+    pub words: usize,
+    /// The first so many words of a slot show that the client is alive when one of them changes. The first word, without its
+    /// lowest byte, changes when another client takes the slot.
+    pub changing: usize,
+    /// The word of a slot that holds the token of its client's identity.
+    pub token: usize,
+}
+
+/// A client was revoked on a node while its token stood in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revocation {
+    /// The slot.
+    pub slot: usize,
+    /// The longest time without a change of the slot since the client had taken it.
+    pub silent: Duration,
+    /// The client had crashed, and the fabric reports that.
+    pub crashed: bool,
+}
+
+/// What was seen of one slot.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    words: Vec<u64>,
+    changed_at: u64,
+    longest: u64,
+}
+
+/// What was seen of all slots.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    spec: Watch,
+    seen: Vec<Seen>,
+    pub(crate) revocations: Vec<Revocation>,
+}
+
+impl World {
+    pub(crate) fn start_watch(&mut self, spec: Watch) {
+        let seen = vec![Seen { changed_at: self.now, ..Seen::default() }; spec.slots];
+        self.watching = Some(Watching { spec, seen, revocations: Vec::new() });
+        self.watch_slots();
+    }
+
+    /// Notes what the last event has changed.
+    pub(crate) fn watch_slots(&mut self) {
+        let World { watching: Some(Watching { spec, seen, .. }), nodes, now, .. } = self else { return };
+        let first = (spec.at.offset() / 8) as usize;
+        let Some(node) = nodes.get(spec.at.node().index()) else { return };
+        for (slot, seen) in seen.iter_mut().enumerate() {
+            let from = first + slot * spec.words;
+            let Some(words) = node.words.get(from..from + spec.changing) else { continue };
+            if seen.words == words {
+                continue;
+            }
+            let owner = |words: &[u64]| words.first().map(|state| state >> 8);
+            let silent = *now - seen.changed_at;
+            seen.longest = if owner(&seen.words) == owner(words) { seen.longest.max(silent) } else { 0 };
+            seen.changed_at = *now;
+            seen.words = words.to_vec();
+        }
+    }
+
+    /// Notes that the client of this token is revoked on a node.
+    pub(crate) fn note_revocation(&mut self, token: u64) {
+        let Some(Watching { spec, seen, .. }) = &self.watching else { return };
+        let first = (spec.at.offset() / 8) as usize;
+        let Some(node) = self.nodes.get(spec.at.node().index()) else { return };
+        let token_of = |slot: usize| node.words.get(first + slot * spec.words + spec.token);
+        let Some(slot) = (0..spec.slots).find(|slot| token_of(*slot) == Some(&token)) else { return };
+        let silent = Duration::from_nanos(seen[slot].longest.max(self.now - seen[slot].changed_at));
+        let crashed =
+            self.reports_crashes && self.conns.iter().any(|conn| conn.token == token && self.has_crashed(conn.client));
+        if let Some(watching) = &mut self.watching {
+            watching.revocations.push(Revocation { slot, silent, crashed });
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The swarm: each seed switches some features of a run on, of those that a usual seed does not have or rarely has.
+//!
+//! Invariants: features are drawn by a generator of their own, so seeds of other setups are what they were, and a further
+//! feature at the end of the list changes no other. A run with all features at once would hide what needs only one.
+
+use crate::Setup;
+use farindex_sim::{ODDS, SimRng};
+use std::fmt;
+
+/// Something that a seed may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Feature {
+    /// Clients are stalled between two verbs of a batch while others work.
+    Stalls,
+    /// Hot keys share their hashes in pairs, and buckets and fingerprints all together.
+    Twins,
+    /// Most gets ask for many keys.
+    Many,
+    /// Tables are crowded.
+    Crowded,
+    /// The pool is full, or nearly: freed memory is used again at once.
+    Full,
+    /// Two or three memory nodes.
+    Nodes,
+    /// Each client has several coroutines in one session.
+    Coroutines,
+    /// Tables grow all the time, and have many keys.
+    Growing,
+    /// Keys are removed as often as they are inserted, in the smallest index.
+    Churn,
+    /// Every READ and WRITE is torn.
+    Torn,
+    /// Clients begin in the midst of the run, and open the index again and again.
+    Joining,
+    /// A client now and then walks the whole index.
+    Walking,
+    /// Clients stop for as long as several operations take.
+    Freezing,
+}
+
+impl Feature {
+    /// Every feature, in the order in which they are drawn.
+    pub const ALL: [Feature; 13] = [
+        Feature::Stalls,
+        Feature::Twins,
+        Feature::Many,
+        Feature::Crowded,
+        Feature::Full,
+        Feature::Nodes,
+        Feature::Coroutines,
+        Feature::Growing,
+        Feature::Churn,
+        Feature::Torn,
+        Feature::Joining,
+        Feature::Walking,
+        Feature::Freezing,
+    ];
+
+    /// Switches it on.
+    fn apply(self, setup: &mut Setup, rng: &mut SimRng) {
+        match self {
+            Feature::Stalls => setup.stalling = true,
+            Feature::Twins => setup.twins = true,
+            Feature::Many => setup.many = ODDS / 2,
+            Feature::Crowded => (setup.hot_keys, setup.colliding_keys, setup.overflowing) = ((4, 10), (30, 60), 0),
+            Feature::Full => setup.tight = ODDS,
+            Feature::Nodes => setup.nodes = Some(rng.within(2, 3)),
+            Feature::Coroutines => (setup.coroutines, setup.one_session) = ((3, 6), true),
+            Feature::Growing => {
+                setup.perturbing = Some(ODDS / 6);
+                setup.cold_keys = (60, 160);
+            }
+            Feature::Churn => (setup.churn, setup.smallest) = (true, true),
+            Feature::Torn => setup.tearing = ODDS,
+            Feature::Joining => setup.joining = true,
+            Feature::Walking => setup.walking = ODDS / 24,
+            Feature::Freezing => setup.freezes = Some((ODDS / 24, 21)),
+        }
+    }
+}
+
+/// Stream of the draws, which no other part takes.
+const FEATURES: u64 = 3000;
+
+/// The features of a seed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features(Vec<Feature>);
+
+impl Features {
+    /// Draws the features of a seed, each with odds of one in three, and returns the setup with them.
+    pub(crate) fn draw(seed: u64, setup: &Setup) -> (Features, Setup) {
+        let mut setup = setup.clone();
+        let mut on = Vec::new();
+        for (number, feature) in Feature::ALL.into_iter().enumerate() {
+            let mut rng = SimRng::new(seed, FEATURES + number as u64);
+            if rng.chance(ODDS / 3) {
+                feature.apply(&mut setup, &mut rng);
+                on.push(feature);
+            }
+        }
+        (Features(on), setup)
+    }
+    /// The names of those that are on, for marks.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.0.iter().map(|feature| format!("swarm: {feature:?}"))
+    }
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl Setup {
+    /// The same size with one feature in every seed.
+    #[must_use]
+    pub fn with(mut self, feature: Feature) -> Self {
+        feature.apply(&mut self, &mut SimRng::new(0, FEATURES));
+        self
+    }
+    /// The same size, and each seed draws features.
+    #[must_use]
+    pub fn with_swarm(self) -> Self {
+        Setup { swarm: true, ..self }
+    }
+}
