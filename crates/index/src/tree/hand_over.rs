@@ -105,7 +105,6 @@ pub(super) struct Queued<'t, N: HandsOver> {
     wish: usize,
     waiting: Waiting<'t, Handed<N>>,
     range: Option<(Key, Option<Key>)>,
-    until: Option<Duration>,
 }
 
 impl<'t, N: HandsOver> Place<'t, N> {
@@ -149,9 +148,7 @@ impl<'t, N: HandsOver> Place<'t, N> {
                 self.turn = Some(turn);
                 Ok(())
             }
-            Arrival::Wait(waiting) => {
-                Err(Queued { tree, at, wish: self.wish, waiting, range: range(), until: self.until })
-            }
+            Arrival::Wait(waiting) => Err(Queued { tree, at, wish: self.wish, waiting, range: range() }),
         }
     }
     /// Takes what the operation has been handed with the turn.
@@ -163,12 +160,12 @@ impl<'t, N: HandsOver> Place<'t, N> {
 
 impl<'t, N: HandsOver> Queued<'t, N> {
     /// Waits for the turn. In all queues together an operation waits no longer than until it checks the holder of a lock.
-    /// Nothing is pinned meanwhile.
-    pub(super) async fn wait(mut self) -> Place<'t, N> {
+    /// Nothing is pinned meanwhile. `before` is what it has known of its place.
+    pub(super) async fn wait(mut self, before: &Place<'t, N>) -> Place<'t, N> {
         mark!("tree: waited for another operation of this compute node");
         let (endpoint, lease) = (self.tree.session.endpoint(), self.tree.session.pool().lease());
         let now = endpoint.now();
-        let until = *self.until.get_or_insert(now + (lease / 16).max(LEAST_WAIT));
+        let until = before.until.unwrap_or(now + (lease / 16).max(LEAST_WAIT));
         let mut limit = pin!(endpoint.sleep(until.saturating_sub(now)));
         let granted = poll_fn(|cx| match self.waiting.poll(cx) {
             Poll::Ready(granted) => Poll::Ready(Some(granted)),
