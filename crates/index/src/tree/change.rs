@@ -200,7 +200,7 @@ pub(super) trait Writes: Puts {
             match round {
                 Ok(Ok(Round::Done(Done::Wrote { wrote, few }))) => break (wrote, few),
                 Ok(Ok(Round::Done(Done::Split))) => {}
-                Ok(Ok(Round::Queued(queued))) => place = queued.wait().await,
+                Ok(Ok(Round::Queued(queued))) => place = queued.wait(&place).await,
                 Ok(Err(trouble)) => cold(tree.settle(self, &mut retry, trouble)).await?,
                 Err(error) => tree.wait_for_room(&mut full, error).await?,
             }

@@ -92,6 +92,8 @@ pub(super) struct Place<'t, N: HandsOver> {
     handed: Option<Handed<N>>,
     /// Range of the leaf, as the parent had it before the operation waited.
     range: Option<(Key, Option<Key>)>,
+    /// Until when it waits in queues, from the first time on that it has waited.
+    until: Option<Duration>,
     /// It has waited long enough: it uses no queue any more.
     alone: bool,
 }
@@ -107,7 +109,7 @@ pub(super) struct Queued<'t, N: HandsOver> {
 
 impl<'t, N: HandsOver> Place<'t, N> {
     pub(super) fn new(wish: usize) -> Self {
-        Place { wish, turn: None, handed: None, range: None, alone: false }
+        Place { wish, turn: None, handed: None, range: None, until: None, alone: false }
     }
     pub(super) fn wish(&self) -> usize {
         self.wish
@@ -135,6 +137,12 @@ impl<'t, N: HandsOver> Place<'t, N> {
         }
         // Never waits while it has another turn (H1).
         self.turn = None;
+        // A turn may be of no use: two operations whose ways lead by other leaves would pass it to each other for ever.
+        if self.until.is_some_and(|until| tree.session.endpoint().now() >= until) {
+            mark!("tree: stopped waiting for another operation of this compute node");
+            self.alone = true;
+            return Ok(());
+        }
         match locks.arrive(at, self.wish) {
             Arrival::Turn(turn) => {
                 self.turn = Some(turn);
@@ -151,18 +159,20 @@ impl<'t, N: HandsOver> Place<'t, N> {
 }
 
 impl<'t, N: HandsOver> Queued<'t, N> {
-    /// Waits for the turn, but not for longer than an operation waits until it checks the holder of a lock. Nothing
-    /// is pinned meanwhile.
-    pub(super) async fn wait(mut self) -> Place<'t, N> {
+    /// Waits for the turn. In all queues together an operation waits no longer than until it checks the holder of a lock.
+    /// Nothing is pinned meanwhile. `before` is what it has known of its place.
+    pub(super) async fn wait(mut self, before: &Place<'t, N>) -> Place<'t, N> {
         mark!("tree: waited for another operation of this compute node");
         let (endpoint, lease) = (self.tree.session.endpoint(), self.tree.session.pool().lease());
-        let mut limit = pin!(endpoint.sleep((lease / 16).max(LEAST_WAIT)));
+        let now = endpoint.now();
+        let until = before.until.unwrap_or(now + (lease / 16).max(LEAST_WAIT));
+        let mut limit = pin!(endpoint.sleep(until.saturating_sub(now)));
         let granted = poll_fn(|cx| match self.waiting.poll(cx) {
             Poll::Ready(granted) => Poll::Ready(Some(granted)),
             Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
         });
         let granted = granted.await.or_else(|| self.waiting.leave());
-        let place = Place::new(self.wish);
+        let place = Place { until: Some(until), ..Place::new(self.wish) };
         match granted {
             Some((turn, handed)) => Place { turn: Some(turn), handed, range: self.range.take(), ..place },
             None => {

@@ -4,8 +4,8 @@
 
 use crate::marks;
 use farindex_sim::ODDS;
-use farindex_testkit::test_runs::shipped;
-use farindex_testkit::{Feature, Setup, Totals, run_seeds, seeds_or};
+use farindex_testkit::test_runs::{SHIPPED, shipped};
+use farindex_testkit::{Feature, Setup, Totals, run_seeds, seeds_or, test_run};
 use std::collections::BTreeSet;
 
 /// Paths of a kind that a long run must pass.
@@ -51,5 +51,16 @@ fn every_kind_survives_the_swarm() {
             both.merge(totals);
         }
         marks::assert_passed(&both, &paths(kind), &[]);
+    }
+}
+
+/// A crashed client holds the lock of an inner node that names a dead child, and another client writes to a leaf below it with
+/// several coroutines. Their way leads by other leaves: each gets the turn at the leaf and gives it up unused, and none ended.
+#[test]
+fn writers_whose_way_leads_by_other_leaves_end() {
+    for (kind, seed) in [("sherman", 4657), ("chime", 14024)] {
+        let run = test_run(kind, SHIPPED, false).expect("a kind");
+        let report = run.run_seed(seed, &run.setup.clone().with_crashes().with_swarm());
+        assert!(report.is_sound(), "{report}");
     }
 }
