@@ -20,8 +20,8 @@ struct Ledger {
     now: u64,
     /// By the session's pins (their address) and the epoch.
     groups: BTreeMap<(usize, u64), Group>,
-    /// The sessions of each client: slot and generation.
-    sessions: BTreeMap<(u64, u64), Vec<usize>>,
+    /// The client of each session, by slot and generation, until it is evicted.
+    sessions: BTreeMap<usize, (u64, u64)>,
     retired: BTreeMap<u64, u64>,
     problems: Vec<String>,
     freed: u64,
@@ -50,13 +50,19 @@ fn with(change: impl FnOnce(&mut Ledger)) {
 
 /// A client has a session with these pins.
 pub(crate) fn session(client: (u64, u64), pins: usize) {
-    with(|ledger| ledger.sessions.entry(client).or_default().push(pins));
+    with(|ledger| {
+        ledger.sessions.insert(pins, client);
+    });
 }
 
-/// An operation is pinned.
+/// An operation is pinned. One of a client that does not know yet that it was evicted may read what it likes: its verbs take
+/// no effect.
 pub(crate) fn pinned(pins: usize, epoch: u64) {
     with(|ledger| {
         let began = ledger.now;
+        if !ledger.sessions.contains_key(&pins) {
+            return;
+        }
         ledger.groups.entry((pins, epoch)).or_insert(Group { began, count: 0 }).count += 1;
     });
 }
@@ -76,8 +82,9 @@ pub(crate) fn unpinned(pins: usize, epoch: u64) {
 /// No verb of this client takes effect any more.
 pub(crate) fn evicted(client: (u64, u64)) {
     with(|ledger| {
-        let sessions = ledger.sessions.remove(&client).unwrap_or_default();
-        ledger.groups.retain(|(pins, _), _| !sessions.contains(pins));
+        ledger.sessions.retain(|_, of| *of != client);
+        let Ledger { sessions, groups, .. } = ledger;
+        groups.retain(|(pins, _), _| sessions.contains_key(pins));
     });
 }
 
