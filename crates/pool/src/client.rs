@@ -175,11 +175,14 @@ impl Client {
     }
     /// Drops the tasks that are done; returns whether others are left.
     pub(crate) fn drop_done(&self) -> bool {
-        let (left, done): (Vec<_>, Vec<_>) = lock(&self.lingering).drain(..).partition(|task| !task.is_done());
+        let mut lingering = lock(&self.lingering);
+        // Under one lock: another thread that closes the client must not find the list empty in between.
+        let (left, done): (Vec<_>, Vec<_>) = lingering.drain(..).partition(|task| !task.is_done());
+        let lingers = !left.is_empty();
+        *lingering = left;
+        drop(lingering);
         // What is dropped may use this client.
         drop(done);
-        let lingers = !left.is_empty();
-        lock(&self.lingering).extend(left);
         lingers
     }
 
