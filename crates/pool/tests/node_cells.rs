@@ -7,7 +7,49 @@ mod node_cells;
 
 /// Loom's types under the names of the library's.
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::Ordering;
+    use loom::sync::atomic::fence;
+
+    /// A word that is used with sequentially consistent accesses alone. Loom takes such an access for one that acquires and
+    /// releases, but knows sequentially consistent fences.
+    #[derive(Default)]
+    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        fn ordered<T>(&self, order: Ordering, access: impl FnOnce(&loom::sync::atomic::AtomicU64) -> T) -> T {
+            assert_eq!(order, Ordering::SeqCst);
+            fence(order);
+            let result = access(&self.0);
+            fence(order);
+            result
+        }
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            self.ordered(order, |word| word.load(order))
+        }
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.ordered(order, |word| word.store(value, order));
+        }
+        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            self.ordered(order, |word| word.fetch_add(value, order))
+        }
+        pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+            self.ordered(order, |word| word.fetch_sub(value, order))
+        }
+        pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+            self.ordered(order, |word| word.fetch_or(value, order))
+        }
+        pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+            self.ordered(order, |word| word.fetch_and(value, order))
+        }
+        pub(crate) fn fetch_update(
+            &self,
+            order: Ordering,
+            failed: Ordering,
+            update: impl FnMut(u64) -> Option<u64>,
+        ) -> Result<u64, u64> {
+            self.ordered(order, |word| word.fetch_update(order, failed, update))
+        }
+    }
 
     #[derive(Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
