@@ -1,7 +1,7 @@
-//! Judges every eviction: whoever is evicted had been silent for a lease.
+//! Judges every eviction: a client that is evicted must have been silent for a lease.
 //!
 //! Invariants: the simulator keeps, for each client slot of the pool, the longest time during which its words did not
-//! change, whoever changed them. An observer that saw them unchanged for a lease saw a part of such a time, so a client is
+//! change, no matter by which client. An observer that saw them unchanged for a lease saw a part of such a time, so a client is
 //! evicted rightly only if one is as long as a lease, or if the client has crashed and the fabric says so. What the client
 //! believes is judged as well: one that counts itself as keeping its lease has not been evicted (see `cluster`).
 
