@@ -51,6 +51,8 @@ struct Inner {
     streak: Cell<u32>,
     /// Wakers of what has completed: kept for its room.
     arrived: RefCell<Vec<Waker>>,
+    /// Are batches of READs fetched ahead, while other coroutines run?
+    interleaves: Cell<bool>,
     /// Woken by the next verb or timer: see [`Driver::wake_on_work`].
     watcher: Cell<Option<Waker>>,
 }
@@ -96,6 +98,7 @@ impl Endpoint {
                 deadline: Cell::new(DEFAULT_DEADLINE),
                 streak: Cell::new(0),
                 arrived: RefCell::default(),
+                interleaves: Cell::new(false),
                 watcher: Cell::default(),
             }),
         }
@@ -156,6 +159,13 @@ impl Endpoint {
             transport.wake_at(posted.saturating_add(deadline));
         }
     }
+    /// Whether coroutines of this thread interleave on mapped memory: a batch of READs alone is fetched into the
+    /// processor's cache when it is posted, other coroutines run, and then it is carried out. That pays where a cache
+    /// line takes longer than it takes to suspend a coroutine, as behind a CXL link; `farindex calibrate` measures it.
+    /// Elsewhere, and on other fabrics, it changes nothing. Off at first.
+    pub fn set_interleaving(&self, interleaves: bool) {
+        self.inner.interleaves.set(interleaves);
+    }
     /// Number of completions that belong to no batch in flight: they came after its deadline, or a second time (which
     /// no fabric may do).
     pub fn strays(&self) -> u64 {
@@ -199,6 +209,12 @@ impl Endpoint {
     /// Posts a chain to the transport.
     #[inline]
     fn launch(&self, chain: &mut Chain) -> Launched {
+        if self.inner.interleaves.get()
+            && crate::exec::is_running()
+            && let Some(from) = self.inner.transport.borrow_mut().fetch_ahead(chain)
+        {
+            return Launched::Fetching(from);
+        }
         // Not in the head of the `match`: the transport would stay borrowed within it.
         let now = self.inner.transport.borrow_mut().run_now(chain);
         match now {
@@ -248,6 +264,8 @@ enum Launched {
     Done(Option<Box<FabricError>>),
     /// It will complete under this number.
     Flying(u64),
+    /// It has READs alone, and is carried out when its future is polled for the second time.
+    Fetching(Duration),
 }
 
 struct Arrivals<'a> {

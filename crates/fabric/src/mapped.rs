@@ -32,7 +32,34 @@ pub(crate) struct Manner {
     pub(crate) delivery: Delivery,
     /// Answers calls in place of the memory nodes' CPUs, on the thread that posts them.
     pub(crate) handler: Option<Arc<CallHandler>>,
+    /// Latency of a cache line, injected; zero on real memory.
+    pub(crate) line: Duration,
 }
+
+/// Cache lines that a processor fetches at a time: the line-fill buffers of one core.
+const LINES_AT_A_TIME: u32 = 10;
+
+impl Manner {
+    /// What the cache lines of a chain take, where a latency is injected: those of its READs overlap, each atomic takes its
+    /// own.
+    fn waits(&self, chain: &Chain) -> Duration {
+        let (mut lines, mut atomics) = (0u32, 0u32);
+        for verb in chain {
+            match &verb.kind {
+                VerbKind::Read(buf) => {
+                    let (first, end) = (verb.ptr.offset() / LINE, (verb.ptr.offset() + buf.len() as u64).div_ceil(LINE));
+                    lines = lines.saturating_add(end.saturating_sub(first) as u32);
+                }
+                VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. } => atomics += 1,
+                _ => {}
+            }
+        }
+        self.line * (lines.div_ceil(LINES_AT_A_TIME) + atomics)
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
 
 /// Revokes clients of other processes, which the gates of this process cannot.
 pub(crate) type RevokeForeign = dyn Fn(&Identity) -> Result<(), FabricError> + Send + Sync;
@@ -68,7 +95,8 @@ impl Mapped {
 
     pub(crate) fn connect(self: &Arc<Self>, identity: &Identity, manner: &Manner) -> Endpoint {
         let (gate, manner) = (self.gates.open(identity), manner.clone());
-        Endpoint::new(Box::new(Connection { mapped: Arc::clone(self), gate, manner, queue: VecDeque::new() }))
+        let mapped = Arc::clone(self);
+        Endpoint::new(Box::new(Connection { mapped, gate, manner, queue: VecDeque::new() }))
     }
 
     #[inline]
@@ -165,6 +193,20 @@ struct Connection {
     queue: VecDeque<(u64, Chain)>,
 }
 
+impl Connection {
+    /// Waits as long as the chain's cache lines take, where a latency is injected.
+    #[cold]
+    fn wait_for_lines(&self, chain: &Chain) {
+        let until = self.now() + self.manner.waits(chain);
+        self.wait_until(until);
+    }
+    fn wait_until(&self, until: Duration) {
+        while self.now() < until {
+            std::hint::spin_loop();
+        }
+    }
+}
+
 impl Transport for Connection {
     fn post(&mut self, id: u64, mut chain: Chain) -> Post {
         match self.run_now(&mut chain) {
@@ -177,9 +219,30 @@ impl Transport for Connection {
     }
     fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), FabricError>> {
         match self.manner.delivery {
-            Delivery::Immediate => Some(self.mapped.run(&self.gate, chain, &self.manner)),
+            Delivery::Immediate => {
+                if !self.manner.line.is_zero() {
+                    self.wait_for_lines(chain);
+                }
+                Some(self.mapped.run(&self.gate, chain, &self.manner))
+            }
             Delivery::Deferred => None,
         }
+    }
+    fn fetch_ahead(&mut self, chain: &Chain) -> Option<Duration> {
+        if self.manner.delivery != Delivery::Immediate {
+            return None;
+        }
+        for verb in chain {
+            let VerbKind::Read(_) = verb.kind else { return None };
+            self.mapped.region(verb.ptr).ok()?.prefetch(verb);
+        }
+        Some(if self.manner.line.is_zero() { Duration::ZERO } else { self.now() + self.manner.waits(chain) })
+    }
+    fn run_fetched(&mut self, chain: &mut Chain, from: Duration) -> Result<(), FabricError> {
+        if !from.is_zero() {
+            self.wait_until(from);
+        }
+        self.mapped.run(&self.gate, chain, &self.manner)
     }
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         let Some((id, mut chain)) = self.queue.pop_front() else {

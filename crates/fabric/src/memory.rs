@@ -15,7 +15,7 @@ use crate::transport::{Capabilities, Fabric, Identity, NodeInfo};
 use crate::{Endpoint, FabricError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Memory nodes inside this process.
 #[derive(Clone)]
@@ -61,6 +61,14 @@ impl MemoryFabric {
     #[must_use]
     pub fn with_delivery(&self, delivery: Delivery) -> Self {
         MemoryFabric { manner: Manner { delivery, ..self.manner.clone() }, ..self.clone() }
+    }
+
+    /// Returns a fabric on the same memory that adds this latency to each cache line that a verb waits for, as memory behind
+    /// a CXL link has it: the thread waits in a loop. The lines of READs in one batch overlap, ten at a time; stores wait for
+    /// nothing. For measurements.
+    #[must_use]
+    pub fn with_line_latency(&self, latency: Duration) -> Self {
+        MemoryFabric { manner: Manner { line: latency, ..self.manner.clone() }, ..self.clone() }
     }
 
     /// Returns a fabric on the same memory whose nodes answer calls by this handler.

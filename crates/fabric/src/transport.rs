@@ -104,6 +104,18 @@ pub trait Transport {
         let _ = chain;
         None
     }
+    /// Has the processor fetch what a chain of READs alone touches, to be carried out by
+    /// [`run_fetched`](Self::run_fetched) a little later. Returns when it will be there, on this fabric's clock, where that is
+    /// known, and zero elsewhere. `None` where fetching ahead is not possible, or the chain has other verbs.
+    fn fetch_ahead(&mut self, chain: &Chain) -> Option<Duration> {
+        let _ = chain;
+        None
+    }
+    /// Carries out a chain that was fetched ahead, which waits for `from`. Only mapped memory fetches ahead.
+    fn run_fetched(&mut self, chain: &mut Chain, from: Duration) -> Result<(), FabricError> {
+        let _ = from;
+        self.run_now(chain).unwrap_or_else(|| Err(FabricError::Unsupported { fabric: self.name(), verb: "READ ahead" }))
+    }
     /// Delivers what has completed; returns whether anything did. What was collected is sent first.
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;
     /// Sends what was collected.

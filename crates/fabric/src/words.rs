@@ -102,7 +102,7 @@ impl<'a> Words<'a> {
     }
     /// Has the processor fetch what a verb touches, as far as it lies within the region. Returns the number of cache
     /// lines.
-    fn prefetch(self, verb: &Verb) -> usize {
+    pub(crate) fn prefetch(self, verb: &Verb) -> usize {
         let words = self.range(verb.ptr.offset(), verb.len() as u64).unwrap_or_default();
         words.iter().step_by(WORDS_PER_LINE).map(region::prefetch).count()
     }

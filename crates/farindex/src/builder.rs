@@ -127,6 +127,7 @@ impl SessionBuilder<'_> {
     /// Opens the session for the calling thread.
     pub fn open(self) -> Result<Session, Error> {
         let session = Session::connect(self.pool)?;
+        session.inner.endpoint.set_interleaving(self.pool.interleaves());
         if let Some(deadline) = self.deadline {
             session.inner.endpoint.set_deadline(deadline);
         }

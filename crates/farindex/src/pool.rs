@@ -13,6 +13,7 @@ use farindex_index::Coalescer;
 use farindex_pool::{Client, PoolError, PoolOptions};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// An open pool of far memory. Cheap to clone and shared by threads; each thread opens a [`Session`], or uses a
@@ -31,6 +32,8 @@ struct Inner {
     identity: Identity,
     client: Arc<Client>,
     heartbeat: Heartbeat,
+    /// Whether sessions interleave their coroutines on mapped memory.
+    interleaves: AtomicBool,
     /// Made when the first index is opened that uses it.
     coalescer: OnceLock<Arc<Coalescer>>,
 }
@@ -107,7 +110,9 @@ impl Pool {
         let client =
             once(&fabric, &identity, async |endpoint: &Endpoint| Client::register(&pool, identity, endpoint).await)??;
         let heartbeat = Heartbeat::start(Arc::clone(&fabric), identity, Arc::clone(&client))?;
-        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, heartbeat, coalescer: OnceLock::new() }) })
+        let interleaves = AtomicBool::new(false);
+        let coalescer = OnceLock::new();
+        Ok(Pool { inner: Arc::new(Inner { fabric, pool, identity, client, heartbeat, interleaves, coalescer }) })
     }
 
     /// Opens a session for the calling thread.
@@ -117,6 +122,16 @@ impl Pool {
     /// Returns a builder for a session with settings of its own.
     pub fn session_builder(&self) -> SessionBuilder<'_> {
         SessionBuilder { pool: self, deadline: None }
+    }
+
+    /// Whether sessions that are opened from now on interleave their coroutines where far memory is mapped into this process:
+    /// see [`Endpoint::set_interleaving`]. At first, what [`Calibration`](crate::Calibration) of the pool says, and off for
+    /// a pool that was never measured.
+    pub fn set_interleaving(&self, interleaves: bool) {
+        self.inner.interleaves.store(interleaves, Relaxed);
+    }
+    pub(crate) fn interleaves(&self) -> bool {
+        self.inner.interleaves.load(Relaxed)
     }
 
     /// Returns how often this process has missed its lease and has come back: it was stopped, or not scheduled. It has

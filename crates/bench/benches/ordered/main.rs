@@ -9,10 +9,10 @@
 mod local;
 
 use farindex::{IndexConfig, KINDS, Pool};
-use farindex_bench::baseline::Null;
+use farindex_bench::baseline::{LocalWords, Masstree, Null};
 use farindex_bench::driver::pool_index::PoolIndexBench;
 use farindex_bench::{Bench, Control, Distribution, Op, Plan, SizeRange};
-use local::{Local, Masstree, SkipList, TreeIndex};
+use local::{SkipList, TreeIndex};
 
 /// Entries of a scan.
 const SCAN: usize = 100;
@@ -57,9 +57,9 @@ fn far(subject: Subject, plans: &[Plan]) -> Vec<f64> {
 fn subjects() -> Vec<Subject> {
     let local = |name, run| Subject { name, local: true, scans: true, run };
     let mut all = vec![
-        local("scc::TreeIndex", |subject, plans| measure(&Local::<TreeIndex>::default(), subject, plans)),
-        local("SkipMap", |subject, plans| measure(&Local::<SkipList>::default(), subject, plans)),
-        local("MassTree", |subject, plans| measure(&Local::<Masstree>::default(), subject, plans)),
+        local("scc::TreeIndex", |subject, plans| measure(&LocalWords::<TreeIndex>::default(), subject, plans)),
+        local("SkipMap", |subject, plans| measure(&LocalWords::<SkipList>::default(), subject, plans)),
+        local("MassTree", |subject, plans| measure(&LocalWords::<Masstree>::default(), subject, plans)),
         Subject { local: false, ..local("nothing", |subject, plans| measure(&Null, subject, plans)) },
     ];
     for kind in KINDS.iter().filter(|kind| kind.ordered || HASH.contains(&kind.name)) {

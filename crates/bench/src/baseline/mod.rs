@@ -5,6 +5,8 @@
 //!   do; [`in_full_messages`] has it show what the fabric carries at most.
 //! * [`LocalMap`]: a well-known concurrent map in local memory, for orientation.
 //! * [`LocalSkipList`]: a well-known concurrent ordered map in local memory, for orientation.
+//! * [`LocalWords`]: ordered maps in local memory with keys and values of one word, such as the fastest known one
+//!   ([`Masstree`]): what a tree whose nodes are all cached is compared with.
 //! * [`Null`]: nothing at all, so that what is measured is the driver.
 
 mod dashmap;
@@ -12,12 +14,14 @@ mod null;
 mod raw;
 mod shape;
 mod skiplist;
+mod words;
 
 pub use dashmap::LocalMap;
 pub use null::Null;
 pub use raw::{Raw, RawIndex, RawSettings};
 pub use shape::{Area, Shape, ShapeVerb, Shapes, VerbShape};
 pub use skiplist::LocalSkipList;
+pub use words::{LocalWords, Masstree, WordMap};
 
 use crate::driver::{Outcome, Plan};
 

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Names a verb of a batch, to fetch its result by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +145,7 @@ impl<'s> Batch<'s> {
             None => match span.endpoint.launch(&mut chain) {
                 Launched::Done(failure) => (State::Fresh, failure),
                 Launched::Flying(id) => (State::Flying(id), None),
+                Launched::Fetching(from) => (State::Fetching(from), None),
             },
         };
         Completion { span, chain, failure, state, class, posted_after: span.waits.get() }
@@ -185,7 +187,8 @@ impl<'s> Batch<'s> {
         let mut left = self.launch();
         match std::mem::replace(&mut left.state, State::Taken) {
             State::Flying(id) => Some((&span.endpoint, id)),
-            State::Fresh | State::Ready | State::Taken => {
+            // Nobody sees what READs alone return.
+            State::Fresh | State::Ready | State::Fetching(_) | State::Fetched(_) | State::Taken => {
                 span.endpoint.recycle(std::mem::take(&mut left.chain));
                 None
             }
@@ -199,6 +202,10 @@ enum State {
     /// It has ended.
     Ready,
     Flying(u64),
+    /// Its memory is being fetched.
+    Fetching(Duration),
+    /// Its memory may be there.
+    Fetched(Duration),
     /// Its results were taken.
     Taken,
 }
@@ -216,6 +223,12 @@ pub struct Completion<'s> {
 }
 
 impl<'s> Completion<'s> {
+    /// Carries out a batch whose memory was fetched ahead.
+    fn carry_out(&mut self, from: Duration) {
+        let result = self.span.endpoint.inner.transport.borrow_mut().run_fetched(&mut self.chain, from);
+        self.failure = result.err().map(Box::new);
+    }
+
     /// Asks for a batch that flies; `None` while it does.
     #[inline(never)]
     fn land(&mut self, id: u64, cx: &mut Context<'_>) -> Option<()> {
@@ -253,6 +266,13 @@ impl<'s> Future for Completion<'s> {
                     return Poll::Pending;
                 }
             }
+            State::Fetching(from) => {
+                // The others first.
+                this.state = State::Fetched(from);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            State::Fetched(from) => this.carry_out(from),
             State::Taken => {
                 debug_assert!(false, "a completion was polled after it was done");
                 return Poll::Pending;
