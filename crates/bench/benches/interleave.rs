@@ -32,15 +32,20 @@ fn plan(keys: u64, ops: u64, (clients, many): (usize, usize)) -> Plan {
 fn main() {
     let (keys, ops, rounds) = (argument(0, 1_000_000), argument(1, 300_000), argument(2, 3));
     println!("{keys} keys of 8 + 8 bytes, one thread: ns for each get, at once and interleaved");
-    let head: String = SHAPES.iter().map(|(clients, many)| format!("{:>18}", format!("{clients} x {many} keys"))).collect();
+    let head: String =
+        SHAPES.iter().map(|(clients, many)| format!("{:>18}", format!("{clients} x {many} keys"))).collect();
     println!("  {:22} {head}", "");
     for kind in ["shard", "linear"] {
         let config = IndexConfig::of_kind(kind).expect("a kind");
         let load = Plan { load: true, ..plan(keys, ops.min(1000), SHAPES[0]) };
         let fabric = MemoryFabric::new(1, load.pool_bytes().next_multiple_of(4096)).expect("memory");
         let pool = Pool::builder().unseeded().create_on(Arc::new(fabric.clone())).expect("a pool");
-        farindex_bench::run(&PoolIndexBench::create(pool, "hash", &config).expect("an index"), &load, &Control::default())
-            .expect("a load");
+        farindex_bench::run(
+            &PoolIndexBench::create(pool, "hash", &config).expect("an index"),
+            &load,
+            &Control::default(),
+        )
+        .expect("a load");
         for latency in LATENCIES {
             let slow = fabric.with_line_latency(Duration::from_nanos(latency));
             let pool = Pool::attach(Arc::new(slow)).expect("a pool");
@@ -50,8 +55,15 @@ fn main() {
                     for (interleaves, best) in [false, true].into_iter().zip(best) {
                         pool.set_interleaving(interleaves);
                         let bench = PoolIndexBench::existing(pool.clone(), "hash");
-                        let outcome = farindex_bench::run(&bench, &plan(keys, ops, shape), &Control::default()).expect("a run");
-                        assert_eq!(outcome.wrong.total() + outcome.errors.total(), 0, "{} {}", outcome.wrong, outcome.errors);
+                        let outcome =
+                            farindex_bench::run(&bench, &plan(keys, ops, shape), &Control::default()).expect("a run");
+                        assert_eq!(
+                            outcome.wrong.total() + outcome.errors.total(),
+                            0,
+                            "{} {}",
+                            outcome.wrong,
+                            outcome.errors
+                        );
                         *best = best.min(1e9 / outcome.measured.throughput());
                     }
                 }

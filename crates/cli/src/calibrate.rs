@@ -8,15 +8,21 @@ use farindex_bench::size::parse_duration;
 use farindex_fabric::{FabricError, OpKind, RemotePtr};
 use farindex_index::linear::read_size::{Network, Probes, best_read};
 use farindex_pool::Calibration;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde_json::json;
 use std::fmt::Write;
+use std::rc::Rc;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Measure the pool's fabric, and keep the figures with the pool
 ///
 /// Measures the latency of a short READ, and the READs and the bytes that all threads together read in a second.
-/// Indexes that choose how much to READ (linear probing) use the figures as soon as they are opened again.
+/// Indexes that choose how much to READ (linear probing) use the figures as soon as they are opened again. Of a pool in
+/// mapped files it also measures whether the coroutines of a thread are faster if one runs while the memory that another
+/// one READs comes into the processor's cache; sessions opened afterwards do what was faster. Measure again when the pool
+/// has grown much.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -40,6 +46,65 @@ const LONG: usize = 64 << 10;
 /// READs of one batch: short ones as many as a NIC keeps outstanding for a connection.
 const SHORT_BATCH: usize = 16;
 const LONG_BATCH: usize = 4;
+
+/// Interleaving has to save so much: an operation of an index takes longer to suspend than a bare READ.
+const WORTH: f64 = 0.85;
+/// Coroutines, bytes of a READ and READs with which interleaving is measured: a bucket, as indexes READ it.
+const COROUTINES: u64 = 16;
+const BUCKET: usize = 512;
+const ROUNDS: u64 = 2000;
+
+/// READs buckets at random places among the first `used` bytes of the first node, with interleaving or without; returns the
+/// nanoseconds of a READ.
+fn scattered(session: &Session, used: u64, interleaving: bool) -> Result<f64, Failure> {
+    let endpoint = session.raw().endpoint();
+    endpoint.set_interleaving(interleaving);
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..COROUTINES)
+        .map(|seed| {
+            let session = Rc::clone(session.raw());
+            let mut random = SplitMix64::seed_from_u64(seed);
+            async move {
+                for _ in 0..ROUNDS {
+                    let at = random.next_u64() % (used / BUCKET as u64).max(1) * BUCKET as u64;
+                    let span = session.span(OpKind::Other);
+                    span.read(RemotePtr::new(farindex_pool::layout::HOME, at), BUCKET).await?;
+                }
+                Ok(())
+            }
+        })
+        .map(|task| session.spawn(task))
+        .collect();
+    let done: Result<(), FabricError> = session.block_on(async {
+        for task in tasks {
+            task.await?;
+        }
+        Ok(())
+    });
+    done.map_err(failed)?;
+    Ok(began.elapsed().as_nanos() as f64 / (COROUTINES * ROUNDS) as f64)
+}
+
+/// READs of buckets at random places, at once and interleaved: nanoseconds of each, the best of several rounds in
+/// turns. `None` where coroutines cannot interleave.
+fn compare_interleaving(session: &Session) -> Result<Option<[f64; 2]>, Failure> {
+    if !session.raw().endpoint().can_interleave() {
+        return Ok(None);
+    }
+    let usage = session.usage()?;
+    let used = usage.first().map_or(0, |node| node.data_bytes - node.free_chunk_bytes);
+    // No more than the region, whatever its header says.
+    let region = session.pool().raw().superblock(farindex_pool::layout::HOME).region_len;
+    let used = used.clamp(BUCKET as u64, region.max(BUCKET as u64));
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..5 {
+        for (interleaving, best) in [false, true].into_iter().zip(&mut best) {
+            *best = best.min(scattered(session, used, interleaving)?);
+        }
+    }
+    session.raw().endpoint().set_interleaving(false);
+    Ok(Some(best))
+}
 
 fn failed(error: FabricError) -> Failure {
     farindex::Error::from(error).into()
@@ -98,7 +163,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let (_, read_ns) = session.block_on(read_for(&session, SHORT, 1, args.time)).map_err(failed)?;
     let reads_per_s = rate(&pool, threads, SHORT, SHORT_BATCH, args.time)?;
     let bytes_per_s = rate(&pool, threads, long, LONG_BATCH, args.time)? * long as f64;
-    let measured = Calibration { read_ns: read_ns.max(1.0), reads_per_s, bytes_per_s };
+    let buckets = compare_interleaving(&session)?;
+    let interleaving = buckets.is_some_and(|[at_once, interleaved]| interleaved < at_once * WORTH);
+    let measured = Calibration { read_ns: read_ns.max(1.0), reads_per_s, bytes_per_s, interleaving };
     if !measured.is_sound() {
         return Err(Failure::new(exit::BUG, format!("these figures make no sense: {measured:?}")));
     }
@@ -107,12 +174,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let span = raw.span(OpKind::Other);
         session.block_on(measured.store(raw, &span)).map_err(farindex::Error::from)?;
     }
-    report(args, threads, &measured)?;
+    report(args, threads, &measured, buckets)?;
     Ok(exit::OK)
 }
 
-fn report(args: &Args, threads: usize, measured: &Calibration) -> Result<(), Failure> {
-    let Calibration { read_ns, reads_per_s, bytes_per_s } = *measured;
+fn report(args: &Args, threads: usize, measured: &Calibration, buckets: Option<[f64; 2]>) -> Result<(), Failure> {
+    let Calibration { read_ns, reads_per_s, bytes_per_s, interleaving } = *measured;
     let network = Network::measured(read_ns, reads_per_s, bytes_per_s).unwrap_or(Network::CONNECTX5_EDR);
     let reads = |width| {
         [0.25, 0.5, 0.65, 0.8]
@@ -121,6 +188,8 @@ fn report(args: &Args, threads: usize, measured: &Calibration) -> Result<(), Fai
     let result = json!({
         "threads": threads, "stored": !args.dry_run,
         "read_ns": read_ns, "reads_per_s": reads_per_s, "bytes_per_s": bytes_per_s,
+        "bucket_ns": buckets.map(|[ns, _]| ns), "interleaved_bucket_ns": buckets.map(|[_, ns]| ns),
+        "interleaving": interleaving,
         "slots_at_load_25_50_65_80": { "width_8": reads(8), "width_32": reads(32) },
     });
     args.json.give(&result, || {
@@ -129,6 +198,13 @@ fn report(args: &Args, threads: usize, measured: &Calibration) -> Result<(), Fai
             reads_per_s / 1e6,
             bytes_per_s / 1e9
         );
+        if let Some([at_once, interleaved]) = buckets {
+            let so = if interleaving { "pays" } else { "does not pay" };
+            let _ = writeln!(
+                text,
+                "512 bytes        {at_once:.0} ns at random places, {interleaved:.0} ns with coroutines interleaved, which {so}"
+            );
+        }
         for width in [8, 32] {
             // Writing to a string does not fail.
             let _ = writeln!(text, "slots of a READ  {:?} of {width} bytes at loads 0.25, 0.5, 0.65, 0.8", reads(width));

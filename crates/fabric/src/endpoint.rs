@@ -166,6 +166,10 @@ impl Endpoint {
     pub fn set_interleaving(&self, interleaves: bool) {
         self.inner.interleaves.set(interleaves);
     }
+    /// Is this a fabric on which coroutines can interleave so?
+    pub fn can_interleave(&self) -> bool {
+        self.inner.transport.borrow_mut().fetch_ahead(&Chain::default()).is_some()
+    }
     /// Number of completions that belong to no batch in flight: they came after its deadline, or a second time (which
     /// no fabric may do).
     pub fn strays(&self) -> u64 {

@@ -47,7 +47,8 @@ impl Manner {
         for verb in chain {
             match &verb.kind {
                 VerbKind::Read(buf) => {
-                    let (first, end) = (verb.ptr.offset() / LINE, (verb.ptr.offset() + buf.len() as u64).div_ceil(LINE));
+                    let (first, end) =
+                        (verb.ptr.offset() / LINE, (verb.ptr.offset() + buf.len() as u64).div_ceil(LINE));
                     lines = lines.saturating_add(end.saturating_sub(first) as u32);
                 }
                 VerbKind::Cas { .. } | VerbKind::Faa { .. } | VerbKind::MaskedCas { .. } => atomics += 1,

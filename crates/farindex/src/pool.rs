@@ -8,9 +8,9 @@ use crate::net::connect;
 use crate::session::Session;
 use crate::url::PoolUrl;
 use farindex_fabric::shm::ShmFabric;
-use farindex_fabric::{Endpoint, Fabric, Identity};
+use farindex_fabric::{Endpoint, Fabric, Identity, OpKind};
 use farindex_index::Coalescer;
-use farindex_pool::{Client, PoolError, PoolOptions};
+use farindex_pool::{Calibration, Client, PoolError, PoolOptions};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -100,10 +100,14 @@ impl Pool {
 
     fn attach_without_recovery(fabric: Arc<dyn Fabric>) -> Result<Pool, Error> {
         let identity = fabric.new_identity();
-        let opened = once(&fabric, &identity, async |endpoint: &Endpoint| {
-            farindex_pool::Pool::open(Arc::clone(&fabric), endpoint).await
+        let (opened, measured) = once(&fabric, &identity, async |endpoint: &Endpoint| {
+            let pool = farindex_pool::Pool::open(Arc::clone(&fabric), endpoint).await?;
+            let measured = Calibration::load(&endpoint.span(OpKind::Other)).await?;
+            Ok::<_, PoolError>((pool, measured))
         })??;
-        Self::register(fabric, opened, identity)
+        let pool = Self::register(fabric, opened, identity)?;
+        pool.set_interleaving(measured.is_some_and(|measured| measured.interleaving));
+        Ok(pool)
     }
 
     fn register(fabric: Arc<dyn Fabric>, pool: farindex_pool::Pool, identity: Identity) -> Result<Pool, Error> {
@@ -125,8 +129,8 @@ impl Pool {
     }
 
     /// Whether sessions that are opened from now on interleave their coroutines where far memory is mapped into this process:
-    /// see [`Endpoint::set_interleaving`]. At first, what [`Calibration`](crate::Calibration) of the pool says, and off for
-    /// a pool that was never measured.
+    /// see [`Endpoint::set_interleaving`]. At first it is what the pool's [`Calibration`] says, and off for a pool that was
+    /// never measured.
     pub fn set_interleaving(&self, interleaves: bool) {
         self.inner.interleaves.store(interleaves, Relaxed);
     }

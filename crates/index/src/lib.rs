@@ -46,6 +46,7 @@ mod recovery;
 pub mod registry;
 pub mod root_sync;
 pub mod slotted;
+mod spread;
 mod table_per_node;
 pub mod traits;
 pub mod tree;

@@ -17,9 +17,12 @@ pub struct Calibration {
     pub reads_per_s: f64,
     /// Bytes per second of one compute node.
     pub bytes_per_s: f64,
+    /// Whether the coroutines of a thread are faster together if READs are fetched ahead while others run: see
+    /// [`Endpoint::set_interleaving`](farindex_fabric::Endpoint::set_interleaving).
+    pub interleaving: bool,
 }
 
-const WORDS: usize = 4;
+const WORDS: usize = 5;
 
 impl Calibration {
     /// Returns whether all figures are positive and finite.
@@ -27,17 +30,17 @@ impl Calibration {
         [self.read_ns, self.reads_per_s, self.bytes_per_s].iter().all(|figure| figure.is_finite() && *figure > 0.0)
     }
     fn words(&self) -> [u64; WORDS] {
-        let figures = [self.read_ns, self.reads_per_s, self.bytes_per_s].map(f64::to_bits);
-        let [read, rate, bandwidth] = figures;
-        [read, rate, bandwidth, xxhash_rust::xxh3::xxh3_64(figures.as_bytes())]
+        let [read, rate, bandwidth] = [self.read_ns, self.reads_per_s, self.bytes_per_s].map(f64::to_bits);
+        let figures = [read, rate, bandwidth, u64::from(self.interleaving)];
+        [read, rate, bandwidth, figures[3], xxhash_rust::xxh3::xxh3_64(figures.as_bytes())]
     }
 
     /// READs the pool's calibration; `None` if there is none.
     pub async fn load(span: &Span) -> Result<Option<Self>, PoolError> {
         let buf = span.read(header_word(HOME, header::CALIBRATION), WORDS * 8).await?;
-        let &[read, rate, bandwidth, _] = buf.words() else { return Ok(None) };
+        let &[read, rate, bandwidth, interleaving, _] = buf.words() else { return Ok(None) };
         let [read_ns, reads_per_s, bytes_per_s] = [read, rate, bandwidth].map(f64::from_bits);
-        let found = Calibration { read_ns, reads_per_s, bytes_per_s };
+        let found = Calibration { read_ns, reads_per_s, bytes_per_s, interleaving: interleaving == 1 };
         Ok((found.is_sound() && found.words() == *buf.words()).then_some(found))
     }
 

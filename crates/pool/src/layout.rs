@@ -338,7 +338,7 @@ pub mod header {
     pub const LAST_UID: u64 = 0x120;
     /// Number of clients that left without freeing their memory (node 0): [`Leaks`](crate::leaks::Leaks).
     pub const LEAKS: u64 = 0x128;
-    /// The measured performance of the fabric: three figures and a checksum (node 0).
+    /// The measured performance of the fabric: three figures, a choice, and a checksum (node 0).
     pub const CALIBRATION: u64 = 0x140;
     /// Approximate number of free blocks in the chunk bitmaps, one word for each size class: hints.
     pub const RETURNED: u64 = 0x200;

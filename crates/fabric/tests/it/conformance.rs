@@ -5,8 +5,9 @@ use farindex_fabric::conformance::{
     CASES, Clause, FabricUnderTest, Script, Verdict, check, check_case, on_one_thread, on_threads,
 };
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{CallTable, Fabric, FabricError, MemoryFabric};
+use farindex_fabric::{CallTable, Capabilities, Endpoint, Fabric, FabricError, Identity, MemoryFabric, NodeInfo};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 struct Memory {
     delivery: Delivery,
@@ -39,6 +40,47 @@ fn memory_at_once() {
 #[test]
 fn memory_deferred() {
     in_turn(&Memory { delivery: Delivery::Deferred, threads: true });
+}
+
+/// Memory whose endpoints interleave.
+struct Interleaving(MemoryFabric);
+
+impl Fabric for Interleaving {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn nodes(&self) -> Vec<NodeInfo> {
+        self.0.nodes()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn new_identity(&self) -> Identity {
+        self.0.new_identity()
+    }
+    fn connect(&self, identity: &Identity) -> Result<Endpoint, FabricError> {
+        let endpoint = self.0.connect(identity)?;
+        endpoint.set_interleaving(true);
+        Ok(endpoint)
+    }
+}
+
+/// READs are fetched ahead, on threads and as coroutines of one thread, with a latency of lines and without.
+#[test]
+fn memory_interleaved() {
+    struct Subject(bool, u64);
+    impl FabricUnderTest for Subject {
+        fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
+            let fabric = MemoryFabric::new(nodes, len)?.with_line_latency(Duration::from_nanos(self.1));
+            Ok(Arc::new(Interleaving(fabric.with_call_handler(CallTable::builtin().into_handler()))))
+        }
+        fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
+            if self.0 { on_threads(&**fabric, scripts) } else { on_one_thread(&**fabric, scripts) }
+        }
+    }
+    for (threads, latency) in [(true, 0), (true, 200), (false, 0), (false, 200)] {
+        in_turn(&Subject(threads, latency));
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::transport::{Completions, Post};
 use farindex_fabric::{
-    Capabilities, Chain, Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind, RemotePtr, Task, Traffic, Transport,
+    Capabilities, Chain, Endpoint, Executor, Fabric, FabricError, MemoryFabric, NodeId, OpKind, RemotePtr, Task,
+    Traffic, Transport,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
@@ -389,4 +390,55 @@ fn what_nobody_awaits_is_sent_when_the_executor_returns() {
     post();
     assert_eq!(messages.take(), [1]);
     assert_eq!(endpoint.meter().of(OpKind::Other).detached, 4);
+}
+
+/// With interleaving, the other coroutines run between a READ's posting and its result; a batch that changes something is
+/// carried out when it is posted.
+#[test]
+fn a_read_lets_others_run_first_where_coroutines_interleave() {
+    let endpoint = endpoint(Delivery::Immediate);
+    let executor = Executor::new();
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for interleaves in [false, true] {
+        endpoint.set_interleaving(interleaves);
+        order.borrow_mut().clear();
+        let coroutine = |name: u64| {
+            let (endpoint, order) = (endpoint.clone(), Rc::clone(&order));
+            async move {
+                let span = endpoint.span(OpKind::Other);
+                span.faa(RemotePtr::new(NodeId::new(0), 8 * name), name).await.expect("an FAA");
+                order.borrow_mut().push(name);
+                let word = span.read(RemotePtr::new(NodeId::new(0), 8 * name), 8).await.expect("a READ");
+                assert_eq!(word.words()[0] % name, 0);
+                order.borrow_mut().push(name);
+                assert_eq!((span.cost().round_trips, span.cost().abandoned), (2, 0));
+            }
+        };
+        let tasks = [1, 2].map(|name| executor.spawn(coroutine(name)));
+        executor.block_on(&endpoint, async {
+            for task in tasks {
+                task.await;
+            }
+        });
+        let expected = if interleaves { [1, 2, 1, 2] } else { [1, 1, 2, 2] };
+        assert_eq!(*order.borrow(), expected);
+    }
+}
+
+/// A READ that was fetched ahead and whose future is dropped harms nobody.
+#[test]
+fn a_read_that_was_fetched_ahead_may_be_dropped() {
+    let endpoint = endpoint(Delivery::Immediate);
+    endpoint.set_interleaving(true);
+    let executor = Executor::new();
+    executor.block_on(&endpoint, async {
+        let span = endpoint.span(OpKind::Other);
+        drop(span.read(RemotePtr::new(NodeId::new(0), 0), 64));
+        assert_eq!(span.cost().abandoned, 1);
+        // Out of bounds is still an error, when it is carried out.
+        let beyond = span.read(RemotePtr::new(NodeId::new(0), 1 << 40), 64).await;
+        assert!(matches!(beyond, Err(FabricError::OutOfBounds { .. })), "{beyond:?}");
+        let none = span.read(RemotePtr::new(NodeId::new(9), 0), 64).await;
+        assert!(matches!(none, Err(FabricError::NoSuchNode(_))), "{none:?}");
+    });
 }

@@ -41,6 +41,9 @@ pub(super) struct Fence {
 
 /// Returns the first eight bytes of a key as a number whose order is that of the bytes.
 pub(super) fn prefix(key: &[u8]) -> u64 {
+    if let Some(whole) = key.first_chunk() {
+        return u64::from_be_bytes(*whole);
+    }
     let mut bytes = [0; INLINE];
     let len = key.len().min(INLINE);
     bytes[..len].copy_from_slice(&key[..len]);

@@ -115,16 +115,27 @@ impl Inner {
     }
     /// Returns the position of the child to descend to.
     pub(super) fn find(&self, key: &[u8], side: Side) -> usize {
-        let before = |entry: &Entry| match compare(*entry, &self.long, key) {
-            Ordering::Less => true,
-            Ordering::Equal => side == Side::At,
-            Ordering::Greater => false,
+        let wanted = prefix(key);
+        let first = self.entries.partition_point(|entry| entry.prefix < wanted);
+        let rest = self.entries.get(first..).unwrap_or_default();
+        // Where no entry has the key's own prefix, numbers alone have decided.
+        let more = match rest.first() {
+            Some(entry) if entry.prefix == wanted => {
+                rest.partition_point(|entry| match compare(*entry, &self.long, key) {
+                    Ordering::Less => true,
+                    Ordering::Equal => side == Side::At,
+                    Ordering::Greater => false,
+                })
+            }
+            _ => 0,
         };
-        self.entries.partition_point(before).saturating_sub(1)
+        (first + more).saturating_sub(1)
     }
     /// Does the key lie below the node's range?
     pub(super) fn is_above(&self, key: &[u8], side: Side) -> bool {
-        match (*self.low).cmp(key) {
+        // See `Map::number_of` of DEX: a comparison with no bytes is slow.
+        let low = if self.low.is_empty() { 0.cmp(&key.len()) } else { (*self.low).cmp(key) };
+        match low {
             Ordering::Less => false,
             Ordering::Equal => side == Side::Below && !key.is_empty(),
             Ordering::Greater => true,

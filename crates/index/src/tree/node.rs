@@ -228,6 +228,10 @@ impl<B: Words> Node<B> {
     pub(super) fn is_inline(&self, slot: usize) -> bool {
         self.bit(self.layout.inline(), slot)
     }
+    /// Is the slot used, by an entry that is inline?
+    pub(super) fn holds(&self, slot: usize) -> bool {
+        self.bit(USED, slot) && self.is_inline(slot)
+    }
     /// The used slots.
     pub(super) fn used(&self) -> impl Iterator<Item = usize> + '_ {
         used(self.buf.words(), self.layout)

@@ -137,7 +137,9 @@ impl Map {
     }
     /// The number of the partition that a key belongs to.
     pub(super) fn number_of(&self, key: &[u8]) -> usize {
-        self.partitions.partition_point(|partition| *partition.low <= *key).saturating_sub(1)
+        // The first one begins at the empty key. It is left out because a comparison with no bytes is slow where the bytes have no
+        // address: on a processor with AVX-512, libc then loads from that address under an empty mask, which takes 100 ns.
+        self.partitions.get(1..).unwrap_or_default().partition_point(|partition| *partition.low <= *key)
     }
     /// The partition with a number that [`number_of`](Self::number_of) has returned, and its high key.
     pub(super) fn partition(&self, number: usize) -> (&Partition, Option<&[u8]>) {

@@ -9,6 +9,7 @@ use super::map::{Map, is_later};
 use super::offload::Offloading;
 use super::proposal::{Proposal, RECORD_LEN, lock_words};
 use super::write_back::{DirtyLeaves, WriteBack};
+use crate::spread::Spread;
 use crate::tree::faults::{Fault, planted};
 use crate::tree::local_locks::LockTable;
 use crate::tree::path_cache::PathCache;
@@ -39,7 +40,7 @@ pub(super) struct Ownership {
     pub(super) turns: LockTable<()>,
     state: Mutex<State>,
     /// Operations inside, and operations that ended in the middle of a write.
-    active: AtomicU64,
+    active: Spread<AtomicU64>,
     /// Heartbeats that answer a proposal.
     answering: AtomicU64,
     /// No operation may begin: a partition is being given away.
@@ -116,11 +117,11 @@ pub(super) enum Gate<'o> {
 }
 
 /// Counts an operation as long as it exists.
-pub(super) struct Active<'o>(&'o Ownership);
+pub(super) struct Active<'o>(&'o AtomicU64);
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -160,7 +161,7 @@ impl Ownership {
             known: ArcSwap::default(),
             turns: LockTable::default(),
             state: Mutex::new(state),
-            active: AtomicU64::new(0),
+            active: Spread::default(),
             answering: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             answers: AtomicBool::new(false),
@@ -186,8 +187,7 @@ impl Ownership {
     pub(super) fn enter(&self, client: &Client, now: Duration, key: &[u8]) -> Gate<'_> {
         // First the count, then the gate: the heartbeat that closes the gate looks at the count afterwards, so one of the two
         // sees the other. And behind the gate the map, so that nothing of it is given away before this operation has ended.
-        self.active.fetch_add(1, Ordering::SeqCst);
-        let active = Active(self);
+        let active = self.begin_closed();
         if self.closed.load(Ordering::SeqCst) {
             return Gate::Closed;
         }
@@ -209,8 +209,9 @@ impl Ownership {
     }
     /// Counts an operation that has closed the gate itself.
     pub(super) fn begin_closed(&self) -> Active<'_> {
-        self.active.fetch_add(1, Ordering::SeqCst);
-        Active(self)
+        let own = self.active.own();
+        own.fetch_add(1, Ordering::SeqCst);
+        Active(own)
     }
     pub(super) fn client(&self) -> Option<Arc<Client>> {
         self.client.upgrade()
@@ -226,7 +227,12 @@ impl Ownership {
         self.is_drained()
     }
     pub(super) fn is_drained(&self) -> bool {
-        self.active.load(Ordering::SeqCst) == 0 || planted(Fault::GivenWithoutDrain)
+        self.none_active() || planted(Fault::GivenWithoutDrain)
+    }
+    /// Is no operation inside, of those that begin behind an open gate? One that begins meanwhile finds the gate closed, or is
+    /// counted in a part that is looked at later: the thread that closes the gate looks at all parts afterwards.
+    fn none_active(&self) -> bool {
+        self.active.all().all(|active| active.load(Ordering::SeqCst) == 0)
     }
     pub(super) fn open(&self) {
         self.closed.store(false, Ordering::SeqCst);
@@ -350,7 +356,8 @@ impl Ownership {
         let mut state = self.state();
         if state.handles > 0
             || !self.dirty.is_empty()
-            || self.active.load(Ordering::SeqCst) + self.answering.load(Ordering::SeqCst) > 0
+            || !self.none_active()
+            || self.answering.load(Ordering::SeqCst) > 0
         {
             return None;
         }

@@ -39,6 +39,7 @@ use super::cache::{Counts, Lookups};
 use super::fence::{Fence, Key};
 use super::inner::{Inner, Side};
 use super::node::{HIGH, LOW, MAX_LEVEL};
+use crate::spread::Spread;
 pub(super) use dirty::Dirty;
 use farindex_fabric::RemotePtr;
 use frame::{Content, Frame};
@@ -202,7 +203,7 @@ pub(super) struct PathCache {
     table: Table<Cached>,
     counts: Counts,
     /// Descents from a root of this level down to level 1 in which all copies were there.
-    paths: [AtomicU64; MAX_LEVEL as usize + 1],
+    paths: Spread<[AtomicU64; MAX_LEVEL as usize + 1]>,
 }
 
 impl PathCache {
@@ -214,7 +215,7 @@ impl PathCache {
         let buckets = (nodes / PER_BUCKET).min(most).clamp(1, 1 << 24);
         let cooling = (nodes / COOLING).clamp(1, 1 << 26);
         let table = Table::new(root.to_bits(), bytes, (buckets, cooling));
-        PathCache { table, counts: Counts::default(), paths: Default::default() }
+        PathCache { table, counts: Counts::default(), paths: Spread::default() }
     }
 
     /// Descends through copies to the node of level `lowest` that a key belongs to; returns the root's level as well. Without
@@ -243,7 +244,7 @@ impl PathCache {
     fn count_path(&self, root_level: u8, lowest: u8) {
         if lowest > 1 {
             (lowest..=root_level).for_each(|level| self.counts.hit(level));
-        } else if let Some(paths) = self.paths.get(usize::from(root_level)) {
+        } else if let Some(paths) = self.paths.own().get(usize::from(root_level)) {
             paths.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -345,7 +346,7 @@ impl PathCache {
     }
     /// Hits and misses by level, from level 1 up.
     pub(super) fn lookups(&self) -> Vec<Lookups> {
-        self.counts
-            .levels(|level| self.paths.iter().skip(level.into()).map(|paths| paths.load(Ordering::Relaxed)).sum())
+        let paths = |level: u8| self.paths.all().flat_map(move |paths| paths.iter().skip(level.into()));
+        self.counts.levels(|level| paths(level).map(|paths| paths.load(Ordering::Relaxed)).sum())
     }
 }

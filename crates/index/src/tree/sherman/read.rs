@@ -17,7 +17,9 @@ impl Sherman {
         let slots = || node.used().filter(|slot| node.is_whole(*slot));
         if let Ok(bytes) = <[u8; 8]>::try_from(key) {
             let word = u64::from_le_bytes(bytes);
-            if let Some(slot) = slots().find(|slot| node.is_inline(*slot) && node.slot(*slot).0 == word) {
+            // Most slots have another key: what is compared first are the words of all slots.
+            let is_it = |slot: &usize| node.slot(*slot).0 == word && node.holds(*slot) && node.is_whole(*slot);
+            if let Some(slot) = (0..node.layout.span).find(is_it) {
                 return Ok(slot);
             }
         }
