@@ -256,7 +256,8 @@ fn served() -> Option<(farindex_remote::Node, farindex_remote::Metrics)> {
         eprintln!("SKIPPED: {why}");
         return None;
     }
-    let memory = Arc::new(NodeMemory::anonymous(NodeId::new(0), 64 << 20).expect("memory"));
+    let memory = NodeMemory::anonymous(NodeId::new(0), 64 << 20).expect("memory");
+    let memory = Arc::new(memory.with_call_handler(farindex_index::call_table().into_handler()));
     let (metrics, settings) = (Metrics::new(), UcxSettings { loopback: true, ..UcxSettings::default() });
     let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).expect("UCX");
     let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
@@ -271,6 +272,19 @@ fn a_killed_process_harms_nobody_over_ucx() {
     // Only an expired lease shows that a client of another machine has crashed.
     kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE, &small_shard());
     println!("{}", metrics.text());
+}
+
+/// DEX, whose lookups are calls: one that is killed leaves leaves that it owns, and calls in flight. Others know that it has
+/// crashed when its lease has expired, and then take its partitions over one after the other.
+#[cfg(feature = "ucx")]
+#[test]
+fn a_killed_process_harms_nobody_in_dex_over_ucx() {
+    let Some((node, metrics)) = served() else { return };
+    let IndexConfig::Dex(small) = small_dex() else { return };
+    let config = dex::Config { offload: dex::Offload::Always, leaf_admission: 10, ..small };
+    kill_over_and_over(&format!("connect:{}", node.addr()), None, 3 * LEASE, &config.into());
+    let calls = metrics.text().lines().find_map(|line| line.strip_prefix("farindex_ucx_calls_total ")?.parse().ok());
+    assert!(calls.is_some_and(|calls: u64| calls > KEYS), "{}", metrics.text());
 }
 
 fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: &IndexConfig) {
