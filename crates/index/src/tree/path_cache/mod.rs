@@ -198,9 +198,14 @@ pub(super) struct Way {
     pub(super) root_level: u8,
 }
 
+/// Nodes for which there must be room so that operations wait for each other's READs.
+const FLAGS_FROM: usize = 8;
+
 /// The cache of a compute node, shared by its threads.
 pub(super) struct PathCache {
     table: Table<Cached>,
+    /// Are I/O flags raised?
+    flags: bool,
     counts: Counts,
     /// Descents from a root of this level down to level 1 in which all copies were there.
     paths: Spread<[AtomicU64; MAX_LEVEL as usize + 1]>,
@@ -215,7 +220,15 @@ impl PathCache {
         let buckets = (nodes / PER_BUCKET).min(most).clamp(1, 1 << 24);
         let cooling = (nodes / COOLING).clamp(1, 1 << 26);
         let table = Table::new(root.to_bits(), bytes, (buckets, cooling));
-        PathCache { table, counts: Counts::default(), paths: Spread::default() }
+        PathCache { table, flags: nodes >= FLAGS_FROM, counts: Counts::default(), paths: Spread::default() }
+    }
+    /// Looks for a copy, and raises the I/O flag of a node without one. In a cache that has room for a few nodes alone, what one
+    /// operation READs is gone before the others find it: there it raises none.
+    fn look_up(&self, at: RemotePtr) -> Look<'_, Cached> {
+        match self.flags {
+            true => self.table.look(at.to_bits()),
+            false => self.table.get(at.to_bits()).map_or(Look::Free(None), Look::Found),
+        }
     }
 
     /// Descends through copies to the node of level `lowest` that a key belongs to; returns the root's level as well. Without
@@ -272,7 +285,7 @@ impl PathCache {
 
     /// Finds the copy of an inner node, or raises the node's I/O flag.
     pub(super) fn look(&self, at: RemotePtr) -> Seen<'_, Arc<Inner>> {
-        match self.table.look(at.to_bits()) {
+        match self.look_up(at) {
             Look::Found(frame) => match &frame.node {
                 Cached::Inner(inner) => {
                     self.counts.hit(inner.level);
@@ -306,7 +319,7 @@ impl PathCache {
     }
     /// Finds the copy of a leaf, or raises the leaf's I/O flag.
     pub(super) fn look_at_leaf(&self, at: RemotePtr) -> Seen<'_, LeafCopy> {
-        match self.table.look(at.to_bits()) {
+        match self.look_up(at) {
             Look::Found(frame) if matches!(frame.node, Cached::Leaf(_)) => Seen::Copy(LeafCopy(frame)),
             Look::Found(_) => Seen::Nothing(None),
             Look::Busy(wait) => Seen::Busy(Wait(wait)),
