@@ -62,6 +62,18 @@ pub(crate) struct Stage {
     pub(crate) eight: bool,
 }
 
+impl Stage {
+    /// The value that keys have at first.
+    pub(crate) fn first(&self) -> &'static str {
+        if self.eight { "first..." } else { "first" }
+    }
+    /// The value of the operation's key then, if it is there.
+    pub(crate) fn value(&self) -> &'static str {
+        let changed = self.keys.iter().rev().take(self.updated).any(|key| *key == self.key);
+        if changed { "changed" } else { self.first() }
+    }
+}
+
 /// A kind of index that is tested with crashes.
 pub(crate) trait CrashTested: PoolIndex {
     /// What an operation finds, and what else it has to do.
