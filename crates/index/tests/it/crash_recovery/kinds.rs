@@ -11,6 +11,10 @@ use std::rc::Rc;
 /// More than a table of any size here needs to grow, in the hint that steers growth.
 pub(crate) const MANY: i64 = 1 << 20;
 
+/// Every operation on a key.
+pub(crate) const EVERY_OP: [Op; 7] =
+    [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove, Op::Replace, Op::RemoveIf];
+
 /// The operation in which the client crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<P> {

@@ -129,7 +129,7 @@ impl<I: CrashTested> Shared<I> {
     }
 
     /// Runs an operation that may expect a value, and records it.
-    async fn run_expecting(
+    pub(crate) async fn run_expecting(
         &self,
         log: &mut ClientLog,
         (session, index): (&Session, &I),
